@@ -40,12 +40,6 @@ _METRICS = (
     ),
     Metric("train/lr", "", "learning rate the step was taken with, of the first parameter group"),
     Metric("val/loss", "", "mean validation loss", "lower"),
-    Metric(
-        "seam/val_loss",
-        "",
-        "mean validation loss of the checkpoint that the run began with at its seam, in the run's own precision",
-        "lower",
-    ),
     Metric("val/accuracy", "", "share of validation items classified correctly", "higher"),
     Metric(
         AUTOCAST_PENALTY,

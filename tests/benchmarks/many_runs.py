@@ -18,7 +18,7 @@ from typing import Any
 from rounds import environment, machine, run
 
 # Named here, too: to import the tree's torch would be counted as memory of every process that is started.
-SHAPES = ("seeds", "arms", "sizes", "random_search", "failures", "alone", "seams", "predicted", "searches", "long")
+SHAPES = ("seeds", "arms", "sizes", "random_search", "failures", "alone", "resumed", "predicted", "searches", "long")
 SIZES = (1000, 3000, 10_000)
 HERE = Path(__file__).parent
 

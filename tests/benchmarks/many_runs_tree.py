@@ -16,8 +16,8 @@ from report_tree import ARMS, LOG_EVERY, training
 
 from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import run_directory_name
-from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.schema import Config, SeamConfig
+from ampsweep.config.modes import PRECISION_MODES, arm_after
+from ampsweep.config.schema import Config
 from ampsweep.monitors.environment import environment
 from ampsweep.record import HISTORY_NAME, RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
@@ -27,7 +27,6 @@ from ampsweep.record.parts import Attempt, Contamination, StepPrediction
 NUM_ROWS = 200
 LONG_ROWS = 200_000
 STEPS = NUM_ROWS * LOG_EVERY
-SEAM = STEPS // 2
 SEEDS_OF_A_SIZE = 20
 _MODES = ("fp32", "amp_bf16", "amp_fp16")
 
@@ -84,11 +83,11 @@ def _alone(base: Config) -> Iterator[Planned]:
         yield planned if is_baseline else Planned(replace(planned.config, optimizer=optimizer))
 
 
-def _seams(base: Config) -> Iterator[Planned]:
-    """Nine pairs of arms at a seam, and the three uninterrupted runs, of ever more seeds."""
+def _resumed(base: Config) -> Iterator[Planned]:
+    """Three arms, each resumed from the middle in each of the three, of ever more seeds."""
     for seed in itertools.count():
         for saved_in, arm in itertools.product((None, *_MODES), _MODES):
-            yield Planned(replace(_at(base, arm, seed), seam=SeamConfig(step=SEAM, saved_in=saved_in)))
+            yield Planned(replace(_at(base, arm, seed), resume=saved_in))
 
 
 def _predicted(base: Config) -> Iterator[Planned]:
@@ -117,7 +116,7 @@ SHAPES = {
     "random_search": _random_search,
     "failures": _failures,
     "alone": _alone,
-    "seams": _seams,
+    "resumed": _resumed,
     "predicted": _predicted,
     "searches": _searches,
     "long": _long,
@@ -176,10 +175,13 @@ def _with(row: bytes, key: str, value: object) -> bytes:
 
 def _end(record: RunRecord, fate: str, rng: np.random.Generator) -> None:
     """Change the record of a completed run into that of another end."""
-    seam = record.identity.seam_step
-    if record.identity.saved_in is not None:
+    if (saved_in := record.config["resume"]) is not None:
         note = "the state of the GradScaler begins afresh: the checkpoint has none"
-        record.attempts = [Attempt(started_at=record.started_at, host="here", pid=1, from_step=seam, notes=[note])]
+        whole = f"{saved_in} {record.identity.seed}"
+        attempt = Attempt(host="here", pid=1, from_step=STEPS // 2, notes=[note], saved_in=saved_in, saved_by=whole)
+        record.arm, record.attempts = arm_after(record.arm, saved_in), [attempt]
+    else:
+        record.run_id = f"{record.arm} {record.identity.seed}"
     if fate == "oom":
         asked = int(rng.integers(2**20, 2**30))
         record.oom = OutOfMemory(phase="backward", step=2, requested_bytes=asked, in_use_bytes=2**33)

@@ -31,7 +31,6 @@ OF_A_DRIVER = {
     *(f"device/{name}" for name in ("temperature_c", "clock_mhz", "throttled_pct", "power_capped_pct")),
 }
 OF_A_PEAK = {"perf/mfu_pct"}
-OF_A_SEAM = {"seam/val_loss"}
 OF_A_SEARCH = {"memory/largest_batch"}
 OF_RANKS = {"perf/communication_ms", "perf/reduced_mib", "memory/peak_allocated_spread_gib"}
 OF_THE_END = {"val/autocast_penalty"}
@@ -42,7 +41,7 @@ OF_ALL_STEPS = {"instrumentation/watch_pct", "train/clipped_pct"}
 
 def expected(workload, arm):
     """What any device can give."""
-    keys = METRICS.keys() - OF_A_SEAM - OF_AN_ALLOCATOR - OF_A_QUEUE - OF_A_DRIVER - OF_A_PEAK - OF_A_SEARCH - OF_RANKS
+    keys = METRICS.keys() - OF_AN_ALLOCATOR - OF_A_QUEUE - OF_A_DRIVER - OF_A_PEAK - OF_A_SEARCH - OF_RANKS
     keys -= {"val/accuracy"} if workload == "gpt" else {"perf/tokens_per_sec"}
     keys -= set() if arm.startswith("amp_") else OF_THE_END
     return keys if arm == "amp_fp16" else {key for key in keys if not key.startswith("amp/")}

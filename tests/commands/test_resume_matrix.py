@@ -1,137 +1,144 @@
 """`experiment=resume_matrix`: saved in one precision, resumed in another, and what the loss does."""
 
 import json
-import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
-from command_line import all_runs, only_sweep, wait_until
+from command_line import all_runs, only_sweep
 
-from ampsweep.record import find_records
-
-DIGITS = ("model=mlp_small", "data=digits", "tracking=disabled", "predict.with_runs=false", "device=cpu", "seed=0")
-SHORT = ("scheduler=constant", "scheduler.num_warmup_steps=0", "trainer.steps=8", "seam.step=5", "trainer.log_every=3")
+DIGITS = ("model=mlp_small", "data=digits", "tracking=disabled", "predict.with_runs=false", "device=cpu")
+SHORT = ("scheduler=constant", "scheduler.num_warmup_steps=0", "trainer.steps=8", "trainer.checkpoint_every=5")
 MATRIX = ("experiment=resume_matrix", *DIGITS, *SHORT)
-TWO = ("precision=fp32,amp_fp16", "seam.saved_in=fp32,amp_fp16")
+TWO = ("precision=fp32,amp_fp16", "seed=0,1")
 
 
 def by_arms():
-    return {(run.record.identity.saved_in, run.record.arm): run for run in all_runs()}
+    """The runs by their arm, the arm that they were saved in (None: they began afresh) and their seed."""
+    runs = [(run, run.record.origin) for run in all_runs()]
+    return {(run.record.arm, origin and origin.saved_in, run.record.identity.seed): run for run, origin in runs}
 
 
-def comparison():
-    return json.loads((only_sweep() / "comparison.json").read_text())
+def of_each(*modes):
+    """`resume=` with the run of each mode that has the seed of the point."""
+    return f"resume={','.join(f'{only_sweep()}/{mode}-*-s${{seed}}-*' for mode in modes)}"
+
+
+def resumed_rows():
+    (workload,) = json.loads((only_sweep() / "comparison.json").read_text())["workloads"]
+    return {(row["saved_in"], row["resumed_in"]): row for row in workload["resumed"]}
 
 
 def test_every_mode_is_resumed_in_every_other(train):
-    ended = train(*MATRIX, "precision=fp32,tf32,amp_fp16", "seam.saved_in=null,fp32,tf32,amp_fp16")
-    assert ended.code == 0
-    runs = by_arms()
-    assert len(ended.runs) == len(runs) == 12
-    (found,) = comparison()["seams"]
-    cells = {(cell["saved_in"], cell["resumed_in"]): cell for cell in found["seams"]}
+    assert train(*MATRIX, *TWO).code == 0
+    command = (*MATRIX, *TWO, f"into={only_sweep()}", of_each("fp32", "amp_fp16"))
+    ended = train(*command)
+    assert (ended.code, len(ended.runs)) == (0, 8)
+    runs, rows = by_arms(), resumed_rows()
+    assert len(runs) == 12
     for before, after in [(a, b) for a in ("fp32", "amp_fp16") for b in ("fp32", "amp_fp16")]:
-        resumed, whole = runs[before, after], runs[None, before]
-        assert resumed.record.attempts[0].from_step == 5
-        assert resumed.record.attempts[0].checkpoint == str((whole.directory / "checkpoints/seam.pt").resolve())
-        jump = resumed.column("train/loss")[6] - whole.column("train/loss")[6]
-        assert cells[before, after]["loss_jump"] == {"mean": jump, "n": 1, "sd": None}
-        assert (cells[before, after]["val_loss_jump"]["mean"] == cells[before, after]["loss_jump"]["mean"] == 0) == (
-            before == after
-        )
-        assert resumed.column("seam/val_loss").keys() == {6}
-        if before == after:
-            assert {**whole.column("train/loss"), **resumed.column("train/loss")} == whole.column("train/loss")
-    assert runs["tf32", "fp32"].record.status == runs["fp32", "tf32"].record.status == "unsupported"
-    assert (
-        "the run in tf32 that it goes on from has no checkpoint of step 5: tf32 needs"
-        in runs["tf32", "fp32"].record.error
-    )
-    (workload,) = comparison()["workloads"]
-    assert len(workload["runs"]) == 3, "the uninterrupted ones"
+        jumps = []
+        for seed in (0, 1):
+            arm = after if before == after else f"{after} after {before}"
+            resumed, whole = runs[arm, before, seed], runs[before, None, seed]
+            assert resumed.directory.name.startswith(f"resumed-{after}-mlp_small-s{seed}-")
+            (attempt,) = resumed.record.attempts
+            assert (attempt.from_step, attempt.saved_by) == (5, whole.record.run_id)
+            assert Path(attempt.checkpoint).samefile(whole.directory / "checkpoints/last.pt")
+            assert resumed.record.pair_key == whole.record.pair_key
+            jumps.append(resumed.column("train/loss")[6] - whole.column("train/loss")[6])
+            if before == after:
+                assert {**whole.column("train/loss"), **resumed.column("train/loss")} == whole.column("train/loss")
+        jump = rows[before, after]["loss_jump"]
+        assert (jump["n"], jump["mean"]) == (2, pytest.approx(sum(jumps) / 2, rel=1e-12))
+        assert (jump["mean"] == jump["sd"] == 0) == (before == after)
     told = " ".join(ended.out.split())
-    assert "fp32 to amp_fp16: the checkpoint has no GradScaler state; a fresh one starts at scale 65536" in told
-    assert "resumed in the precision it was saved in, every run goes on bitwise." in told
-    assert re.search(r"saved in .* resumed in fp32 amp_fp16 .* fp32 0 \S+ amp_fp16 \S+ 0 ", told)
+    assert "the checkpoint has no GradScaler state; a fresh one starts at scale 65536" in told
+    assert re.search(r"saved in resumed in .* fp32 fp32 5 \S+ 0 ", told)
+    began = {key: run.record.started_at for key, run in runs.items()}
+    again = train(*command)
+    assert (again.code, again.runs) == (0, []), "every point is finished"
+    assert {key: run.record.started_at for key, run in by_arms().items()} == began
 
 
-def test_a_shared_run_trains_once_though_it_is_no_point(train):
-    def began():
-        records = [record for _, record in find_records(only_sweep()).records]
-        return {(record.identity.saved_in, record.arm): record.started_at for record in records}
-
-    assert train(*MATRIX, "precision=fp32,pure_bf16", "seam.saved_in=fp32").code == 0
-    before = began()
-    assert set(before) == {(None, "fp32"), ("fp32", "fp32"), ("fp32", "pure_bf16")}
-    assert train(*MATRIX, "precision=fp32,pure_bf16", "seam.saved_in=null,fp32", f"into={only_sweep()}").code == 0
-    after = began()
-    assert set(after) == {*before, (None, "pure_bf16")}
-    assert before.items() <= after.items(), "nothing trained again"
+def test_a_checkpoint_file_is_resumed_like_its_run(train):
+    assert train(*MATRIX, "precision=fp32", "seed=0", "trainer.checkpoint_every=4").code == 0
+    (whole,) = all_runs()
+    files = [whole.directory / "checkpoints" / name for name in ("previous.pt", "last.pt")]
+    given = ",".join(map(str, files))
+    assert train(*MATRIX, "precision=amp_bf16", "seed=0", f"into={only_sweep()}", f"resume={given}").code == 0
+    resumed = [run for run in all_runs() if run.record.origin is not None]
+    assert {run.record.arm for run in resumed} == {"amp_bf16 after fp32"}
+    assert sorted(run.record.attempts[0].from_step for run in resumed) == [4, 8], "the middle is kept to the end"
 
 
-@pytest.mark.slow
-def test_a_run_whose_checkpoint_was_deleted_trains_again(train):
-    assert train(*MATRIX, "precision=fp32", "seam.saved_in=null").code == 0
-    (run,) = all_runs()
-    kept = run.directory / "checkpoints/seam.pt"
-    kept.unlink()
-    assert train(*MATRIX, "precision=pure_bf16", "seam.saved_in=fp32", f"into={only_sweep()}").code == 0
-    assert kept.is_file()
-    statuses = [record.status for _, record in find_records(only_sweep()).records]
-    assert statuses == ["completed", "completed"]
+def test_a_resumed_run_that_never_trains_has_its_arm(train):
+    assert train(*MATRIX, "precision=fp32", "seed=0").code == 0
+    assert train(*MATRIX, "precision=tf32", "seed=0", f"into={only_sweep()}", of_each("fp32")).code == 0
+    assert {run.record.arm: run.record.status for run in all_runs()} == {
+        "fp32": "completed",
+        "tf32 after fp32": "unsupported",
+    }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
-def test_a_matrix_goes_on_after_an_interruption(with_signal, start, train, tmp_path):
-    """Interrupted in a resumed run: by Ctrl-C it leaves a checkpoint of its own, killed it begins at the seam again."""
-    slow = ("model=custom", "model._target_=own_models.Gated", "+model.at=2", f"+model.gate={tmp_path / 'gate.open'}")
-    settings = (*MATRIX[:1], *slow, *DIGITS[1:], *SHORT, "precision=amp_fp16", "seam.saved_in=null,amp_fp16")
-    gate, waiting = Path("gate.open"), Path("gate.waiting")
-    gate.touch()
-    started = start(*settings[:-1], "seam.saved_in=null")
-    assert started.finish().code == 0
-    gate.unlink()
-    waiting.unlink(missing_ok=True)
-    started = start(*settings, f"into={only_sweep()}")
-    wait_until(waiting.exists, "the resumed run is at its seventh step")
-    if with_signal == signal.SIGKILL:
-        os.kill(int(waiting.read_text()), with_signal)
-    else:
-        started.signal(with_signal)
-    gate.touch()
-    started.finish()
-    assert train(*settings, f"into={only_sweep()}").code == 0
-    resumed, whole = by_arms()["amp_fp16", "amp_fp16"], by_arms()[None, "amp_fp16"]
-    assert [row["step"] for row in resumed.history] == [6, 8] or [row["step"] for row in resumed.history] == [6, 7, 8]
-    assert resumed.column("seam/val_loss")[6] == whole.column("val/loss")[5]
-    assert resumed.column("train/loss")[8] == whole.column("train/loss")[8]
-    (found,) = comparison()["seams"]
-    (seam,) = found["seams"]
-    gaps = [one["mean"] for key in ("loss_jump", "val_loss_jump", "final_gap") if (one := seam[key]) is not None]
-    assert gaps == [0] * len(gaps) != []
+def test_an_interrupted_resumed_run_goes_on_with_its_own(train):
+    assert train(*MATRIX, "precision=fp32", "seed=0").code == 0
+    command = (*MATRIX, "precision=amp_fp16", "seed=0", "trainer.checkpoint_every=6", of_each("fp32"))
+    assert train(*command, f"into={only_sweep()}").code == 0
+    before = by_arms()["amp_fp16 after fp32", "fp32", 0]
+    record = before.record
+    record.status = "interrupted"
+    record.write(before.directory)
+    assert train(*command, f"into={only_sweep()}").code == 0
+    after = by_arms()["amp_fp16 after fp32", "fp32", 0]
+    assert after.record.status == "completed"
+    assert [attempt.from_step for attempt in after.record.attempts] == [5, 6]
+    assert [attempt.saved_in for attempt in after.record.attempts] == ["fp32", None]
+    assert after.column("train/loss") == before.column("train/loss")
+    assert [*after.column("train/loss")] == [6, 7, 8]
 
 
-@pytest.mark.slow
-def test_workers_of_a_launcher_train_a_shared_run_once(train):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    assert train(*MATRIX, "precision=fp32,pure_bf16", "seam.saved_in=fp32", *launcher).code == 0
-    records = [record for _, record in find_records(only_sweep()).records]
-    assert sorted((record.identity.saved_in or "-", record.arm, len(record.attempts)) for record in records) == [
-        ("-", "fp32", 1),
-        ("fp32", "fp32", 1),
-        ("fp32", "pure_bf16", 1),
-    ]
+def test_an_interrupted_resumed_run_is_found_by_auto(train):
+    single = (*DIGITS, "trainer.steps=8", "trainer.log_every=1")
+    assert train(*single, "trainer.checkpoint_every=5").code == 0
+    (whole,) = all_runs()
+    command = (*single, "precision=amp_bf16", "trainer.checkpoint_every=6")
+    assert train(*command, f"resume={whole.directory}").code == 0
+    (resumed,) = [run for run in all_runs() if run.record.origin is not None]
+    resumed.record.status = "interrupted"
+    resumed.record.write(resumed.directory)
+    assert train(*command, "resume=auto").code == 0
+    record = next(run.record for run in all_runs() if run.directory == resumed.directory)
+    assert (record.status, record.arm, record.origin.saved_by) == (
+        "completed",
+        "amp_bf16 after fp32",
+        whole.record.run_id,
+    )
+
+
+def test_a_checkpoint_of_another_model_refuses_the_sweep(train):
+    assert train(*MATRIX, "precision=fp32", "seed=0").code == 0
+    ended = train(*MATRIX, *TWO, of_each("fp32").replace("${seed}", "0"), "model.hidden_size=32")
+    assert ended.code == 2
+    assert "is of another model (mlp_small)" in ended.err
+    assert len(all_runs()) == 1
 
 
 def test_a_plan_names_what_is_resumed(train):
-    ended = train(*MATRIX, "precision=fp32", "seam.saved_in=null,amp_fp16", "dry_run=true")
+    assert train(*MATRIX, "precision=amp_fp16", "seed=0").code == 0
+    ended = train(*MATRIX, "precision=fp32", "seed=0", of_each("amp_fp16"), "dry_run=true")
     assert ended.code == 0
-    assert "from step 5 of amp_fp16" in ended.out
-    assert not Path("outputs").exists()
+    assert "fp32 after amp_fp16" in ended.out
+    assert len(all_runs()) == 1
+
+
+@pytest.mark.slow
+def test_workers_of_a_launcher_resume_too(train):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    assert train(*MATRIX, "precision=fp32", "seed=0").code == 0
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"into={only_sweep()}")
+    assert train(*MATRIX, "precision=fp32,pure_bf16", "seed=0", of_each("fp32"), *launcher).code == 0
+    assert sorted(run.record.arm for run in all_runs()) == ["fp32", "fp32", "pure_bf16 after fp32"]
 
 
 @pytest.mark.gpu
@@ -140,7 +147,8 @@ def test_a_matrix_on_a_gpu(train):
 
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    modes = "fp32,amp_bf16,amp_fp16,pure_bf16"
-    assert train(*MATRIX, "device=cuda", f"precision={modes}", f"seam.saved_in={modes}").code == 0
-    (found,) = comparison()["seams"]
-    assert len([cell for cell in found["seams"] if cell["loss_jump"] is not None]) == 16
+    modes = ("fp32", "amp_bf16", "amp_fp16", "pure_bf16")
+    several = (*MATRIX, "device=cuda", "seed=0", f"precision={','.join(modes)}")
+    assert train(*several).code == 0
+    assert train(*several, f"into={Path(only_sweep())}", of_each(*modes)).code == 0
+    assert len([row for row in resumed_rows().values() if row["loss_jump"] is not None]) == 16

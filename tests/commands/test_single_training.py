@@ -52,8 +52,6 @@ def test_a_run_leaves_a_complete_record(train):
         "world_size": 1,
         "parallel": "single",
         "global_batch_size": 64,
-        "saved_in": None,
-        "seam_step": None,
     }
     assert record.config["precision"]["mode"] == "amp_bf16"
     assert record.config["trainer"]["steps"] == 12

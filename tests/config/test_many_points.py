@@ -9,7 +9,7 @@ from ampsweep.config.identity import config_hash, resolved_values
 
 SWEPT = (
     ["model=mlp_small,gpt_tiny", "optimizer.lr=1e-3,0.1"],
-    ["precision=amp_fp16", "seam.step=null,3", "optimizer=adamw,sgd"],
+    ["precision=amp_fp16", "trainer.eval_every=null,3", "optimizer=adamw,sgd"],
     ["model=custom", "model._target_=torch.nn.Linear,torch.nn.Identity", "+model.in_features=3", "seed=1,2"],
     ["model=gpt_tiny", "model.hidden_size=32,64", "name=a,'b c'"],
 )

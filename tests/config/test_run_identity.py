@@ -14,7 +14,7 @@ from ampsweep.config.schema import FP32_MATMULS, ParallelConfig, PrecisionConfig
 from ampsweep.run.request import identity
 
 WITHOUT_RESULT = {
-    *("name", "output_dir", "resume", "into", "dry_run"),
+    *("name", "output_dir", "into", "dry_run"),
     *(f"tracking.{key}" for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints")),
     *(f"report.{key}" for key in ("baseline", "margin_pct", "objective", "memory_gib")),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
@@ -29,9 +29,9 @@ WITHOUT_RESULT = {
 kept in float32 where there is autocast."""
 OF_SEVERAL_PROCESSES = {f"parallel.{key}" for key in vars(ParallelConfig()) if key != "strategy"}
 """Keys without any effect where there is one process."""
-OF_THE_ARM = {"data.path", "parallel.num_processes", "seam.saved_in", *DOTTED_ARM_KEYS}
+OF_THE_ARM = {"data.path", "parallel.num_processes", "resume", *DOTTED_ARM_KEYS}
 """Keys in which runs that pair may differ, beside `precision.*`. Where the data lies says nothing of what it is: the
-fingerprint does; how many ranks there are is told apart. What a run is saved in is a precision, too."""
+fingerprint does; how many ranks there are is told apart. The checkpoint that a run begins with is told by its arm."""
 
 CONFIGS = {
     name: compose_one(overrides)

@@ -29,7 +29,7 @@ def sentence(line):
 
 TOP = (
     "data, device, doctor, dry_run, into, max_batch, model, name, numerics, optimizer, output_dir, parallel, "
-    "precision, predict, report, resume, scheduler, seam, seed, task"
+    "precision, predict, report, resume, scheduler, seed, task"
 )
 NEW_KEY = "keys can be added or removed only in model, data, task, optimizer, scheduler"
 NO_INTEGER = "of type 'str' could not be converted to Integer"
@@ -241,9 +241,6 @@ def fine():
             f"must be an arm, which begins with its mode: {MODE_NAMES}",
         ),
         ("max_batch.limit", 0, "must be greater than 0"),
-        ("seam.step", 0, "must be greater than 0"),
-        ("seam.step", 200, "must be less than the 200 steps of the run"),
-        ("seam.saved_in", "fp99", f"allowed are {MODE_NAMES}"),
         ("trainer.memory_limit_gib", 0, "must be greater than 0"),
         ("precision.init_scale", 0, "must be greater than 0"),
         ("precision.init_scale", 1e39, "must be less than 2**128, a float32"),

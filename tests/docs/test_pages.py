@@ -45,7 +45,7 @@ NEEDS = {
 }
 """Packages that commands need and a plain installation has not, by a word of theirs."""
 SHORT = ("trainer.epochs=null", "trainer.steps=4", "trainer.warmup_steps=1", "predict.with_runs=false")
-SHORT_SEAM = (*SHORT, "seam.step=1", "seam.saved_in=fp32", "precision=amp_bf16", "seed=0")
+SHORT_MATRIX = (*SHORT, "trainer.checkpoint_every=3", "seed=0")
 SHORT_RANKS = (*SHORT, "precision=amp_bf16", "parallel.mixed_precision=policy", "seed=0")
 SHORT_SEARCH = (*SHORT, "max_batch.limit=16", "precision=fp32,amp_bf16")
 PATIENCE_S = 120
@@ -108,6 +108,10 @@ def run(place: Path, command: str, *short: str) -> str:
         (checkpoint, *_) = sweep.glob("fp32-*/checkpoints/*.pt")
         command = re.sub(r"outputs/train/[^/ ]+/\S+", checkpoint.parents[1].as_posix(), command)
         command = re.sub(r"outputs/fp32_vs_amp/2[^/ ]+", named, command)
+    if "outputs/resume_matrix/" in command:
+        run(place, "python train.py experiment=resume_matrix precision=fp32,amp_bf16", *SHORT_MATRIX)
+        matrix = max(place.glob("outputs/resume_matrix/*")).relative_to(place).as_posix()
+        command = re.sub(r"outputs/resume_matrix/2[^/ ]+", matrix, command)
     words = [*shlex.split(command), *short]
     if words[0] == "PYTHONPATH=.":
         return run_apart(place, words[1:])
@@ -138,14 +142,14 @@ def test_a_command_of_the_pages_runs(command, checkout):
             pytest.importorskip(package, reason=f"{package} is not installed")
     if "data=image_folder" in command:
         draw_photos(checkout / "photos")
-    if "resume=" in command:
+    if "experiment=resume_matrix" in command:
+        short = SHORT_MATRIX
+    elif "resume=" in command:
         short = SHORT[:1]  # the length is that of what is resumed
     elif "experiment=max_batch" in command:
         short = SHORT_SEARCH
     elif "experiment=ddp_vs_fsdp2" in command:
         short = SHORT_RANKS
-    elif "seam.saved_in" in command or "experiment=resume_matrix" in command:
-        short = SHORT_SEAM
     else:
         short = SHORT if "train.py" in command or "ampsweep sweep" in command else ()
     if "model=resnet18" in command and "data.batch_size" not in command:

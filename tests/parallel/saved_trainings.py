@@ -100,9 +100,9 @@ class Training:
             self.instruments.applied += self.precision.scaler.get_scale() >= before
         return self
 
-    def save(self, directory, file_name="last.pt"):
+    def save(self, directory):
         directory.mkdir(exist_ok=True)
-        return take_checkpoint(self, directory, "hash", "net", "arm", file_name=file_name)
+        return take_checkpoint(self, directory, "hash", "net", "arm")
 
     def resumed(self, path):
         """Go on from a checkpoint; what was said about it stays in `notes`."""

@@ -9,7 +9,6 @@ import torch
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
-from ampsweep.record import AT_SEAM
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.found_checkpoint import find_checkpoint
@@ -70,8 +69,8 @@ class Assembled:
         return {row["step"]: row[key] for row in self.rows if key in row}
 
     def keep(self, directory: Path) -> Path:
-        """Write the checkpoint that is kept at a seam."""
-        return take_checkpoint(self.trainer, directory, "hash", "my_model", "my_arm", file_name=AT_SEAM)
+        """Write a checkpoint."""
+        return take_checkpoint(self.trainer, directory, "hash", "my_model", "my_arm")
 
     def parameters(self):
         return [parameter.detach().clone() for parameter in self.built.model.parameters()]
@@ -93,10 +92,6 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
         if directory is not None:
             take_checkpoint(trainer, directory, "hash", "my_model", "my_arm")
 
-    def keep(trainer):
-        if directory is not None:
-            take_checkpoint(trainer, directory, "hash", "my_model", "my_arm", file_name=AT_SEAM)
-
     trainer = assemble_trainer(
         config,
         built,
@@ -104,8 +99,6 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
         log=lambda row, step: rows.append({"step": step, **row}),
         progress=lambda trainer: None,
         save=save,
-        seam_step=config.seam.step,
-        keep=keep,
         may_watch=True,
     )
     training = Assembled(config, built, trainer, rows, saved)

@@ -14,6 +14,7 @@ from ampsweep.analysis.statistics import MIN_PAIRS
 from ampsweep.analysis.step_limits import TOO_SMALL
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall
+from ampsweep.config.modes import AFTER, own_arm
 from ampsweep.finding import Finding
 from ampsweep.text import first_line, plural, seeds_text
 
@@ -38,6 +39,12 @@ class Unsupported(Refusal):
     @property
     def sentence(self) -> str:
         return f"unsupported: {self.cause}" if self.cause else _UNSUPPORTED
+
+
+class OtherArmBefore(Refusal):
+    template = "its first steps were in {saved_in}: its speed and memory are those of the rest alone"
+
+    saved_in: str
 
 
 class ContradictsMode(Refusal):
@@ -290,6 +297,8 @@ def refusal(
 def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Iterator[Refusal]:
     if all(run.outcome == "unsupported" for run in runs):
         yield Unsupported(cause=_error(runs[0]))
+    if (own := own_arm(runs[0].arm)) != runs[0].arm:
+        yield OtherArmBefore(saved_in=runs[0].arm.removeprefix(own).removeprefix(AFTER))
     if disproved := [run for run in runs if run.contradictions]:
         yield ContradictsMode(cause="; ".join(disproved[0].contradictions), seeds=_seeds(disproved))
     # If the baseline diverges too, the learning rate or the data is to blame.

@@ -10,9 +10,9 @@ from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.costs import Goal
 from ampsweep.analysis.pairing import pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
+from ampsweep.analysis.resumed import AllSeries, ResumedArm, resumed_arms
 from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, run_entry
 from ampsweep.analysis.runs import Run, Scalar
-from ampsweep.analysis.seam_comparison import AllSeries, SeamComparison, compare_seams
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
 from ampsweep.analysis.step_limits import cautions
 from ampsweep.analysis.swept import Series, swept_series
@@ -36,6 +36,8 @@ class WorkloadComparison:
     cautions: tuple[Finding, ...]
     """Signs, in the baseline's runs, that figures do not carry over or tell little of arithmetic."""
     runs: tuple[RunEntry, ...]
+    resumed: tuple[ResumedArm, ...]
+    """The runs that went on from another run's checkpoint, by the arms that they were saved in and resumed in."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,7 +117,7 @@ class Problem:
     arm: str | None = None
     seeds: tuple[int, ...] = ()
     compared: str | None = None
-    """The title of the workload, search or seam that the runs belong to."""
+    """The title of the workload or search that the runs belong to."""
 
 
 class GivenTwice(Finding):
@@ -206,8 +208,6 @@ class Comparison:
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
     """Searches for the largest batch that trains: each arm has a batch of its own, and little else is compared."""
-    seams: tuple[SeamComparison, ...]
-    """Runs that went on from a checkpoint of another precision: each is held against the run that it went on from."""
     notes: tuple[Finding, ...]
     goal: Goal = field(default_factory=Goal)
     series: tuple[Series, ...] = ()
@@ -215,9 +215,9 @@ class Comparison:
     file_problems: tuple[FileProblem, ...] = ()
 
     @property
-    def compared(self) -> tuple[WorkloadComparison | SearchComparison | SeamComparison, ...]:
-        """Workloads, searches and seams."""
-        return (*self.workloads, *self.searches, *self.seams)
+    def compared(self) -> tuple[WorkloadComparison | SearchComparison, ...]:
+        """Workloads and searches."""
+        return (*self.workloads, *self.searches)
 
     @property
     def problems(self) -> list[Problem]:
@@ -244,7 +244,6 @@ class Comparison:
             self,
             workloads=tuple(_seen_from(base, one) for one in self.workloads),
             searches=tuple(_seen_from(base, one) for one in self.searches),
-            seams=tuple(_seen_from(base, one) for one in self.seams),
             file_problems=tuple(replace(one, path=_path_from(base, one.path)) for one in self.file_problems),
         )
 
@@ -269,8 +268,8 @@ def compare(
         goal: the goal that an arm is recommended for; None: least time, in whatever memory.
         curves: run directory, as in `records`, -> `loss_curves.loss_curves` of its history; of a run without them, or
             without any at all, no time to a loss is known.
-        series: run directory -> metric key -> values of its history, of at least `SEAM_KEYS`; without them no jump at a
-            seam is known.
+        series: run directory -> metric key -> values of its history, of at least `RESUMED_KEYS`; without them no jump
+            of the loss after a checkpoint is known.
         file_problems: files of the runs that could not be read, or not in full.
 
     Raises:
@@ -284,8 +283,8 @@ def compare(
         unique.setdefault(directory.resolve(), Run(directory, record))
     measured = [run for run in unique.values() if run.record.kind == "measured"]
     searches = [run for run in measured if run.record.batch_search is not None]
-    resumed = [run for run in measured if run.record.identity.saved_in is not None]
-    runs = [run for run in measured if run.record.batch_search is None and run.record.identity.saved_in is None]
+    runs = [run for run in measured if run.record.batch_search is None]
+    by_id = {run.record.run_id: run for run in runs}
     pairing = pair_runs(runs, baseline)
     unpaired = {run.directory: reason for run, reason in pairing.unpaired}
 
@@ -310,6 +309,7 @@ def compare(
             ),
             cautions=cautions(of_baseline),
             runs=tuple(entries.values()),
+            resumed=resumed_arms(workload.runs, by_id, series or {}, baseline=baseline),
         )
 
     workloads = group_workloads(runs)
@@ -319,17 +319,13 @@ def compare(
         goal=goal,
         workloads=tuple(map(of_workload, workloads)),
         searches=tuple(compare_search(one, baseline) for one in group_workloads(searches)),
-        seams=tuple(
-            compare_seams(one, runs, series or {}, baseline=baseline, margin_pct=margin_pct)
-            for one in group_workloads(resumed)
-        ),
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
         series=swept_series(workloads),
         file_problems=tuple(file_problems),
     )
 
 
-_Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison, SeamComparison)
+_Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison)
 
 
 def _seen_from(base: Path, one: _Compared) -> _Compared:

@@ -19,7 +19,7 @@ from ampsweep.analysis.statistics import (
     ratio_between,
     saved_pct,
 )
-from ampsweep.config.modes import distinctions, mode_of, report_order
+from ampsweep.config.modes import distinctions, mode_of, own_arm, report_order
 
 DtypeKind = Literal["compute", "parameters", "gradients", "reduction", "optimizer_state"]
 
@@ -95,11 +95,11 @@ def dtype_steps(
     """The step to each arm but the first, in the order from float32 outward.
 
     Args:
-        dtypes: arm -> kind -> dtype; an arm without any has no place in the order, and no step.
+        dtypes: arm -> kind -> dtype; an arm without any, or after another one, has no place in the order, and no step.
         values: of the same arms; one without figures is a step all the same, without figures.
         cost: the cost that ranks the arms.
     """
-    known = {arm: of for arm, of in dtypes.items() if of}
+    known = {arm: of for arm, of in dtypes.items() if of and own_arm(arm) == arm}
     order = sorted(known, key=lambda arm: _outward(arm, known[arm]))
     steps = []
     for place, after in enumerate(order[1:], start=1):

@@ -46,12 +46,11 @@ _LARGEST_BATCH: Final = (
     "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
     "batch (with its error against the measured one)."
 )
-_SEAM: Final = (
-    "an uninterrupted run of each precision evaluates in the middle and keeps its checkpoint there; another process "
-    "loads it in each precision (parameters and optimizer state in its dtype), evaluates and trains on. The jump of "
-    "the training loss is that of its first step minus the uninterrupted run's same step, on the same batch; the "
-    "jump of the validation loss is that of the two evaluations of one checkpoint; the gap at the end is that of the "
-    "final evaluations, closed if its 90% t-interval over seeds lies within the margin."
+_RESUMED: Final = (
+    "a run loads the checkpoint of another one, parameters and optimizer state in its own dtypes, and trains on. The "
+    "jump is the training loss of its first step minus that of the same step of the run which it went on from: the "
+    "same batch, and the same weights but for their dtype. Speed and memory of such an arm are those of its own steps; "
+    "it has no time to a loss, and is not recommended."
 )
 _CONTAMINATED: Final = (
     "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its speed "
@@ -86,7 +85,7 @@ def method(of: Comparison) -> Iterator[tuple[str, str]]:
         (any(arm.ranks is not None for arm in arms), "ranks", _RANKS),
         (any(series.steps for series in of.series), "side by side", _SIDE_BY_SIDE),
         (bool(of.searches), "largest batch", _LARGEST_BATCH),
-        (bool(of.seams), "jump at a seam", _SEAM),
+        (any(one.resumed for one in of.workloads), "jump after a checkpoint", _RESUMED),
         (True, "contaminated", _CONTAMINATED),
         (True, "disproved", "what the run computed contradicts its precision mode: nothing of it counts."),
     ):

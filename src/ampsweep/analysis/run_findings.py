@@ -98,6 +98,10 @@ class Leaks(RunFinding):
         return self.clause
 
 
+class NotCarriedOver(RunFinding):
+    """A part of another run's checkpoint that did not carry over as it was saved."""
+
+
 class NotPaired(RunFinding):
     severity = "warning"
     template = "not paired: {cause}"
@@ -218,17 +222,17 @@ def statuses_text(of: Mapping[str, int]) -> str:
 def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunFinding]:
     """The findings on one run; `unpaired`: the reason why it is in no pair.
 
-    Where a search is for the largest batch a loss does not matter, and where runs change their precision only it does.
+    Where a search is for the largest batch a loss does not matter.
     """
     record, seeds = run.record, (run.seed,)
-    searches, resumes = record.batch_search is not None, record.identity.saved_in is not None
+    searches = record.batch_search is not None
     if record.status != "completed":
         yield NotCompleted(seeds=seeds, status=record.status, cause=first_line(record.error or ""))
     elif record.cut_short is not None and not searches:
         yield CutShort(seeds=seeds, cause=first_line(record.cut_short))
     if run.contradictions:
         yield Disproved(seeds=seeds, cause="; ".join(run.contradictions))
-    if run.measured and run.contamination is not None and not resumes:
+    if run.measured and run.contamination is not None:
         yield Contaminated(seeds=seeds, cause=run.contamination)
     elif run.measured and (why := record.absent.get(STEP_MS)) is not None:
         yield NotTimed(seeds=seeds, cause=why)
@@ -236,6 +240,8 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
         yield from _of_compilation(run)
     if run.measured and (float8 := float8_summary(record.proof.float8)) is not None:
         yield InFloat8(seeds=seeds, layers=float8)
+    for note in () if record.origin is None else record.origin.notes or ():
+        yield NotCarriedOver(seeds=seeds, cause=note)
     if run.leaked_bytes is not None:
         yield Leaks(seeds=seeds, cause=num_bytes(run.leaked_bytes))
     if run.measured and unpaired is not None:

@@ -36,10 +36,10 @@ _KEPT: Final = frozenset({"optimizer_state", "communication"})
 _KEPT_BYTES: Final = 1024
 """A step leaves its loss, its norm and what a scaler counts: some bytes each."""
 
-_ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed", "saved_in"})
+_ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed"})
 _NOT_WORKLOAD: Final = frozenset(
     {"precision", "seed", "tracking", "report", "predict", "name", "device", "resume", "into", "dry_run", "output_dir"}
-    | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every", "seam.saved_in"}
+    | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every"}
     | {"parallel.num_processes", *DOTTED_ARM_KEYS}
 )
 """Parts of the config that are the arm, the seed or no part of what is computed; the identity has the real device, and
@@ -185,8 +185,6 @@ class Run:
         """
         searched = () if self.record.batch_search is None else ("batch_size", "global_batch_size")
         left_out = _ARM_OR_SEED.union(searched)
-        if self.record.identity.seam_step is None:
-            left_out |= {"seam_step"}
         facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
         kind = self.record.identity.device.partition(":")[0]
         return facts | {"device": None if kind == "auto" else kind}

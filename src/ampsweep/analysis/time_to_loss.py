@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ampsweep.analysis.pairing import Figures, Pair
 from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, Run, figure, metric_words
 from ampsweep.analysis.statistics import Estimate, mean_ratio
+from ampsweep.config.modes import own_arm
 from ampsweep.finding import Finding
 from ampsweep.record import RunRecord
 from ampsweep.text import ratio
@@ -83,7 +84,9 @@ class LossCurve:
 
 
 def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[str, LossCurve]:
-    """The curves of `val/loss` (of at least five evaluations) and of `train/loss`; empty without step times.
+    """The curves of `val/loss` (of at least five evaluations) and of `train/loss`.
+
+    Empty without step times, and of a run that changed its arm: it took a part of the steps only.
 
     A training loss is that of one batch, so it is averaged over a tenth of the run, or ten of them; of fewer than
     twenty there is no curve. The time between two rows is the later one's mean step time for each step; where that
@@ -95,7 +98,7 @@ def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[s
     """
     median_ms = figure(record, STEP_MS)
     times = series.get(STEP_MS)
-    if median_ms is None or times is None:
+    if median_ms is None or times is None or own_arm(record.arm) != record.arm:
         return {}
     clock = _clock(times, median_ms, _warmups(record))
     curves = {}

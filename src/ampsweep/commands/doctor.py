@@ -115,8 +115,6 @@ def _case(given: Sequence[str], multirun: bool) -> _Case:
         raise UserError(f"parallel={config.parallel.strategy}: the doctor examines a training in one process")
     if config.max_batch.search:
         raise UserError("max_batch.search=true: the doctor examines a training of one batch size; give data.batch_size")
-    if config.seam.saved_in is not None:
-        raise UserError(f"seam.saved_in={config.seam.saved_in}: the doctor examines a training in one precision")
     return _Case(overrides, config, run)
 
 

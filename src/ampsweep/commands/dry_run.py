@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from ampsweep.config.identity import config_hash, run_directory_name
-from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import Config, component_name
-from ampsweep.config.seam import saved_in
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import run_isolated
 from ampsweep.report.data_formats import as_rows
@@ -15,6 +13,7 @@ from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.run.directories import finished_hashes
+from ampsweep.run.request import planned_arm
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import duration, plural
 
@@ -53,17 +52,15 @@ def plan_document(
             note = f"the same run as {first[key]}"
         elif not note and config.max_batch.search:
             note = "searches its batch"
-        elif not note and (before := saved_in(config)) is not None:
-            note = f"from step {config.seam.step} of {before}"
         cells = (
-            *(Cell(str(number), number), Cell(arm_of(config))),
+            *(Cell(str(number), number), Cell(planned_arm(config))),
             *(Cell(component_name(part)) for part in (config.model, config.data)),
             *(Cell(_ranks(config)), Cell(str(config.seed), config.seed)),
             *(Cell(f"{of:,}", of) for of in (one.num_steps, one.num_parameters)),
             *(_time(seconds.get(run_directory_name(config))), Cell(note)),
         )
-        rows.append(Row(cells, arm=arm_of(config), seed=config.seed))
-    unsupported = sorted({(arm_of(c), o.unsupported) for c, o, _ in points if o.unsupported})
+        rows.append(Row(cells, arm=planned_arm(config), seed=config.seed))
+    unsupported = sorted({(planned_arm(c), o.unsupported) for c, o, _ in points if o.unsupported})
     gains = [one.float8_gain.sentence for one in checked if one.float8_gain is not None]
     told = dict.fromkeys((*gains, *(one.too_large for one in checked if one.too_large is not None)))
     items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, told))
@@ -74,7 +71,7 @@ def plan_document(
     return Document(
         title="What would run",
         sections=(Section(blocks=(table, *([Items(items)] if items else []), Prose(answer, "headline"))),),
-        arms=arm_styles(map(arm_of, configs)),
+        arms=arm_styles(map(planned_arm, configs)),
         data={"points": as_rows(table), "num_to_train": len(todo), "seconds": sum(known) if known else None},
     )
 

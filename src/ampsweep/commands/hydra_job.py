@@ -21,13 +21,12 @@ from ampsweep.config.identity import resolved_values
 from ampsweep.launch.signals import pass_on
 from ampsweep.record import remove_leftovers, write_atomically
 from ampsweep.redaction import hidden, hide
-from ampsweep.run.directories import has_checkpoint, own_directory
+from ampsweep.run.directories import checkpoint_path, has_checkpoint, own_directory
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.point_runs import PointRuns
 from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
-from ampsweep.sweep.first_part import train_at_seam
 from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import group_of
@@ -104,15 +103,13 @@ class SweepJob:
             config,
             directory,
             group=config.tracking.group or group_of(config.name, sweep),
-            checkpoint=directory if has_checkpoint(directory) else None,
+            checkpoint=directory if has_checkpoint(directory) else checkpoint_path(config),
             wandb=self._wandb,
             prediction=self._predicted.of(config),
             predictor=PREDICT_RUN,
         )
         if config.max_batch.search:
             search_and_train(request, composed, sweep, display)
-        elif config.seam.step is not None:
-            train_at_seam(request, self._runs, sweep, display)
         else:
             run_in_own_process(request, display)
         self._num_left -= 1

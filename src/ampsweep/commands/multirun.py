@@ -49,8 +49,8 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
     """
     configs = [point.config for point in points.points]
     first = configs[0]
-    if first.resume is not None:
-        raise UserError(f"resume={first.resume}: a multirun is continued with into=DIRECTORY")
+    if any(config.resume == "auto" for config in configs):
+        raise UserError("resume=auto: a multirun is continued with into=DIRECTORY")
     into = _begun_before(first)
     address = None if wandb is None else wandb.address
     elsewhere = points.launcher == "slurm"

@@ -88,7 +88,7 @@ def train_on_ranks(points: Points, config_name: str, wandb: WandbProcess | None)
         raise UserError(checked.unsupported)
     with ProgressDisplay(Plan(points.points)) as display:
         directory, resume = resumed_run(config, display.say)
-        if resume is not None:
+        if resume is not None and not config.begins_elsewhere:  # else it is checked already
             # They import torch, which this process can spare.
             from ampsweep.run.rank import num_processes
             from ampsweep.sweep.preflight_checks import check_checkpoint

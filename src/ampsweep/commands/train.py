@@ -104,9 +104,6 @@ def _check_alone(config: Config) -> None:
     """Refuse what a sweep has an answer to, and a single run has none."""
     if config.max_batch.search:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
-    if config.seam.saved_in is not None:
-        before = f"seam.saved_in={config.seam.saved_in}"
-        raise UserError(f"{before}: only a multirun can go on from another run, which has its own process; add -m")
     if config.into is not None:
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
     if find_spec("torchao") is None and not is_agents_run():

@@ -18,7 +18,6 @@ from ampsweep.config.modes import (
     with_effect,
 )
 from ampsweep.config.schema import Config, component_name
-from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
@@ -35,8 +34,17 @@ def resolved_values(config: Config) -> dict[str, Any]:
 
 
 def config_hash(config: Config) -> str:
-    """Twelve hex digits that identify a finished point: equal if every setting that can change its result is equal."""
-    return _digest(_result_settings(config))
+    """Twelve hex digits that identify a finished point: equal if every setting that can change its result is equal.
+
+    A run that goes on from a checkpoint of another is a point of its own.
+    """
+    begins = {"resume": config.resume} if config.begins_elsewhere else {}
+    return _digest(_result_settings(config) | begins)
+
+
+def training_hash(config: Config) -> str:
+    """The hash of the config whatever checkpoint the run begins with: equal where the steps take the same."""
+    return config_hash(replace(config, resume=None))
 
 
 def workload_hash(config: Config) -> str:
@@ -48,9 +56,9 @@ def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerpr
     """Twelve hex digits, equal for runs that differ only in their arm, on devices of one model and the same data.
 
     The package's version counts, not the state of its source: a comparison notes where that differs. A run that goes on
-    from a checkpoint at its seam has the key of the uninterrupted run that has kept it.
+    from a checkpoint has the key of one that begins afresh.
     """
-    settings = _without_arm(_result_settings(replace(config, seam=replace(config.seam, saved_in=None))))
+    settings = _without_arm(_result_settings(config))
     settings["data"] = _without(settings["data"], _LOCATIONS)
     del settings["device"]  # several may do, such as those of `auto`: the model of the one that was taken decides
     # The number of ranks decides, whether it was given or found.
@@ -71,10 +79,13 @@ def code_version() -> str:
 
 
 def run_directory_name(config: Config) -> str:
-    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere; after a seam `<arm>-after-<arm>`."""
-    before = saved_in(config)
-    arm = arm_of(config) + ("" if before is None else f"-after-{before}")
-    readable = f"{arm}-{component_name(config.model)}-s{config.seed}"
+    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere.
+
+    That of a run which goes on from a checkpoint of another begins with `resumed-`: a pattern of `resume=` that begins
+    with an arm fits none of these.
+    """
+    begins = "resumed-" if config.begins_elsewhere else ""
+    readable = f"{begins}{arm_of(config)}-{component_name(config.model)}-s{config.seed}"
     readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 

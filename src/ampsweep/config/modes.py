@@ -153,13 +153,31 @@ _OF_DTYPES: Final = frozenset(
 """Fields and keys that the five dtypes of a step tell of."""
 
 
+AFTER: Final = " after "
+"""Words in a label between an arm and that of the checkpoint which its runs went on from."""
+
+
+def arm_after(arm: str, saved_in: str) -> str:
+    """The label of runs in `arm` that go on from a checkpoint of another arm; an arm that stays the same is itself.
+
+    >>> arm_after("amp_bf16", "fp32"), arm_after("fp32", "fp32"), arm_after("fp32", "amp_bf16 after fp32")
+    ('amp_bf16 after fp32', 'fp32', 'fp32 after amp_bf16 after fp32')
+    """
+    return saved_in if own_arm(saved_in) == arm else f"{arm}{AFTER}{saved_in}"
+
+
+def own_arm(arm: str) -> str:
+    """The arm that runs trained in themselves, without those of the checkpoints that they went on from."""
+    return arm.partition(AFTER)[0]
+
+
 def mode_of(arm: str) -> Mode | None:
     """Find the mode that an arm started from, by the arm's label; None if the table has no such mode.
 
     >>> mode_of("amp_bf16+cache_enabled=false").name
     'amp_bf16'
     """
-    return MODES.get(arm.partition("+")[0])
+    return MODES.get(own_arm(arm).partition("+")[0])
 
 
 def report_order(arm: str) -> tuple[int, str]:

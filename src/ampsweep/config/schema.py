@@ -412,17 +412,6 @@ class MaxBatchConfig:
 
 
 @dataclass(kw_only=True)
-class SeamConfig:
-    """A change of precision in the middle of a training."""
-
-    step: int | None = None
-    """The run evaluates after this step and keeps its checkpoint, for runs that go on from there. None: no seam."""
-    saved_in: str | None = None
-    """The precision mode of the steps up to `seam.step`: the run begins with the checkpoint that an uninterrupted run
-    in that mode has kept, which trains first if there is none yet. None: the run is uninterrupted itself."""
-
-
-@dataclass(kw_only=True)
 class PredictConfig:
     """Settings of `ampsweep predict`, and of the predictions that a training makes for itself."""
 
@@ -497,17 +486,22 @@ class Config:
     doctor: DoctorConfig = field(default_factory=DoctorConfig)
     numerics: NumericsConfig = field(default_factory=NumericsConfig)
     max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
-    seam: SeamConfig = field(default_factory=SeamConfig)
     seed: int = 0
     device: str = "auto"
     """auto: the accelerator torch reports, else the CPU; or cpu, cuda, cuda:1, mps."""
     resume: str | None = None
-    """auto: the newest unfinished run of this config; or a checkpoint or run directory."""
+    """auto: the newest unfinished run of this config; or a checkpoint or run directory, also as a pattern that fits one
+    only (`DIR/fp32-*-s0-*`)."""
     into: str | None = None
     """Directory of an earlier multirun to complete or extend."""
     dry_run: bool = False
     """List the points, check them, estimate the time, train nothing."""
     output_dir: str = "outputs"
+
+    @property
+    def begins_elsewhere(self) -> bool:
+        """True if the run goes on from a checkpoint that `resume` names."""
+        return self.resume not in (None, "auto")
 
 
 COMPONENTS: Final = ("model", "data", "task", "optimizer", "scheduler")

@@ -18,7 +18,6 @@ from ampsweep.config.schema import (
     SchedulerConfig,
     TrainerConfig,
 )
-from ampsweep.config.seam import precision_before_seam
 from ampsweep.redaction import hide
 
 STATE_DTYPES = ("float32", "bfloat16", *EIGHT_BIT_STATES)
@@ -60,7 +59,8 @@ def _faults(config: Config) -> Iterator[str]:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
     yield from _predict(config.predict)
-    yield from _seam(config)
+    if config.max_batch.search and config.begins_elsewhere:
+        yield f"max_batch.search=true with resume={config.resume}: a search tries trainings from their start"
     yield from _numerics(config)
     for group, part in values.items():
         for key, value in part.items() if group not in COMPONENTS and isinstance(part, dict) else ():
@@ -249,31 +249,6 @@ def _scheduler(scheduler: Any) -> Iterator[str]:
     yield from _not_negative("scheduler.num_warmup_steps", scheduler.get("num_warmup_steps", 0))
     if not 0 <= (floor := scheduler.get("min_lr_ratio", 0.0)) <= 1:
         yield f"scheduler.min_lr_ratio={floor:g}: must lie from 0 to 1"
-
-
-def _seam(config: Config) -> Iterator[str]:
-    seam = config.seam
-    if seam.saved_in is not None:
-        yield from _choice("seam.saved_in", seam.saved_in, tuple(PRECISION_MODES))
-        if seam.step is None:
-            yield f"seam.saved_in={seam.saved_in} needs seam.step, the step whose checkpoint the run begins with"
-    if seam.step is None:
-        return
-    steps = config.trainer.steps if config.trainer.epochs is None else None
-    if steps is not None and seam.step >= steps:
-        yield seam_too_late(seam.step, steps)
-    if config.resume not in (None, "auto"):
-        yield f"resume={config.resume} with seam.step={seam.step}: a run begins with one checkpoint only"
-    if config.max_batch.search:
-        yield f"max_batch.search=true with seam.step={seam.step}: both runs at a seam have one batch size"
-    if (before := precision_before_seam(config)) is not None:
-        for fault in _precision(before):
-            yield f"seam.saved_in={seam.saved_in}: {fault}"
-
-
-def seam_too_late(step: int, num_steps: int) -> str:
-    """Say that no step is left after the seam."""
-    return f"seam.step={step}: must be less than the {num_steps} steps of the run"
 
 
 def _predict(predict: PredictConfig) -> Iterator[str]:

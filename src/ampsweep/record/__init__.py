@@ -2,7 +2,6 @@
 
 from ampsweep.record.digests import RowsDigest, Stretch
 from ampsweep.record.files import (
-    AT_SEAM,
     CHECKPOINTS,
     LAST,
     MANIFEST,
@@ -34,10 +33,10 @@ from ampsweep.record.run_record import (
     Identity,
     RunRecord,
     find_records,
+    record_beside,
 )
 
 __all__ = [
-    "AT_SEAM",
     "CHECKPOINTS",
     "FILE_NAME",
     "HISTORY_NAME",
@@ -62,6 +61,7 @@ __all__ = [
     "kept_checkpoints",
     "number",
     "read_history",
+    "record_beside",
     "remove_leftovers",
     "repair_history",
     "replacing",

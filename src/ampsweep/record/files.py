@@ -17,7 +17,6 @@ _NUM_RANDOM: Final = 8
 CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"
-AT_SEAM: Final = "seam.pt"
 MANIFEST: Final = "manifest.json"
 """The file that is in a directory once it is a whole checkpoint."""
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

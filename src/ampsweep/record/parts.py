@@ -303,6 +303,10 @@ class Attempt(Part):
     """The job of Slurm that it belonged to: `12`, or `12_3` for one of an array."""
     checkpoint: str | None = None
     """Path of the checkpoint that this process resumed from."""
+    saved_in: str | None = None
+    """The arm of that checkpoint, where another run has saved it."""
+    saved_by: str | None = None
+    """The id of that other run; absent where no record lies beside the checkpoint."""
     notes: list[str] | None = None
     """Sentences on the differences that resuming made."""
     from_step: int | None = None

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -30,8 +31,7 @@ from ampsweep.redaction import hidden
 SCHEMA: Final = 1
 FILE_NAME: Final = "run.json"
 SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
-"""Files of a run directory: the newest checkpoint, the one before it and that of `seam.step`; the snapshot exists on
-request only."""
+"""Files of a run directory; the snapshot exists on request only."""
 
 Kind = Literal["measured", "predicted"]
 
@@ -70,10 +70,6 @@ class Identity:
     """Number of parameters."""
     seq_len: int | None = None
     device_name: str | None = None
-    saved_in: str | None = None
-    """The arm of the checkpoint that the run began with at its seam; None for an uninterrupted run."""
-    seam_step: int | None = None
-    """The step of that checkpoint, or of the one that an uninterrupted run has kept."""
 
 
 @dataclass(kw_only=True)
@@ -85,6 +81,7 @@ class RunRecord:
 
     run_id: str
     arm: str
+    """The label of its precision; where it goes on from a checkpoint of another arm both: `amp_bf16 after fp32`."""
     pair_key: str
     config_hash: str
     identity: Identity
@@ -125,10 +122,9 @@ class RunRecord:
     wandb: WandbFacts = field(default_factory=WandbFacts)
 
     @property
-    def full_arm(self) -> str:
-        """The arm, with that of the checkpoint which the run began with, if any: `amp_bf16-after-fp32`."""
-        saved_in = self.identity.saved_in
-        return self.arm if saved_in is None else f"{self.arm}-after-{saved_in}"
+    def origin(self) -> Attempt | None:
+        """The attempt that went on from another run's checkpoint; None of a run that began afresh."""
+        return next((one for one in reversed(self.attempts) if one.saved_in is not None), None)
 
     def write(self, directory: Path) -> None:
         """Write `run.json` into `directory`, without secrets, with its digest, and atomically."""
@@ -165,6 +161,15 @@ class RunRecord:
             return RunRecord.of_json(content)
         except WrongValueError as error:
             raise RecordError(path, f"is not a run record: {error}") from error
+
+
+def record_beside(checkpoint: Path) -> RunRecord | None:
+    """Read the record of the run that a checkpoint, or the directory of a run, is of; None where there is none."""
+    place = checkpoint.resolve()
+    for directory in (place, place.parent.parent):
+        with suppress(FileNotFoundError, RecordError):
+            return RunRecord.read(directory)
+    return None
 
 
 @dataclass(frozen=True)

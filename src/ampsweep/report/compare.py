@@ -7,7 +7,7 @@ from typing import Any
 
 from ampsweep.analysis.comparison import Comparison, FileProblem, compare
 from ampsweep.analysis.costs import Goal
-from ampsweep.analysis.seam_comparison import SEAM_KEYS
+from ampsweep.analysis.resumed import RESUMED_KEYS
 from ampsweep.analysis.time_to_loss import SERIES_KEYS, loss_curves
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ReportConfig
@@ -43,7 +43,7 @@ def compare_directories(directories: Sequence[Path], **settings: str | float | N
     if not records:
         others = f" (nor can {len(unreadable) - 1} more of them)" if len(unreadable) > 1 else ""
         raise UserError(f"there is no record that can be read: {unreadable[0]}{others}")
-    histories = read_histories(records, (*SERIES_KEYS, *SEAM_KEYS, *curve_keys()))
+    histories = read_histories(records, (*SERIES_KEYS, *RESUMED_KEYS, *curve_keys()))
     whole = {directory: histories.curves[directory] for directory, _ in records if directory not in histories.partial}
     curves = {directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole}
     problems = [FileProblem(path=one.path.as_posix(), name="not readable", reason=one.reason) for one in unreadable]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.method import method
+from ampsweep.analysis.resumed import ResumedArm, jumps_sentence
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
 from ampsweep.finding import Finding
 from ampsweep.record import write_atomically
@@ -29,9 +30,9 @@ from ampsweep.report.run_tables import (
     dtypes_table,
     environment_tables,
     problems_table,
+    resumed_table,
     runs_table,
 )
-from ampsweep.report.seam_section import seam_section
 from ampsweep.report.search_section import largest_batches_table, search_section
 from ampsweep.report.tables import Cell, Column, Row, Scalar, Table
 from ampsweep.text import as_sentence, percent, plural
@@ -57,9 +58,7 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     sections = [
         _verdicts(shown),
         section_of("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
-        section_of(
-            "Saved in one precision, resumed in another", "seams", [seam_section(one.compared) for one in shown.seams]
-        ),
+        section_of("Saved in one precision, resumed in another", "resumed", _resumed(comparison)),
         section_of("Notes", "", _notes(comparison)),
         section_of("What went wrong", "problems", _tables(problems_table(comparison))),
         section_of("Against each other", "series", [_series(one, shown) for one in shown.series]),
@@ -222,6 +221,20 @@ def _in_short(judged: Judgements) -> Cell:
     return Cell(", ".join(known) or statuses_text(judged.figures.statuses))
 
 
+def _resumed(comparison: Comparison) -> list[Section]:
+    """A table for each workload with runs that went on from another run's checkpoint."""
+    return [
+        Section(title=one.title, blocks=(*_jumps(one.resumed), resumed_table(one.resumed)), facts=one.facts)
+        for one in comparison.workloads
+        if one.resumed
+    ]
+
+
+def _jumps(resumed: Sequence[ResumedArm]) -> list[Prose]:
+    sentence = jumps_sentence(resumed)
+    return [Prose(as_sentence(sentence))] if sentence else []
+
+
 def _notes(comparison: Comparison) -> list[Items]:
     return items_of([_said(note.sentence) for note in comparison.notes])
 
@@ -272,7 +285,7 @@ def _summary(comparison: Comparison) -> dict[str, Scalar]:
     """The verdict; figures of arms only of a single workload or search: those of several have no name of their own."""
     workloads = comparison.workloads
     answers = [one.verdict.sentence for one in workloads]
-    answers += [one.sentence for one in comparison.searches] + [one.sentence for one in comparison.seams]
+    answers += [one.sentence for one in comparison.searches]
     summary: dict[str, Scalar] = {
         "status": "completed",
         "verdict": "\n".join(answers),
@@ -282,7 +295,7 @@ def _summary(comparison: Comparison) -> dict[str, Scalar]:
     if workloads:
         summary["conclusion"] = "\n".join(one.conclusion for one in workloads)
         summary["recommended_arm"] = ", ".join(one.verdict.recommendation.arm or "undecided" for one in workloads)
-    if len(comparison.compared) == 1 and not comparison.seams:
+    if len(comparison.compared) == 1:
         table = arms_table(workloads[0]) if workloads else largest_batches_table(comparison.searches[0])
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):

@@ -16,7 +16,7 @@ from ampsweep.report.figures.pairs import front, pairs
 from ampsweep.report.histories import Histories
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Kind, Panel
-from ampsweep.report.workload_data import Anything, ArmRuns, SeamData, SearchData, WorkloadData
+from ampsweep.report.workload_data import Anything, ArmRuns, SearchData, WorkloadData
 
 Data = TypeVar("Data")
 Draw = Callable[[Panel, Data, Style], Figure | NoFigure]
@@ -56,7 +56,6 @@ class Dashboard:
     workloads: tuple[Panels[WorkloadData], ...]
     """Without panels where they are not drawn (see `Extent`)."""
     searches: tuple[Panels[SearchData], ...]
-    seams: tuple[SeamData, ...]
     series: tuple[Panels[SeriesData], ...]
     """Panels over several workloads, for each series of sizes."""
     styles: dict[str, ArmStyle]
@@ -74,8 +73,8 @@ class Dashboard:
 
     @property
     def compared(self) -> list[ArmRuns[Anything]]:
-        """All workloads, searches and seams that were compared, with their runs."""
-        return [*(one.data for one in self.workloads), *(one.data for one in self.searches), *self.seams]
+        """All workloads and searches that were compared, with their runs."""
+        return [*(one.data for one in self.workloads), *(one.data for one in self.searches)]
 
 
 def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
@@ -98,8 +97,7 @@ def arrange(
     named = comparison if directory is None else comparison.relative_to(directory)
     found = [WorkloadData(one, histories) for one in named.workloads]
     searches = [SearchData(one, histories) for one in named.searches]
-    seams = [SeamData(one, histories) for one in named.seams]
-    compared: list[ArmRuns[Anything]] = [*found, *searches, *seams]
+    compared: list[ArmRuns[Anything]] = [*found, *searches]
     styles = arm_styles(arm for data in compared for arm in data.names)
     extent = extent_of(found, len(keys))
     style, drawn = Style(styles, extent), found[: extent.num_workloads]
@@ -110,7 +108,6 @@ def arrange(
             *map(Panels, found[len(drawn) :]),
         ),
         searches=tuple(_drawn(data, SEARCH_PANELS, style, OF_SEARCH) for data in searches),
-        seams=tuple(seams),
         series=tuple(
             _drawn(data, _over(data.series, _asked(panels, data.data)), style, OF_SERIES)
             for one in comparison.series

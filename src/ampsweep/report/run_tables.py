@@ -8,14 +8,16 @@ from urllib.parse import quote
 
 from ampsweep.analysis.comparison import Comparison, Problem
 from ampsweep.analysis.recorded import compiled, compiled_remarks
+from ampsweep.analysis.resumed import NUM_NEAR_STEPS, ResumedArm
 from ampsweep.analysis.runs import Run, Scalar, leaves
 from ampsweep.analysis.workloads import varied_keys
+from ampsweep.config.modes import arm_after
 from ampsweep.metrics import METRICS
-from ampsweep.report.cells import quantity
+from ampsweep.report.cells import quantity, spread_cell, value_cell
 from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.extent import JSON_NAME, first_rows
-from ampsweep.report.tables import ABSENT, Cell, Column, Row, Table, scalar_text, text_table
-from ampsweep.text import listed, plural
+from ampsweep.report.tables import ABSENT, Cell, Column, Columns, Row, Table, scalar_text, table_of, text_table
+from ampsweep.text import listed, loss, plural, signed
 
 _MAX_PROBLEMS: Final = 500
 _FIGURES: Final = (
@@ -46,6 +48,29 @@ def _problem(one: Problem, arms: Sequence[str], facts: Mapping[str, Scalar]) -> 
     of = one.finding
     texts = (of.name, ", ".join(arms), of.why, of.consequence, listed(map(str, one.seeds)), one.compared)
     return Row(tuple(Cell(text or ABSENT) for text in texts), arm=arms[0] if len(arms) == 1 else None, facts=facts)
+
+
+_RESUMED: Final[Columns[ResumedArm]] = (
+    (Column("saved in"), lambda one: Cell(one.saved_in)),
+    (Column("resumed in"), lambda one: Cell(one.resumed_in)),
+    (Column("after step", "step", numeric=True), lambda one: Cell(str(one.step), one.step)),
+    (Column("train loss there", "loss", numeric=True, optional=True), lambda one: spread_cell(one.loss, loss)),
+    (Column("its jump", "loss_jump", numeric=True), lambda one: spread_cell(one.loss_jump, _signed)),
+    (
+        Column(f"skipped in the next {NUM_NEAR_STEPS}", "skipped_steps", numeric=True, optional=True),
+        lambda one: value_cell(one.skipped_steps, str),
+    ),
+    (Column("runs", numeric=True), lambda one: Cell(str(one.num_runs), one.num_runs)),
+)
+
+
+def resumed_table(resumed: Sequence[ResumedArm]) -> Table:
+    """The jump of the training loss after a checkpoint, for each two arms that it was saved in and resumed in."""
+    return table_of("resumed", _RESUMED, resumed, lambda one: arm_after(one.resumed_in, one.saved_in))
+
+
+def _signed(value: float) -> str:
+    return signed(value, 2)
 
 
 def runs_table(shown: Dashboard) -> Table:

@@ -12,12 +12,11 @@ from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.run_findings import RunEntry
 from ampsweep.analysis.runs import OF_SPEED, Run
-from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.report.curves import Curve
 from ampsweep.report.histories import Histories
 
-Anything = WorkloadComparison | SearchComparison | SeamComparison
+Anything = WorkloadComparison | SearchComparison
 Compared = TypeVar("Compared", bound=Anything, covariant=True)
 
 
@@ -103,5 +102,3 @@ class WorkloadData(ArmRuns[WorkloadComparison]):
 
 SearchData = ArmRuns[SearchComparison]
 """One search for the largest batches, with the trainings with its answers."""
-SeamData = ArmRuns[SeamComparison]
-"""The runs that went on from others' checkpoints at one seam."""

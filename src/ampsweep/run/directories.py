@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -76,13 +77,15 @@ def own_directory(directory: Path) -> Path:
 def unfinished_run(config: Config, say: Callable[[str], None], *, of_job: str | None = None) -> Path | None:
     """Find the newest unfinished run of this very config that left a checkpoint and is not running any more.
 
+    It may have begun with the checkpoint of another run.
+
     Records that cannot be read are passed over, with a line for the user if the directory's name fits this config.
 
     Args:
         of_job: only a run whose last process belonged to this job of Slurm.
     """
     root = Path(config.output_dir).expanduser().resolve() / config.name
-    wanted, name = config_hash(config), run_directory_name(config)
+    name = run_directory_name(config)
     found = find_records(root)
     for error in found.unreadable:
         if error.path.parent.name == name:
@@ -90,7 +93,8 @@ def unfinished_run(config: Config, say: Callable[[str], None], *, of_job: str | 
     candidates = [
         (record.attempts[-1].started_at or "", path)
         for path, record in found.records
-        if record.config_hash == wanted and record.status not in OUTCOMES and record.attempts
+        if record.status not in OUTCOMES and record.attempts
+        if record.config_hash == config_hash(replace(config, resume=record.config.get("resume")))
         if of_job in (None, record.attempts[-1].slurm_job) and not is_running(record) and has_checkpoint(path)
     ]
     return max(candidates)[1] if candidates else None
@@ -106,12 +110,28 @@ def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None
         if directory is not None:
             say(f"Slurm has requeued this job: resuming {directory}")
         return directory, directory
-    if config.resume != "auto":
-        return None, Path(config.resume).expanduser()
+    if config.begins_elsewhere:
+        return None, checkpoint_path(config)
     directory = unfinished_run(config, say)
     none = "resume=auto: no unfinished run of this config; starting afresh"
     say(none if directory is None else f"resuming {directory}")
     return directory, directory
+
+
+def checkpoint_path(config: Config) -> Path | None:
+    """Find the checkpoint, or the directory of a run, that `resume=PATH` names; None where it names none.
+
+    Raises:
+        UserError: it is a pattern that several paths fit.
+    """
+    if config.resume in (None, "auto"):
+        return None
+    path = Path(config.resume).expanduser()
+    root = Path(path.anchor)
+    found = [] if path.exists() else sorted(root.glob(str(path.relative_to(root))))
+    if len(found) > 1:
+        raise UserError(f"resume={config.resume}: {len(found)} paths fit it, such as {found[0]} and {found[1]}")
+    return found[0] if found else path
 
 
 def requeued_multirun(config: Config) -> Path | None:

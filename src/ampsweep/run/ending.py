@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +17,10 @@ from ampsweep.precision.precision import unsupported_reason, why_emulated
 from ampsweep.precision.proof import contradictions
 from ampsweep.record import RecordError, RunRecord, read_history
 from ampsweep.record.batch_search import LARGEST_BATCH
-from ampsweep.record.outcome import Status
+from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction_error import add_prediction
-from ampsweep.run.request import RunRequest, Untrained, new_record, now
+from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracking.tracker import SilentTracker, Tracker, make_tracker
 from ampsweep.training.build.device import RunDevice
@@ -106,6 +106,15 @@ def why_unsupported(precision: PrecisionConfig, device: torch.device, *, searche
     return reason
 
 
+@dataclass(frozen=True)
+class Untrained:
+    """The end of a run that did not train, such as one in a mode that its device cannot do."""
+
+    status: Status
+    error: str
+    oom: OutOfMemory | None = None
+
+
 def end_untrained(request: RunRequest, taken: RunDevice, ended: Untrained, send: Callable[[object], None]) -> Status:
     """Write the record of a run that ended before its training, and track it as a finished run."""
     record = new_record(
@@ -116,8 +125,7 @@ def end_untrained(request: RunRequest, taken: RunDevice, ended: Untrained, send:
         world_size=request.config.parallel.num_processes or 1,
     )
     record.status, record.error, record.oom, record.ended_at = ended.status, ended.error, ended.oom, now()
-    if request.untrained is None:
-        add_prediction(record, request, taken.device)
+    add_prediction(record, request, taken.device)
     request.write(record)
     tracker = tracker_of(request, send)
     try:

@@ -3,17 +3,17 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from ampsweep.config.errors import UnsupportedError
-from ampsweep.config.identity import code_version
+from ampsweep.config.identity import code_version, training_hash
+from ampsweep.config.modes import arm_after, arm_of
 from ampsweep.config.schema import COMPONENTS, component_name
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
@@ -27,7 +27,6 @@ from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
 from ampsweep.precision.proof import contradictions
 from ampsweep.record import (
-    AT_SEAM,
     CHECKPOINTS,
     FILE_NAME,
     HISTORY_NAME,
@@ -35,9 +34,9 @@ from ampsweep.record import (
     NO_ROOM,
     PREVIOUS,
     SNAPSHOT_NAME,
-    RecordError,
     RunRecord,
     directory_of,
+    record_beside,
     remove_leftovers,
     repair_history,
 )
@@ -46,6 +45,7 @@ from ampsweep.record.parts import Attempt
 from ampsweep.run.cause import cause_of_end, cause_of_failure, cause_of_oom, end_stuck, error_of, sentence_of
 from ampsweep.run.compile_cache import share_compile_cache
 from ampsweep.run.ending import (
+    Untrained,
     add_autocast_penalty,
     add_clipped_share,
     add_figures,
@@ -57,13 +57,13 @@ from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.rank_figures import add_rank_figures
-from ampsweep.run.request import RunRequest, Untrained, new_record, now
+from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
-from ampsweep.training.build.device import RunDevice, run_devices, taken_device
+from ampsweep.training.build.device import RunDevice, taken_device
 from ampsweep.training.build.optimizer import is_fused, learning_rate
 from ampsweep.training.build.own_code import own_code
 from ampsweep.training.checkpoint import require_same_model
@@ -79,7 +79,7 @@ _PROGRESS_EVERY_S = 0.2
 a step."""
 
 
-_CHECKPOINTS: Final = tuple(Path(CHECKPOINTS) / name for name in (LAST, PREVIOUS, AT_SEAM))
+_CHECKPOINTS: Final = tuple(Path(CHECKPOINTS) / name for name in (LAST, PREVIOUS))
 _REPLACED: Final[tuple[str | Path, ...]] = (FILE_NAME, HISTORY_NAME, *_CHECKPOINTS, *map(directory_of, _CHECKPOINTS))
 """Files and directories that a run replaces; if it is killed meanwhile, it may leave a temporary one."""
 
@@ -116,8 +116,6 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
         Exception: the error that made the run fail, after it was recorded.
     """
     config = request.config
-    if request.untrained is not None:
-        return end_untrained(request, run_devices(config.device)[0], request.untrained, send)
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
         if (status := request.trained_meanwhile()) is not None:
             return status
@@ -265,10 +263,10 @@ def _trainer(
             sent_s = now_s
             send(_progress(trainer))
 
-    def save(trainer: Trainer, file_name: str = LAST) -> None:
+    def save(trainer: Trainer) -> None:
         name = component_name(request.config.model)
         try:
-            take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm, file_name=file_name)
+            take_checkpoint(trainer, request.directory, training_hash(request.config), name, record.arm)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -290,8 +288,6 @@ def _trainer(
         save=save,
         snapshot=snapshot,
         watchdog=watchdog,
-        seam_step=request.config.seam.step,
-        keep=partial(save, file_name=AT_SEAM),
         may_watch=True,
     )
 
@@ -339,16 +335,13 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
     return record
 
 
-def _other_code(checkpoint: Path, record: RunRecord) -> list[str]:
-    """A sentence where the record beside a checkpoint tells that another version of the suite took its steps."""
-    try:
-        theirs = RunRecord.read(checkpoint.parents[1]).environment.get("code_version")
-    except (FileNotFoundError, RecordError):
-        return []
-    ours = record.environment["code_version"]
-    if theirs in (None, ours):
-        return []
-    return [f"the checkpoint is of version {theirs}, this is {ours}: its batches may have come in another order"]
+def _other_order(saved: RunRecord, record: RunRecord) -> Iterator[str]:
+    """Sentences where the record beside a checkpoint tells that batches may come in another order than before it."""
+    theirs, ours = saved.environment.get("code_version"), record.environment["code_version"]
+    if theirs not in (None, ours):
+        yield f"the checkpoint is of version {theirs}, this is {ours}: its batches may have come in another order"
+    if (seed := saved.identity.seed) != record.identity.seed:
+        yield f"the checkpoint is of seed {seed}, this run of {record.identity.seed}: its batches come in another order"
 
 
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
@@ -360,7 +353,12 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         if found.note is not None and request.checkpoint == request.directory and request.is_recorded:
             set_aside(request.directory)
         notes = [] if found.note is None else [found.note]
-        notes += _other_code(found.path, record) + resume(trainer, found, record.config_hash)
+        saved = record_beside(found.path)
+        notes += [] if saved is None else _other_order(saved, record)
+        notes += resume(trainer, found, training_hash(request.config))
+        if not found.path.resolve().is_relative_to(request.directory.resolve()):
+            attempt.saved_in, attempt.saved_by = found.checkpoint.arm, None if saved is None else saved.run_id
+        record.arm = arm_after(arm_of(request.config), found.checkpoint.arm)
         if request.is_recorded:
             repair = repair_history(request.directory, record.history)
             notes += [] if repair.note is None else [repair.note]

@@ -12,13 +12,13 @@ from ampsweep.parallel.faults import RankFault
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import OOM_KILLED, OUTCOMES, Status
-from ampsweep.run.ending import end_untrained
+from ampsweep.run.ending import Untrained, end_untrained
 from ampsweep.run.failure import kept_error, record_so_far, write_error
 from ampsweep.run.launched_ranks import RankExit, run_ranks
 from ampsweep.run.lifecycle import Send
 from ampsweep.run.messages import Say
 from ampsweep.run.rank import num_processes
-from ampsweep.run.request import RunRequest, Untrained, now
+from ampsweep.run.request import RunRequest, now
 from ampsweep.training.build.device import run_devices, taken_devices
 
 _RANK: Final = NamedFunction[Status]("ampsweep.run.rank:run_rank")
@@ -32,8 +32,6 @@ def run_on_ranks(request: RunRequest, *, send: Send, stop: StopRequest) -> Statu
     """
     config = request.config
     first = run_devices(config.device)[0]
-    if request.untrained is not None:
-        return end_untrained(request, first, request.untrained, send)
     unsupported = unsupported_reason(config.precision, first.device)
     if unsupported is not None:
         return end_untrained(request, first, Untrained("unsupported", unsupported), send)

@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ampsweep.config.identity import config_hash
@@ -26,28 +27,21 @@ class PointRuns:
         self._places: dict[str, list[Path]] = defaultdict(list)
         """Config hash -> run directories."""
 
-    def of(self, config: Config) -> Iterator[tuple[Path, RunRecord]]:
-        """The runs of the point, with their records as they are now; those that cannot be read are passed over."""
-        wanted = config_hash(config)
-        for place, record in self._found(wanted):
-            if record.config_hash == wanted:
-                yield place, record
-
     def finished(self, config: Config) -> RunRecord | None:
-        """The record of the point, if it has an outcome."""
-        return next((record for _, record in self.of(config) if record.status in OUTCOMES), None)
+        """The record of the point, if it has an outcome; records that cannot be read are passed over."""
+        wanted = config_hash(config)
+        ended = (record for record in self._found(wanted) if record.status in OUTCOMES)
+        return next((record for record in ended if record.config_hash == wanted), None)
 
-    def _found(self, wanted: str) -> Iterator[tuple[Path, RunRecord]]:
+    def _found(self, wanted: str) -> Iterator[RunRecord]:
         if not self._was_asked:
             self._was_asked = True
-            yield from find_records(self._directory, mentioning=wanted).records
+            yield from (record for _, record in find_records(self._directory, mentioning=wanted).records)
             return
         self._look_into_new()
         for place in self._places[wanted]:
-            try:
-                yield place, RunRecord.read(place)
-            except (RecordError, FileNotFoundError):
-                continue
+            with suppress(RecordError, FileNotFoundError):
+                yield RunRecord.read(place)
 
     def _look_into_new(self) -> None:
         """Read what has been added; a directory without a record, whose run is yet to begin, is looked into again."""

@@ -9,24 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
-from ampsweep.config.modes import arm_of, dtypes_of
+from ampsweep.config.modes import arm_after, arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
-from ampsweep.config.seam import saved_in
 from ampsweep.launch.child import NamedFunction
-from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord
+from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord, record_beside
 from ampsweep.record.batch_search import BatchSearch
-from ampsweep.record.outcome import OUTCOMES, OutOfMemory, Status
+from ampsweep.record.outcome import OUTCOMES, Status
 from ampsweep.record.parts import RecordedDtypes, StepPrediction
+from ampsweep.run.directories import checkpoint_path
 from ampsweep.tracking.wandb.process import WandbAddress
-
-
-@dataclass(frozen=True)
-class Untrained:
-    """The end of a run that did not train, such as one whose run to go on from ended too early."""
-
-    status: Status
-    error: str
-    oom: OutOfMemory | None = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +37,6 @@ class RunRequest:
     """The prediction for the run, if a run that differs only in its seed has made one already."""
     predictor: NamedFunction[StepPrediction] | None = None
     """Function of config and device that makes the prediction if there is none yet; None: nothing is predicted."""
-    untrained: Untrained | None = None
-    """The end of a run that has no checkpoint to begin with; None: it trains."""
     asked_at_s: float = field(default_factory=time.time)
     """The time at which the run had no outcome yet."""
     is_recorded: bool = True
@@ -68,6 +57,13 @@ class RunRequest:
         return None
 
 
+def planned_arm(config: Config) -> str:
+    """The arm of a run before it begins. By the record beside the checkpoint that it goes on from, if there is one."""
+    path = checkpoint_path(config)
+    saved = None if path is None else record_beside(path)
+    return arm_of(config) if saved is None else arm_after(arm_of(config), saved.arm)
+
+
 def new_record(
     config: Config,
     *,
@@ -83,7 +79,7 @@ def new_record(
     """Make the record of a run that has not begun; facts that only a device or a built run knows are passed in."""
     return RunRecord(
         run_id=secrets.token_hex(4),
-        arm=arm_of(config),
+        arm=planned_arm(config),
         pair_key=pair_key(
             config, device_name=device_name or device, world_size=world_size, data_fingerprint=data_fingerprint
         ),
@@ -138,8 +134,6 @@ def identity(
         world_size=world_size,
         parallel=config.parallel.strategy,
         global_batch_size=config.data["batch_size"] * config.trainer.grad_accum_steps * world_size,
-        saved_in=saved_in(config),
-        seam_step=config.seam.step,
     )
 
 

@@ -11,7 +11,6 @@ from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import OPTIMIZERS, Config
-from ampsweep.config.seam import precision_before_seam
 from ampsweep.precision.float8 import recipe_of
 from ampsweep.precision.float8_layers import ALIGNMENT, plan_layers
 from ampsweep.precision.precision import misfit, why_emulated
@@ -42,14 +41,11 @@ def with_precision(config: Config, device: torch.device, checked: Checked, found
     Raises:
         UserError: a package that the mode needs is missing.
     """
-    for precision in (precision_before_seam(config), config.precision):
-        try:
-            reason = None if precision is None else misfit(precision, found.model)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        if reason is not None:
-            return replace(checked, unsupported=reason)
-    reason = why_unsupported(config.precision, device, searches_batch=config.max_batch.search)
+    try:
+        reason = misfit(config.precision, found.model)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    reason = reason or why_unsupported(config.precision, device, searches_batch=config.max_batch.search)
     if reason is not None:
         return replace(checked, unsupported=reason)
     recipe = recipe_of(config.precision)

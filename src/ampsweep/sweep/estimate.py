@@ -11,10 +11,12 @@ from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, num_workers, stop_workers
 from ampsweep.launch.signals import StopRequest
+from ampsweep.run.directories import checkpoint_path
 from ampsweep.tracing.memory_limit import is_out_of_memory
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import run_devices
+from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.trainer import Trainer
 
 _TIMED_STEPS = 3
@@ -58,8 +60,9 @@ def _measure_on(device: torch.device, config: Config) -> float | None:
         stop_workers(data)
     every = config.trainer.eval_every
     num_evals = 1 if every is None else 1 + built.num_steps // every
-    before = config.seam.step if config.seam.saved_in is not None else None
-    train_s = (built.num_steps - (before or 0)) * step_s
+    checkpoint = checkpoint_path(config)
+    first_step = 0 if checkpoint is None else find_checkpoint(checkpoint).checkpoint.step
+    train_s = max(built.num_steps - first_step, 0) * step_s
     if config.trainer.max_seconds is not None:
         train_s = min(train_s, config.trainer.max_seconds)
     return _STARTUP_S + train_s + num_evals * eval_s

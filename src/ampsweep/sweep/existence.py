@@ -14,7 +14,7 @@ from typing import Any, Final
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import COMPONENTS, Config
 from ampsweep.record import is_checkpoint, kept_checkpoints
-from ampsweep.run.directories import existing_multirun
+from ampsweep.run.directories import checkpoint_path, existing_multirun
 from ampsweep.text import one_line
 
 _FILES: Final = ("path", "val_path")
@@ -45,14 +45,9 @@ def check_existence(configs: Iterable[Config]) -> None:
                     )
         if config.into is not None:
             existing_multirun(config.into)
-        if config.resume not in (None, "auto"):
-            _check_checkpoint(str(config.resume))
-
-
-def _check_checkpoint(resume: str) -> None:
-    path = Path(resume).expanduser()
-    if not is_checkpoint(path) and not kept_checkpoints(path):
-        raise UserError(f"resume={resume}: {path} is neither a checkpoint nor a run directory with one")
+        path = checkpoint_path(config)
+        if path is not None and not is_checkpoint(path) and not kept_checkpoints(path):
+            raise UserError(f"resume={config.resume}: {path} is neither a checkpoint nor a run directory with one")
 
 
 def _check_target(group: str, target: str) -> None:

@@ -6,9 +6,10 @@ from typing import Final
 
 from ampsweep.config.compose import Point
 from ampsweep.config.identity import config_hash, resolved_values
-from ampsweep.config.modes import DOTTED_ARM_KEYS, arm_of
+from ampsweep.config.modes import DOTTED_ARM_KEYS
 from ampsweep.config.schema import Config, component_name
 from ampsweep.redaction import hide
+from ampsweep.run.request import planned_arm
 
 _MAX_SETTING: Final = 32
 _NOT_IN_SETTING: Final = (
@@ -16,10 +17,12 @@ _NOT_IN_SETTING: Final = (
     "hydra",
     "tracking",
     "into",
+    "resume",
     *DOTTED_ARM_KEYS,
 )
-"""Overrides left out of a run's setting: the arm names the precision, the others change nothing that is computed."""
-_SHORT: Final = {"data.batch_size": "batch", "seam.saved_in": "after", "seam.step": "seam"}
+"""Overrides left out of a run's setting: the arm names the precision, and that of the checkpoint that it begins with;
+the others change nothing that is computed."""
+_SHORT: Final = {"data.batch_size": "batch"}
 _NAMES: Final = ("model", "data", "task", "optimizer", "scheduler", "parallel")
 """Groups whose choices are shown without the group's name."""
 
@@ -71,7 +74,7 @@ class Plan:
 def _planned(config: Config, setting: str) -> PlannedRun:
     kind = config_hash(replace(config, seed=0))
     setting = hide(setting, beside=resolved_values(config))
-    return PlannedRun(arm_of(config), setting, kind, config.trainer.max_seconds)
+    return PlannedRun(planned_arm(config), setting, kind, config.trainer.max_seconds)
 
 
 def _varied(points: Sequence[Point]) -> list[str]:
@@ -103,6 +106,4 @@ def _choices(point: Point) -> dict[str, str]:
 
 
 def _words(key: str, value: str) -> str:
-    if key == "seam.saved_in" and value == "null":
-        return "uninterrupted"
     return value if key in _NAMES else f"{_SHORT.get(key) or key.rpartition('.')[2]} {value}"

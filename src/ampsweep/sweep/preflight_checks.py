@@ -10,11 +10,9 @@ from typing import Any
 import torch
 
 from ampsweep.config.errors import UnsupportedError, UserError
-from ampsweep.config.identity import config_hash
+from ampsweep.config.identity import training_hash
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import COMPONENTS, Config, component_name
-from ampsweep.config.seam import precision_before_seam
-from ampsweep.config.value_checks import seam_too_late
 from ampsweep.data.base import Data, Validatable
 from ampsweep.launch.device_lock import check_lock
 from ampsweep.launch.signals import StopRequest
@@ -24,6 +22,7 @@ from ampsweep.monitors.memory import why_no_snapshot
 from ampsweep.parallel.fitting import check_fit, unused
 from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason
+from ampsweep.run.directories import checkpoint_path
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.run.rank import num_processes
 from ampsweep.sweep.device_checks import too_large, with_precision
@@ -64,20 +63,27 @@ def check_runs(
     sizes: dict[tuple[str, str], Checked] = {}
     models: dict[str, CheckedModel] = {}
     optimizers: dict[str, Checked] = {}
+    checkpoints: dict[str, Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
-        key = _key(*shared, config.device, config.precision.fp32_modules, config.seam.step)
+        key = _key(*shared, config.device, config.precision.fp32_modules)
         if key not in memory:
             send(f"model={component_name(config.model)} with data={component_name(config.data)}")
             memory[key] = _check(config, wandb, elsewhere, stop, models, key)
         with_optimizer = _key(key, config.optimizer, config.scheduler, config.precision.parameters)
         if with_optimizer not in optimizers:
             optimizers[with_optimizer] = _with_optimizer(config, elsewhere, memory[key], models.get(key), stop)
-        workload = (with_optimizer, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
+        workload = (with_optimizer, training_hash(replace(config, seed=0)))  # which leaves out where it is tracked
         if workload not in sizes:
             parts = _with_ranks(config, optimizers[with_optimizer], models.get(key), stop)
             sizes[workload] = parts if elsewhere else _with_device(config, parts, models.get(key))
-        results.append(sizes[workload])
+        found = sizes[workload]
+        if config.begins_elsewhere and found.wrong_input is None:
+            key = _key(config.resume, config.model, config.data, config.parallel)
+            if key not in checkpoints:
+                checkpoints[key] = _with_checkpoint(config)
+            found = replace(found, wrong_input=checkpoints[key].wrong_input)
+        results.append(found)
     return results
 
 
@@ -119,6 +125,20 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
     return prepared, checked
 
 
+def _with_checkpoint(config: Config) -> Checked:
+    """Check the checkpoint that a run is to go on from."""
+    path, place = checkpoint_path(config), place_in()
+    assert path is not None, "the run begins with one"
+    try:
+        number = 1 if place is None else place.world_size
+        if place is None and config.parallel.strategy != "single":
+            number = num_processes(config.parallel, config.device)
+        check_checkpoint(config, path, number)
+    except UserError as error:
+        return Checked(wrong_input=str(error))
+    return Checked()
+
+
 def check_checkpoint(config: Config, path: Path, world_size: int = 1) -> None:
     """Check that `path` is a checkpoint of the config's model, or the directory of a run with one.
 
@@ -150,9 +170,7 @@ def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
     """
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
-    num_steps, seam = steps_of(config, data, len(found.turns)), config.seam.step
-    if seam is not None and seam >= num_steps:  # of a length in epochs
-        raise UserError(seam_too_late(seam, num_steps))
+    num_steps = steps_of(config, data, len(found.turns))
     return Checked(num_steps=num_steps, num_parameters=num_parameters, output_bytes=found.output_bytes), found
 
 
@@ -339,9 +357,8 @@ def _with_device(config: Config, checked: Checked, found: CheckedModel | None) -
         return checked
     assert found is not None
     device = resolve_device(config.device)
-    for precision in (precision_before_seam(config), config.precision):
-        if precision is not None and (unsupported := unsupported_reason(precision, device)):
-            return replace(checked, unsupported=unsupported)
+    if unsupported := unsupported_reason(config.precision, device):
+        return replace(checked, unsupported=unsupported)
     try:
         checked = with_precision(config, device, checked, found)
     except UserError as error:

@@ -1,11 +1,11 @@
-"""Predictions of a multirun: one for all runs that differ only in their seed or seam."""
+"""Predictions of a multirun: one for all runs that differ only in their seed, or where they begin."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ampsweep.config.identity import config_hash
-from ampsweep.config.schema import Config, SeamConfig
+from ampsweep.config.identity import training_hash
+from ampsweep.config.schema import Config
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildError, run_isolated
 from ampsweep.record import RunRecord
@@ -46,7 +46,7 @@ class SharedPredictions:
 
 
 def _key(config: Config) -> tuple[str, int]:
-    return config_hash(replace(config, seed=0, seam=SeamConfig())), config.data["batch_size"]
+    return training_hash(replace(config, seed=0)), config.data["batch_size"]
 
 
 def _predicted_apart(config: Config) -> StepPrediction:

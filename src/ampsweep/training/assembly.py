@@ -38,8 +38,6 @@ def assemble_trainer(
     save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
     watchdog: Watchdog = UNWATCHED,
-    seam_step: int | None = None,
-    keep: Callable[[Trainer], None] = keep_nothing,
     may_watch: bool = False,
 ) -> Trainer:
     """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`.
@@ -84,8 +82,6 @@ def assemble_trainer(
         progress=progress,
         save=save,
         watchdog=watchdog,
-        seam_step=seam_step,
-        keep=keep,
     )
 
 

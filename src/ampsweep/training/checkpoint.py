@@ -64,13 +64,13 @@ class Checkpoint:
     format: int = FORMAT
 
 
-def save_checkpoint(checkpoint: Checkpoint, run_directory: Path, *, file_name: str = LAST) -> Path:
-    """Write a file of `checkpoints/` by way of a synced temporary one; the `last.pt` before becomes `previous.pt`."""
+def save_checkpoint(checkpoint: Checkpoint, run_directory: Path) -> Path:
+    """Write `checkpoints/last.pt` by way of a synced temporary file; the one before becomes `previous.pt`."""
     directory = run_directory / CHECKPOINTS
     directory.mkdir(exist_ok=True)
-    file = directory / file_name
+    file = directory / LAST
     remove_leftovers(file)
-    with replacing(file, keep_as=directory / PREVIOUS if file_name == LAST else None) as stream:
+    with replacing(file, keep_as=directory / PREVIOUS) as stream:
         torch.save({f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}, stream)
     return file
 

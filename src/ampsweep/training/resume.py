@@ -13,7 +13,6 @@ from ampsweep.config.modes import EIGHT_BIT_STATES
 from ampsweep.data.base import Stateful
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
-from ampsweep.record import LAST
 from ampsweep.training.build.eight_bit_states import update_of
 from ampsweep.training.build.instantiate import parameters_of
 from ampsweep.training.build.optimizer import class_name
@@ -23,16 +22,11 @@ from ampsweep.training.packed_states import dtypes_of, in_parts, load_parts
 from ampsweep.training.trainer import Trainer
 
 
-def take_checkpoint(
-    trainer: Trainer,
-    directory: Path,
-    config_hash: str,
-    model_name: str,
-    arm: str,
-    *,
-    file_name: str = LAST,
-) -> Path:
+def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_name: str, arm: str) -> Path:
     """Write the trainer's whole state to a run's `directory`; waits for the device. Each rank calls it.
+
+    Args:
+        config_hash: equal for all trainings whose steps take the same memory.
 
     Raises:
         OSError: it could not be written; on all ranks alike.
@@ -54,10 +48,10 @@ def take_checkpoint(
         observed=trainer.instruments.observed(),
     )
     if trainer.parallel is SINGLE:
-        return save_checkpoint(checkpoint, directory, file_name=file_name)
+        return save_checkpoint(checkpoint, directory)
     from ampsweep.training.sharded_checkpoint import Shards  # a single process does without torch.distributed
 
-    return Shards(trainer.parallel).save(checkpoint, directory, model=trainer.model, file_name=file_name)
+    return Shards(trainer.parallel).save(checkpoint, directory, model=trainer.model)
 
 
 def _saved(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -71,7 +65,7 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     Each rank calls it.
 
     Args:
-        config_hash: that of the training. The memory of the steps before counts where the checkpoint has the same.
+        config_hash: the same of this training. The memory of the steps before counts where the checkpoint has the same.
 
     Raises:
         CheckpointError: its place in the data is none of this training's.

@@ -69,8 +69,8 @@ class Shards:
 
     ranks: Parallel
 
-    def save(self, checkpoint: Checkpoint, run_directory: Path, *, model: nn.Module, file_name: str = LAST) -> Path:
-        """Write the directory for a file of `checkpoints/`; each rank calls it. The `last` before becomes `previous`.
+    def save(self, checkpoint: Checkpoint, run_directory: Path, *, model: nn.Module) -> Path:
+        """Write the directory `checkpoints/last`; each rank calls it. The one before becomes `previous`.
 
         Args:
             checkpoint: the state as this rank has it.
@@ -79,7 +79,7 @@ class Shards:
         Raises:
             OSError: one of the ranks could not write its part; raised on all, and the checkpoint before is there still.
         """
-        place = directory_of(run_directory / CHECKPOINTS / file_name)
+        place = directory_of(run_directory / CHECKPOINTS / LAST)
         temporary = together(self.ranks, lambda: _begin(place) if self.ranks.rank == 0 else None)[0]
         assert temporary is not None, "rank 0 has made it"
         try:
@@ -207,12 +207,11 @@ def _publish(temporary: Path, place: Path) -> None:
     sync_directory(temporary)
     outdated: list[Path] = []
     if place.exists():
-        previous = directory_of(place.with_name(PREVIOUS)) if place.name == directory_of(Path(LAST)).name else place
+        previous = directory_of(place.with_name(PREVIOUS))
         if previous.exists():
             outdated.append(temporary_beside(previous))
             previous.replace(outdated[0])
-        if previous != place:
-            place.replace(previous)
+        place.replace(previous)
     temporary.replace(place)
     sync_directory(place.parent)
     for path in outdated:

@@ -19,7 +19,6 @@ from ampsweep.tasks.base import FollowsStep
 from ampsweep.tracing.feeding import fed
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.learning_rates import Schedule
-from ampsweep.training.checkpoint import restore_rng_state, rng_state
 from ampsweep.training.ending import DivergenceWatch, Ending
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
@@ -67,8 +66,6 @@ class Trainer:
         log: receives each history row, keyed by metric, and its step.
         progress: called with this trainer whenever rows were logged.
         save: writes a checkpoint of this trainer.
-        seam_step: the step after which the training evaluates and hands itself to `keep`; the steps on both sides of it
-            are logged. A trainer that begins there evaluates before its first step.
         watchdog: limits the time of an evaluation by itself.
     """
 
@@ -85,19 +82,12 @@ class Trainer:
         log: Callable[[Mapping[str, float], int], None],
         progress: Callable[["Trainer"], None],
         save: Callable[["Trainer"], None],
-        keep: Callable[["Trainer"], None],
-        seam_step: int | None = None,
         watchdog: Watchdog = UNWATCHED,
     ) -> None:
         self.model, self.data, self.task, self.precision = built.model, built.data, built.task, built.precision
         self.optimizers, self.turns, self.num_steps = built.optimizers, built.turns, built.num_steps
         self.parallel, self.schedule, self.instruments, self.config = built.parallel, schedule, instruments, config
         self._log, self._progress, self._save, self._watchdog = log, progress, save, watchdog
-        self._keep = keep
-        self._seam = () if seam_step is None else (seam_step, seam_step + 1)
-        """The steps on both sides of the seam."""
-        self._at_seam: dict[str, float] = {}
-        """Figures of the checkpoint that this trainer began with at the seam; they go into the first row."""
         self.step = 0
         self.next_batch = 0
         self.values: dict[str, float] = {}
@@ -135,8 +125,6 @@ class Trainer:
     def _train(self, stop: Stop) -> Ending:
         if self.step >= self.num_steps:  # resumed where nothing is left but the figures of the end
             self.values |= self.evaluate()
-        if self.step in self._seam[:1]:
-            self._at_seam = self._evaluate_at_seam()
         stop, now = self.parallel.agree(stop), self.parallel.now_s
         due_at, time_is_up_s = self._next_due(), now() + (self.config.max_seconds or math.inf)
         while self.step < self.num_steps:
@@ -219,14 +207,6 @@ class Trainer:
             other = self._evaluate(how)["val/loss"]
         return other - known if how == "autocast" else known - other
 
-    def _evaluate_at_seam(self) -> dict[str, float]:
-        """Compute the validation loss of a checkpoint from before the seam; the training goes on as without that."""
-        device = self.precision.device
-        state = rng_state(device)
-        loss = self.evaluate().get("val/loss")
-        restore_rng_state(state, device)
-        return {} if loss is None else {"seam/val_loss": loss}
-
     def _clip(self, optimizer: torch.optim.Optimizer, *, norm_wanted: bool) -> list[Tensor]:
         """Clip the gradients of what an optimizer trains, if asked to, by themselves: it may skip its step alone.
 
@@ -256,10 +236,9 @@ class Trainer:
         """Log, evaluate and save if due; return an ending if the numbers call for one."""
         config, last = self.config, self.step == self.num_steps or ending is not None
         finishes = last and (ending is None or ending.status != "interrupted")
-        keeps = self.step in self._seam[:1]
-        evaluates = finishes or keeps or self._due(config.eval_every)
+        evaluates = finishes or self._due(config.eval_every)
         saves = self._due(config.checkpoint_every) or (last and not finishes)
-        logs = last or self._due(config.log_every) or self.step in self._seam
+        logs = last or self._due(config.log_every)
         num_skipped = self.instruments.num_last_skipped() if finishes else 0  # waits for the device
         validation = self.evaluate() if evaluates else {}
         if logs or validation:
@@ -273,9 +252,6 @@ class Trainer:
         if diverged is None and saves:
             with self.instruments.aside():
                 self._save(self)
-        if diverged is None and keeps:
-            with self.instruments.aside():
-                self._keep(self)
         return diverged
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:
@@ -296,8 +272,7 @@ class Trainer:
             values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
         if (grad_norm := step.grad_norm) is not None:
             values["train/grad_norm"] = grad_norm
-        at_seam, self._at_seam = self._at_seam, {}
-        return values | self.instruments.scale_values() | at_seam
+        return values | self.instruments.scale_values()
 
     def _flush(self) -> Ending | None:
         """Read and log the rows since the last flush; rows after a divergence are dropped."""
@@ -332,7 +307,7 @@ class Trainer:
         """Find the next step after which something is recorded; after all other steps there is nothing to do."""
         intervals = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         nexts = [self.step - self.step % every + every for every in intervals if every is not None]
-        return min([self.num_steps, *nexts, *(step for step in self._seam if step > self.step)])
+        return min([self.num_steps, *nexts])
 
 
 def _with_dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -42,7 +42,7 @@ _SAVING_S: Final = 120.0
 _ARM: Final = "arm"
 _RUNS: Final = "By arm"
 _COLUMNS: Final = ("summary:status", "summary:perf/step_ms", "summary:memory/peak_allocated_gib", "summary:val/loss")
-_DIFFERENCES: Final = ("arms", "sizes", "strategies", "largest_batches", "seams")
+_DIFFERENCES: Final = ("arms", "sizes", "strategies", "largest_batches", "resumed")
 """The tables of a comparison that set arms against each other."""
 _TITLES: Final = {f"panels/{panel.key}": panel.title for panel in (*PANELS, *SEARCH_PANELS)}
 

@@ -46,7 +46,7 @@ _COLUMNS: Final = (
 def run_name(record: RunRecord) -> str:
     """The run's name in W&B, such as `amp_bf16-gpt_tiny-b16-s0`."""
     identity = record.identity
-    return f"{record.full_arm}-{identity.model}-b{identity.batch_size}-s{identity.seed}"
+    return f"{record.arm}-{identity.model}-b{identity.batch_size}-s{identity.seed}"
 
 
 def tracking_of(record: RunRecord) -> TrackingConfig:

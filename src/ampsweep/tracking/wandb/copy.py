@@ -206,7 +206,7 @@ def _place(folder: Path, directory: Path, before: Path | None, run_id: str) -> N
         folder.rename(before)
         return
     record = RunRecord.read(folder)
-    readable = f"{record.full_arm}-{record.identity.model}-s{record.identity.seed}"
+    readable = f"{record.arm}-{record.identity.model}-s{record.identity.seed}"
     name = f"{folder_name(readable)}-{folder_name(record.config_hash[:8])}"
     taken = (directory / name).exists()
     folder.rename(directory / (f"{name}-{folder_name(run_id)}" if taken else name))

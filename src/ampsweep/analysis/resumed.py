@@ -1,0 +1,120 @@
+"""Runs that went on from another run's checkpoint, and what the loss did there."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ampsweep.analysis.runs import SKIPPED_STEPS, Run
+from ampsweep.analysis.statistics import Spread, spread
+from ampsweep.analysis.time_to_loss import TRAIN_LOSS, MetricSeries
+from ampsweep.analysis.workloads import arm_rank
+from ampsweep.config.modes import own_arm
+from ampsweep.text import percent, signed
+
+RESUMED_KEYS: Final = (TRAIN_LOSS, SKIPPED_STEPS)
+"""Metrics of the history that are looked at after a checkpoint."""
+
+NUM_NEAR_STEPS: Final = 10
+"""Steps after the checkpoint in which a scaler that starts afresh has found its scale."""
+
+AllSeries = Mapping[Path, Mapping[str, MetricSeries]]
+"""Run directory -> metric key -> series."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumedArm:
+    """Runs saved in one arm and resumed in another (or the same) after one step.
+
+    Losses are those of the first step after the checkpoint, in pairs of a run and the one that it went on from: the
+    same batch, and the same weights but for their dtype.
+    """
+
+    saved_in: str
+    resumed_in: str
+    step: int
+    num_runs: int
+    loss: Spread | None
+    """Training loss of the runs that went on as they were; None where no pair has both losses."""
+    loss_jump: Spread | None
+    """Loss of the resumed runs minus it, pair by pair: positive where the resumed run has the higher one."""
+    skipped_steps: int | None
+    """Steps that the scaler skipped in the first ten, total over runs; None without a scaler."""
+
+
+def resumed_arms(
+    runs: Sequence[Run], every: Mapping[str, Run], series: AllSeries, *, baseline: str
+) -> tuple[ResumedArm, ...]:
+    """Hold those of the `runs` that went on from another run's checkpoint against that run.
+
+    Args:
+        runs: the runs of one workload.
+        every: all runs at hand, by their id.
+        series: of these runs the metrics `RESUMED_KEYS`, as far as their histories are whole.
+        baseline: the arm that comes first.
+    """
+    alike: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
+    for run in runs:
+        origin = run.record.origin
+        if origin is not None and origin.saved_in is not None and origin.from_step is not None:
+            alike[origin.saved_in, own_arm(run.arm), origin.from_step].append(run)
+    order = sorted(alike, key=lambda key: (arm_rank(key[0], baseline), arm_rank(key[1], baseline), key[2]))
+    return tuple(_resumed_arm(*key, alike[key], every, series) for key in order)
+
+
+def jumps_sentence(resumed: Sequence[ResumedArm]) -> str:
+    """The largest jump between two arms, and whether the loss changes where a run goes on in its arm; empty of none."""
+    known = [(one, one.loss_jump, one.loss) for one in resumed if one.loss_jump is not None]
+    changes = [found for found in known if found[0].saved_in != found[0].resumed_in]
+    same = [(one.saved_in, jump) for one, jump, _ in known if one.saved_in == one.resumed_in]
+    told = []
+    if changes:
+        one, jump, before = max(changes, key=lambda found: abs(found[1].mean))
+        share = f" ({percent(100 * abs(jump.mean / before.mean))})" if before is not None and before.mean else ""
+        told.append(f"the largest jump is {signed(jump.mean, 2)}{share}, from {one.saved_in} to {one.resumed_in}")
+    if same:
+        moved = ", ".join(arm for arm, jump in same if jump.mean or jump.sd)
+        changed = f"the loss changes, too ({moved})" if moved else "the loss stays the same to the last bit"
+        told.append(f"in the precision that it was saved in, {changed}")
+    return "; ".join(told)
+
+
+def _resumed_arm(
+    saved_in: str, resumed_in: str, step: int, runs: Sequence[Run], every: Mapping[str, Run], series: AllSeries
+) -> ResumedArm:
+    losses, jumps, skipped = [], [], []
+    for run in runs:
+        whole = every.get(run.record.origin.saved_by or "") if run.record.origin is not None else None
+        of_run, of_whole = (series.get(one.directory, {}) if one is not None else {} for one in (run, whole))
+        if whole is not None and whole.pair_key == run.pair_key and not (run.contradictions or whole.contradictions):
+            before, after = (_at(one.get(TRAIN_LOSS), step + 1) for one in (of_whole, of_run))
+            if before is not None and after is not None:
+                losses.append(before)
+                jumps.append(after - before)
+        if (count := _skipped(of_run.get(SKIPPED_STEPS), of_whole.get(SKIPPED_STEPS), step)) is not None:
+            skipped.append(count)
+    return ResumedArm(
+        saved_in=saved_in,
+        resumed_in=resumed_in,
+        step=step,
+        num_runs=len(runs),
+        loss=spread(losses),
+        loss_jump=spread(jumps),
+        skipped_steps=sum(skipped) if skipped else None,
+    )
+
+
+def _skipped(resumed: MetricSeries | None, whole: MetricSeries | None, step: int) -> int | None:
+    """Steps skipped after the checkpoint: a scaler that goes on has counted before, one of a run's own begins at 0."""
+    if resumed is None or not len(near := np.flatnonzero(resumed.steps <= step + NUM_NEAR_STEPS)):
+        return None
+    return round(float(resumed.values[near[-1]]) - (_at(whole, step) or 0))
+
+
+def _at(series: MetricSeries | None, step: int) -> float | None:
+    if series is None or not len(found := series.values[series.steps == step]) or not np.isfinite(found[0]):
+        return None
+    return float(found[0])
