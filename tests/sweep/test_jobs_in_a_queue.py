@@ -76,7 +76,7 @@ class Queue:
     jobs = ("4",)
 
     def __init__(self, log: Path) -> None:
-        self.now, self.ended, self.closed, self._log = JobState("4", "PENDING", "Priority"), False, False, log
+        self.now, self.ended, self._log = JobState("4", "PENDING", "Priority"), False, log
 
     def look(self) -> None:
         pass
@@ -92,9 +92,6 @@ class Queue:
 
     def waiting(self) -> list[JobState]:
         return [self.now] if self.now.waits else []
-
-    def close(self, job: str) -> None:
-        self.closed = True
 
     def log(self, job: str) -> Path:
         return self._log
@@ -152,7 +149,7 @@ def test_a_requeued_run_has_not_ended(watched):
     watched.look()
     watched.queue.ended = True
     watched.look()
-    assert (watched.shown.lines, watched.queue.closed) == (["completed"], False)
+    assert watched.shown.lines == ["completed"]
 
 
 def test_a_run_interrupted_for_good_is_told_once(watched):
@@ -165,17 +162,16 @@ def test_a_run_interrupted_for_good_is_told_once(watched):
     assert watched.shown.lines == ["interrupted"]
 
 
-def test_the_launcher_does_not_wait_for_a_job_that_was_killed(watched):
+def test_a_run_whose_job_was_killed_is_told_once(watched):
     begun(watched.directory)
     watched.queue.now = JobState("4", "TIMEOUT", "TimeLimit", "11:00")
     watched.look()
     watched.look()
-    assert (watched.shown.lines, watched.queue.closed) == (["interrupted"], True)
+    assert watched.shown.lines == ["interrupted"]
 
 
 def test_a_job_cancelled_in_the_queue_is_told(watched):
     watched.queue.now = JobState("4", "CANCELLED")
     watched.look()
     assert watched.shown.lines == [f"Slurm's job 4 ended CANCELLED before {watched.directory.name} began"]
-    assert watched.queue.closed
     assert not watched.directory.exists()
