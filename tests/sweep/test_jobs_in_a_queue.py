@@ -36,8 +36,8 @@ def begun(directory: Path, job: str | None = "4", *, ended: bool = False, status
             *("FAILED", POLLED, "oom"),
             "out of memory: Slurm killed job 4, which had 1.17 GiB, for its memory limit of 1.00 GiB (--mem)",
         ),
-        ("OUT_OF_MEMORY", "", "oom", "out of memory: Slurm killed job 4 for its memory limit of 1G (--mem)"),
-        ("FAILED", COUNTED, "oom", "out of memory: Slurm killed job 4 for its memory limit of 1G (--mem)"),
+        ("OUT_OF_MEMORY", "", "oom", "out of memory: Slurm killed job 4 for its memory limit of 1.00 GiB (--mem)"),
+        ("FAILED", COUNTED, "oom", "out of memory: Slurm killed job 4 for its memory limit of 1.00 GiB (--mem)"),
         ("TIMEOUT", "", "interrupted", "the time limit (11:00) of Slurm's job 4 killed the run"),
         ("CANCELLED", "", "interrupted", "Slurm's job 4 was cancelled"),
         ("NODE_FAIL", "", "failed", "Slurm's job 4 ended NODE_FAIL with exit code 1; its log: {log}"),
@@ -50,7 +50,7 @@ def test_a_job_that_was_killed_is_recorded(state, said, status, error, has_begun
     directory.mkdir()
     if has_begun:
         begun(directory)
-    record = complete_record_of_job(directory, CONFIG, JobState("4", state, None, "11:00", "1G", 1), log)
+    record = complete_record_of_job(directory, CONFIG, JobState("4", state, None, "11:00", 2**30, 1), log)
     assert record == RunRecord.read(directory)
     assert (record.status, record.error) == (status, error.format(log=log))
     assert record.ended_at is not None
