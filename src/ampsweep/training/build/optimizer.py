@@ -392,9 +392,7 @@ def _make_tables() -> None:
             tables.get_qmap_unsigned()
 
 
-def _step_of_torchaos(
-    optimizer: Optimizer, closure: Callable[[], float] | None = None, *, is_compiled: bool
-) -> float | None:
+def _step_of_torchaos(optimizer: Optimizer, *, is_compiled: bool) -> None:
     """Take a step of one of torchao's optimizers, which computes the same in each step of a training.
 
     It calls `torch.compile` for each parameter. A compiled step rounds otherwise than an eager one, and within a trace
@@ -405,7 +403,7 @@ def _step_of_torchaos(
     is_predicted = isinstance(optimizer.param_groups[0]["params"][0], FakeTensor)
     outside = nullcontext() if not is_compiled else unseen() if is_predicted else _disable_current_modes()
     with outside, torch.compiler.set_stance("default" if is_compiled and not is_predicted else "force_eager"):
-        return type(optimizer).step(optimizer, closure)
+        type(optimizer).step(optimizer)
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:
