@@ -160,7 +160,7 @@ def test_every_reason(reason, text):
             "contaminated, hence no speed to compare: the GPU was hot (seed 2)",
         ),
         (
-            NotPaired(seeds=(0,), cause="there is no fp32 run"),
+            NotPaired(seeds=(0,), reason=NoBaselineRun(baseline="fp32")),
             "not paired: there is no fp32 run (seed 0)",
         ),
         (

@@ -228,11 +228,13 @@ def test_what_is_not_there_is_told_before_wandb_and_torch(setting, sweep, refuse
     assert refused(*sweep, "tracking.mode=offline", "trainer.steps=4", *setting)
 
 
-@pytest.mark.parametrize("setting", ["precision=fp8_rowwise", "optimizer.state_dtype=int8"])
+@pytest.mark.parametrize("setting", ["precision=fp8_rowwise", "optimizer._target_=torchao.optim.AdamW8bit"])
 def test_so_is_a_package_that_is_not_there(setting, refused, monkeypatch):
     monkeypatch.setattr("ampsweep.commands.train.find_spec", lambda _: None)
     monkeypatch.setattr("ampsweep.commands.train.WandbProcess", None)
-    assert refused(*MLP, "tracking.mode=offline", setting).startswith(f"{setting} needs the optional package torchao")
+    optimizer = ("optimizer=custom", "optimizer.lr=0.1") if setting.startswith("optimizer") else ()
+    sentence = refused(*MLP, *optimizer, "tracking.mode=offline", setting)
+    assert sentence.startswith(f"{setting} needs the optional package torchao")
 
 
 def test_a_launcher_adds_no_key_that_nobody_typed(refused, monkeypatch):

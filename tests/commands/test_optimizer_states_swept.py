@@ -1,32 +1,29 @@
-"""Dtypes of optimizer states in a sweep and in a single run, as a user sees them: arms, outcomes and one sentence."""
+"""Optimizers of torchao's in a sweep, as a user sees them: workloads beside each other, and a run that goes on."""
 
 import pytest
 from command_line import all_runs
 
 pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
 
-MLP = ("model=mlp_small", "data=digits", "optimizer=adamw", "trainer.steps=4", "tracking=disabled", "device=cpu")
+MLP = ("model=mlp_small", "model.hidden_size=128", "data=digits", "trainer.steps=4", "tracking=disabled", "device=cpu")
 
 
-def test_8_bits_are_an_arm_and_a_small_model_an_outcome(train):
-    ended = train("-m", *MLP, "model.hidden_size=16,128", "optimizer.state_dtype=null,int8")
+def test_they_stand_beside_the_optimizer_that_keeps_float32(train):
+    ended = train("-m", *MLP, "model.hidden_size=256", "optimizer=adamw,adamw_8bit")
     assert ended.code == 0
-    found = {(run.record.arm, run.record.config["model"]["hidden_size"]): run.record for run in all_runs("outputs")}
-    packed, plain = found["fp32+state_dtype=int8", 128], found["fp32", 128]
-    assert packed.status == plain.status == found["fp32", 16].status == "completed"
-    assert packed.pair_key == plain.pair_key
-    assert packed.proof.contradictions == []
-    assert (plain.dtypes.optimizer_state, packed.dtypes.optimizer_state) == ("float32", "int8")
+    found = {run.record.identity.optimizer: run.record for run in all_runs("outputs")}
+    packed, plain = found["adamw_8bit"], found["adamw"]
+    assert packed.status == plain.status == "completed"
+    assert (plain.dtypes.optimizer_state, packed.dtypes.optimizer_state) == ("float32", "uint8")
+    assert packed.proof.optimizer_states["uint8"]["num_bytes"] > packed.proof.optimizer_states["float32"]["num_bytes"]
     assert packed.memory.peak["optimizer_state"] < plain.memory.peak["optimizer_state"] / 3
     assert packed.prediction.peak_bytes == packed.memory.peak_bytes
-    small = found["fp32+state_dtype=int8", 16]
-    assert small.status == "unsupported"
-    assert small.error.startswith("optimizer.state_dtype=int8 would change nothing: torchao keeps states in 8 bits of ")
+    assert "Each optimizer beside the others" in ended.out
 
 
-def test_a_small_model_alone_is_wrong_input(train):
-    ended = train(*MLP, "model.hidden_size=16", "optimizer.state_dtype=int8")
-    assert (ended.code, ended.out) == (2, "")
-    (sentence,) = ended.said
-    assert sentence.endswith("a multiple of 256, and none of these 6 is one")
-    assert all_runs("outputs") == []
+def test_a_run_goes_on_from_its_checkpoint(train):
+    assert train(*MLP, "optimizer=adamw_fp8", "trainer.checkpoint_every=2").code == 0
+    (first,) = all_runs("outputs")
+    ended = train(*MLP, "optimizer=adamw_fp8", "trainer.steps=6", f"resume={first.directory}")
+    assert ended.code == 0
+    assert not [line for line in ended.said if "starts fresh" in line]

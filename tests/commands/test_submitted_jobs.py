@@ -1,13 +1,14 @@
 """The jobs that submitit has submitted, in a queue whose answers are set."""
 
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("submitit")
-from submitit.core.utils import UncompletedJobError, pickle_load
-from submitit.slurm.slurm import SlurmJob
+from submitit.core.utils import UncompletedJobError
 
 from ampsweep.commands import submitted_jobs
 from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
@@ -16,71 +17,83 @@ from ampsweep.launch.slurm import JobState
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Slurm is for Linux")
 
-MULTIRUN = "hydra:\n  sweep: {dir: DIRECTORY}\n  launcher: {submitit_folder: '${hydra.sweep.dir}/.submitit/%j'}\n"
-
 
 @pytest.fixture
-def queue(tmp_path, monkeypatch) -> dict[str, JobState]:
-    """What Slurm tells of the jobs of the multirun in `tmp_path`."""
-    (tmp_path / "multirun.yaml").write_text(MULTIRUN.replace("DIRECTORY", str(tmp_path)))
+def queue(monkeypatch) -> dict[str, JobState]:
+    """What Slurm tells of jobs."""
     known: dict[str, JobState] = {}
     monkeypatch.setattr(submitted_jobs, "users_jobs", lambda: dict(known))
-    monkeypatch.setattr(submitted_jobs, "_EVERY_S", 0.0)
-    monkeypatch.setattr(submitted_jobs, "_EVERY_AT_MOST_S", 0.0)
+    monkeypatch.setattr(submitted_jobs, "_ASKED_EVERY_S", 0.0)
+    monkeypatch.setattr(submitted_jobs, "_RESULTS_WITHIN_S", 0.05)
     return known
 
 
-def submit(directory: Path, *jobs: str) -> list[SlurmJob]:
-    """Submit an array as submitit does, which tells of the array first."""
-    return [SlurmJob(directory / ".submitit/%j", job) for job in ("12", *jobs)][1:]
+def submit(directory: Path, *jobs: str) -> None:
+    """Leave the files that submitit has of jobs of an array."""
+    for job in jobs:
+        folder = directory / ".submitit" / job
+        folder.mkdir(parents=True)
+        (folder / f"{job}_submitted.pkl").touch()
 
 
 def test_jobs_are_followed_in_the_order_of_their_points(queue, tmp_path):
-    jobs, watcher = SubmittedJobs(tmp_path), SlurmJob.watcher
-    with jobs.followed():
-        submit(tmp_path, "12_0", "12_1", "12_2")
-    assert SlurmJob.watcher is watcher
-    assert jobs.jobs == ["12_0", "12_1", "12_2"]
+    submit(tmp_path, "9_0")
+    jobs = SubmittedJobs(tmp_path)
+    submit(tmp_path, *(f"12_{number}" for number in range(12)))
     queue |= {"12_0": JobState("12_0", "RUNNING"), "12_1": JobState("12_1", "PENDING", "Resources")}
     jobs.look()
-    assert [jobs.is_over(job) for job in jobs.jobs] == [False] * 3
+    assert jobs.jobs == [f"12_{number}" for number in range(12)], "and not those of an earlier submission"
+    assert [job for job in jobs.jobs if jobs.is_over(job)] == []
     assert [job.job for job in jobs.waiting()] == ["12_1"]
     queue["12_0"] = JobState("12_0", "TIMEOUT")
     del queue["12_1"]  # Slurm forgets jobs some minutes after their end
     jobs.look()
-    assert [jobs.is_over(job) for job in jobs.jobs] == [True, True, False]
+    assert [job for job in jobs.jobs if jobs.is_over(job)] == ["12_0", "12_1"]
     assert (jobs.state("12_1").state, jobs.state("12_2")) == ("UNKNOWN", None)
 
 
-def test_the_launcher_waits_for_results_and_nothing_else(queue, tmp_path):
+def test_a_job_that_left_no_result_ends_no_other_jobs_wait(queue, tmp_path):
     jobs = SubmittedJobs(tmp_path)
-    with jobs.followed():
-        (one,) = submit(tmp_path, "12_0")
-        queue["12_0"] = JobState("12_0", "TIMEOUT")
-        jobs.look()
-        assert jobs.is_over("12_0")
-        assert not one.done(force_check=True), "it waits until the record is complete"
-        jobs.close("12_0")
-        assert one.done()
-        outcome, result = pickle_load(one.paths.result_pickle)
-    assert (outcome, result.return_value) == ("success", None)
+    submit(tmp_path, "12_0", "12_1")
+    queue |= {"12_0": JobState("12_0", "TIMEOUT"), "12_1": JobState("12_1", "RUNNING")}
+    end = threading.Timer(0.2, lambda: queue.update({"12_1": JobState("12_1", "COMPLETED")}))
+    end.start()
+    jobs.look()
+    with jobs.waited_for():
+        raise UncompletedJobError("Job 12_0 did not produce any output: TIMEOUT")
+    assert queue["12_1"].state == "COMPLETED"
 
 
-def test_a_job_that_cannot_load_ends_no_other_jobs_wait(queue, tmp_path):
+def test_without_accounting_the_wait_ends_with_the_jobs(queue, tmp_path):
     jobs = SubmittedJobs(tmp_path)
-    states = iter([JobState("12_1", "RUNNING"), JobState("12_1", "COMPLETED")])
-    with jobs.followed():
-        submit(tmp_path, "12_1")
-        jobs.look = lambda: jobs._states.update({"12_1": next(states)})
-        raise UncompletedJobError("no module named mine")
-    assert next(states, None) is None
+    submit(tmp_path, "12_0")
+    queue["12_0"] = JobState("12_0", "OUT_OF_MEMORY")
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.02):
+            jobs.look()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    began_s = time.monotonic()
+    with jobs.waited_for():
+        time.sleep(30)
+    is_over.set()
+    thread.join()
+    assert time.monotonic() - began_s < 20
+
+
+def test_ctrl_c_is_passed_on(queue, tmp_path):
+    jobs = SubmittedJobs(tmp_path)
+    with pytest.raises(KeyboardInterrupt), jobs.waited_for():
+        raise KeyboardInterrupt
 
 
 def test_what_goes_on_without_the_process_that_submitted_it(queue, tmp_path):
     jobs = SubmittedJobs(tmp_path)
     assert jobs.left() is None
-    with jobs.followed():
-        submit(tmp_path, "12_0", "12_1")
+    submit(tmp_path, "12_0", "12_1")
     queue |= {"12_0": JobState("12_0", "COMPLETED"), "12_1": JobState("12_1", "PENDING")}
     jobs.look()
     assert jobs.left() == (
@@ -91,8 +104,7 @@ def test_what_goes_on_without_the_process_that_submitted_it(queue, tmp_path):
 
 def test_points_whose_jobs_are_queued_are_not_begun_twice(queue, tmp_path):
     refuse_queued(tmp_path)
-    with SubmittedJobs(tmp_path).followed():
-        submit(tmp_path, "12_0", "12_1")
+    submit(tmp_path, "12_0", "12_1")
     refuse_queued(tmp_path)  # nothing is in the queue any more
     queue |= {"12_0": JobState("12_0", "FAILED"), "12_1": JobState("12_1", "PENDING")}
     with pytest.raises(UserError, match=r"into=.*: Slurm's queue still has 1 job of it; .* `scancel 12`"):

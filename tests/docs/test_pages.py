@@ -41,7 +41,7 @@ NEEDS = {
     "data=image_folder": "PIL",
     "data=stored": "datasets",
     "data=streamed": "datasets",
-    **dict.fromkeys(("fp8_", "optimizer.state_dtype=", "experiment=modes", "experiment=optimizer_states"), "torchao"),
+    **dict.fromkeys(("fp8_", "adamw_8bit", "experiment=modes", "experiment=optimizer_states"), "torchao"),
 }
 """Packages that commands need and a plain installation has not, by a word of theirs."""
 SHORT = ("trainer.epochs=null", "trainer.steps=4", "trainer.warmup_steps=1", "predict.with_runs=false")

@@ -22,6 +22,7 @@ WORKLOADS = {
     ),
     "gan": ("model=gan_digits", "data.batch_size=8", "optimizer=adam", "trainer.max_grad_norm=null"),
     "accumulation": (*SMALL, "trainer.grad_accum_steps=3"),
+    "torchao": ("model=mlp_small", "model.hidden_size=128", "data=digits", "optimizer=adamw_8bit"),
     "schedule": (*SMALL, "scheduler=cosine", "scheduler.num_warmup_steps=2", "trainer.steps=8"),
 }
 
@@ -37,6 +38,8 @@ def parameters(replay):
 @pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "amp_fp16", "pure_bf16"])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_steps_are_taken_again_bitwise(workload, mode):
+    if workload == "torchao":
+        pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
     replay = patient_of(f"precision={mode}", *WORKLOADS[workload]).replay()
     taken(replay, 2)
     state = replay.state()

@@ -1,5 +1,4 @@
 import multiprocessing
-import os
 import sys
 import time
 from contextlib import ExitStack
@@ -136,21 +135,6 @@ def is_free(device):
             return True
     except KeyboardInterrupt:
         return False
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs the affinity of Linux")
-def test_the_cpu_of_a_process_is_the_cores_that_it_is_given(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5})
-    with device_lock("cpu"):
-        assert not is_free("cpu")
-        assert is_free("cuda:0")
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 6})
-        assert not is_free("cpu"), "they share a core"
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {6, 7})
-        assert is_free("cpu"), "another job of a batch system on this machine"
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-        assert not is_free("cpu")
 
 
 def take_both(devices, ready, num_times):

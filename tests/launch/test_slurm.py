@@ -39,9 +39,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_the_jobs_of_a_user(slurm):
     slurm("squeue", JOBS)
     assert users_jobs() == {
-        "7": JobState("7", "CANCELLED", "BeginTime", "3:00", "1000M", 0),
-        "3_2": JobState("3_2", "FAILED", "NonZeroExitCode", "11:00", "1G", 137),
-        "3_3": JobState("3_3", "TIMEOUT", "TimeLimit", "1-00:02:00", "1G", 15),
+        "7": JobState("7", "CANCELLED", "BeginTime", "3:00", 1000 * 2**20, 0),
+        "3_2": JobState("3_2", "FAILED", "NonZeroExitCode", "11:00", 2**30, 137),
+        "3_3": JobState("3_3", "TIMEOUT", "TimeLimit", "1-00:02:00", 2**30, 15),
         "3_4": JobState("3_4", "PENDING", "Resources", None, None, 0),
         "3_5": JobState("3_5", "COMPLETING", None, "11:00", None, 0),
     }

@@ -126,7 +126,7 @@ def test_a_run_kept_to_cores_is_judged_by_these(monkeypatch, tmp_path):
         stat.write_text("\n".join(lines))
 
     monkeypatch.setattr(processors, "_STAT", stat)
-    monkeypatch.setattr(processors, "with_siblings", lambda cores: frozenset(cores) | {core + 4 for core in cores})
+    monkeypatch.setattr(processors, "_siblings", lambda core: frozenset({core, core + 4}))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
     def judged(**seconds):

@@ -22,7 +22,7 @@ class Second(Parallel):
 
 
 def test_running_out_of_memory_is_told_with_its_facts():
-    ranks, oom = Second(), OutOfMemory(phase=None, told="out of memory: 3 GiB asked for")
+    ranks, oom = Second(), OutOfMemory(phase=None, error="out of memory: 3 GiB asked for")
     fault = cause_of_oom(MemoryError("no room"), oom, ranks)
     assert ranks.told == [fault]
     assert (fault.rank, fault.status, fault.oom, fault.error) == (1, "oom", oom, oom.sentence)

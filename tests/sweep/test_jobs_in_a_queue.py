@@ -36,8 +36,8 @@ def begun(directory: Path, job: str | None = "4", *, ended: bool = False, status
             *("FAILED", POLLED, "oom"),
             "out of memory: Slurm killed job 4, which had 1.17 GiB, for its memory limit of 1.00 GiB (--mem)",
         ),
-        ("OUT_OF_MEMORY", "", "oom", "out of memory: Slurm killed job 4 for its memory limit of 1G (--mem)"),
-        ("FAILED", COUNTED, "oom", "out of memory: Slurm killed job 4 for its memory limit of 1G (--mem)"),
+        ("OUT_OF_MEMORY", "", "oom", "out of memory: Slurm killed job 4 for its memory limit of 1.00 GiB (--mem)"),
+        ("FAILED", COUNTED, "oom", "out of memory: Slurm killed job 4 for its memory limit of 1.00 GiB (--mem)"),
         ("TIMEOUT", "", "interrupted", "the time limit (11:00) of Slurm's job 4 killed the run"),
         ("CANCELLED", "", "interrupted", "Slurm's job 4 was cancelled"),
         ("NODE_FAIL", "", "failed", "Slurm's job 4 ended NODE_FAIL with exit code 1; its log: {log}"),
@@ -50,7 +50,7 @@ def test_a_job_that_was_killed_is_recorded(state, said, status, error, has_begun
     directory.mkdir()
     if has_begun:
         begun(directory)
-    record = complete_record_of_job(directory, CONFIG, JobState("4", state, None, "11:00", "1G", 1), log)
+    record = complete_record_of_job(directory, CONFIG, JobState("4", state, None, "11:00", 2**30, 1), log)
     assert record == RunRecord.read(directory)
     assert (record.status, record.error) == (status, error.format(log=log))
     assert record.ended_at is not None
@@ -76,7 +76,7 @@ class Queue:
     jobs = ("4",)
 
     def __init__(self, log: Path) -> None:
-        self.now, self.ended, self.closed, self._log = JobState("4", "PENDING", "Priority"), False, False, log
+        self.now, self.ended, self._log = JobState("4", "PENDING", "Priority"), False, log
 
     def look(self) -> None:
         pass
@@ -92,9 +92,6 @@ class Queue:
 
     def waiting(self) -> list[JobState]:
         return [self.now] if self.now.waits else []
-
-    def close(self, job: str) -> None:
-        self.closed = True
 
     def log(self, job: str) -> Path:
         return self._log
@@ -152,7 +149,7 @@ def test_a_requeued_run_has_not_ended(watched):
     watched.look()
     watched.queue.ended = True
     watched.look()
-    assert (watched.shown.lines, watched.queue.closed) == (["completed"], False)
+    assert watched.shown.lines == ["completed"]
 
 
 def test_a_run_interrupted_for_good_is_told_once(watched):
@@ -165,17 +162,16 @@ def test_a_run_interrupted_for_good_is_told_once(watched):
     assert watched.shown.lines == ["interrupted"]
 
 
-def test_the_launcher_does_not_wait_for_a_job_that_was_killed(watched):
+def test_a_run_whose_job_was_killed_is_told_once(watched):
     begun(watched.directory)
     watched.queue.now = JobState("4", "TIMEOUT", "TimeLimit", "11:00")
     watched.look()
     watched.look()
-    assert (watched.shown.lines, watched.queue.closed) == (["interrupted"], True)
+    assert watched.shown.lines == ["interrupted"]
 
 
 def test_a_job_cancelled_in_the_queue_is_told(watched):
     watched.queue.now = JobState("4", "CANCELLED")
     watched.look()
     assert watched.shown.lines == [f"Slurm's job 4 ended CANCELLED before {watched.directory.name} began"]
-    assert watched.queue.closed
     assert not watched.directory.exists()

@@ -112,7 +112,7 @@ def test_such_a_lack_is_told_with_what_the_device_held(full_device):
     device = torch.device("cuda", 1)
     oom = out_of_memory(NO_ENGINE, device, MemoryLimit(device, None))
     assert (oom.in_use_bytes, oom.requested_bytes) == (139 * 2**30, None)
-    assert oom.told == f"RuntimeError: {NO_ENGINE}"
+    assert oom.error == f"RuntimeError: {NO_ENGINE}"
 
 
 def test_the_hosts_lack_is_told_with_what_the_process_held(full_device):

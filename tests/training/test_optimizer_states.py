@@ -1,6 +1,7 @@
-"""Optimizer states in 8 bits: torchao's optimizers, from the config to the checkpoint, and what they refuse."""
+"""torchao's optimizers, which keep their states in 8 bits: from the config to the checkpoint, as they are."""
 
 import math
+import subprocess
 import sys
 from functools import partial
 
@@ -12,18 +13,14 @@ from torch import nn
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UnsupportedError, UserError
-from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES, dtypes_of
 from ampsweep.data.digits import Digits
 from ampsweep.models.mlp import MLP
 from ampsweep.precision import Precision
-from ampsweep.precision.proof import contradictions
 from ampsweep.precision.torchao_import import import_torchao
-from ampsweep.record.parts import ModeProof
 from ampsweep.tracing.step import trace_step
-from ampsweep.training.build.eight_bit_states import check_compiler, eight_bit_class
 from ampsweep.training.build.optimizer import build_optimizers, class_name, rehearse_optimizers
-from ampsweep.training.checkpoint import load_checkpoint
-from ampsweep.training.packed_states import numbers_of
+from ampsweep.training.checkpoint import CheckpointError, load_checkpoint
 
 pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
 optim = import_torchao("torchao.optim", "this test")
@@ -36,17 +33,19 @@ COSINE = (f"optimizer.lr={LR}", "scheduler=cosine", f"trainer.steps={NUM_STEPS}"
 DTYPES = {"fp32": torch.float32, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 OVERFLOWS = 2.0**24
 EVERY = {
-    ("adamw", "int8"): optim.AdamW8bit,
-    ("adamw", "float8"): optim.AdamWFp8,
-    ("adam", "int8"): optim.Adam8bit,
-    ("adam", "float8"): optim.AdamFp8,
+    "adamw_8bit": optim.AdamW8bit,
+    "adamw_fp8": optim.AdamWFp8,
+    "Adam8bit": optim.Adam8bit,
+    "AdamFp8": optim.AdamFp8,
 }
-ADAMW = {"_target_": "torch.optim.AdamW", "name": "adamw", "lr": 1e-3, "state_dtype": "int8"}
+"""By the option of the group, or the name of a class that has none."""
+ADAMW = {"_target_": "torchao.optim.AdamW8bit", "name": "adamw_8bit", "lr": 1e-3}
 TRAINS = {"optimizer": ("*",)}
 
 
-def eight_bit(dtype, *overrides):
-    return (*MODEL, "optimizer=adamw", f"optimizer.state_dtype={dtype}", *COSINE, *overrides)
+def eight_bit(name, *overrides):
+    own = (f"optimizer={name}",) if name.islower() else ("optimizer=custom", f"optimizer._target_=torchao.optim.{name}")
+    return (*MODEL, *own, *COSINE, *overrides)
 
 
 def one(model=None, **settings):
@@ -93,18 +92,18 @@ def by_hand(kind, mode, *, accumulate, init_scale):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "mode", "init_scale"),
+    ("name", "mode", "init_scale"),
     [
-        *((*one, "fp32", 1.0) for one in EVERY),
-        ("adamw", "int8", "amp_bf16", 1.0),
-        ("adamw", "int8", "amp_fp16", OVERFLOWS),
-        ("adamw", "float8", "amp_fp16", OVERFLOWS),
+        *((one, "fp32", 1.0) for one in EVERY),
+        ("adamw_8bit", "amp_bf16", 1.0),
+        ("adamw_8bit", "amp_fp16", OVERFLOWS),
+        ("adamw_fp8", "amp_fp16", OVERFLOWS),
     ],
 )
-def test_a_training_is_bitwise_a_loop_by_hand(name, dtype, mode, init_scale):
-    expected, parameters = by_hand(EVERY[name, dtype], mode, accumulate=2, init_scale=init_scale)
-    overrides = (f"optimizer={name}", "optimizer.weight_decay=0.01", f"precision={mode}", "trainer.grad_accum_steps=2")
-    training = assemble(*eight_bit(dtype), *overrides, f"precision.init_scale={init_scale:.1f}")
+def test_a_training_is_bitwise_a_loop_by_hand(name, mode, init_scale):
+    expected, parameters = by_hand(EVERY[name], mode, accumulate=2, init_scale=init_scale)
+    overrides = ("optimizer.weight_decay=0.01", f"precision={mode}", "trainer.grad_accum_steps=2")
+    training = assemble(*eight_bit(name), *overrides, f"precision.init_scale={init_scale:.1f}")
     training.train()
     assert list(training.column("train/loss").values()) == expected
     assert all(map(torch.equal, training.parameters(), parameters))
@@ -114,81 +113,68 @@ def test_a_training_is_bitwise_a_loop_by_hand(name, dtype, mode, init_scale):
 
 
 def test_what_is_kept_in_8_bits_is_told():
-    training = assemble(*eight_bit("int8"))
+    training = assemble(*eight_bit("adamw_8bit"))
     training.train()
     large, scales, table = 64 * 128 + 128 * 128, (64 * 128 + 128 * 128) // 256 * 4, 4 * 256
     proof = training.trainer.instruments.proof()
     assert proof.optimizer_states == {
-        "int8": {"num_tensors": 4, "num_bytes": 2 * (large + scales + 2 * table)},
-        "float32": {"num_tensors": 8, "num_bytes": 2 * 4 * (128 * 10 + 128 + 128 + 10)},
+        "uint8": {"num_tensors": 4, "num_bytes": 2 * large},
+        "float32": {"num_tensors": 16, "num_bytes": 2 * (scales + 2 * table + 4 * (128 * 10 + 128 + 128 + 10))},
     }
     steps = 6 * 4
     held = sum(one["num_bytes"] for one in proof.optimizer_states.values()) + steps
     assert training.trainer.instruments.memory().peak["optimizer_state"] == held
-    assert contradictions(training.config.precision, proof, "int8") == []
-    assert contradictions(training.config.precision, ModeProof(optimizer_states={"float32": {}}), "int8") == [
-        "the optimizer's states are kept in float32, and none in int8"
-    ]
+    kept = {name: dtypes_of(compose_one(eight_bit(name))).optimizer_state for name in ("adamw", *EVERY)}
+    assert kept == {"adamw": "float32"} | dict.fromkeys(EVERY, "float8_e4m3fn") | {
+        "adamw_8bit": "uint8",
+        "Adam8bit": "uint8",
+    }
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float8"])
-def test_a_resumed_training_is_bitwise_an_uninterrupted_one(dtype, tmp_path):
-    whole = assemble(*eight_bit(dtype))
+@pytest.mark.parametrize("name", ["adamw_8bit", "adamw_fp8"])
+@pytest.mark.parametrize("mode", ["fp32", "master_bf16"])
+def test_a_resumed_training_is_bitwise_an_uninterrupted_one(name, mode, tmp_path):
+    overrides = eight_bit(name, f"precision={mode}")
+    whole = assemble(*overrides)
     whole.train()
-    assemble(*eight_bit(dtype), directory=tmp_path).train(StopAfter(3))
-    rest, notes = resumed(tmp_path, *eight_bit(dtype))
+    assemble(*overrides, directory=tmp_path).train(StopAfter(3))
+    rest, notes = resumed(tmp_path, *overrides)
     rest.train()
     assert notes == []
     assert all(map(torch.equal, whole.parameters(), rest.parameters()))
     assert all(map(torch.equal, states_of(whole), states_of(rest)))
 
 
-def test_a_checkpoint_holds_plain_parts_alone(tmp_path):
-    training = assemble(*eight_bit("int8"), directory=tmp_path)
+def test_a_checkpoint_is_read_without_torchao_imported(tmp_path):
+    training = assemble(*eight_bit("adamw_8bit"), directory=tmp_path)
     training.train(StopAfter(3))
-    file = tmp_path / "checkpoints/last.pt"
-    kinds = {type(value) for value in leaves(torch.load(file, weights_only=True))}
-    assert kinds <= {torch.Tensor, int, float, str, bool, type(None), bytes}
-    state = load_checkpoint(file).optimizers["optimizer"]["state"]["state"]
-    moments = training.built.optimizers["optimizer"].state_dict()["state"]
-    assert torch.equal(numbers_of(state[0]["exp_avg"]), moments[0]["exp_avg"].dequantize())
-    assert state[0]["exp_avg"].keys() == {"packed", "codes", "scale", "qmap"}
-    assert isinstance(state[1]["exp_avg"], torch.Tensor), "a bias is too small"
+    script = (
+        "import sys; from pathlib import Path; from ampsweep.training.checkpoint import load_checkpoint\n"
+        "assert 'torchao' not in sys.modules\n"
+        f"found = load_checkpoint(Path({str(tmp_path / 'checkpoints/last.pt')!r}))\n"
+        "state = found.optimizers['optimizer']['state']['state'][0]['exp_avg']\n"
+        "print(type(state).__name__, float(state.dequantize().double().sum()))"
+    )
+    read = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
+    expected = training.built.optimizers["optimizer"].state_dict()["state"][0]["exp_avg"].dequantize().double().sum()
+    assert (read.stdout.split(), read.stderr) == (["OptimState8bit", str(float(expected))], "")
 
 
-def leaves(value):
-    if isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from leaves(item)
-    else:
-        yield value
+def test_a_checkpoint_without_torchao_is_one_sentence(tmp_path, monkeypatch):
+    assemble(*eight_bit("adamw_8bit"), directory=tmp_path).train(StopAfter(3))
+    monkeypatch.setattr("ampsweep.precision.torchao_import.find_spec", lambda _: None)
+    monkeypatch.setattr("ampsweep.training.checkpoint.get_unsafe_globals_in_checkpoint", lambda _: ["torchao.optim.A"])
+    with pytest.raises(
+        CheckpointError, match=r"^checkpoint .*last\.pt needs the optional package torchao: pip install"
+    ):
+        load_checkpoint(tmp_path / "checkpoints/last.pt")
 
 
-def numbers(value):
-    return value.dequantize() if hasattr(value, "codes") else value
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "told"),
-    [
-        ("null", "int8", "in float32 became float32 and int8: rounded"),
-        ("int8", "null", "in float32 and int8 became float32: exact, with no more digits than were saved"),
-        ("int8", "float8", "in float32 and int8 became float32 and float8: rounded"),
-    ],
-)
-def test_states_become_what_the_resumed_run_keeps(before, after, told, tmp_path):
-    saved = assemble(*eight_bit(before), directory=tmp_path)
-    saved.train(StopAfter(4))
+@pytest.mark.parametrize(("before", "after"), [("adamw", "adamw_8bit"), ("adamw_8bit", "adamw_fp8")])
+def test_the_states_of_another_class_are_left_where_they_are(before, after, tmp_path):
+    assemble(*eight_bit(before), directory=tmp_path).train(StopAfter(4))
     rest, (note,) = resumed(tmp_path, *eight_bit(after))
-    assert note.endswith(told)
-    assert note.startswith(f"the checkpoint's {class_name(rest.built.optimizers['optimizer'])}'s state")
-    theirs, ours = (training.built.optimizers["optimizer"].state_dict()["state"] for training in (saved, rest))
-    for number, state in theirs.items():
-        assert float(state["step"]) == float(ours[number]["step"]) == 4
-        for key in ("exp_avg", "exp_avg_sq"):
-            was, became = (numbers(one[key]) for one in (state, ours[number]))
-            assert (was - became).abs().max() <= 0.08 * was.abs().max()
-            assert after != "null" or torch.equal(was, became)
+    assert note.endswith(f" state is ignored; {class_name(rest.built.optimizers['optimizer'])} starts fresh")
     rest.train()
     assert rest.trainer.step == NUM_STEPS
 
@@ -196,13 +182,10 @@ def test_states_become_what_the_resumed_run_keeps(before, after, told, tmp_path)
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"_target_": "torch.optim.SGD", "name": "sgd"}, "optimizer.state_dtype=int8: torchao has no 8-bit SGD; it"),
-        ({"fused": True}, "optimizer.fused=true: torchao's AdamW8bit has no such argument"),
-        ({"foreach": True}, "optimizer.foreach=true: torchao's AdamW8bit has no such argument"),
-        ({"maximize": True}, "optimizer.maximize=true: torchao's AdamW8bit has no such argument"),
-        ({"amsgrad": True}, "optimizer.amsgrad=true: torchao's AdamW8bit cannot compute it on states in 8 bits"),
-        ({"betas": (0.9, 2.0)}, "optimizer=adamw: Invalid beta parameter at index 1: 2.0"),
-        ({"groups": [{"match": ["*"], "eps": -1.0}]}, "optimizer.groups[0]=adamw: Invalid epsilon value: -1.0"),
+        ({"fused": True}, "optimizer.fused=true: adamw_8bit has no such argument"),
+        ({"maximize": True}, "optimizer=adamw_8bit: "),
+        ({"betas": (0.9, 2.0)}, "optimizer=adamw_8bit: Invalid beta parameter at index 1: 2.0"),
+        ({"groups": [{"match": ["*"], "eps": -1.0}]}, "optimizer.groups[0]=adamw_8bit: Invalid epsilon value: -1.0"),
         ({"groups": [{"match": ["*"], "momentum": 0.5}]}, "optimizer.groups: AdamW8bit has no hyperparameter momentum"),
     ],
 )  # fmt: skip
@@ -212,20 +195,15 @@ def test_what_torchao_lacks_is_refused(settings, sentence):
     assert str(refused.value).startswith(sentence)
 
 
-def test_what_is_false_asks_for_nothing():
-    assert class_name(one(fused=False, maximize=False, foreach=None)) == "torchao.optim.adam.AdamW8bit"
-
-
-def test_states_that_are_all_too_small_are_unsupported():
-    small = MLP(**SIZES | {"hidden_size": 16})
-    sentence = (
-        r"^optimizer\.state_dtype=int8 would change nothing: torchao keeps states in 8 bits of parameters with 4,096 "
-        r"numbers or more, a multiple of 256, and none of these 6 is one$"
-    )
-    with pytest.raises(UnsupportedError, match=sentence):
-        one(small)
-    with pytest.raises(UnsupportedError, match=sentence):
-        rehearse_optimizers(ADAMW, small, TRAINS, device=CPU, precision=PRECISION_MODES["fp32"])
+@pytest.mark.parametrize("mode", ["bf16_sr", "pure_bf16"])
+def test_its_own_stochastic_rounding_is_an_argument_of_the_class(mode):
+    """The suite's rounds pieces of parameters, of which it does not know that torchao's classes take them."""
+    training = partial(assemble, *eight_bit("adamw_8bit", f"precision={mode}"))
+    if mode == "bf16_sr":
+        with pytest.raises(UnsupportedError, match=r"^optimizer=adamw_8bit: stochastic rounding needs a class that"):
+            training()
+    else:
+        training("+optimizer.bf16_stochastic_round=true").train()
 
 
 @pytest.mark.parametrize("name", ["AdamW8bit", "AdamW4bit"])
@@ -235,20 +213,21 @@ def test_a_class_of_torchaos_can_be_asked_for_by_itself(name):
     training.train()
     optimizer = training.built.optimizers["optimizer"]
     assert class_name(optimizer) == f"torchao.optim.adam.{name}"
-    assert optimizer.param_groups[0]["betas"] == (0.8, 0.999)
+    assert optimizer.param_groups[0]["betas"] == [0.8, 0.999]
     assert training.trainer.instruments.proof().num_operators > 100, "it steps as it is traced"
 
 
 def test_groups_have_hyperparameters_of_their_own():
     optimizer = one(groups=[{"match": ["*.bias"], "lr": 0.5, "weight_decay": 0.0, "beta1": 0.5}], beta1=0.8)
     (rest, biases) = optimizer.param_groups
-    assert (float(rest["lr"]), rest["betas"]) == (pytest.approx(1e-3), (0.8, 0.999))
+    assert (float(rest["lr"]), tuple(rest["betas"])) == (pytest.approx(1e-3), (0.8, 0.999))
     assert (float(biases["lr"]), biases["weight_decay"], biases["betas"]) == (0.5, 0.0, (0.5, 0.999))
     assert {one.ndim for one in biases["params"]} == {1}
 
 
 def test_one_of_two_optimizers_keeps_8_bits():
-    settings = ADAMW | {"state_dtype": None, "each": {"late": {"state_dtype": "float8", "block_size": 128}}}
+    late = {"_target_": "torchao.optim.AdamWFp8", "block_size": 128}
+    settings = {"_target_": "torch.optim.AdamW", "name": "adamw", "lr": 1e-3, "each": {"late": late}}
     trains = {"early": ("layers.0.*",), "late": ("layers.[!0]*",)}
     names = [name for name, _ in MLP(**SIZES).named_parameters()]
     trains = {"early": names[:2], "late": names[2:]}
@@ -258,7 +237,7 @@ def test_one_of_two_optimizers_keeps_8_bits():
 
 
 def test_a_schedule_fills_the_learning_rate_in_place():
-    training = assemble(*eight_bit("float8"))
+    training = assemble(*eight_bit("adamw_fp8"))
     (group,) = training.built.optimizers["optimizer"].param_groups
     kept = group["lr"]
     training.train()
@@ -271,8 +250,8 @@ def test_a_scheduler_of_torch_leaves_the_optimizers_own_rate(torch_scheduler):
     argument = {"CosineAnnealingLR": "T_max=8", "ExponentialLR": "gamma=0.5"}[torch_scheduler]
     scheduler = (f"scheduler._target_=torch.optim.lr_scheduler.{torch_scheduler}", f"+scheduler.{argument}")
     columns = []
-    for dtype in ("null", "int8"):
-        training = assemble(*eight_bit(dtype), "scheduler=custom", *scheduler)
+    for name in ("adamw", "adamw_8bit"):
+        training = assemble(*eight_bit(name), "scheduler=custom", *scheduler)
         training.train()
         columns.append([*training.column("train/lr").values()])
     assert columns[1] == pytest.approx(columns[0], rel=1e-6)
@@ -282,32 +261,22 @@ def test_a_scheduler_of_torch_leaves_the_optimizers_own_rate(torch_scheduler):
 def test_without_torchao_there_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     monkeypatch.setattr("ampsweep.precision.torchao_import.find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"^optimizer\.state_dtype=int8 needs .*torchao: pip install -e '\.\[modes\]'$"):
+    sentence = r"^optimizer\._target_=torchao\.optim\.AdamW8bit needs .*torchao: pip install -e '\.\[modes\]'$"
+    with pytest.raises(UserError, match=sentence):
         one()
 
 
-def test_the_values_are_checked_without_torchao():
-    with pytest.raises(UserError, match=r"^optimizer\.state_dtype=int4: allowed are float32, bfloat16, int8, float8$"):
-        compose_one(eight_bit("int4"))
-
-
-def test_a_gpu_without_compiler_is_unsupported(monkeypatch):
-    monkeypatch.setattr("ampsweep.training.build.eight_bit_states.find_spec", lambda _: None)
-    check_compiler("optimizer.state_dtype=int8", CPU)
-    with pytest.raises(UnsupportedError, match="on cuda: torchao compiles its step, which needs Triton, and there is"):
-        check_compiler("optimizer.state_dtype=int8", torch.device("cuda"))
-    monkeypatch.setattr("ampsweep.training.build.eight_bit_states.find_spec", lambda _: True)
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(UnsupportedError, match="needs a C compiler, and there is neither gcc nor clang"):
-        check_compiler("optimizer.state_dtype=int8", torch.device("cuda"))
+def test_8_bits_are_no_dtype_of_states():
+    with pytest.raises(UserError, match=r"^optimizer\.state_dtype=int8: allowed are float32, bfloat16$"):
+        compose_one((*MODEL, "optimizer=adamw", "optimizer.state_dtype=int8"))
 
 
 def stepped(*, traced_at, kind, device=CPU):
     """A weight and its state after four steps, of which one is traced, and the operators seen in the traced step."""
     torch.manual_seed(0)
     layer, numbers = nn.Linear(64, 64, bias=False).to(device), torch.Generator().manual_seed(1)
-    optimizer = eight_bit_class("optimizer", torch.optim.AdamW, "float8", kind)(layer.parameters())
+    settings = ADAMW | {"_target_": "torchao.optim.AdamWFp8"}
+    optimizer = build_optimizers(settings, layer, TRAINS, Precision("fp32", device), device=kind)["optimizer"]
     seen = 0
     for number in range(4):
         layer(torch.randn(8, 64, generator=numbers).to(device)).square().mean().backward()
@@ -350,7 +319,7 @@ def test_a_traced_step_on_a_gpu_changes_no_value():
 
 def test_hooks_of_the_step_are_called_once():
     optim.AdamWFp8([nn.Parameter(torch.zeros(4096))])  # after which torch's wrapper is around its step, too
-    optimizer, calls = one(state_dtype="float8"), []
+    optimizer, calls = one(_target_="torchao.optim.AdamWFp8"), []
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
     optimizer.step()
     assert calls == [1]

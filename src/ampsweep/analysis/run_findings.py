@@ -104,8 +104,14 @@ class NotCarriedOver(RunFinding):
 
 class NotPaired(RunFinding):
     severity = "warning"
-    template = "not paired: {cause}"
+    template = "not paired: {why}"
     consequence = "compared with nothing"
+
+    reason: Unpaired
+
+    @property
+    def why(self) -> str:
+        return self.reason.sentence
 
 
 class GraphBreaks(RunFinding):
@@ -245,7 +251,7 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
     if run.leaked_bytes is not None:
         yield Leaks(seeds=seeds, cause=num_bytes(run.leaked_bytes))
     if run.measured and unpaired is not None:
-        yield NotPaired(seeds=seeds, cause=unpaired.sentence)
+        yield NotPaired(seeds=seeds, reason=unpaired)
     yield from without_effect(record)
     for key, value in run.wrong_figures().items():
         yield UnusableFigure(seeds=seeds, metric=key, cause=value)

@@ -80,7 +80,7 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
             num_points = 0 if plan.num_runs is None else len(plan.runs)
             job = SweepJob(display, wandb=address, after_run=comparison.rewrite, num_points=num_points)
             for call in points.calls:
-                with nullcontext() if jobs is None else jobs.followed():
+                with nullcontext() if jobs is None else jobs.waited_for():
                     hand_over(job, ["--multirun", *call, *where], config_name)
         except KeyboardInterrupt:
             interrupted = True

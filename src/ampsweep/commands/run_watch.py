@@ -127,8 +127,6 @@ class RunWatch:
                         self._seen[file] = _changed_ns(file)
                 except OSError as error:
                     self._display.say(f"{error.filename}: {error.strerror}")
-                finally:
-                    jobs.close(job)
                 if record is None:
                     self._display.say(f"Slurm's job {job} ended {state.state} before {file.parent.name} began")
             if config is not None and record is not None:

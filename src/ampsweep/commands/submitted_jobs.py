@@ -1,93 +1,75 @@
 """The jobs that Hydra's launcher for Slurm has submitted (hydra-submitit-launcher), followed in Slurm's queue.
 
-submitit waits for the result of each job, and asks `sacct` whether there will be none. Without accounting there is no
-`sacct`, and with it the first job that is killed ends the wait for all others. So submitit is left to wait for
-results, and who watches the runs gives it one in place of a job that has ended without.
+submitit waits for the result of each job, and asks `sacct` whether there will be none: its wait ends at the first job
+that was killed, and never where there is no accounting. So the queue says when all jobs are over.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
-
-from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import OmegaConf
+from typing import Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.launch.slurm import JobState, users_jobs
-from ampsweep.run.directories import MULTIRUN_NAME
+from ampsweep.launch.watchdog import interrupt_main_thread
 from ampsweep.text import plural
 
-_IDS: Final = ".slurm_jobs"
-_EVERY_S: Final = 2.0
-_EVERY_AT_MOST_S: Final = 30.0
-_TIME_SHARE: Final = 20
-"""Slurm is asked every two seconds at first, and then ever less often: a twentieth of the time that has passed."""
+_ASKED_EVERY_S: Final = 5.0
 _KNOWN_WITHIN_S: Final = 60.0
 """A job that Slurm does not know so long after it was submitted has ended, and been forgotten."""
+_RESULTS_WITHIN_S: Final = 15.0
+"""The launcher waits in vain where it still does so long after all jobs have ended."""
 
 
 class SubmittedJobs:
-    """The jobs of a multirun into `directory`; entered, it follows those that submitit submits."""
+    """The jobs of a multirun into `directory` that are submitted from now on."""
 
     def __init__(self, directory: Path) -> None:
         self.jobs: list[str] = []
-        """All jobs in the order of their points."""
-        self._directory = directory
+        """All that were found when Slurm was last asked, in the order of their points."""
+        self._directory, self._earlier = directory, _submitted(directory)
         self._states: dict[str, JobState] = {}
-        self._began_s = self._asked_s = time.monotonic()
-        self._registered_s: dict[str, float] = {}
-        self._folder: str | None = None
+        self._asked_s = self._over_since_s = time.monotonic()
+        self._is_waited_for = self._is_in_vain = False
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """Have submitit tell of each job that it submits, and leave it to us to see how the job goes on.
-
-        A job that could not even load what it was to do makes submitit give up; here that is waited for like any other.
-        """
+    def waited_for(self) -> Iterator[None]:
+        """Enclose the launcher's wait, which ends when Slurm has ended all jobs, with results or without."""
         from submitit.core.utils import UncompletedJobError
-        from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
-        tell = self._submitted
-
-        class Watcher(SlurmInfoWatcher):
-            """submitit's knowledge of the queue: none, so that it waits for results."""
-
-            def register_job(self, job_id: str) -> None:
-                super().register_job(job_id)
-                tell(job_id)
-
-            def get_state(self, job_id: str, mode: str = "standard") -> str:
-                return "UNKNOWN"
-
-            def update(self) -> None:
-                """Do not ask `sacct`."""
-
-        before, SlurmJob.watcher = SlurmJob.watcher, Watcher()
         try:
-            yield
-        except UncompletedJobError:
-            while not all(self.is_over(job) for job in self.jobs):
-                time.sleep(_EVERY_S)
+            try:
+                self._is_waited_for = True
+                yield
+            finally:
+                self._is_waited_for = False
+        except UncompletedJobError:  # of the first job that was killed, or could not begin: the others go on
+            while not all(map(self.is_over, self.jobs)):
+                time.sleep(_ASKED_EVERY_S)
                 self.look()
-        finally:
-            SlurmJob.watcher = before
+        except KeyboardInterrupt:
+            if not self._is_in_vain:
+                raise
+            self._is_in_vain = False
 
     def look(self) -> None:
-        """Ask Slurm for the states of the jobs, if it is time to."""
-        now_s = time.monotonic()
-        every_s = min(max((now_s - self._began_s) / _TIME_SHARE, _EVERY_S), _EVERY_AT_MOST_S)
-        if not self.jobs or now_s - self._asked_s < every_s or (found := users_jobs()) is None:
+        """Ask Slurm for the states of the jobs, if it is time to, and end a wait that is in vain."""
+        if (now_s := time.monotonic()) - self._asked_s < _ASKED_EVERY_S or (found := users_jobs()) is None:
             return
         self._asked_s = now_s
+        self.jobs = [job for job in _submitted(self._directory) if job not in self._earlier]
         for job in self.jobs:
+            age_s = time.time() - _file(self._directory, job, "submitted.pkl").stat().st_mtime
             if job in found:
                 self._states[job] = found[job]
-            elif job in self._states or now_s - self._registered_s[job] > _KNOWN_WITHIN_S:
-                known = self._states.get(job)
-                if known is None or not known.is_over:
-                    self._states[job] = JobState(job, "UNKNOWN")
+            elif not self.is_over(job) and (job in self._states or age_s > _KNOWN_WITHIN_S):
+                self._states[job] = JobState(job, "UNKNOWN")
+        if not self.jobs or not all(map(self.is_over, self.jobs)):
+            self._over_since_s = now_s
+        elif self._is_waited_for and now_s - self._over_since_s > _RESULTS_WITHIN_S and not self._is_in_vain:
+            self._is_in_vain = True
+            interrupt_main_thread()
 
     def state(self, job: str) -> JobState | None:
         """The job's state when Slurm was last asked; None if it was not known then."""
@@ -103,51 +85,21 @@ class SubmittedJobs:
 
     def has_result(self, job: str) -> bool:
         """Tell whether the job has left a result for its launcher."""
-        found: bool = self._paths(job).result_pickle.exists()
-        return found
-
-    def close(self, job: str) -> None:
-        """Leave the launcher a result in place of a job that has ended without: what became of it is in its record."""
-        from submitit.core.utils import cloudpickle_dump, temporary_save_path
-
-        result = JobReturn(status=JobStatus.COMPLETED)
-        file = self._paths(job).result_pickle
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_save_path(file) as path:
-            cloudpickle_dump(("success", result), path)
+        return _file(self._directory, job, "0_result.pkl").exists()
 
     def log(self, job: str) -> Path:
         """The file with what the job wrote to stderr."""
-        paths = self._paths(job)
-        found: Path = paths.stderr if paths.stderr.exists() else paths.stdout
-        return found
+        return _file(self._directory, job, "0_log.err")
 
     def left(self) -> str | None:
         """Say which jobs are left to themselves if this process ends now; None if there are none."""
-        left = [job for job in self.jobs if not self.is_over(job)]
+        left = [job for job in _submitted(self._directory) if job not in self._earlier and not self.is_over(job)]
         if not left:
             return None
-        arrays = " ".join(dict.fromkeys(job.partition("_")[0] for job in left))
         return (
             f"{plural(len(left), 'job')} of Slurm will be recorded without this process: `ampsweep report "
-            f"{self._directory}` compares what is there, `scancel {arrays}` ends what is left"
+            f"{self._directory}` compares what is there, `scancel {_arrays(left)}` ends what is left"
         )
-
-    def _submitted(self, job: str) -> None:
-        if "_" in job and (array := job.partition("_")[0]) in self.jobs:
-            self.jobs.remove(array)  # submitit tells of the array first
-        self.jobs.append(job)
-        self._registered_s[job] = time.monotonic()
-        with suppress(OSError):
-            (self._directory / _IDS).write_text("".join(f"{job}\n" for job in self.jobs), encoding="utf-8")
-
-    def _paths(self, job: str) -> Any:
-        from submitit.core.utils import JobPaths
-
-        if self._folder is None:
-            multirun: Any = OmegaConf.load(self._directory / MULTIRUN_NAME)
-            self._folder = str(multirun.hydra.launcher.submitit_folder)
-        return JobPaths(self._folder, job_id=job, task_id=0)
 
 
 def refuse_queued(directory: Path) -> None:
@@ -156,15 +108,24 @@ def refuse_queued(directory: Path) -> None:
     Raises:
         UserError: some are.
     """
-    try:
-        jobs = (directory / _IDS).read_text(encoding="utf-8").split()
-    except OSError:
-        return
-    known = users_jobs() or {}
+    known = (users_jobs() or {}) if (jobs := _submitted(directory)) else {}
     queued = [job for job in jobs if job in known and not known[job].is_over]
     if queued:
-        arrays = " ".join(dict.fromkeys(job.partition("_")[0] for job in queued))
         raise UserError(
             f"into={directory}: Slurm's queue still has {plural(len(queued), 'job')} of it; wait for its end, "
-            f"or cancel what is left with `scancel {arrays}`"
+            f"or cancel what is left with `scancel {_arrays(queued)}`"
         )
+
+
+def _submitted(directory: Path) -> list[str]:
+    """The jobs submitted of a multirun, in their order: submitit has a folder of each, where Hydra has it put them."""
+    found = {file.parent.name for file in directory.glob(".submitit/*/*_submitted.pkl")}
+    return sorted(found, key=lambda job: [int(number) for number in job.split("_")])
+
+
+def _file(directory: Path, job: str, name: str) -> Path:
+    return directory / ".submitit" / job / f"{job}_{name}"
+
+
+def _arrays(jobs: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(job.partition("_")[0] for job in jobs))

@@ -19,7 +19,7 @@ from ampsweep.commands.ranks import check_place, launched_place, train_on_ranks,
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
-from ampsweep.config.modes import EIGHT_BIT_STATES, NO_TORCHAO, step_dtypes
+from ampsweep.config.modes import NO_TORCHAO, step_dtypes
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config, TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
@@ -109,8 +109,8 @@ def _check_alone(config: Config) -> None:
     if find_spec("torchao") is None and not is_agents_run():
         if "float8" in step_dtypes(config.precision).compute:
             raise UserError(NO_TORCHAO.format(f"precision={config.precision.mode}"))
-        if (state := config.optimizer.get("state_dtype")) in EIGHT_BIT_STATES:
-            raise UserError(NO_TORCHAO.format(f"optimizer.state_dtype={state}"))
+        if (target := str(config.optimizer["_target_"])).startswith("torchao."):
+            raise UserError(NO_TORCHAO.format(f"optimizer._target_={target}"))
 
 
 def _train_one(points: Points, config_name: str, wandb: WandbProcess | None, chosen: str) -> int:

@@ -130,8 +130,8 @@ PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for
 EMULATED_CASTS: Final = "emulate_precision_casts"
 """A field that has an effect in compiled code alone, so that settings of precision by themselves do not tell of it."""
 
-EIGHT_BIT_STATES: Final = ("int8", "float8")
-"""Values of `optimizer.state_dtype` in which torchao's classes keep the state, packed with a scale for each block."""
+_TORCHAO_STATES: Final = {"8bit": "uint8", "4bit": "uint8", "Fp8": "float8_e4m3fn"}
+"""The dtypes of the codes that torchao's optimizers keep as their states, by the ends of their names."""
 
 NO_TORCHAO: Final = "{} needs the optional package torchao: pip install -e '.[modes]'"
 """The sentence about a setting where torchao is not installed."""
@@ -288,8 +288,14 @@ def dtypes_of(config: Config) -> StepDtypes:
         reduction = parallel.reduce_dtype
         if parallel.strategy == "fsdp2":
             gradients = parallel.reduce_dtype
-    state = config.optimizer.get("state_dtype") or own.optimizer_state
+    state = config.optimizer.get("state_dtype") or _packed_state(config.optimizer) or own.optimizer_state
     return replace(own, reduction=reduction, gradients=gradients, optimizer_state=state)
+
+
+def _packed_state(optimizer: Mapping[str, Any]) -> str | None:
+    target = str(optimizer["_target_"])
+    found = (dtype for end, dtype in _TORCHAO_STATES.items() if target.endswith(end))
+    return next(found, None) if target.startswith("torchao.optim.") else None
 
 
 def _settings(changed: Mapping[str, Any]) -> list[str]:

@@ -231,7 +231,7 @@ class OptimizerConfig(ComponentConfig):
     """None, here and for `capturable`: as the class chooses."""
     capturable: bool | None = None
     state_dtype: str | None = None
-    """dtype in which what is kept for each parameter is stored between steps: float32, bfloat16, int8 or float8. None:
+    """dtype in which what is kept for each parameter is stored between steps: float32 or bfloat16. None:
     that of the parameters or, of modes that say otherwise, theirs."""
     groups: list[Any] = field(default_factory=list)
     """Parameter groups, each with `match` (patterns of parameter names) and the hyperparameters in which it differs;

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import EIGHT_BIT_STATES, PRECISION_MODES, mode_of, step_dtypes
+from ampsweep.config.modes import PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import (
     ALLOWED,
     COMPONENTS,
@@ -20,7 +20,7 @@ from ampsweep.config.schema import (
 )
 from ampsweep.redaction import hide
 
-STATE_DTYPES = ("float32", "bfloat16", *EIGHT_BIT_STATES)
+STATE_DTYPES = ("float32", "bfloat16")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers", "warmup_steps", "warmup_seconds"}
 _COUNTS = {"num_workers", "prefetch_factor", "num_val_batches"}
@@ -151,12 +151,12 @@ def _parallel(config: Config) -> Iterator[str]:
 def _sharded_states(optimizer: dict[str, Any]) -> Iterator[str]:
     each = optimizer.get("each")
     for key, settings in {"": optimizer, **(each if isinstance(each, dict) else {})}.items():
-        state_dtype = settings.get("state_dtype") if isinstance(settings, dict) else None
-        if state_dtype in EIGHT_BIT_STATES:
+        target = str(settings.get("_target_")) if isinstance(settings, dict) else ""
+        if target.startswith("torchao.optim."):
             yield (
-                f"optimizer.{f'each.{key}.' if key else ''}state_dtype={state_dtype} with parallel=fsdp2: shards are "
-                "no whole blocks that share a scale, and so no checkpoint could be read by another number of ranks; "
-                "use parallel=ddp"
+                f"optimizer.{f'each.{key}.' if key else ''}_target_={target} with parallel=fsdp2: shards are no whole "
+                "blocks that share a scale, and so no checkpoint could be read by another number of ranks; use "
+                "parallel=ddp"
             )
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.tracing.feeding import resident
+from ampsweep.tracing.ledger import tensors_in, wraps_others
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build
 from ampsweep.training.checkpoint import restore_rng_state, rng_state
 from ampsweep.training.found_checkpoint import FoundCheckpoint
-from ampsweep.training.packed_states import in_parts, load_parts
 from ampsweep.training.resume import resume
 from ampsweep.training.trainer import Trainer
 
@@ -101,7 +101,7 @@ def assembled(
     built = build(config, device, data)
     trainer = assemble_trainer(config, built, device, may_watch=may_watch)
     if checkpoint is not None:
-        resume(trainer, copy.deepcopy(checkpoint))  # optimizers go on with the tensors that they are given
+        resume(trainer, _copied(checkpoint))  # optimizers go on with the tensors that they are given
     trainer.model.train()
     return built, trainer
 
@@ -193,7 +193,7 @@ class Replay:
             step=trainer.step,
             next_batch=trainer.next_batch,
             model={name: tensor.detach().clone() for name, tensor in tensors.items()},
-            optimizers={name: copy.deepcopy(in_parts(one.state_dict())) for name, one in trainer.optimizers.items()},
+            optimizers={name: _copied(one.state_dict()) for name, one in trainer.optimizers.items()},
             scaler=copy.deepcopy(self.built.precision.state_dict()),
             counts=trainer.instruments.state_dict(),
             applied_steps=int(trainer.instruments.applied_steps()),
@@ -209,7 +209,7 @@ class Replay:
                 tensor.copy_(state.model[name])
         self.model.zero_grad(set_to_none=True)
         for name, optimizer in trainer.optimizers.items():
-            load_parts(optimizer, copy.deepcopy(state.optimizers[name]))
+            optimizer.load_state_dict(_copied(state.optimizers[name]))
         self.built.precision.load_state_dict(copy.deepcopy(state.scaler))
         trainer.instruments.load_state_dict(state.counts, applied_steps=state.applied_steps)
         restore_rng_state(state.rng, self.device)
@@ -243,6 +243,17 @@ def taken_steps(build: Callable[[], Replay], num_steps: int, end_s: float) -> Ta
     except Exception as error:  # noqa: BLE001  the model's own code may raise anything
         return TakenSteps(tuple(steps), error)
     return TakenSteps(tuple(steps))
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy, of torchao's tensors too, which know no `clone`: of each a new one, of copies of those it packs."""
+    copies: dict[int, Any] = {}
+    for tensor in tensors_in(value):
+        if wraps_others(tensor):
+            names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+            parts = {name: getattr(tensor, name).clone() for name in names}
+            copies[id(tensor)] = type(tensor).__tensor_unflatten__(parts, context)  # type: ignore[attr-defined]
+    return copy.deepcopy(value, copies)
 
 
 def _note_reached(reached: dict[str, None], name: str, _: Tensor) -> None:

@@ -26,8 +26,8 @@ Kind = Literal["message", "result", "error", "declined"]
 
 # Variables that torch and the libraries under it read while they are imported: in a forked process, too late.
 _READ_AT_IMPORT = ("TORCH", "PYTORCH", "OMP_", "MKL_", "OPENBLAS_")
-# Read whenever it is used; torch itself sets it, to a folder below the temporary directory of the moment.
-_READ_WHEN_USED = {"TORCHINDUCTOR_CACHE_DIR"}
+# Read whenever they are used; torch itself sets the first, to a folder below the temporary directory of the moment.
+_READ_WHEN_USED = {"TORCHINDUCTOR_CACHE_DIR", "TORCHELASTIC_USE_AGENT_STORE"}
 
 
 Result = TypeVar("Result")

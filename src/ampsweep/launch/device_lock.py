@@ -16,7 +16,6 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from ampsweep.config.errors import UserError
-from ampsweep.cores import siblings
 from ampsweep.launch.signals import StopRequest
 
 _POLL_S: Final = 0.2
@@ -38,12 +37,9 @@ def held_locks(
         KeyboardInterrupt: `stop` is requested during the wait.
         UserError: a lock is no file, or cannot be written.
     """
-    wait = _Wait(on_wait, stop)
-    files: dict[Path, DeviceLock] = {}
-    for lock in sorted(locks, key=lambda lock: (lock.path, lock.is_shared)):
-        files.setdefault(lock.path, lock)
+    wait, files = _Wait(on_wait, stop), {lock.path: lock for lock in locks}
     with ExitStack() as held:
-        for lock in files.values():
+        for _, lock in sorted(files.items()):
             while not lock.taken(held):
                 wait.once_more(f"waiting for {lock.device}: another training runs on it (lock {lock.path})")
         yield
@@ -72,8 +68,7 @@ def check_lock(device: str) -> None:
         UserError: the lock is no file, or cannot be written.
     """
     with ExitStack() as held:
-        for lock in locks_of((device,)):
-            lock.taken(held)
+        DeviceLock(device, lock_path(device, os.environ)).taken(held)
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> Path:
@@ -100,80 +95,33 @@ class _Wait:
 
 @dataclass(frozen=True)
 class DeviceLock:
-    """One file to lock for `device`: alone, or together with others that share it."""
+    """The file to lock for `device`."""
 
     device: str
     path: Path
-    is_shared: bool = False
 
     def taken(self, held: ExitStack) -> bool:
         """Take the lock if nobody holds it, until `held` is left."""
-        try:
-            release = self._shared() if self.is_shared else self._alone()
-        except OSError as error:
-            reason = "is a link" if self.path.is_symlink() else error.strerror
-            raise UserError(f"the lock of device {self.device} cannot be taken: {self.path}: {reason}") from error
-        if release is None:
-            return False
-        held.callback(release)
-        return True
-
-    def _alone(self) -> Callable[[], None] | None:
         lock = FileLock(self.path)
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            return None
-        return lock.release
-
-    def _shared(self) -> Callable[[], None] | None:
-        """As FileLock takes the file on Linux, the one system that keeps processes to cores, but shared."""
-        assert sys.platform != "win32"
-        from fcntl import LOCK_NB, LOCK_SH, LOCK_UN, flock
-
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        try:
-            flock(descriptor, LOCK_SH | LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-
-        def release() -> None:
-            flock(descriptor, LOCK_UN)  # closing is not enough: a process that was forked meanwhile has it open
-            os.close(descriptor)
-
-        return release
+            return False
+        except OSError as error:
+            reason = "is a link" if self.path.is_symlink() else error.strerror
+            raise UserError(f"the lock of device {self.device} cannot be taken: {self.path}: {reason}") from error
+        held.callback(lock.release)
+        return True
 
 
 def locks_of(devices: Sequence[str]) -> list[DeviceLock]:
-    """The locks of `devices` (names such as "cpu" or "cuda:1") in the order in which they are taken.
-
-    A CPU of which a process may use some cores only is held by these: processes that share no physical core do not
-    exclude each other.
+    """The locks of `devices` (names such as "cpu" or "cuda:1"), each once, in the order in which they are taken.
 
     Raises:
         ValueError: CUDA_VISIBLE_DEVICES leaves one of them out.
     """
-    found: dict[Path, DeviceLock] = {}
-    for device in devices:
-        path = lock_path(device, os.environ)
-        cores = _allowed_cores() if device == "cpu" else None
-        if cores is None:
-            found[path] = DeviceLock(device, path)
-            continue
-        found.setdefault(path, DeviceLock(device, path, is_shared=True))
-        for core in {min(siblings(core)) for core in cores}:  # the threads of a physical core have one lock
-            of_core = path.with_name(f"{path.stem}-core-{core}.lock")
-            found[of_core] = DeviceLock(device, of_core)
-    return sorted(found.values(), key=lambda lock: lock.path)
-
-
-def _allowed_cores() -> frozenset[int] | None:
-    """The cores that this process may run on, as a batch system or taskset gives it some; None if it is all of them."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    allowed = frozenset(os.sched_getaffinity(0))
-    return None if len(allowed) == os.cpu_count() else allowed
+    paths = {lock_path(device, os.environ): device for device in devices}
+    return [DeviceLock(device, path) for path, device in sorted(paths.items())]
 
 
 def _free(devices: Sequence[str], number: int, held: ExitStack) -> tuple[str, ...] | None:
@@ -184,7 +132,7 @@ def _free(devices: Sequence[str], number: int, held: ExitStack) -> tuple[str, ..
             if len(taken) + len(devices) - index < number:
                 break  # another that wants as many may find them if this one takes no more
             with ExitStack() as of_device:
-                if all(lock.taken(of_device) for lock in locks_of((device,))):
+                if DeviceLock(device, lock_path(device, os.environ)).taken(of_device):
                     so_far.enter_context(of_device.pop_all())
                     taken.append(device)
             if len(taken) == number:

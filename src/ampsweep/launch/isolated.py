@@ -1,15 +1,17 @@
-"""A function call in a process of its own, whose end is returned as facts, whatever it was."""
+"""Function calls in processes of their own, whose ends are returned as facts, whatever they were."""
 
 import logging
+import math
 import os
 import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
+from multiprocessing.connection import Connection
 from typing import Generic, cast
 
 from ampsweep.launch.child import Fault, NamedFunction, Result, serve
@@ -20,6 +22,9 @@ _LOGGER = logging.getLogger(__name__)
 
 # How soon a signal is seen while nothing happens (waiting resumes by itself after a signal handler).
 _TICK_S = 0.2
+
+# The time that the others have to end by themselves once one of several has ended badly.
+_LEFT_S = 4.0
 
 # What multiprocessing reports when the fork server is gone, and with it the real exit code.
 _SERVER_LOST = 255
@@ -52,6 +57,8 @@ class ChildExit(Generic[Result]):
     """The name of the signal that asked this process to stop during the call; empty if none did."""
     oom_killed: bool = False
     """True if SIGKILL ended the child while the kernel counted a process killed for lack of memory."""
+    lost_s: float = math.inf
+    """The time, as of `time.monotonic`, at which it was clear that no result comes; infinite if one has come."""
 
     @property
     def interrupted(self) -> bool:
@@ -93,62 +100,126 @@ def run_isolated(
     after its own result or after this process's death is killed; at a second signal it is killed at once. The child's
     end is returned, whatever it was; only errors of `on_message` are raised, once the child has ended.
     """
-    order = pickle.dumps((target, args))
-    environment = dict(os.environ if environment is None else environment)
-    fault = ""
+    environments = [os.environ if environment is None else environment]
     with StopRequest() as stop:
-        for method in METHODS:
-            try:
-                child: _Child[Result] = _Child(method, order, environment, grace_s)
-            except (EOFError, OSError) as error:
-                _LOGGER.warning("no process by %s: %r", method, error)
-                fault = repr(error)
-                continue
-            child.follow(stop, on_message)
-            if not child.declined:
-                return child.exit(stop.reason)
-            _LOGGER.info("a cold start, for libraries read %s as they were imported", ", ".join(child.declined))
+        return run_together(target, args, environments, on_message=on_message, stop=stop, grace_s=grace_s)[0]
+
+
+def run_together(
+    target: NamedFunction[Result],
+    args: tuple[object, ...],
+    environments: Sequence[Mapping[str, str]],
+    *,
+    on_message: Callable[[object], None] | None = None,
+    stop: StopRequest,
+    watch: Callable[[], bool] = lambda: False,
+    grace_s: float = 60.0,
+) -> list[ChildExit[Result]]:
+    """Call `target` with `args` in a process for each of `environments`, and wait until all have ended.
+
+    What `run_isolated` says of one child holds for each. When one has ended badly, or `watch`, which is called about
+    five times a second, says that one is lost, those that have not ended by themselves are killed four seconds later.
+    """
+    order = pickle.dumps((target, args))
+    fault = ""
+    for method in METHODS:
+        children: list[_Child[Result]] = []
+        try:
+            for environment in environments:
+                children.append(_Child(method, order, dict(environment), grace_s))
+        except (EOFError, OSError) as error:
+            _LOGGER.warning("no process by %s: %r", method, error)
+            fault = repr(error)
+            _end(children)
+            continue
+        _follow(children, stop, on_message, watch)
+        if not (declined := {name for child in children for name in child.declined}):
+            return [child.exit(stop.reason) for child in children]
+        _LOGGER.info("a cold start, for libraries read %s as they were imported", ", ".join(sorted(declined)))
     told = f"no process could be started: {fault}"
-    return ChildExit(_SERVER_LOST, None, told, told, stop.reason)
+    return [ChildExit(_SERVER_LOST, None, told, told, stop.reason) for _ in environments]
+
+
+def _follow(
+    children: "Sequence[_Child[Result]]",
+    stop: StopRequest,
+    on_message: Callable[[object], None] | None,
+    watch: Callable[[], bool],
+) -> None:
+    known, has_asked = adopt_orphans(), False
+    try:
+        while any(child.is_alive() for child in children):
+            _hear(children, on_message, _TICK_S)
+            if stop.requested and not has_asked:
+                has_asked = True
+                for child in children:
+                    child.ask(stop.reason)
+            is_lost, are_lost = watch(), [child.is_lost() for child in children]
+            for child, has_failed in zip(children, are_lost, strict=True):
+                if is_lost or (any(are_lost) and not has_failed):
+                    child.end_within(_LEFT_S)
+                child.kill_if_late()
+        while _hear(children, on_message, 0):
+            pass
+    except KeyboardInterrupt:
+        for child in children:
+            child.kill("killed at the second signal")
+    finally:
+        _end(children)
+        end_orphans(known)
+
+
+def _end(children: "Sequence[_Child[Result]]") -> None:
+    for child in children:  # where an exception passes they are still there: to them it is their parent's death
+        child.pipe.close()
+    for child in children:
+        child.end()
+
+
+def _hear(children: "Sequence[_Child[Result]]", on_message: Callable[[object], None] | None, timeout_s: float) -> bool:
+    """Wait for a message or an end, and take at most one message of each child; return True if one was taken."""
+    ready = connection.wait([source for child in children for source in child.sources()], timeout_s)
+    taken = [child.take(on_message) for child in children if child.pipe in ready]
+    return any(taken)
 
 
 class _Child(Generic[Result]):
     def __init__(self, method: Method, order: bytes, environment: Mapping[str, str], grace_s: float) -> None:
         self.declined: list[str] = []
         self._grace_s = grace_s
-        self._deadline: float | None = None
+        self._deadline_s = math.inf
+        self._lost_s = math.inf
         self._killed_here = False
         self._returned = False
         self._result: Result | None = None
         self._fault: Fault | None = None
         self._kills_before = num_oom_kills()
         is_forked = method == "forkserver"
-        self._process, self._pipe = start_process(method, serve, (order, environment, grace_s, is_forked))
+        self._process, self.pipe = start_process(method, serve, (order, environment, grace_s, is_forked))
         self._pipe_ended = False
-        self._known = adopt_orphans()
 
-    def follow(self, stop: StopRequest, on_message: Callable[[object], None] | None) -> None:
-        asked = False
-        try:
-            while self._process.is_alive():
-                self._hear(on_message, _TICK_S)
-                if stop.requested and not asked:
-                    asked = True
-                    self._ask(stop.reason)
-                if self._deadline is not None and time.monotonic() > self._deadline:
-                    self._kill(f"killed: it had not ended {self._grace_s:g} s after it was to")
-            while self._hear(on_message, 0):
-                pass
-        except KeyboardInterrupt:
-            self._kill("killed at the second signal")
-        finally:
-            # If an exception passes here the child is still there: to it the closed pipe is its parent's death.
-            self._pipe.close()
-            self._process.join(self._grace_s)
-            self._process.kill()
-            self._process.join()
-            self._end_orphan()
-            end_orphans(self._known)
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def is_lost(self) -> bool:
+        """Tell whether it has ended without a result, of which nothing is left to hear."""
+        if self._fault is None and (self._returned or self.declined or self.is_alive() or self._has_more()):
+            return False
+        if not self._killed_here:
+            self._lost_s = min(self._lost_s, time.monotonic())
+        return True
+
+    def _has_more(self) -> bool:
+        with suppress(EOFError, OSError):
+            return not self._pipe_ended and self.pipe.poll()
+        return False
+
+    def end(self) -> None:
+        """Wait for its end, at most for its grace."""
+        self._process.join(self._grace_s)
+        self._process.kill()
+        self._process.join()
+        self._end_orphan()
 
     def exit(self, stopped_by: str) -> ChildExit[Result]:
         exitcode = self._process.exitcode
@@ -157,7 +228,7 @@ class _Child(Generic[Result]):
         if fault is None and (exitcode != 0 or not self._returned):
             fault = Fault(sudden_end(exitcode))
         sentence, error = (None, None) if fault is None else (fault.sentence, fault.traceback or fault.sentence)
-        return ChildExit(exitcode, self._result, error, sentence, stopped_by, self._oom_killed(exitcode))
+        return ChildExit(exitcode, self._result, error, sentence, stopped_by, self._oom_killed(exitcode), self._lost_s)
 
     def _oom_killed(self, exitcode: int) -> bool:
         if sys.platform == "win32" or exitcode != -signal.SIGKILL or self._killed_here:
@@ -165,13 +236,15 @@ class _Child(Generic[Result]):
         kills = num_oom_kills()
         return kills is not None and self._kills_before is not None and kills > self._kills_before
 
-    def _hear(self, on_message: Callable[[object], None] | None, timeout_s: float) -> bool:
-        """Wait for a message or the child's end and take at most one message; return True if one was taken."""
-        sources = (self._process.sentinel,) if self._pipe_ended else (self._process.sentinel, self._pipe)
-        if self._pipe not in connection.wait(sources, timeout_s):
-            return False
+    def sources(self) -> list[int | Connection]:
+        """The pipe and the sentinel, while there is something to come of each."""
+        end = (self._process.sentinel,) if self.is_alive() else ()
+        return [*end] if self._pipe_ended else [*end, self.pipe]
+
+    def take(self, on_message: Callable[[object], None] | None) -> bool:
+        """Take a message that is there; False if it is the pipe's end."""
         try:
-            kind, value = pickle.loads(self._pipe.recv_bytes())
+            kind, value = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):  # closed, or cut off within a message
             self._pipe_ended = True
             return False
@@ -185,16 +258,23 @@ class _Child(Generic[Result]):
             case "declined":
                 self.declined = value
         if kind != "message":
-            self._deadline = time.monotonic() + self._grace_s
+            self._deadline_s = time.monotonic() + self._grace_s
         return True
 
-    def _ask(self, reason: str) -> None:
-        # By the pipe, not by a signal: Ctrl-C reaches parent and child, and must not count as two in the child.
+    def ask(self, reason: str) -> None:
+        """Ask it to stop: by the pipe, as Ctrl-C reaches parent and child, and must not count as two in the child."""
         with suppress(OSError):  # it has just ended
-            self._pipe.send(reason)
-        self._deadline = time.monotonic() + self._grace_s
+            self.pipe.send(reason)
+        self._deadline_s = time.monotonic() + self._grace_s
 
-    def _kill(self, error: str) -> None:
+    def end_within(self, seconds: float) -> None:
+        self._deadline_s = min(self._deadline_s, time.monotonic() + seconds)
+
+    def kill_if_late(self) -> None:
+        if time.monotonic() > self._deadline_s and self.is_alive():
+            self.kill(f"killed: it had not ended {self._grace_s:g} s after it was to")
+
+    def kill(self, error: str) -> None:
         self._fault = self._fault or Fault(error)
         self._killed_here = True
         self._process.kill()

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from ampsweep.text import BYTES_OF
+
 _TIMEOUT_S: Final = 20.0
 """The time that Slurm's commands may take: a busy controller answers late."""
 _WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
@@ -36,8 +38,8 @@ class JobState:
     """Slurm's reason why the job waits, or has ended: Resources, TimeLimit."""
     time_limit: str | None = None
     """As Slurm writes it: `1-00:00:00`, `5:00`; None: none."""
-    memory_limit: str | None = None
-    """As Slurm writes it: `400M` in all."""
+    memory_limit_bytes: int | None = None
+    """The limit of the whole job."""
     exit_code: int | None = None
 
     @property
@@ -95,13 +97,13 @@ def _parsed(line: str) -> JobState | None:
     if len(words) <= _FIELDS.count(","):
         return None
     job, state, reason, time_limit, exit_code, resources, *_ = words
-    memory = re.search(r"\bmem=(\w+)", resources)
+    memory = re.search(r"\bmem=([\d.]+)([KMGT])", resources)
     return JobState(
         job,
         state,
         reason=None if reason in ("", "None") else reason,
         time_limit=None if time_limit in ("", *_NO_LIMIT) else time_limit,
-        memory_limit=None if memory is None else memory[1],
+        memory_limit_bytes=None if memory is None else round(float(memory[1]) * BYTES_OF[f"{memory[2]}iB"]),
         exit_code=int(exit_code) if exit_code.isdecimal() else None,
     )
 

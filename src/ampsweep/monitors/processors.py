@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from ampsweep.cores import with_siblings
-
 _STAT: Final = Path("/proc/stat")
+_CPUS: Final = Path("/sys/devices/system/cpu")
 
 
 def num_available_cores() -> int:
@@ -149,7 +149,30 @@ def _processor_time(processes: Iterable[psutil.Process]) -> float:
 
 def _watched_cores() -> frozenset[int]:
     """The cores that this process may run on, and those that share a physical core with one of them."""
-    return with_siblings(os.sched_getaffinity(0)) if sys.platform == "linux" else frozenset()
+    own = os.sched_getaffinity(0) if sys.platform == "linux" else ()
+    return frozenset().union(*map(_siblings, own))
+
+
+def _parsed(text: str) -> frozenset[int]:
+    """The cores 0 to 3 and 8 of `0-3,8`, as Linux writes it.
+
+    Raises:
+        ValueError: a part of the text is no number or span.
+    """
+    spans = (part.partition("-") for part in text.split(","))
+    return frozenset(core for first, _, last in spans for core in range(int(first), int(last or first) + 1))
+
+
+@cache
+def _siblings(core: int) -> frozenset[int]:
+    """The cores that are hardware threads of the same physical core, this one included; it alone if nothing tells."""
+    # https://docs.kernel.org/admin-guide/cputopology.html; before Linux 5.0 by its second name
+    for name in ("core_cpus_list", "thread_siblings_list"):
+        try:
+            return _parsed((_CPUS / f"cpu{core}" / "topology" / name).read_text(encoding="ascii")) | {core}
+        except (OSError, ValueError):
+            continue
+    return frozenset({core})
 
 
 def _processor_times() -> tuple[float, float]:

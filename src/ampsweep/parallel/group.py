@@ -39,6 +39,11 @@ def store_of(place: RankPlace) -> Store:
     return PrefixStore(f"ampsweep/{_attempt()}", store)
 
 
+def served_store() -> TCPStore:
+    """Serve a store for ranks on this machine, for as long as it is held; `port` is where they find it."""
+    return TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+
 class Group:
     """The ranks as one of them has joined them."""
 

@@ -9,6 +9,9 @@ VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_P
 """Variables that torchrun, and any launcher like it, sets for each of its processes."""
 
 
+_STORE_IS_SERVED: Final = "TORCHELASTIC_USE_AGENT_STORE"
+
+
 @dataclass(frozen=True)
 class RankPlace:
     """A rank's place, and the address at which the ranks meet."""
@@ -46,5 +49,12 @@ def place_in(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
         local_world_size=local_world_size,
         address=environment["MASTER_ADDR"],
         port=numbers["MASTER_PORT"],
-        has_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        has_store=environment.get(_STORE_IS_SERVED) == "True",
     )
+
+
+def place_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """The variables of a rank on this machine, whose launcher serves the store at this port."""
+    numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
+    places = {name: str(number) for name, number in numbers.items()}
+    return places | {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), _STORE_IS_SERVED: "True"}

@@ -28,8 +28,7 @@ class StochasticRounding(Precision):
         Raises:
             ValueError: the optimizer rounds to nearest, as `Precision.optimizer` has not built it.
         """
-        if not getattr(optimizer, "bf16_stochastic_round", False):  # as torchao's classes do by themselves
-            self._require_own(optimizer)
+        self._require_own(optimizer)
         super().step(optimizer)
 
     @classmethod

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.config.modes import (
-    EIGHT_BIT_STATES,
     MODES,
     PRECISION_MODES,
     fp32_matmul,
@@ -235,8 +234,7 @@ class Precision:
         >>> adamw = precision.optimizer(torch.optim.AdamW, model.parameters(), state_dtype="float32")
 
         Args:
-            state_dtype: float32 or bfloat16, in which the state is kept, or another, which the class takes care of
-                itself; None: as the mode has it.
+            state_dtype: float32 or bfloat16, in which the state is kept; None: as the mode has it.
             device: the device whose memory and kernels count, where parameters only stand for those on it.
 
         Raises:
@@ -250,7 +248,7 @@ class Precision:
             parameters,
             build,
             self.keeping,
-            state_dtype=getattr(torch, wanted) if wanted in ("float32", "bfloat16", "float16") else torch.float32,
+            state_dtype=getattr(torch, wanted),
             values={one: self._converted_from.pop(one) for one in parameters if one in self._converted_from},
             device=device,
             seed=torch.initial_seed(),
@@ -268,13 +266,11 @@ class Precision:
     def _takes_as_they_are(self, parameters: Sequence[nn.Parameter], state_dtype: str | None) -> bool:
         """Tell whether an optimizer of torch's updates these parameters as the mode wants it."""
         real = [one for one in parameters if one.is_floating_point()]
-        if state_dtype in EIGHT_BIT_STATES and self.keeping is not Keeping.MASTER:
-            return True  # torchao's classes compute in float32 themselves, and can round stochastically
         if self.keeping is not Keeping.NEAREST and any(one.dtype != torch.float32 for one in real):
             return False
         if any(one.grad_dtype not in (None, one.dtype) for one in real):
             return False
-        return state_dtype is None or all(state_dtype in (_name(one.dtype), *EIGHT_BIT_STATES) for one in real)
+        return state_dtype is None or all(state_dtype == _name(one.dtype) for one in real)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for the forward pass and the loss; the backward pass belongs outside it."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Final
 
-from ampsweep.config.modes import EIGHT_BIT_STATES, fp32_matmul, step_dtypes
+from ampsweep.config.modes import fp32_matmul, step_dtypes
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.record.parts import Float8Proof, ModeProof
 from ampsweep.text import listed
@@ -20,27 +20,18 @@ or those of a coarser format."""
 _WORK: Final = "of the matmul and convolution operations ran in"
 
 
-def contradictions(precision: PrecisionConfig, proof: ModeProof, state_dtype: str | None = None) -> list[str]:
+def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
     """Sentences on the facts in the `proof` of a run that contradict its settings; absent facts contradict nothing.
 
     Args:
         precision: the settings; their fields count, not the mode they started from.
         proof: the evidence.
-        state_dtype: dtype that the optimizer's states are promised in; None: no matter.
     """
-    found = [*_state_contradictions(state_dtype, proof)]
-    found += [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
+    found = [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
     found += [*_float8_contradictions(proof.float8, proof), *_repetition_contradictions(proof)]
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
         found += [*_arithmetic_contradictions(precision, proof), *_flag_contradictions(precision, proof)]
     return found
-
-
-def _state_contradictions(promised: str | None, proof: ModeProof) -> Iterator[str]:
-    """Sentences on states of the optimizer that are to be in 8 bits, of which only those of large parameters are."""
-    kept = proof.optimizer_states
-    if promised in EIGHT_BIT_STATES and kept and promised not in kept:
-        yield f"the optimizer's states are kept in {' and '.join(sorted(kept))}, and none in {promised}"
 
 
 def _arithmetic_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterator[str]:

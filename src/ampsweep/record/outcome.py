@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.text import allocation
+from ampsweep.text import allocation, num_bytes
 
 Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
 OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})
@@ -36,13 +36,18 @@ class OutOfMemory:
     in_use_bytes: int | None = None
     """Bytes in use at that moment: by tensors or, if the host itself had no more, by the process."""
     limit_bytes: int | None = None
-    """The limit set by `trainer.memory_limit_gib`; None if the device itself was full."""
-    told: str = ""
-    """The error or the finding, in one line."""
+    """The limit set by `trainer.memory_limit_gib`, or for the job; None if the device itself was full."""
+    error: str = ""
+    """The error in one line; empty if the process was killed."""
+    killed_by: Literal["kernel", "slurm"] | None = None
+    slurm_job: str | None = None
+    """The job of Slurm in which the process was killed."""
 
     @property
     def sentence(self) -> str:
         """One sentence with all the facts."""
+        if self.killed_by is not None:
+            return f"out of memory: {self._killing()}"
         where = "" if self.phase is None else " while building" if self.phase == "build" else f" in {self.phase}"
         step = "" if self.step is None else f" of step {self.step}"
         facts = []
@@ -51,11 +56,17 @@ class OutOfMemory:
         if self.in_use_bytes is not None:
             facts.append(f"{allocation(self.in_use_bytes)} in use")
         limit = "" if self.limit_bytes is None else f", limit {allocation(self.limit_bytes)}"
-        what = " with ".join(facts) + limit if facts else self.told
+        what = " with ".join(facts) + limit if facts else self.error
         return f"out of memory{where}{step}: {what}"
 
+    def _killing(self) -> str:
+        if self.killed_by == "kernel":
+            job = "" if self.slurm_job is None else f" in Slurm's job {self.slurm_job} (--mem)"
+            return f"the process was killed by SIGKILL, and the kernel counts a process killed for lack of memory{job}"
+        used = "" if self.in_use_bytes is None else f", which had {num_bytes(self.in_use_bytes)},"
+        limit = "" if self.limit_bytes is None else f" of {num_bytes(self.limit_bytes)}"
+        return f"Slurm killed job {self.slurm_job}{used} for its memory limit{limit} (--mem)"
 
-OOM_KILLED: Final = OutOfMemory(
-    phase=None, told="the process was killed by SIGKILL, and the kernel counts a process killed for lack of memory"
-)
+
+OOM_KILLED: Final = OutOfMemory(phase=None, killed_by="kernel")
 """The facts about a run whose process the kernel has killed."""

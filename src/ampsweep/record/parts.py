@@ -112,7 +112,7 @@ class ModeProof(Part):
     """Sentences on the evidence that contradicts the mode."""
     optimizer_fused: bool | None = None
     optimizer_states: dict[str, dict[str, int]] | None = None
-    """`num_tensors` and `num_bytes` that the optimizers keep for parameters, by dtype; 8-bit ones with their scales."""
+    """`num_tensors` and `num_bytes` that the optimizers keep for parameters, by dtype; those of packed ones by part."""
     num_operators: int | None = None
     flops: dict[str, int] | None = None
     """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""

@@ -48,7 +48,7 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     record.memory = trainer.instruments.memory()
     record.compilation = trainer.instruments.compilation()
     record.proof |= trainer.instruments.proof()
-    record.proof.contradictions = contradictions(trainer.precision.config, record.proof, record.dtypes.optimizer_state)
+    record.proof.contradictions = contradictions(trainer.precision.config, record.proof)
     if trainer.precision.emulated is not None:
         return  # no figure of the process is told that anything else could have changed
     record.contamination = trainer.instruments.contamination(busy)

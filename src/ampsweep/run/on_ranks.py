@@ -1,20 +1,24 @@
 """A run on several ranks of this machine, seen from the process that starts them."""
 
+import math
 import os
 import signal
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.processes import num_oom_kills
+from ampsweep.launch.isolated import ChildExit, run_together
+from ampsweep.launch.processes import SLOW_IMPORTS, start_fork_server
 from ampsweep.launch.signals import StopRequest
 from ampsweep.parallel.faults import RankFault
+from ampsweep.parallel.group import served_store
+from ampsweep.parallel.place import place_variables
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import OOM_KILLED, OUTCOMES, Status
 from ampsweep.run.ending import Untrained, end_untrained
 from ampsweep.run.failure import kept_error, record_so_far, write_error
-from ampsweep.run.launched_ranks import RankExit, run_ranks
 from ampsweep.run.lifecycle import Send
 from ampsweep.run.messages import Say
 from ampsweep.run.rank import num_processes
@@ -46,37 +50,35 @@ def run_on_ranks(request: RunRequest, *, send: Send, stop: StopRequest) -> Statu
     with taken_devices(config.device, number, lambda text: send(Say(text)), stop) as taken:
         if (status := request.trained_meanwhile()) is not None:
             return status
-        kills = num_oom_kills()
-        order = (request, taken)
-        ranks = run_ranks(_RANK, order, number, on_message=on_message, stop=stop, watch=lambda: bool(faults))
-    is_oom_kill = kills is not None and (num_oom_kills() or 0) > kills
+        start_fork_server([*SLOW_IMPORTS, "torch.distributed.fsdp", "torch.distributed.tensor"])
+        store = served_store()
+        places = [os.environ | place_variables(rank, number, store.port) for rank in range(number)]
+        watch = partial(bool, faults)
+        ranks = run_together(_RANK, (request, taken), places, on_message=on_message, stop=stop, watch=watch)
     fault = faults[0] if faults else None
     if fault is None or fault.is_guess:
-        fault = _sudden_end(ranks, "interrupted" if stop.requested else "failed", is_oom_kill=is_oom_kill) or fault
-    return _finished(request, fault, ranks).status
+        fault = _sudden_end(ranks, "interrupted" if stop.requested else "failed") or fault
+    return _finished(request, fault, number).status
 
 
-def _sudden_end(ranks: Sequence[RankExit[Status]], status: Status, *, is_oom_kill: bool) -> RankFault | None:
-    """The fault of a rank that could not tell its own; a process that is gone gives the run this status."""
-    for one in ranks:
-        if one.signal is not None and one.result is None:
-            name = signal.Signals(one.signal).name
-            oom = OOM_KILLED if is_oom_kill and name == "SIGKILL" else None
-            error = f"it was killed by {name}" if oom is None else oom.sentence
-            return RankFault(rank=one.rank, status=status if oom is None else "oom", error=error, oom=oom)
-    for one in ranks:
-        if one.result is None and one.fault is None:
-            code = "" if one.exit_code is None else f" with exit code {one.exit_code}"
-            return RankFault(rank=one.rank, status=status, error=f"its process ended{code} without a result")
-    for one in ranks:
-        if one.fault is not None:
-            return RankFault(rank=one.rank, status="failed", error=one.fault.sentence, traceback=one.fault.traceback)
-    return None
+def _sudden_end(ranks: Sequence[ChildExit[Status]], status: Status) -> RankFault | None:
+    """The fault of the rank that was lost first; a process that is gone without an error gives the run this status."""
+    rank, first = min(enumerate(ranks), key=lambda one: one[1].lost_s)
+    if math.isinf(first.lost_s):
+        return None
+    if first.error != first.sentence:  # it told of it
+        return RankFault(rank=rank, status="failed", error=first.sentence or "", traceback=first.error)
+    if first.exitcode < 0:
+        oom = OOM_KILLED if first.oom_killed else None
+        error = f"it was killed by {signal.Signals(-first.exitcode).name}" if oom is None else oom.sentence
+        return RankFault(rank=rank, status=status if oom is None else "oom", error=error, oom=oom)
+    code = f" with exit code {first.exitcode}" if first.exitcode else ""
+    return RankFault(rank=rank, status=status, error=f"its process ended{code} without a result")
 
 
-def _finished(request: RunRequest, fault: RankFault | None, ranks: Sequence[RankExit[Status]]) -> RunRecord:
+def _finished(request: RunRequest, fault: RankFault | None, world_size: int) -> RunRecord:
     """Read the run's record, and complete it where the first rank could not."""
-    record = record_so_far(request, world_size=len(ranks))
+    record = record_so_far(request, world_size=world_size)
     if fault is None:
         return record
     # Lost only after the training had ended, while it was sent, or predicted: what it came to stands.

@@ -10,7 +10,7 @@ from ampsweep.launch.slurm import own_job
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.parallel.place import place_in
 from ampsweep.record import RunRecord
-from ampsweep.record.outcome import OOM_KILLED, OutOfMemory, Status
+from ampsweep.record.outcome import OOM_KILLED, Status
 from ampsweep.run.failure import ERROR_NAME, kept_error, record_so_far, write_error
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest, now
@@ -54,11 +54,6 @@ def _function(request: RunRequest) -> NamedFunction[Status]:
     return _TRAIN_ON_RANKS if place_in() is None else _TRAIN_ON_RANK
 
 
-def _killed_for_memory() -> OutOfMemory:
-    job = own_job()
-    return OOM_KILLED if job is None else replace(OOM_KILLED, told=f"{OOM_KILLED.told} in Slurm's job {job} (--mem)")
-
-
 def complete_record(request: RunRequest, ended: ChildExit[Any]) -> RunRecord:
     """Read the run's record and add the facts that only the parent knows: that the process died, and how."""
     request.directory.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it
@@ -69,7 +64,8 @@ def complete_record(request: RunRequest, ended: ChildExit[Any]) -> RunRecord:
         if not (kept := kept_error(request.directory)):
             write_error(request.directory, ended.error or _NO_RESULT, request.config)
         sentence = _STOOD_STILL if kept.startswith(STACKS_BEGIN) else ended.sentence or _NO_RESULT
-        record.status, record.oom = ("oom", _killed_for_memory()) if ended.oom_killed else ("failed", None)
+        killed = replace(OOM_KILLED, slurm_job=own_job())
+        record.status, record.oom = ("oom", killed) if ended.oom_killed else ("failed", None)
         record.error = record.error or sentence if record.oom is None else record.oom.sentence
         record.ended_at = record.ended_at or now()
     record.write(request.directory)

@@ -11,7 +11,6 @@ from ampsweep.record.outcome import OUTCOMES, OutOfMemory
 from ampsweep.record.parts import Attempt
 from ampsweep.run.failure import write_error
 from ampsweep.run.request import new_record, now
-from ampsweep.text import num_bytes
 
 _TAIL_BYTES: Final = 65_536
 _OVER_LIMIT: Final = re.compile(r"exceeded memory limit \((\d+) > (\d+)\)")
@@ -41,7 +40,7 @@ def complete_record_of_job(directory: Path, config: Config, job: JobState, log: 
     if not is_of_job:
         record.attempts.append(Attempt(slurm_job=job.job))
     if job.state == "OUT_OF_MEMORY" or _OUT_OF_MEMORY.search(said):
-        record.oom = OutOfMemory(phase=None, told=_memory_sentence(job, said))
+        record.oom = _out_of_memory(job, said)
         record.status, record.error = "oom", record.oom.sentence
     elif job.state in _TAKEN_AWAY:
         record.status, record.error = "interrupted", _taken_away(job)
@@ -56,13 +55,10 @@ def complete_record_of_job(directory: Path, config: Config, job: JobState, log: 
     return record
 
 
-def _memory_sentence(job: JobState, said: str) -> str:
+def _out_of_memory(job: JobState, said: str) -> OutOfMemory:
     over = _OVER_LIMIT.search(said)
-    if over is not None:
-        used, limit = (num_bytes(int(number)) for number in over.groups())
-        return f"Slurm killed job {job.job}, which had {used}, for its memory limit of {limit} (--mem)"
-    limit = "" if job.memory_limit is None else f" of {job.memory_limit}"
-    return f"Slurm killed job {job.job} for its memory limit{limit} (--mem)"
+    used, limit = (None, job.memory_limit_bytes) if over is None else (int(over[1]), int(over[2]))
+    return OutOfMemory(phase=None, in_use_bytes=used, limit_bytes=limit, killed_by="slurm", slurm_job=job.job)
 
 
 def _taken_away(job: JobState) -> str:

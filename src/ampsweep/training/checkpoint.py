@@ -15,8 +15,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, remove_leftovers, replacing
+from ampsweep.tracing.ledger import wraps_others
 
 FORMAT: Final = 3
 
@@ -40,7 +43,7 @@ class CheckpointError(ValueError):
 
 @dataclass(kw_only=True)
 class Checkpoint:
-    """State after `step` steps. Plain containers and tensors only, so that it loads with `weights_only=True`."""
+    """State after `step` steps. Plain containers and tensors, so that it loads with `weights_only=True`."""
 
     step: int
     next_batch: int
@@ -92,9 +95,13 @@ def read_content(path: Path) -> Any:
     """
     try:
         _verify(path)
+        if any(name.startswith("torchao.") for name in get_unsafe_globals_in_checkpoint(path)):
+            import_torchao("torchao.optim", f"checkpoint {path}")  # which tells torch that its tensors are safe
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
+    except MissingTorchaoError as error:
+        raise CheckpointError(str(error)) from error
     except _DAMAGED as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: it is damaged or no checkpoint") from error
 
@@ -155,7 +162,7 @@ def with_tensors(checkpoint: Checkpoint, put: Put) -> Checkpoint:
     """Return the checkpoint with `put(name, owner, tensor)` in place of each tensor.
 
     Names are like `model.0.weight` and `optimizers.optimizer.0.weight.exp_avg`; the owner of both is `0.weight`. What
-    an optimizer keeps otherwise, in its groups or for all parameters, stays as it is.
+    an optimizer keeps otherwise, in its groups, for all parameters or in tensors that pack others, stays as it is.
     """
     model = copy(checkpoint.model)  # of its own class, with the versions of its modules
     for key, value in checkpoint.model.items():
@@ -173,7 +180,8 @@ def with_tensors(checkpoint: Checkpoint, put: Put) -> Checkpoint:
 
 def _mapped(value: Any, name: str, owner: str, put: Put) -> Any:
     if isinstance(value, Tensor):
-        return put(name, owner, value)
+        is_packed = wraps_others(value) and not hasattr(value, "placements")  # as a DTensor has, which wraps one too
+        return value if is_packed else put(name, owner, value)
     if isinstance(value, dict):
         return {key: _mapped(one, f"{name}.{key}", owner, put) for key, one in value.items()}
     if type(value) in (list, tuple):

@@ -1,7 +1,7 @@
 """The instruments of a training: one object that the trainer wraps around its steps and asks for figures."""
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
@@ -27,10 +27,9 @@ from ampsweep.record.compilation import Compilation
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, as_json
 from ampsweep.record.reading import converted
 from ampsweep.tracing.feeding import resident
-from ampsweep.tracing.ledger import tensors_in
+from ampsweep.tracing.ledger import plain_tensors_in, tensors_in
 from ampsweep.tracing.profiled_step import StepProfile, profile_step
 from ampsweep.tracing.step import Trace, TracedStep, trace_step
-from ampsweep.training.packed_states import census
 
 _OF_EMULATION: Final = ("perf/step_ms", "memory/peak_allocated_gib", "device/utilization_pct")
 """The figures of a process that its record says are missing, where it emulates its mode."""
@@ -357,7 +356,7 @@ class Instruments:
             flops=traced.flops,
             recomputed_flops=traced.recomputed_flops,
             outputs=traced.outputs or None,
-            optimizer_states=census(self._optimizers) or None,
+            optimizer_states=_census(self._optimizers) or None,
             traced="compiled" if traced.is_compiled else "eager",
             flags=self._flags,
             peak=self._efficiency.proof(),
@@ -487,6 +486,21 @@ class _TimedStep(AbstractContextManager[None]):
             rest.__exit__(kind, error, trace)
         elif kind is None:
             self._end()
+
+
+def _census(optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, dict[str, int]]:
+    """Count the tensors that optimizers keep for their parameters, and their bytes, by dtype; not counts of steps.
+
+    Of a tensor that packs others these count, such as codes and scales.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for optimizer in optimizers:
+        for tensor in plain_tensors_in([*optimizer.state.values()]):
+            if tensor.ndim:
+                count = found.setdefault(str(tensor.dtype).removeprefix("torch."), {"num_tensors": 0, "num_bytes": 0})
+                count["num_tensors"] += 1
+                count["num_bytes"] += tensor.nbytes
+    return found
 
 
 def batch_sizes(batch: Any) -> list[int]:

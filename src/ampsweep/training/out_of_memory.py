@@ -58,7 +58,7 @@ def out_of_memory(
         requested_bytes=error.requested_bytes if isinstance(error, MemoryLimitError) else _asked_for(str(error)),
         in_use_bytes=error.in_use_bytes if isinstance(error, MemoryLimitError) else _in_use(error, device),
         limit_bytes=limit.bytes,
-        told=one_line(error),
+        error=one_line(error),
     )
 
 

@@ -9,16 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampsweep.config.modes import EIGHT_BIT_STATES
 from ampsweep.data.base import Stateful
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
-from ampsweep.training.build.eight_bit_states import update_of
 from ampsweep.training.build.instantiate import parameters_of
 from ampsweep.training.build.optimizer import class_name
 from ampsweep.training.checkpoint import Checkpoint, by_parameter, restore_rng_state, rng_state, save_checkpoint
 from ampsweep.training.found_checkpoint import FoundCheckpoint
-from ampsweep.training.packed_states import dtypes_of, in_parts, load_parts
 from ampsweep.training.trainer import Trainer
 
 
@@ -55,8 +52,11 @@ def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_n
 
 
 def _saved(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    state = in_parts(optimizer.state_dict())
-    return {"class": class_name(optimizer), "state": state, "parameters": _names(optimizer, model)}
+    return {
+        "class": class_name(optimizer),
+        "state": optimizer.state_dict(),
+        "parameters": _names(optimizer, model),
+    }
 
 
 def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = None) -> list[str]:
@@ -134,7 +134,7 @@ def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> I
         kind = class_name(optimizer)
         if name not in saved:
             yield f"the checkpoint has no optimizer with the name {name}; {kind} starts fresh"
-        elif update_of(saved[name]["class"]) != update_of(kind):
+        elif saved[name]["class"] != kind:
             yield f"the checkpoint's {saved[name]['class']} state is ignored; {kind} starts fresh"
         else:
             _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name])
@@ -150,20 +150,20 @@ def _moments(state: dict[str, Any]) -> list[Any]:
 
 def _converted(what: str, saved: Iterable[Any], own: Iterable[Any]) -> list[str]:
     """Say so if floating-point tensors of a checkpoint are loaded into another dtype."""
-    before, now = dtypes_of(saved), dtypes_of(own)
+    before, now = _dtypes_of(saved), _dtypes_of(own)
     if before == now or not before or not now:
         return []
-    is_exact = all(_holds(other, one) for one in before for other in now)
+    is_exact = all(torch.promote_types(one, other) == other for one in before for other in now)
     how = "exact, with no more digits than were saved" if is_exact else "rounded"
-    return [f"the checkpoint's {what} in {' and '.join(sorted(before))} became {' and '.join(sorted(now))}: {how}"]
+    return [f"the checkpoint's {what} in {_names_of(before)} became {_names_of(now)}: {how}"]
 
 
-def _holds(dtype: str, other: str) -> bool:
-    """Tell whether each number of the other dtype is one of this; scales make float32 numbers of 8 bits."""
-    if dtype in EIGHT_BIT_STATES:
-        return False
-    wide: torch.dtype = getattr(torch, dtype)
-    return torch.promote_types(torch.float32 if other in EIGHT_BIT_STATES else getattr(torch, other), wide) == wide
+def _dtypes_of(values: Iterable[Any]) -> set[torch.dtype]:
+    return {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
+
+
+def _names_of(dtypes: Iterable[torch.dtype]) -> str:
+    return " and ".join(sorted(str(one).removeprefix("torch.") for one in dtypes))
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], saved: Mapping[str, Any]) -> None:
@@ -186,7 +186,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], saved: Map
     numbers = [one for group in groups for one in group["params"]]
     states = {one: of_parameter[name] for one, name in zip(numbers, own, strict=True) if name in of_parameter}
     states |= {key: value for key, value in state["state"].items() if isinstance(key, str)}  # of the whole optimizer
-    load_parts(optimizer, {"state": states, "param_groups": groups})
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ampsweep.config.modes import EIGHT_BIT_STATES, step_dtypes
+from ampsweep.config.modes import step_dtypes
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
 from ampsweep.record import RunRecord
@@ -84,7 +84,7 @@ def moved_bytes(record: RunRecord) -> Moved | None:
 
 
 def _num_bytes(dtype: str) -> int:
-    size: int = 1 if dtype in EIGHT_BIT_STATES else getattr(torch, dtype).itemsize
+    size: int = getattr(torch, dtype).itemsize
     return size
 
 

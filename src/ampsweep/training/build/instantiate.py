@@ -10,6 +10,7 @@ from hydra.utils import instantiate
 
 from ampsweep.config.errors import UserError
 from ampsweep.precision.asked_autocast import noting_autocast
+from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import is_out_of_memory
 
@@ -25,8 +26,12 @@ def locate(group: str, component: dict[str, Any]) -> Any:
     """
     target = str(component["_target_"])
     try:
+        if target.startswith("torchao."):
+            import_torchao("torchao.optim", f"{group}._target_={target}")
         with noting_autocast():
             found = pkgutil.resolve_name(target)
+    except MissingTorchaoError as error:
+        raise UserError(str(error)) from error
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
         raise UserError(f"{group}._target_={target} does not import: {one_line(error)}") from error
     if not callable(found):

@@ -2,29 +2,27 @@
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _get_capturable_supported_devices
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import PrecisionConfig, component_name
 from ampsweep.precision import Precision
-from ampsweep.precision.float32_update import Keeping, class_of
+from ampsweep.precision.float32_update import class_of
 from ampsweep.text import one_line
-from ampsweep.training.build.eight_bit_states import (
-    EIGHT_BITS,
-    check_compiler,
-    check_sizes,
-    eight_bit_arguments,
-    eight_bit_class,
-    is_torchaos,
-)
+from ampsweep.tracing.feeding import unseen
 from ampsweep.training.build.fused_kernels import (
     has_fused_kernels,
     has_fused_kernels_for_shards,
@@ -36,6 +34,8 @@ _NOT_ARGUMENTS: Final = ("name", "groups", "each", "state_dtype")
 _OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")
 """Keys whose null leaves the value to the class."""
 _HALF: Final = frozenset({torch.bfloat16, torch.float16})
+_TORCHAOS: Final = "torchao.optim.adam"
+"""The module of torchao's optimizers, which keep their states in 8 or 4 bits (torchao 0.18)."""
 _KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")
 """Arguments that choose an implementation, which is one for the whole optimizer."""
 
@@ -61,9 +61,7 @@ def build_optimizers(
             trained by no optimizer or by two.
     """
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    optimizers = _build(config, parameters, trains, precision, device, sparse=_with_sparse_gradients(model))
-    _check_sizes(config, model, trains)
-    return optimizers
+    return _build(config, parameters, trains, precision, device, sparse=_with_sparse_gradients(model))
 
 
 def rehearse_optimizers(
@@ -96,7 +94,6 @@ def rehearse_optimizers(
     with torch.random.fork_rng(devices=[]):
         try:
             optimizers = _build(config, tiny, trains, on_cpu, device, rehearses=True, sparse=sparse)
-            _check_sizes(config, model, trains)
         except UserError:  # the class may speak of sizes, which are those of the model's own parameters
             build_optimizers(config, model, trains, on_cpu, device=device)
             raise
@@ -210,20 +207,6 @@ def _described(trains: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{name} for {' '.join(patterns)}" for name, patterns in trains.items())
 
 
-def _check_sizes(config: Mapping[str, Any], model: nn.Module, trains: Mapping[str, Sequence[str]]) -> None:
-    """Refuse an optimizer that is to keep its states in 8 bits, and would keep none so.
-
-    Raises:
-        UnsupportedError: all its parameters are too small.
-    """
-    for name, patterns in trains.items():
-        settings = settings_of(config, name)
-        if settings.get("state_dtype") in EIGHT_BITS:
-            key = f"optimizer.each.{name}" if name in (config.get("each") or {}) else "optimizer"
-            named = [(one, parameter) for one, parameter in model.named_parameters() if parameter.requires_grad]
-            check_sizes(key, settings, [parameter for one, parameter in named if _matches(one, patterns)])
-
-
 def _check_patterns(key: str, groups: Sequence[Mapping[str, Any]], parameters: Iterable[str]) -> None:
     """Refuse a pattern that matches no parameter, and a group whose parameters earlier groups have taken."""
     left = list(parameters)
@@ -276,12 +259,10 @@ class _OneOptimizer:
 
     def _build(self) -> Optimizer:
         target = locate(self.key, dict(self.settings))
-        if self.settings.get("state_dtype") in EIGHT_BITS or is_torchaos(target):
-            target = self._eight_bit_class(target)
         arguments = self._arguments(target)
         groups = self._groups(arguments.get("betas"))
         own = {key for group in groups if isinstance(group, dict) for key in group}
-        optimizer = self._made(self.key, target, groups, arguments)
+        optimizer = self._made(self.key, groups, arguments)
         if not isinstance(optimizer, Optimizer):
             kind = type(optimizer).__name__
             raise UserError(f"{self.key}._target_={self.settings['_target_']} gave a {kind}, not a torch Optimizer")
@@ -294,27 +275,19 @@ class _OneOptimizer:
                 f"{self.key}={self._name()}: its step needs a closure that computes the loss again, and a training "
                 "step computes it once"
             )
+        if type(optimizer).__module__ == _TORCHAOS:
+            _make_tables()
+            device = self.device or next(iter(self.parameters.values())).device
+            step = partial(_step_of_torchaos, optimizer, is_compiled=device.type == "cuda" and not self.rehearses)
+            optimizer.step = step  # type: ignore[method-assign,assignment]
         return optimizer
 
     def _name(self) -> str:
         return component_name(dict(self.settings))
 
-    def _eight_bit_class(self, target: Any) -> type[Optimizer]:
-        device = self.device or next(iter(self.parameters.values())).device
-        state_dtype = self.settings.get("state_dtype")
-        if self.rehearses:
-            asked = f"{self.key}={self._name()}" if state_dtype is None else f"{self.key}.state_dtype={state_dtype}"
-            check_compiler(asked, device)
-        return eight_bit_class(self.key, target, state_dtype, None if self.rehearses else device)
-
-    def _made(self, key: str, target: Any, groups: list[Any], arguments: dict[str, Any]) -> Any:
-        if not is_torchaos(target):
-            named = {"_target_": self.settings["_target_"], "name": self._name()}
-            return build_component(key, named | arguments, groups)
-        try:
-            return target(groups, **arguments)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{key}={self._name()}: {one_line(error)}") from error
+    def _made(self, key: str, groups: list[Any], arguments: dict[str, Any]) -> Any:
+        named = {"_target_": self.settings["_target_"], "name": self._name()}
+        return build_component(key, named | arguments, groups)
 
     def _arguments(self, target: Any) -> dict[str, Any]:
         given = {key: value for key, value in self.settings.items() if key not in ("_target_", *_NOT_ARGUMENTS)}
@@ -322,10 +295,6 @@ class _OneOptimizer:
             if given.get(key, ...) is None:
                 del given[key]
         taken = parameters_of(target)
-        if is_torchaos(target):
-            given = _with_pair(given, taken["betas"].default)
-            rounds = self.precision.keeping is Keeping.STOCHASTIC
-            return eight_bit_arguments(self.key, target, given, stochastic_rounding=rounds)
         for key in _KERNELS:
             if key in given and not (key in taken or _takes_any(taken)):
                 raise UserError(f"{self.key}.{key}={str(given[key]).lower()}: {self._name()} has no such argument")
@@ -402,13 +371,39 @@ class _OneOptimizer:
             own = _with_pair({key: value for key, value in group.items() if key != "match"}, betas)
             own = {key: value for key, value in own.items() if key in taken or _takes_any(taken)}
             if mine:
-                self._made(f"{self.key}.groups[{number}]", target, mine, {**arguments, **own})
+                self._made(f"{self.key}.groups[{number}]", mine, {**arguments, **own})
 
     def _check_parameters(self, optimizer: Optimizer) -> None:
         taken = {one for group in optimizer.param_groups for one in group["params"]}
         for name, parameter in self.parameters.items():
             if parameter not in taken:
                 raise UserError(f"{self.key}={self._name()} does not train {name}, which it was given")
+
+
+def _make_tables() -> None:
+    """Let torchao make the tables of the numbers that its codes stand for, which it keeps for the whole process.
+
+    Made first in a prediction, on a device without values, they would be wrong in the training, too.
+    """
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        for name in ("subclass_4bit", "subclass_8bit"):
+            tables = import_module(f"torchao.optim.{name}")
+            tables.get_qmap_signed()
+            tables.get_qmap_unsigned()
+
+
+def _step_of_torchaos(optimizer: Optimizer, *, is_compiled: bool) -> None:
+    """Take a step of one of torchao's optimizers, which computes the same in each step of a training.
+
+    It calls `torch.compile` for each parameter. A compiled step rounds otherwise than an eager one, and within a trace
+    nothing is compiled. So on CUDA every step is compiled, outside the trace where there is one, which does not see its
+    operators; of a prediction only its sizes are computed. Elsewhere every step is eager: it needs no compiler, and
+    none of the seconds that each shape takes.
+    """
+    is_predicted = isinstance(optimizer.param_groups[0]["params"][0], FakeTensor)
+    outside = nullcontext() if not is_compiled else unseen() if is_predicted else _disable_current_modes()
+    with outside, torch.compiler.set_stance("default" if is_compiled and not is_predicted else "force_eager"):
+        type(optimizer).step(optimizer)
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:

@@ -1,8 +1,8 @@
-"""Optimizer states in 8 bits on two ranks: through a checkpoint of both, to both and to one process."""
+"""torchao's optimizers on two ranks: through a checkpoint of both, to both and to one process."""
 
 import pytest
 import torch
-from packed_trainings import facts
+from torchao_trainings import facts
 from trainings import STRATEGIES, assemble, composed
 
 from ampsweep.config.compose import compose_one
@@ -10,7 +10,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.resume import resume
 
-MLP = ("model=mlp_small", "model.hidden_size=128", "data=digits", "data.batch_size=8", "optimizer=adamw")
+MLP = ("model=mlp_small", "model.hidden_size=128", "data=digits", "data.batch_size=8")
 """Two weights of 8,192 and 16,384 numbers, whose states are in 8 bits, and four small parameters."""
 
 
@@ -24,24 +24,26 @@ def is_same(one, other):
     return one == other
 
 
-@pytest.mark.parametrize("state_dtype", ["int8", "float8"])
-def test_ddp_goes_on_to_the_last_bit(pair, state_dtype, tmp_path):
+@pytest.mark.parametrize("optimizer", ["adamw_8bit", "adamw_fp8"])
+def test_ddp_goes_on_to_the_last_bit(pair, optimizer, tmp_path):
     pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
-    config = composed(*MLP, *STRATEGIES["ddp"], f"optimizer.state_dtype={state_dtype}")
-    first, second = pair.run("packed_trainings.whole_and_in_two", config=config, place=tmp_path)
+    config = composed(*MLP, *STRATEGIES["ddp"], f"optimizer={optimizer}")
+    first, second = pair.run("torchao_trainings.whole_and_in_two", config=config, place=tmp_path)
     assert is_same(first["unbroken"], second["unbroken"]), "the ranks train one model"
     assert first["notes"] == []
     assert is_same(first["restored"], first["saved"])
     assert is_same(first["resumed"], first["unbroken"])
-    alone = assemble(composed(*MLP, "data.batch_size=16", f"optimizer.state_dtype={state_dtype}"))
+    alone = assemble(composed(*MLP, "data.batch_size=16", f"optimizer={optimizer}"))
     (note,) = resume(alone.trainer, find_checkpoint(tmp_path / "checkpoints/last"))
     assert note.startswith("the checkpoint is of 2 ranks, this run has one process")
     assert is_same(facts(alone), first["saved"])
 
 
 def test_fsdp2_is_refused():
-    sentence = r"^optimizer\.state_dtype=int8 with parallel=fsdp2: shards are no whole blocks .*; use parallel=ddp$"
+    sentence = r"^optimizer\._target_=torchao\.optim\.AdamW8bit with parallel=fsdp2: shards are .*; use parallel=ddp$"
     with pytest.raises(UserError, match=sentence):
-        compose_one([*MLP, *STRATEGIES["policy"], "optimizer.state_dtype=int8"])
-    with pytest.raises(UserError, match=r"^optimizer\.each\.critic\.state_dtype=float8 with parallel=fsdp2: "):
-        compose_one([*MLP, *STRATEGIES["policy"], "+optimizer.each.critic.state_dtype=float8"])
+        compose_one([*MLP, *STRATEGIES["policy"], "optimizer=adamw_8bit"])
+    with pytest.raises(
+        UserError, match=r"^optimizer\.each\.critic\._target_=torchao\.optim\.AdamWFp8 with parallel=fsdp2: "
+    ):
+        compose_one([*MLP, *STRATEGIES["policy"], "+optimizer.each.critic._target_=torchao.optim.AdamWFp8"])

@@ -1,17 +1,16 @@
-"""Trainings on a rank whose optimizer keeps its states in 8 bits, whole, and in two parts with a checkpoint between."""
-
-import copy
+"""Trainings on a rank with an optimizer of torchao's, whole, and in two parts with a checkpoint between."""
 
 from trainings import assemble
 
+from ampsweep.tracing.ledger import plain_tensors_in
 from ampsweep.training.found_checkpoint import find_checkpoint
-from ampsweep.training.packed_states import in_parts
 from ampsweep.training.resume import resume, take_checkpoint
 
 
 def facts(training):
     optimizer = training.built.optimizers["optimizer"]
-    return training.parameters(), copy.deepcopy(in_parts(optimizer.state_dict())["state"])
+    states = optimizer.state_dict()["state"]
+    return training.parameters(), [[one.clone() for one in plain_tensors_in(state)] for state in states.values()]
 
 
 def whole_and_in_two(rank, config, place):
