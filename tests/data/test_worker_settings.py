@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from ampsweep.data import workers
-from ampsweep.data.workers import ReadTiming
+from ampsweep.data import batch_reader
+from ampsweep.data.batch_reader import ReadTiming
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -17,8 +17,8 @@ def timed(monkeypatch):
 
     def timed(read_s, step_s, *, busy=1.0, cores=8, device=CUDA, threads=8):
         now = {"wall": 0.0, "busy": 0.0}
-        monkeypatch.setattr(workers.time, "perf_counter", lambda: now["wall"])
-        monkeypatch.setattr(workers.time, "thread_time", lambda: now["busy"])
+        monkeypatch.setattr(batch_reader.time, "perf_counter", lambda: now["wall"])
+        monkeypatch.setattr(batch_reader.time, "thread_time", lambda: now["busy"])
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         timing = ReadTiming()

@@ -70,6 +70,9 @@ WHOLE = Share()
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, both with the batch as first dimension. A user's own data may yield anything its task takes."""
 
+Collate = Callable[[list[Any]], Any]
+"""Makes a batch of a list of items, as torch's `default_collate` does."""
+
 
 @runtime_checkable
 class Data(Protocol):

@@ -1,6 +1,6 @@
 """Batches of a map-style dataset's items on the host, each a function of its index."""
 
-from collections.abc import Callable, Sized
+from collections.abc import Sized
 from functools import partial
 from typing import Any
 
@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
+from ampsweep.data.base import Collate
 from ampsweep.data.generators import ItemReading, seeded
 from ampsweep.data.seeding import Shuffle
-
-Collate = Callable[[list[Any]], Any]
-"""Makes a batch of a list of items, as `default_collate` does."""
 
 
 class ItemBatches:
@@ -51,6 +49,9 @@ class ItemBatches:
         if (batch := self._indexed(items)) is not None:
             return batch
         return self._reading(items.tolist(), self._key, first=first, index=key_of_batch)
+
+    def close(self) -> None:
+        """Nothing is open between two batches."""
 
     def sample(self, item: int) -> Any:
         """Read one item as a batch, always the same whatever the seed."""
