@@ -10,7 +10,6 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection, util
 from multiprocessing.process import BaseProcess
@@ -91,9 +90,8 @@ class Workers:
                     process.join(_DYING_S)
             self._require_alive()
             raise
-        if isinstance(batch, _Failure):
-            error = MemoryError if batch.is_memory else ValueError
-            raise error(batch.sentence) from _InWorkerError(batch.traceback)
+        if isinstance(batch, Exception):
+            raise batch
         return batch
 
     def _require_alive(self) -> None:
@@ -102,24 +100,9 @@ class Workers:
                 raise ValueError(f"a worker that reads the data (process {process.pid}) {how_ended(process.exitcode)}")
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """The error of a worker in place of a batch."""
-
-    sentence: str
-    traceback: str
-    is_memory: bool
-    """There was no memory left."""
-
-
-class _InWorkerError(Exception):
-    """The traceback of a worker, shown as the cause of an error in this process."""
-
-    def __str__(self) -> str:
-        return f"in a worker:\n{self.args[0]}"
-
-
 class _ReadInWorker(Dataset[Any]):
+    """Batches, or in place of one its error: a MemoryError, else a ValueError, with one sentence and the traceback."""
+
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
@@ -130,10 +113,11 @@ class _ReadInWorker(Dataset[Any]):
                 _require_picklable(batch)
             return batch
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
+            told = one_line(error)
             is_memory = isinstance(error, MemoryError)
-            sentence = one_line(error)
-            told = sentence.removeprefix("MemoryError: ") if is_memory else sentence
-            return _Failure(told, traceback.format_exc(), is_memory)
+            failure = MemoryError(told.removeprefix("MemoryError: ")) if is_memory else ValueError(told)
+            failure.add_note(f"in a worker:\n{traceback.format_exc()}")
+            return failure
 
 
 def _as_it_is(batch: Any) -> Any:
