@@ -115,7 +115,8 @@ def test_another_number_of_workers_is_told(make):
     data = make(num_workers=2)
     batches_of(data, range(5))
     (note,) = make(num_workers=3).load_state_dict(data.state_dict())
-    assert note.startswith("the stream was read by 2 workers and is now by 3, so that its batches are others from now")
+    how = "was read by 2 workers in batches of 4 items and is now by 3 workers in batches of 4 items"
+    assert note.startswith(f"the stream {how}, so that its batches are others from now on: its batches before batch 5")
 
 
 def test_no_worker_and_one_are_the_same_stream(make):

@@ -33,7 +33,7 @@ class WorkerSettings:
     """The settings of a data set's workers.
 
     Raises:
-        ValueError: a number is out of range, or there is no worker to prefetch.
+        ValueError: a number is not whole, or there is no worker to prefetch. The config's checks are of their size.
     """
 
     num_workers: int | None = None
@@ -45,10 +45,6 @@ class WorkerSettings:
         for name, value in vars(self).items():
             if value is not None and type(value) is not int:
                 raise ValueError(f"{name} must be a whole number, got {value}")
-        if self.num_workers is not None and self.num_workers < 0:
-            raise ValueError(f"num_workers must be at least 0, got {self.num_workers}")
-        if self.prefetch_factor is not None and self.prefetch_factor < 1:
-            raise ValueError(f"prefetch_factor must be at least 1, got {self.prefetch_factor}")
         if self.prefetch_factor is not None and self.num_workers == 0:
             raise ValueError(f"prefetch_factor={self.prefetch_factor} needs workers, but num_workers is 0")
 

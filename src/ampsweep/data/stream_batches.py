@@ -46,7 +46,7 @@ class StreamPlace:
     state: dict[str, Any]
     """The state there, as `StreamItems` tells it."""
     probe: str
-    """What tells the batch apart."""
+    """A digest that tells the batch apart."""
 
 
 class StreamBatches:
@@ -86,7 +86,7 @@ class StreamBatches:
         self._open.clear()
 
     def leads_on(self, stream: int, place: StreamPlace, batch_size: int) -> bool:
-        """Whether the batch that was read at a place comes again; if so, the stream is there afterwards."""
+        """Tell whether the batch that was read at a place comes again; if so, the stream goes on after it."""
         items = self._opened(stream, place)
         try:
             batch, _ = self._read(items, stream, place.num_before, batch_size)

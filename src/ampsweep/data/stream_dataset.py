@@ -19,6 +19,7 @@ from ampsweep.data.generators import OwnGenerators, seeded
 from ampsweep.data.seeding import seed_of
 from ampsweep.data.stream_batches import StreamBatches, StreamPlace, Turns
 from ampsweep.data.workers import is_plain
+from ampsweep.text import plural
 
 _NUM_SAMPLES: Final = 8
 _END: Final = object()
@@ -117,14 +118,12 @@ class StreamDataset(ReadDataset):
         return [f"the stream {why}: its batches before batch {self._next} are read again and dropped"]
 
     def _why_read_again(self, state: dict[str, Any], places: dict[int, StreamPlace]) -> str | None:
-        """What keeps the stream from going on from the places of a state; None: nothing."""
-        before, turns = state["num_streams"], self._source.turns
-        differs = "so that its batches are others from now on"
-        if before != turns.num_streams:
-            return f"was read by {before} workers and is now by {turns.num_streams}, {differs}"
-        if before > 1 and state["batch_size"] != self.batch_size:
-            sizes = f"{state['batch_size']} items and now in such of {self.batch_size}"
-            return f"was read by {before} workers in batches of {sizes}, {differs}"
+        """Name what keeps the stream from going on from the places of a state; None: nothing."""
+        turns = self._source.turns
+        before, now = (state["num_streams"], state["batch_size"]), (turns.num_streams, self.batch_size)
+        if before != now and max(before[0], now[0]) > 1:
+            how = [f"{plural(workers, 'worker')} in batches of {size} items" for workers, size in (before, now)]
+            return f"was read by {how[0]} and is now by {how[1]}, so that its batches are others from now on"
         if state["position"] % self._position(1):
             return "was left within a batch of this run"
         if not places:

@@ -168,7 +168,7 @@ def _same_child_handler() -> Iterator[None]:
 
 
 def how_ended(exitcode: int) -> str:
-    """How a worker has ended: the predicate of a sentence."""
+    """The predicate of a sentence on how a worker has ended."""
     if exitcode >= 0:
         return f"ended with exit code {exitcode}"
     name = signal.Signals(-exitcode).name
@@ -188,7 +188,7 @@ def why_not_sent(*parts: Any) -> str | None:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is made of tensors and of Python's own types: a checkpoint holds it without running any code."""
+    """Tell whether a value is made of tensors and of Python's own types, which a checkpoint can hold."""
     if type(value) is dict:
         return all(is_plain(part) for pair in value.items() for part in pair)
     if type(value) in (list, tuple):
