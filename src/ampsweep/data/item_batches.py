@@ -55,8 +55,6 @@ class ItemBatches:
 
     def sample(self, item: int) -> Any:
         """Read one item as a batch, always the same whatever the seed."""
-        if (batch := self._indexed(torch.tensor([item]))) is not None:
-            return batch
         return seeded(lambda: self._collate(_fetched(self._dataset, [item])), "fingerprint", item)
 
     def _indexed(self, items: Tensor) -> list[Tensor] | None:

@@ -94,7 +94,7 @@ class StreamDataset(ReadDataset):
         """
         latest: dict[int, StreamPlace | None] = {**self._source.places}
         latest |= {stream: place for index, stream, place in self._passed if index < self._next}
-        places = {stream: place for stream, place in latest.items() if place is not None}
+        places = {stream: place for stream, place in latest.items() if place is not None and is_plain(place.state)}
         return {
             "position": self._position(self._next),
             "batch_size": self.batch_size,
@@ -144,9 +144,7 @@ class StreamDataset(ReadDataset):
         if self._passed and self._passed[-1][0] >= index:
             self._passed.clear()
         stream, number = self._source.turns.of(index)
-        place = None
-        if state is not None and is_plain(state):
-            place = StreamPlace(number * self.batch_size, state, batch_probe(batch))
+        place = None if state is None else StreamPlace(number * self.batch_size, state, batch_probe(batch))
         self._passed.append((index, stream, place))
         return batch
 

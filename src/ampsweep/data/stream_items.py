@@ -109,7 +109,7 @@ class StreamItems:
         self._items, self._epoch = None, self._epoch + 1
 
     def _told_state(self) -> dict[str, Any] | None:
-        """Where the stream is, as the dataset tells it, if it does as torchdata's and Hugging Face's do."""
+        """The place in the stream as the dataset tells it, if it does, as torchdata's and Hugging Face's do."""
         if not (hasattr(self._dataset, "state_dict") and hasattr(self._dataset, "load_state_dict")):
             return None
         self._pass()

@@ -27,6 +27,7 @@ from ampsweep.text import one_line
 _DYING_S: Final = 1.0
 """Time between the end of a worker's connections and its own."""
 _HINTS: Final = {"SIGBUS": ", as where /dev/shm has no room", "SIGKILL": ", as the system does where memory runs out"}
+_PLAIN: Final = {Tensor, bool, int, float, str, type(None)}
 
 
 class Batches(Protocol):
@@ -190,10 +191,10 @@ def why_not_sent(*parts: Any) -> str | None:
 def is_plain(value: Any) -> bool:
     """Tell whether a value is made of tensors and of Python's own types, which a checkpoint can hold."""
     if type(value) is dict:
-        return all(is_plain(part) for pair in value.items() for part in pair)
-    if type(value) in (list, tuple):
-        return all(map(is_plain, value))
-    return value is None or type(value) in (bool, int, float, str, Tensor)
+        return is_plain([*value.keys(), *value.values()])
+    if type(value) in (list, tuple):  # a generator's state has hundreds of numbers
+        return set(map(type, value)) <= _PLAIN or all(map(is_plain, value))
+    return type(value) in _PLAIN
 
 
 def _require_picklable(value: Any) -> None:
