@@ -134,23 +134,17 @@ class ReadTiming:
     """The times of reads that follow each other, and of the training between two."""
 
     def __init__(self) -> None:
-        self._reads_s: list[float] = []
-        self._busy_s: list[float] = []
-        self._between_s: list[float] = []
-        self._ended_s = 0.0
+        self._reads: list[tuple[float, float, float]] = []
+        """Begin and end of each, and the time in which a processor worked, in seconds."""
 
     def __len__(self) -> int:
-        return len(self._reads_s)
+        return len(self._reads)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         began_s, began_busy_s = time.perf_counter(), time.thread_time()
-        if self._reads_s:
-            self._between_s.append(began_s - self._ended_s)
         yield
-        self._ended_s = time.perf_counter()
-        self._reads_s.append(self._ended_s - began_s)
-        self._busy_s.append(time.thread_time() - began_busy_s)
+        self._reads.append((began_s, time.perf_counter(), time.thread_time() - began_busy_s))
 
     def num_workers(self, device: torch.device) -> int:
         """The number of workers with which reading keeps up with a training on `device`, with a core for each.
@@ -159,14 +153,17 @@ class ReadTiming:
         process reads, all but one of its cores are idle. The ranks of a training on this machine share its cores.
         """
         cores = max(1, _num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # which torch's launcher tells ranks
-        batch_s = statistics.median_low(self._reads_s)
+        reads_s = [ended_s - began_s for began_s, ended_s, _ in self._reads]
+        between_s = [later[0] - earlier[1] for earlier, later in itertools.pairwise(self._reads)]
+        batch_s = statistics.median_low(reads_s)
         if batch_s < _HANDING_OVER_S:
             return 0
-        waits = sum(self._busy_s[1:]) < _COMPUTES * sum(self._reads_s[1:])  # the first read opens files
+        busy_s = sum(busy_s for _, _, busy_s in self._reads[1:])  # the first read opens files
+        waits = busy_s < _COMPUTES * sum(reads_s[1:])
         if not waits and cores == 1:
             return 0
         most = cores if waits else max(1, cores - (torch.get_num_threads() if device.type == "cpu" else 1))
-        return max(1, min(math.ceil(batch_s / max(min(self._between_s, default=0.0), 1e-9)), most, _MOST))
+        return max(1, min(math.ceil(batch_s / max(min(between_s, default=0.0), 1e-9)), most, _MOST))
 
 
 def _num_cores() -> int:

@@ -17,27 +17,6 @@ from ampsweep.data.stream_items import StreamItems
 
 
 @dataclass(frozen=True)
-class Turns:
-    """The turns in which the batches of several streams come: one of each, and again.
-
-    A share of them has batches of some of the streams, which come in turns, too.
-    """
-
-    num_streams: int
-    share: Share
-
-    @property
-    def num_own(self) -> int:
-        """Number of streams of which the share has batches."""
-        return self.num_streams // math.gcd(self.num_streams, self.share.world_size)
-
-    def of(self, index: int) -> tuple[int, int]:
-        """The stream of the share's micro-batch `index`, and its number among the batches of that stream."""
-        number, stream = divmod(self.share.index(index), self.num_streams)
-        return stream, number
-
-
-@dataclass(frozen=True)
 class StreamPlace:
     """A place in a stream, before a batch that was read from there."""
 
@@ -52,20 +31,34 @@ class StreamPlace:
 class StreamBatches:
     """The micro-batches of a share, by index, in this process or in a worker.
 
-    Several workers have streams of their own, of which batches are taken in turn: a dataset finds out by
-    `get_worker_info` which part of the items a stream has. What is not the share's is read, too, but no batch is made
-    of it. What items draw depends on (seed, stream, items before), what `collate` draws on (seed, stream, batches
-    before).
+    Several workers have streams of their own, of which batches are taken in turn, one of each and again: a dataset
+    finds out by `get_worker_info` which part of the items a stream has. A share of the batches has those of some of the
+    streams. Other items of these are read, too, but no batch is made of them. What items draw depends on (seed, stream,
+    items before), what `collate` draws on (seed, stream, batches before).
     """
 
     def __init__(
-        self, dataset: IterableDataset[Any], *, batch_size: int, collate: Collate, seed: int, turns: Turns
+        self,
+        dataset: IterableDataset[Any],
+        *,
+        batch_size: int,
+        collate: Collate,
+        seed: int,
+        num_streams: int,
+        share: Share,
     ) -> None:
         self._dataset, self._batch_size, self._collate, self._seed = dataset, batch_size, collate, seed
-        self.turns = turns
+        self.num_streams, self._share = num_streams, share
+        self.num_own = num_streams // math.gcd(num_streams, share.world_size)
+        """Number of streams of which the share has batches, which come in turns, too."""
         self.places: dict[int, StreamPlace] = {}
         """Places from which streams are known to go on as they did."""
         self._open: dict[int, StreamItems] = {}
+
+    def turn(self, index: int) -> tuple[int, int]:
+        """The stream of the share's micro-batch `index`, and its number among the batches of that stream."""
+        number, stream = divmod(self._share.index(index), self.num_streams)
+        return stream, number
 
     def __getitem__(self, index: int) -> tuple[Any, dict[str, Any] | None]:
         """Read a batch; beside it is the state of its stream as it was before, None if the dataset tells none.
@@ -73,7 +66,7 @@ class StreamBatches:
         Raises:
             ValueError: a pass is shorter than a batch.
         """
-        stream, number = self.turns.of(index)
+        stream, number = self.turn(index)
         num_before, items = number * self._batch_size, self._open.pop(stream, None)
         if items is None or items.num_before > num_before:
             place = self.places.get(stream)
@@ -104,7 +97,7 @@ class StreamBatches:
             self._dataset if is_alone else copy.deepcopy(self._dataset),
             key=("stream", self._seed, stream),
             least=self._batch_size,
-            who="" if self.turns.num_streams == 1 else f" for worker {stream + 1} of {self.turns.num_streams}",
+            who="" if self.num_streams == 1 else f" for worker {stream + 1} of {self.num_streams}",
             num_before=0 if place is None else place.num_before,
             state=None if place is None else place.state,
         )
@@ -124,10 +117,10 @@ class StreamBatches:
         dataclass only since torch 2.12.
         """
         before = torch_worker._worker_info
-        if self.turns.num_streams > 1:
+        if self.num_streams > 1:
             torch_worker._worker_info = torch_worker.WorkerInfo(
                 id=stream,
-                num_workers=self.turns.num_streams,
+                num_workers=self.num_streams,
                 seed=seed_of("stream", self._seed, stream),
                 dataset=self._dataset,
             )

@@ -17,7 +17,7 @@ from ampsweep.data.copied_ahead import CopiedAhead
 from ampsweep.data.fingerprint import batch_digest, batch_probe, digest
 from ampsweep.data.generators import OwnGenerators, seeded
 from ampsweep.data.seeding import seed_of
-from ampsweep.data.stream_batches import StreamBatches, StreamPlace, Turns
+from ampsweep.data.stream_batches import StreamBatches, StreamPlace
 from ampsweep.data.workers import is_plain
 from ampsweep.text import plural
 
@@ -75,7 +75,7 @@ class StreamDataset(ReadDataset):
     @property
     def num_workers(self) -> int | None:
         """Number of workers of all ranks; None until it is chosen."""
-        return super().num_workers if not self._settings.num_workers else self._settings.num_workers
+        return self._settings.num_workers or super().num_workers
 
     def train_batch(self, index: int) -> Any:
         batch = self._batches(index)
@@ -98,7 +98,7 @@ class StreamDataset(ReadDataset):
         return {
             "position": self._position(self._next),
             "batch_size": self.batch_size,
-            "num_streams": self._source.turns.num_streams,
+            "num_streams": self._source.num_streams,
             "places": [[stream, place.num_before, place.state, place.probe] for stream, place in places.items()],
         }
 
@@ -119,8 +119,8 @@ class StreamDataset(ReadDataset):
 
     def _why_read_again(self, state: dict[str, Any], places: dict[int, StreamPlace]) -> str | None:
         """Name what keeps the stream from going on from the places of a state; None: nothing."""
-        turns = self._source.turns
-        before, now = (state["num_streams"], state["batch_size"]), (turns.num_streams, self.batch_size)
+        source = self._source
+        before, now = (state["num_streams"], state["batch_size"]), (source.num_streams, self.batch_size)
         if before != now and max(before[0], now[0]) > 1:
             how = [f"{plural(workers, 'worker')} in batches of {size} items" for workers, size in (before, now)]
             return f"was read by {how[0]} and is now by {how[1]}, so that its batches are others from now on"
@@ -128,10 +128,10 @@ class StreamDataset(ReadDataset):
             return "was left within a batch of this run"
         if not places:
             return "tells no state to go on from"
-        own = {turns.of(index)[0] for index in range(self._next, self._next + turns.num_own)}
+        own = {source.turn(index)[0] for index in range(self._next, self._next + source.num_own)}
         if not own <= places.keys():
             return "has workers of which the checkpoint has no state"
-        if not all(self._source.leads_on(stream, places[stream], state["batch_size"]) for stream in sorted(own)):
+        if not all(source.leads_on(stream, places[stream], state["batch_size"]) for stream in sorted(own)):
             return "goes on with other batches from the state that it told"
         return None
 
@@ -143,7 +143,7 @@ class StreamDataset(ReadDataset):
         batch, state = self._reader(index)
         if self._passed and self._passed[-1][0] >= index:
             self._passed.clear()
-        stream, number = self._source.turns.of(index)
+        stream, number = self._source.turn(index)
         place = None if state is None else StreamPlace(number * self.batch_size, state, batch_probe(batch))
         self._passed.append((index, stream, place))
         return batch
@@ -161,15 +161,21 @@ class StreamDataset(ReadDataset):
             yield items
 
     def _begin(self, share: Share) -> None:
-        turns = Turns(max(1, self._settings.num_workers or 0), share)
+        settings = self._settings
         self._share, self._next = share, 0
         self._source = StreamBatches(
-            self._train, batch_size=self.batch_size, collate=self._collate, seed=self._seed, turns=turns
+            self._train,
+            batch_size=self.batch_size,
+            collate=self._collate,
+            seed=self._seed,
+            num_streams=max(1, settings.num_workers or 0),
+            share=share,
         )
-        self._passed: deque[tuple[int, int, StreamPlace | None]] = deque(maxlen=turns.num_own + 1)
+        num_own = self._source.num_own
+        self._passed: deque[tuple[int, int, StreamPlace | None]] = deque(maxlen=num_own + 1)
         """Index, stream and place of the last batches, one of which may be ahead of what was delivered."""
-        settings = replace(self._settings, num_workers=turns.num_own) if self._settings.num_workers else self._settings
-        self._reader = BatchReader(self._source, settings, self._device, most=1)
+        own = replace(settings, num_workers=num_own) if settings.num_workers else settings
+        self._reader = BatchReader(self._source, own, self._device, most=1)
         self._batches = CopiedAhead(self._read, self.batch_size, self._device)
 
 
