@@ -1,17 +1,19 @@
 """Any of torch's map-style datasets as data of the suite."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
+from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
 from ampsweep.data.batch_reader import BatchReader, ReadDataset, WorkerSettings
 from ampsweep.data.copied_ahead import CopiedAhead
 from ampsweep.data.fingerprint import batch_digest, digest
-from ampsweep.data.item_batches import ItemBatches, checked_length
+from ampsweep.data.generators import ItemReading, seeded
 from ampsweep.data.seeding import Shuffle, require_batch
 
 _NUM_SAMPLES = 8
@@ -47,15 +49,15 @@ class MapDataset(ReadDataset):
         """
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)
-        num_train, num_val = checked_length("train", train), checked_length("val", val)
-        require_batch(batch_size, num_train)
+        for name, dataset in (("train", train), ("val", val)):
+            _require_items(name, dataset)
+        require_batch(batch_size, length_of(train))
         self._settings.require_sendable(train, val, collate)
         self.batch_size = batch_size
-        self._train, self._collate, self._num_train, self._seed = train, collate, num_train, seed
-        self._device = device
+        self._train, self._collate, self._seed, self._device = train, collate, seed, device
         self._val = ItemBatches(val, batch_size=batch_size, collate=collate, shuffle=None, key=("val",))
         self._begin(WHOLE)
-        self.fingerprint = digest(_fingerprint(train, num_train, self._source), _fingerprint(val, num_val, self._val))
+        self.fingerprint = digest(self._source.fingerprint(), self._val.fingerprint())
 
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
         rounds = [*self._share.rounds(len(self._val))]
@@ -64,7 +66,7 @@ class MapDataset(ReadDataset):
             yield batch_to_device(batch, self._device), counts
 
     def _begin(self, share: Share) -> None:
-        shuffle = Shuffle(self._num_train, self.batch_size, self._seed, share)
+        shuffle = Shuffle(length_of(self._train), self.batch_size, self._seed, share)
         self._share, self.num_train_batches = share, shuffle.num_batches
         self._source = ItemBatches(
             self._train,
@@ -77,7 +79,80 @@ class MapDataset(ReadDataset):
         self._batches = CopiedAhead(self._reader, self.batch_size, self._device)
 
 
-def _fingerprint(dataset: Dataset[Any], length: int, batches: ItemBatches) -> str:
-    items = sorted({step * (length - 1) // (_NUM_SAMPLES - 1) for step in range(_NUM_SAMPLES)})
-    samples = [batches.sample(item) for item in items]
-    return digest(type(dataset).__qualname__, str(length), *(batch_digest(sample) for sample in samples))
+class ItemBatches:
+    """Micro-batches of the items of a dataset, by index: the same in this process and in any worker.
+
+    Args:
+        shuffle: the order of the items; None: their own, in which the last batch may be smaller.
+        key: seeds the random numbers that are drawn while an item is read, together with its position in the order.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        batch_size: int,
+        collate: Collate,
+        shuffle: Shuffle | None,
+        key: tuple[str | int, ...],
+    ) -> None:
+        self._dataset, self._batch_size, self._collate = dataset, batch_size, collate
+        self._shuffle, self._key = shuffle, key
+        self._reading = ItemReading(partial(_fetched, dataset), collate)
+
+    def __len__(self) -> int:
+        """The number of batches in one pass in the items' own order."""
+        return -(-length_of(self._dataset) // self._batch_size)
+
+    def __getitem__(self, index: int) -> Any:
+        """Read micro-batch `index`; any index, if the order is a shuffle, else one below the length."""
+        if self._shuffle is not None:
+            first, items = self._shuffle.first(index), self._shuffle.items(index)
+            key_of_batch = first // self._batch_size
+        else:
+            first = key_of_batch = index * self._batch_size
+            items = torch.arange(first, min(first + self._batch_size, length_of(self._dataset)))
+        if (batch := self._indexed(items)) is not None:
+            return batch
+        return self._reading(items.tolist(), self._key, first=first, index=key_of_batch)
+
+    def close(self) -> None:
+        """Nothing is open between two batches."""
+
+    def fingerprint(self) -> str:
+        """The digest of the dataset's class, its length and eight evenly spaced items, whatever the seed."""
+        length = length_of(self._dataset)
+        items = sorted({step * (length - 1) // (_NUM_SAMPLES - 1) for step in range(_NUM_SAMPLES)})
+        samples = [seeded(partial(self._read, [item]), "fingerprint", item) for item in items]
+        return digest(type(self._dataset).__qualname__, str(length), *map(batch_digest, samples))
+
+    def _read(self, items: list[int]) -> Any:
+        return self._collate(_fetched(self._dataset, items))
+
+    def _indexed(self, items: Tensor) -> list[Tensor] | None:
+        """Index the dataset's tensors; None where that is not what reading it and `default_collate` do."""
+        dataset = self._dataset
+        if type(dataset) is not TensorDataset or self._collate is not default_collate:  # a subclass may do anything
+            return None
+        if any(type(tensor) is not Tensor for tensor in dataset.tensors):
+            return None
+        return [tensor[items] for tensor in dataset.tensors]
+
+
+def length_of(dataset: Dataset[Any]) -> int:
+    assert isinstance(dataset, Sized)
+    return len(dataset)
+
+
+def _require_items(name: str, dataset: Dataset[Any]) -> None:
+    """Raise a ``ValueError`` for a dataset that has no length or no items, or is empty."""
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+        raise ValueError(f"{name} must be a map-style dataset with a length and items, got {type(dataset).__name__}")
+    if len(dataset) == 0:
+        raise ValueError(f"{name} is an empty dataset ({type(dataset).__name__})")
+
+
+def _fetched(dataset: Any, items: list[int]) -> list[Any]:
+    """Read items, all at once where the dataset can, as torch's own loader does."""
+    at_once = getattr(dataset, "__getitems__", None)
+    return at_once(items) if at_once else [dataset[item] for item in items]
