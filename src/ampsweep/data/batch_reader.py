@@ -7,9 +7,8 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 
@@ -71,7 +70,7 @@ class BatchReader:
         """Number of workers; None until it is chosen."""
         self._workers: Workers | None = None
         self._next = -1
-        self._timing = ReadTiming()
+        self._reads: list[TimedRead] = []
 
     def __call__(self, index: int) -> Any:
         follows = index == self._next
@@ -118,11 +117,12 @@ class BatchReader:
 
     def _timed(self, index: int, follows: bool) -> Any:
         if not follows:
-            self._timing = ReadTiming()
-        with self._timing.reading():
-            batch = self._source[index]
-        if len(self._timing) == _NUM_TIMED:
-            self.num_workers = min(self._timing.num_workers(self._device), self._most)
+            self._reads = []
+        began_s, began_busy_s = time.perf_counter(), time.thread_time()
+        batch = self._source[index]
+        self._reads.append(TimedRead(began_s, time.perf_counter(), time.thread_time() - began_busy_s))
+        if len(self._reads) == _NUM_TIMED:
+            self.num_workers = min(num_workers_for(self._reads, self._device), self._most)
             if self.num_workers > 0:
                 self._source.close()
                 if why_not_sent(self._source) is not None:
@@ -130,40 +130,34 @@ class BatchReader:
         return batch
 
 
-class ReadTiming:
-    """The times of reads that follow each other, and of the training between two."""
+class TimedRead(NamedTuple):
+    """The time of a read, and that in which a processor worked for it, in seconds."""
 
-    def __init__(self) -> None:
-        self._reads: list[tuple[float, float, float]] = []
-        """Begin and end of each, and the time in which a processor worked, in seconds."""
+    began_s: float
+    ended_s: float
+    busy_s: float
 
-    def __len__(self) -> int:
-        return len(self._reads)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        began_s, began_busy_s = time.perf_counter(), time.thread_time()
-        yield
-        self._reads.append((began_s, time.perf_counter(), time.thread_time() - began_busy_s))
+def num_workers_for(reads: Sequence[TimedRead], device: torch.device) -> int:
+    """The number of workers with which reading keeps up with a training on `device`, with a core for each.
 
-    def num_workers(self, device: torch.device) -> int:
-        """The number of workers with which reading keeps up with a training on `device`, with a core for each.
+    Those that compute themselves get the cores that a training on the CPU leaves, but one at least: while this process
+    reads, all but one of its cores are idle. The ranks of a training on this machine share its cores.
 
-        Those that compute themselves get the cores that a training on the CPU leaves, but one at least: while this
-        process reads, all but one of its cores are idle. The ranks of a training on this machine share its cores.
-        """
-        cores = max(1, _num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # which torch's launcher tells ranks
-        reads_s = [ended_s - began_s for began_s, ended_s, _ in self._reads]
-        between_s = [later[0] - earlier[1] for earlier, later in itertools.pairwise(self._reads)]
-        batch_s = statistics.median_low(reads_s)
-        if batch_s < _HANDING_OVER_S:
-            return 0
-        busy_s = sum(busy_s for _, _, busy_s in self._reads[1:])  # the first read opens files
-        waits = busy_s < _COMPUTES * sum(reads_s[1:])
-        if not waits and cores == 1:
-            return 0
-        most = cores if waits else max(1, cores - (torch.get_num_threads() if device.type == "cpu" else 1))
-        return max(1, min(math.ceil(batch_s / max(min(between_s, default=0.0), 1e-9)), most, _MOST))
+    Args:
+        reads: of batches that follow each other; between two of them the training takes a step.
+    """
+    cores = max(1, _num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # which torch's launcher tells ranks
+    lengths_s = [read.ended_s - read.began_s for read in reads]
+    steps_s = [later.began_s - earlier.ended_s for earlier, later in itertools.pairwise(reads)]
+    batch_s = statistics.median_low(lengths_s)
+    if batch_s < _HANDING_OVER_S:
+        return 0
+    waits = sum(read.busy_s for read in reads[1:]) < _COMPUTES * sum(lengths_s[1:])  # the first read opens files
+    if not waits and cores == 1:
+        return 0
+    most = cores if waits else max(1, cores - (torch.get_num_threads() if device.type == "cpu" else 1))
+    return max(1, min(math.ceil(batch_s / max(min(steps_s), 1e-9)), most, _MOST))
 
 
 def _num_cores() -> int:
