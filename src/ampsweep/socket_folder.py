@@ -2,6 +2,9 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import util
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +31,17 @@ def socket_folder() -> str:
         if _fits(folder) and Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK):
             return folder
     raise OSError(f"the path of TMPDIR is too long for sockets ({usual}), and nothing can be written to /tmp")
+
+
+@contextmanager
+def short_socket_paths() -> Iterator[None]:
+    """Have multiprocessing choose the folder of its sockets, which it does once, where their paths are not too long."""
+    before, tempfile.tempdir = tempfile.tempdir, socket_folder()
+    try:
+        util.get_temp_dir()
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def _fits(folder: str) -> bool:

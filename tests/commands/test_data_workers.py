@@ -37,9 +37,21 @@ class Points(Dataset):
         os.kill(os.getpid(), signal.SIGKILL)
 
 class Stream(IterableDataset):
+    begin_at = num_read = 0
+
     def __iter__(self):
-        for item in range(100):
-            yield torch.full((4,), item + torch.rand(()).item()), torch.full((1,), float(item))
+        self.num_read, self.begin_at = self.begin_at, 0
+        for item in range(self.num_read, 100):
+            self.num_read += 1
+            noise = random.random() + np.random.rand() + torch.rand(()).item()
+            yield torch.full((4,), item + noise), torch.full((1,), float(item))
+
+class StatefulStream(Stream):
+    def state_dict(self):
+        return {"num_read": self.num_read}
+
+    def load_state_dict(self, state):
+        self.begin_at = state["num_read"]
 '''
 MAP = """
 _target_: ampsweep.data.map_dataset.MapDataset
@@ -73,6 +85,9 @@ OWN = ("--config-dir", "conf", "model=net", "task=regression", "tracking=disable
 @pytest.fixture(autouse=True)
 def own_data(tmp_path, monkeypatch):
     files = {"own_data.py": DATA, "conf/data/points.yaml": MAP, "conf/data/stream.yaml": STREAM}
+    files["conf/data/stateful.yaml"] = STREAM.replace(
+        "train: {_target_: own_data.", "train: {_target_: own_data.Stateful"
+    )
     for name, text in {**files, "conf/model/net.yaml": NET}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -103,7 +118,7 @@ def test_workers_change_neither_losses_nor_memory(train):
     assert [run.record.prediction.error_pct for run in runs] == [0.0] * 3
 
 
-@pytest.mark.parametrize("data", ["points", "stream"])
+@pytest.mark.parametrize("data", ["points", "stream", "stateful"])
 def test_a_resumed_run_reads_the_batches_that_are_left(train, data):
     settings = (f"data={data}", "data.num_workers=1", "predict.with_runs=false")
     _, whole = trained(train, *settings, "trainer.steps=12")

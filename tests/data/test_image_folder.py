@@ -109,7 +109,7 @@ def test_a_damaged_image_is_named(folder, num_workers, content, told):
         ({"num_classes": 3}, "num_classes is 3, but data folder .* has 2 folders"),
         ({"image_size": 0}, "image_size must be at least 1, got 0"),
         ({"val_fraction": 1.5}, "val_fraction"),
-        ({"num_workers": -1}, "num_workers must be at least 0, got -1"),
+        ({"num_workers": 1.5}, "num_workers must be a whole number, got 1.5"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(folder, changes, told):

@@ -211,7 +211,7 @@ def test_several_workers_and_other_batches_are_told(ranks_of):
     samples([data], range(8))
     (note,) = ranks_of(StatefulStream, 1, num_workers=2, batch_size=4)[0].load_state_dict(data.state_dict())
     assert note.startswith(
-        "the stream was read by 2 workers in batches of 2 items and now in such of 4, so that its ba"
+        "the stream was read by 2 workers in batches of 2 items and is now by 2 workers in batches of 4 items, so that"
     )
 
 

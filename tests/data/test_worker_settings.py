@@ -5,8 +5,7 @@ import os
 import pytest
 import torch
 
-from ampsweep.data import workers
-from ampsweep.data.workers import ReadTiming
+from ampsweep.data.batch_reader import TimedRead, num_workers_for
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -16,19 +15,14 @@ def timed(monkeypatch):
     """Tells the number of workers for reads of so many seconds, on a machine with so many cores."""
 
     def timed(read_s, step_s, *, busy=1.0, cores=8, device=CUDA, threads=8):
-        now = {"wall": 0.0, "busy": 0.0}
-        monkeypatch.setattr(workers.time, "perf_counter", lambda: now["wall"])
-        monkeypatch.setattr(workers.time, "thread_time", lambda: now["busy"])
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-        timing = ReadTiming()
+        reads, now_s = [], 0.0
         for number in range(4):
-            with timing.reading():
-                now["wall"] += read_s * (10 if number == 0 else 1)
-                now["busy"] += read_s * busy
-            now["wall"] += step_s
-        assert len(timing) == 4
-        return timing.num_workers(device)
+            length_s = read_s * (10 if number == 0 else 1)
+            reads.append(TimedRead(now_s, now_s + length_s, read_s * busy))
+            now_s += length_s + step_s
+        return num_workers_for(reads, device)
 
     return timed
 

@@ -38,13 +38,9 @@ class Share:
         found = number / Fraction(self.world_size)
         return found.numerator if found.denominator == 1 else found
 
-    def num_rounds(self, number: int) -> int:
-        """Number of rounds in which the ranks take so many batches, one each, but some none in the last."""
-        return -(-number // self.world_size)
-
     def rounds(self, number: int) -> Iterator[tuple[int, bool]]:
         """Yield the rank's batch of each round, and that it counts; batch 0, which does not, where none is left."""
-        for own in range(self.num_rounds(number)):
+        for own in range(-(-number // self.world_size)):
             index = self.index(own)
             yield (index, True) if index < number else (0, False)
 
@@ -69,6 +65,9 @@ WHOLE = Share()
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, both with the batch as first dimension. A user's own data may yield anything its task takes."""
+
+Collate = Callable[[list[Any]], Any]
+"""Makes a batch of a list of items, as torch's `default_collate` does."""
 
 
 @runtime_checkable

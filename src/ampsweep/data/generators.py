@@ -5,7 +5,6 @@ The generators are torch's on the CPU, that of `random`, and NumPy's global one.
 
 import _random
 import random
-import sys
 from collections.abc import Callable, Sequence
 from ctypes import memmove, string_at
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -20,11 +19,10 @@ Read = TypeVar("Read")
 _HIDDEN: Final[Any] = random.random.__self__  # type: ignore[attr-defined]
 """The generator behind the functions of `random`."""
 _ADDRESS: Final = id(_HIDDEN) + object.__basicsize__
+"""Address of its own fields, behind an object's head, in CPython, the only Python that runs torch."""
 _SIZE: Final = _random.Random.__basicsize__ - object.__basicsize__
 _NUMPY_SIZE: Final = 4 * 625
 """A Mersenne Twister is 624 words and the position in them."""
-_IS_READABLE: Final = sys.implementation.name == "cpython"
-"""An object's `id` is its address, and behind its head lie its own fields."""
 
 
 class Marked(Protocol):
@@ -62,25 +60,21 @@ class OfTorch:
 class OfRandom:
     """The generator of `random`.
 
-    Its bytes are compared where they lie: `random.getstate` takes 10 microseconds. Where they cannot be, it counts as
-    moved.
+    Its bytes are compared where they lie: `random.getstate` takes 10 microseconds.
     """
 
     __slots__ = ("_normal", "_state")
 
     def __init__(self) -> None:
-        self._state: Any = string_at(_ADDRESS, _SIZE) if _IS_READABLE else random.getstate()
+        self._state = string_at(_ADDRESS, _SIZE)
         self._normal = _HIDDEN.gauss_next
 
     def has_moved(self) -> bool:
-        return not _IS_READABLE or string_at(_ADDRESS, _SIZE) != self._state or _HIDDEN.gauss_next != self._normal
+        return string_at(_ADDRESS, _SIZE) != self._state or _HIDDEN.gauss_next != self._normal
 
     def restore(self) -> None:
-        if _IS_READABLE:
-            memmove(_ADDRESS, self._state, _SIZE)
-            _HIDDEN.gauss_next = self._normal
-        else:
-            random.setstate(self._state)
+        memmove(_ADDRESS, self._state, _SIZE)
+        _HIDDEN.gauss_next = self._normal
 
     def seed(self, seed: int) -> None:
         random.seed(seed)
@@ -89,8 +83,8 @@ class OfRandom:
 class OfNumPy:
     """NumPy's global generator.
 
-    Its bytes are compared where they lie, too: `np.random.get_state` takes 40 microseconds. Where they cannot be, and
-    where it is of another kind than usual, it counts as moved.
+    Its bytes are compared where they lie, too: `np.random.get_state` takes 40 microseconds. One of another kind than
+    usual counts as moved.
 
     Args:
         whole: keep also a normal number that is left over for the next call; else that is gone where `restore` is
@@ -101,7 +95,7 @@ class OfNumPy:
 
     def __init__(self, *, whole: bool) -> None:
         self._generator = get_bit_generator()
-        is_usual = _IS_READABLE and type(self._generator) is np.random.MT19937
+        is_usual = type(self._generator) is np.random.MT19937
         self._address = self._generator.ctypes.state_address if is_usual and not whole else 0
         """Address of the state; 0 where all is kept."""
         self._state: Any = string_at(self._address, _NUMPY_SIZE) if self._address else np.random.get_state(legacy=False)
@@ -133,19 +127,9 @@ def marked() -> tuple[Marked, ...]:
     return OfTorch(), OfRandom(), OfNumPy(whole=True)
 
 
-_KINDS = frozenset(range(3))
+_KINDS: Final = frozenset(range(3))
 """Numbers of the generators, in the order of `marked`."""
-
-
-def seeded(read: Callable[[], Read], *key: str | int) -> Read:
-    """Call `read` with all generators seeded by `key`, and return its result; afterwards they are as they were."""
-    before, seed = marked(), seed_of(*key)
-    try:
-        for generator in before:
-            generator.seed(seed)
-        return read()
-    finally:
-        _restore(before)
+_NUMPY: Final = 2
 
 
 class ItemReading:
@@ -178,53 +162,39 @@ class ItemReading:
             key, first: seed items, the first of which is at position `first`.
             index: seeds `collate` together with the key.
         """
-        before = self._marks()
+        known = self._by_items | self._by_collate
+        before = OfTorch(), OfRandom(), OfNumPy(whole=_NUMPY in known)
         try:
-            if not (self._by_items or self._by_collate):
-                fetched = self._fetch(items)
-                self._has_items = isinstance(fetched, list)
-                batch = self._collate(fetched)
-                if not any(generator.has_moved() for generator in before):
-                    before = ()
-                    return batch
-                del fetched, batch
-                _restore(before)
-            return self._seeded(before, items, key, first, index)
+            while True:
+                fetched = self._fetched(before, items, key, first)
+                if moved := self._moved(before, but=self._by_items):
+                    self._by_items |= moved
+                else:
+                    known = self._by_items | self._by_collate
+                    _seed(before, known, *key, index)
+                    batch = self._collate(fetched)
+                    if not (moved := self._moved(before, but=known)):
+                        return batch
+                    self._by_collate |= moved
+                _restore(before)  # and read again, since `collate` may have changed the items
         finally:
             _restore(before)
 
-    def _marks(self) -> tuple[Marked, ...]:
-        return OfTorch(), OfRandom(), OfNumPy(whole=2 in self._by_items | self._by_collate)
-
-    def _seeded(
-        self, before: tuple[Marked, ...], items: list[int], key: Sequence[str | int], first: int, index: int
-    ) -> Any:
-        while True:
-            fetched = self._fetched(before, items, key, first)
-            if moved := self._moved(before, but=self._by_items):
-                self._by_items |= moved
-            else:
-                known = self._by_items | self._by_collate
-                _seed(before, known, *key, index)
-                batch = self._collate(fetched)
-                if not (moved := self._moved(before, but=known)):
-                    return batch
-                self._by_collate |= moved
-            _restore(before)  # and read again, since `collate` may have changed the items
-
     def _fetched(self, before: tuple[Marked, ...], items: list[int], key: Sequence[str | int], first: int) -> Any:
         if not self._by_items:
-            return self._fetch(items)
+            fetched = self._fetch(items)
+            self._has_items = isinstance(fetched, list)
+            return fetched
         if not self._has_items:
             _seed(before, self._by_items, *key, "item", first)
             return self._fetch(items)
-        fetched: list[Any] = []
+        found: list[Any] = []
         generators = [before[kind] for kind in self._by_items]
         for item, seed in zip(items, seeds_of(*key, "item", first=first, number=len(items)), strict=True):
             for generator in generators:
                 generator.seed(seed)
-            fetched += self._fetch([item])
-        return fetched
+            found += self._fetch([item])
+        return found
 
     def _moved(self, before: tuple[Marked, ...], *, but: frozenset[int]) -> frozenset[int]:
         return frozenset(kind for kind in _KINDS - but if before[kind].has_moved())
@@ -298,6 +268,14 @@ class OwnGenerators:
         torch.default_generator.set_state(state["torch"])
         random.setstate(state["random"])
         np.random.set_state(state["numpy"])
+
+
+def seeded(read: Callable[[], Read], *key: str | int) -> Read:
+    """Call `read` with all generators seeded by `key`, and return its result; afterwards they are as they were."""
+    generators = OwnGenerators()
+    with generators:
+        generators.seed(seed_of(*key))
+        return read()
 
 
 def _plain(value: Any) -> Any:

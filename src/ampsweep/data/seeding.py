@@ -75,12 +75,12 @@ class Shuffle:
     def _items_of(self, part: int) -> Tensor:
         first, step = self.first(part * self._batches_at_once), self.first(1) - self.first(0)
         begins = np.arange(first, first + self._batches_at_once * step, step)
-        positions = (begins[:, None] + np.arange(self._batch_size)).ravel()
-        epochs = range(first // self._num_items, int(positions[-1]) // self._num_items + 1)
-        borders = np.searchsorted(positions, [epoch * self._num_items for epoch in epochs[1:]])
-        pieces = zip(epochs, np.split(positions, borders), strict=True)
-        ordered = [self._ordered(epoch, piece - epoch * self._num_items) for epoch, piece in pieces if len(piece)]
-        return torch.from_numpy(np.concatenate(ordered))
+        epochs, places = np.divmod((begins[:, None] + np.arange(self._batch_size)).ravel(), self._num_items)
+        items = np.empty_like(places)
+        for epoch in np.unique(epochs).tolist():
+            is_here = epochs == epoch
+            items[is_here] = self._ordered(epoch, places[is_here])
+        return torch.from_numpy(items)
 
     def _ordered(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._num_items > _TABLE_UP_TO:
@@ -89,8 +89,7 @@ class Shuffle:
         if self._table[0] != epoch:
             table = torch.randperm(self._num_items, generator=generator("epoch", self._seed, epoch)).numpy()
             self._table = epoch, table
-        table = self._table[1]
-        return table[places[0] : places[-1] + 1] if self._share.world_size == 1 else table[places]
+        return self._table[1][places]
 
 
 class Permutation:

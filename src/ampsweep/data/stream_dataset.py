@@ -1,8 +1,9 @@
 """Any of torch's iterable datasets as data of the suite."""
 
-import copy
 import itertools
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -10,21 +11,21 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from ampsweep.argument_checks import require_positive
-from ampsweep.data.base import WHOLE, Share, batch_to_device
+from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
+from ampsweep.data.batch_reader import BatchReader, ReadDataset, WorkerSettings
 from ampsweep.data.copied_ahead import CopiedAhead
-from ampsweep.data.fingerprint import batch_digest, digest
+from ampsweep.data.fingerprint import batch_digest, batch_probe, digest
 from ampsweep.data.generators import OwnGenerators, seeded
-from ampsweep.data.item_batches import Collate
 from ampsweep.data.seeding import seed_of
-from ampsweep.data.stream_reader import StreamReader
-from ampsweep.data.worker_processes import why_not_sent
-from ampsweep.data.workers import ReadTiming, WorkerSettings
+from ampsweep.data.stream_batches import StreamBatches, StreamPlace
+from ampsweep.data.workers import is_plain
+from ampsweep.text import plural
 
 _NUM_SAMPLES: Final = 8
 _END: Final = object()
 
 
-class StreamDataset:
+class StreamDataset(ReadDataset):
     """A pair of the user's own ``torch.utils.data.IterableDataset``; ``collate`` makes batches of their items.
 
     The stream is endless: where it ends it begins again, with ``set_epoch`` if the dataset has that, and within a batch
@@ -35,10 +36,7 @@ class StreamDataset:
     the ranks share among them. The fingerprint covers class names and the first eight items of each set.
     """
 
-    tokens_per_batch: int | None = None
     num_train_batches: int | None = None
-    copies_ahead = True
-    """On CUDA the batch after the current one is on the device, if its items are large: see ``CopiedAhead``."""
 
     def __init__(
         self,
@@ -63,54 +61,92 @@ class StreamDataset:
                 they need cannot be sent to them.
         """
         require_positive(batch_size=batch_size)
-        settings = WorkerSettings(num_workers, prefetch_factor)
+        self._settings = WorkerSettings(num_workers, prefetch_factor)
         for name, dataset in (("train", train), ("val", val)):
             if not isinstance(dataset, IterableDataset):
                 raise ValueError(f"{name} must be a torch IterableDataset, got {type(dataset).__name__}")
-        self._timing = ReadTiming()
-        self.fingerprint = digest(_fingerprint("train", train, self._timing), _fingerprint("val", val, ReadTiming()))
-        reason = why_not_sent(train, collate)
-        if num_workers and reason is not None:
-            raise ValueError(f"num_workers={num_workers}: {reason}")
-        self._can_choose = num_workers is None and reason is None
+        self.fingerprint = digest(_fingerprint("train", train), _fingerprint("val", val))
+        self._settings.require_sendable(train, collate)
         self.batch_size = batch_size
         self._train, self._val, self._num_val_batches = train, val, num_val_batches
         self._collate, self._seed, self._device = collate, seed, device
-        self._settings = settings
         self._begin(WHOLE)
 
-    def for_rank(self, share: Share) -> "StreamDataset":
-        other = copy.copy(self)
-        other._begin(share)
-        return other
+    @property
+    def num_workers(self) -> int | None:
+        """Number of workers of all ranks; None until it is chosen."""
+        return self._settings.num_workers or super().num_workers
 
     def train_batch(self, index: int) -> Any:
         batch = self._batches(index)
-        self._delivered = index
+        self._next = index + 1
         return batch
-
-    def val_batches(self) -> Iterator[Any]:
-        """The batches of one pass; the last may be smaller."""
-        for batch, _ in self.val_rounds():
-            yield batch
 
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
         for (index, items), counts in self._share.dealt(enumerate(self._val_items())):
             yield batch_to_device(seeded(partial(self._collate, items), "val", index), self._device), counts
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the stream after the batch that was delivered last."""
-        return self._reader.state_dict(self._delivered + 1)
+        """The place in the stream after the batch that was delivered last, as plain values and tensors.
+
+        A state that a dataset tells may not be all of it, as where a shuffle keeps items back. So each stream's is the
+        one before its last batch, which is read again and compared with what it was.
+        """
+        latest: dict[int, StreamPlace | None] = {**self._source.places}
+        latest |= {stream: place for index, stream, place in self._passed if index < self._next}
+        places = {stream: place for stream, place in latest.items() if place is not None and is_plain(place.state)}
+        return {
+            "position": self._position(self._next),
+            "batch_size": self.batch_size,
+            "num_streams": self._source.num_streams,
+            "places": [[stream, place.num_before, place.state, place.probe] for stream, place in places.items()],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
-        """Go on after that batch; returns sentences for the user on how."""
-        self._batches.close()
-        self._delivered = self._reader.next_batch(state) - 1
-        return self._reader.load_state_dict(state)
+        """Go on where a state was taken, by this rank or another one; returns sentences for the user on how."""
+        self.stop_workers()
+        self._begin(self._share)
+        self._next = int(state["position"] // self._position(1))
+        places = {stream: StreamPlace(*place) for stream, *place in state["places"]}
+        why = self._why_read_again(state, places)
+        if why is None:
+            self._source.places = places
+            return []
+        self._source.close()
+        if self._next == 0:
+            return []
+        return [f"the stream {why}: its batches before batch {self._next} are read again and dropped"]
 
-    def stop_workers(self) -> None:
-        self._batches.close()
-        self._reader.stop_workers()
+    def _why_read_again(self, state: dict[str, Any], places: dict[int, StreamPlace]) -> str | None:
+        """Name what keeps the stream from going on from the places of a state; None: nothing."""
+        source = self._source
+        before, now = (state["num_streams"], state["batch_size"]), (source.num_streams, self.batch_size)
+        if before != now and max(before[0], now[0]) > 1:
+            how = [f"{plural(workers, 'worker')} in batches of {size} items" for workers, size in (before, now)]
+            return f"was read by {how[0]} and is now by {how[1]}, so that its batches are others from now on"
+        if state["position"] % self._position(1):
+            return "was left within a batch of this run"
+        if not places:
+            return "tells no state to go on from"
+        own = {source.turn(index)[0] for index in range(self._next, self._next + source.num_own)}
+        if not own <= places.keys():
+            return "has workers of which the checkpoint has no state"
+        if not all(source.leads_on(stream, places[stream], state["batch_size"]) for stream in sorted(own)):
+            return "goes on with other batches from the state that it told"
+        return None
+
+    def _position(self, index: int) -> int:
+        """Number of items of all ranks before batch `index` of each."""
+        return index * self._share.world_size * self.batch_size
+
+    def _read(self, index: int) -> Any:
+        batch, state = self._reader(index)
+        if self._passed and self._passed[-1][0] >= index:
+            self._passed.clear()
+        stream, number = self._source.turn(index)
+        place = None if state is None else StreamPlace(number * self.batch_size, state, batch_probe(batch))
+        self._passed.append((index, stream, place))
+        return batch
 
     def _val_items(self) -> Iterator[list[Any]]:
         generators = OwnGenerators()
@@ -125,30 +161,28 @@ class StreamDataset:
             yield items
 
     def _begin(self, share: Share) -> None:
-        """Be where no training batch of a share has been read."""
-        num_workers = self._settings.num_workers or 0
-        if self._can_choose:
-            num_workers = min(1, self._timing.num_workers(self._device, self.batch_size * share.world_size))
-        self.num_workers = 0 if self._device.type == "meta" else num_workers  # without values it is a prediction's
-        self._share, self._delivered = share, -1
-        self._reader = StreamReader(
+        settings = self._settings
+        self._share, self._next = share, 0
+        self._source = StreamBatches(
             self._train,
             batch_size=self.batch_size,
             collate=self._collate,
             seed=self._seed,
+            num_streams=max(1, settings.num_workers or 0),
             share=share,
-            num_workers=self.num_workers,
-            prefetch_factor=self._settings.prefetch_factor,
-            pins=self._device.type == "cuda",
         )
-        self._batches: CopiedAhead = CopiedAhead(self._reader, self.batch_size, self._device)
+        num_own = self._source.num_own
+        self._passed: deque[tuple[int, int, StreamPlace | None]] = deque(maxlen=num_own + 1)
+        """Index, stream and place of the last batches, one of which may be ahead of what was delivered."""
+        own = replace(settings, num_workers=num_own) if settings.num_workers else settings
+        self._reader = BatchReader(self._source, own, self._device, most=1)
+        self._batches = CopiedAhead(self._read, self.batch_size, self._device)
 
 
-def _fingerprint(name: str, dataset: IterableDataset[Any], timing: ReadTiming) -> str:
+def _fingerprint(name: str, dataset: IterableDataset[Any]) -> str:
     found, items = [], iter(dataset)
     for number in range(_NUM_SAMPLES):
-        with timing.reading():
-            item = seeded(lambda: next(items, _END), "fingerprint", number)
+        item = seeded(lambda: next(items, _END), "fingerprint", number)
         if item is _END:
             break
         found.append(item)

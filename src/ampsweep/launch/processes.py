@@ -3,7 +3,6 @@
 import ctypes
 import multiprocessing
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from typing import Final, Literal
 
 import psutil
 
-from ampsweep.socket_folder import socket_folder
+from ampsweep.socket_folder import short_socket_paths
 from ampsweep.stop_signals import held_stop_signals
 
 Method = Literal["forkserver", "spawn"]
@@ -47,18 +46,8 @@ def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
     # Linux takes the end of the thread that starts it for the parent's.
     tie = ["ampsweep.launch.tied_to_parent"] if threading.current_thread() is threading.main_thread() else []
     multiprocessing.set_forkserver_preload([*tie, *modules])
-    with held_stop_signals(), _short_socket_paths():
+    with held_stop_signals(), short_socket_paths():
         forkserver.ensure_running()
-
-
-@contextmanager
-def _short_socket_paths() -> Iterator[None]:
-    """Have multiprocessing choose the folder of its sockets, which it does once, where their paths are not too long."""
-    before, tempfile.tempdir = tempfile.tempdir, socket_folder()
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
 
 
 def start_process(

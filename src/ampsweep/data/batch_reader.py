@@ -1,0 +1,207 @@
+"""Batches of a user's datasets, read here or by workers, whose number is chosen by timing the first reads."""
+
+import copy
+import itertools
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+import torch
+
+from ampsweep.data.base import Share
+from ampsweep.data.copied_ahead import CopiedAhead
+from ampsweep.data.workers import Batches, Workers, why_not_sent
+from ampsweep.tracing.host_memory import is_measuring
+
+_NUM_TIMED: Final = 4
+"""Batches that are timed before workers are chosen: the first two steps take longer, one of them is traced."""
+_HANDING_OVER_S: Final = 1e-3
+"""Time to read a batch from which on workers pay: to hand one over takes some tenths of a millisecond of this process,
+and there are processes to start."""
+_COMPUTES: Final = 0.5
+"""Share of the time of reading in which a processor works; below it a reader waits, for a disk or a network."""
+_MOST: Final = 16
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """The settings of a data set's workers.
+
+    Raises:
+        ValueError: a number is not whole, or there is no worker to prefetch. The config's checks are of their size.
+    """
+
+    num_workers: int | None = None
+    """None: as many as reading takes, found out by timing the first batches; 0 where it is quick."""
+    prefetch_factor: int | None = None
+    """Batches that each worker has read ahead; None: torch's default, 2."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and type(value) is not int:
+                raise ValueError(f"{name} must be a whole number, got {value}")
+        if self.prefetch_factor is not None and self.num_workers == 0:
+            raise ValueError(f"prefetch_factor={self.prefetch_factor} needs workers, but num_workers is 0")
+
+    def require_sendable(self, *parts: Any) -> None:
+        """Raise a ``ValueError`` if there are to be workers, and they cannot get these parts of a data set."""
+        if self.num_workers and (reason := why_not_sent(*parts)) is not None:
+            raise ValueError(f"num_workers={self.num_workers}: {reason}")
+
+
+class BatchReader:
+    """The batches of a source by index.
+
+    Workers begin with the second batch or any later one, and end with a batch that does not follow: a check or a
+    prediction, which reads the first, starts none.
+
+    Args:
+        most: workers at most where their number is chosen.
+    """
+
+    def __init__(self, source: Batches, settings: WorkerSettings, device: torch.device, *, most: int = _MOST) -> None:
+        self._source, self._settings, self._device, self._most = source, settings, device, most
+        # What is "read" to a device without values is a prediction's.
+        self.num_workers: int | None = 0 if device.type == "meta" else settings.num_workers
+        """Number of workers; None until it is chosen."""
+        self._workers: Workers | None = None
+        self._next = -1
+        self._reads: list[TimedRead] = []
+
+    def __call__(self, index: int) -> Any:
+        follows = index == self._next
+        self._next = index + 1
+        if not follows:
+            self._end_workers()
+        if self._workers is None and self.num_workers and index > 0 and not is_measuring():
+            self._source.close()
+            self._workers = self._started(self._source, itertools.count(index), self.num_workers)
+        if self._workers is None:
+            return self._timed(index, follows) if self.num_workers is None else self._source[index]
+        try:
+            return self._workers.next()
+        except BaseException:
+            self.stop_workers()
+            raise
+
+    def one_pass(self, source: Batches, indices: Sequence[int]) -> Iterator[Any]:
+        """Read these batches of another source, with as many workers as this one."""
+        if not self.num_workers or len(indices) < 2:
+            yield from (source[index] for index in indices)
+            return
+        yield source[indices[0]]  # as it may be the only one that is asked for
+        workers = self._started(source, indices[1:], min(self.num_workers, len(indices) - 1))
+        try:
+            for _ in indices[1:]:
+                yield workers.next()
+        finally:
+            workers.close()
+
+    def stop_workers(self) -> None:
+        """End the workers, and let go of what is open here; the next batches start them again."""
+        self._end_workers()
+        self._source.close()
+
+    def _end_workers(self) -> None:
+        if self._workers is not None:
+            workers, self._workers = self._workers, None
+            workers.close()
+
+    def _started(self, source: Batches, indices: Any, num_workers: int) -> Workers:
+        factor, pins = self._settings.prefetch_factor, self._device.type == "cuda"
+        return Workers(source, indices, num_workers=num_workers, prefetch_factor=factor, pins=pins)
+
+    def _timed(self, index: int, follows: bool) -> Any:
+        if not follows:
+            self._reads = []
+        began_s, began_busy_s = time.perf_counter(), time.thread_time()
+        batch = self._source[index]
+        self._reads.append(TimedRead(began_s, time.perf_counter(), time.thread_time() - began_busy_s))
+        if len(self._reads) == _NUM_TIMED:
+            self.num_workers = min(num_workers_for(self._reads, self._device), self._most)
+            if self.num_workers > 0:
+                self._source.close()
+                if why_not_sent(self._source) is not None:
+                    self.num_workers = 0
+        return batch
+
+
+class TimedRead(NamedTuple):
+    """The time of a read, and that in which a processor worked for it, in seconds."""
+
+    began_s: float
+    ended_s: float
+    busy_s: float
+
+
+def num_workers_for(reads: Sequence[TimedRead], device: torch.device) -> int:
+    """The number of workers with which reading keeps up with a training on `device`, with a core for each.
+
+    Those that compute themselves get the cores that a training on the CPU leaves, but one at least: while this process
+    reads, all but one of its cores are idle. The ranks of a training on this machine share its cores.
+
+    Args:
+        reads: of batches that follow each other; between two of them the training takes a step.
+    """
+    cores = max(1, _num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # which torch's launcher tells ranks
+    lengths_s = [read.ended_s - read.began_s for read in reads]
+    steps_s = [later.began_s - earlier.ended_s for earlier, later in itertools.pairwise(reads)]
+    batch_s = statistics.median_low(lengths_s)
+    if batch_s < _HANDING_OVER_S:
+        return 0
+    waits = sum(read.busy_s for read in reads[1:]) < _COMPUTES * sum(lengths_s[1:])  # the first read opens files
+    if not waits and cores == 1:
+        return 0
+    most = cores if waits else max(1, cores - (torch.get_num_threads() if device.type == "cpu" else 1))
+    return max(1, min(math.ceil(batch_s / max(min(steps_s), 1e-9)), most, _MOST))
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ReadDataset:
+    """The common part of data made of a user's datasets: how batches are read, and those that a rank has."""
+
+    tokens_per_batch: int | None = None
+    copies_ahead = True
+    """On CUDA the batch after the current one is on the device, if its items are large: see ``CopiedAhead``."""
+    batch_size: int
+    _device: torch.device
+    _share: Share
+    _reader: BatchReader
+    _batches: CopiedAhead
+
+    def for_rank(self, share: Share) -> Self:
+        """The same data as a rank sees it."""
+        other = copy.copy(self)
+        other._begin(share)
+        return other
+
+    @property
+    def num_workers(self) -> int | None:
+        """Number of workers that read training batches; None until it is chosen."""
+        return self._reader.num_workers
+
+    def train_batch(self, index: int) -> Any:
+        return self._batches(index)
+
+    def val_batches(self) -> Iterator[Any]:
+        """The batches of one pass; the last may be smaller."""
+        for batch, _ in self.val_rounds():
+            yield batch
+
+    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
+        raise NotImplementedError
+
+    def stop_workers(self) -> None:
+        self._batches.close()
+        self._reader.stop_workers()
+
+    def _begin(self, share: Share) -> None:
+        """Be where no training batch of a share has been read."""
+        raise NotImplementedError

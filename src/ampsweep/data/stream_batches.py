@@ -1,0 +1,130 @@
+"""Batches of a stream by index: forwards as they come, anywhere else from the beginning or from a known place."""
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import IterableDataset
+from torch.utils.data._utils import worker as torch_worker
+
+from ampsweep.data.base import Collate, Share
+from ampsweep.data.fingerprint import batch_probe
+from ampsweep.data.seeding import seed_of
+from ampsweep.data.stream_items import StreamItems
+
+
+@dataclass(frozen=True)
+class StreamPlace:
+    """A place in a stream, before a batch that was read from there."""
+
+    num_before: int
+    """Items of the stream before the place."""
+    state: dict[str, Any]
+    """The state there, as `StreamItems` tells it."""
+    probe: str
+    """A digest that tells the batch apart."""
+
+
+class StreamBatches:
+    """The micro-batches of a share, by index, in this process or in a worker.
+
+    Several workers have streams of their own, of which batches are taken in turn, one of each and again: a dataset
+    finds out by `get_worker_info` which part of the items a stream has. A share of the batches has those of some of the
+    streams. Other items of these are read, too, but no batch is made of them. What items draw depends on (seed, stream,
+    items before), what `collate` draws on (seed, stream, batches before).
+    """
+
+    def __init__(
+        self,
+        dataset: IterableDataset[Any],
+        *,
+        batch_size: int,
+        collate: Collate,
+        seed: int,
+        num_streams: int,
+        share: Share,
+    ) -> None:
+        self._dataset, self._batch_size, self._collate, self._seed = dataset, batch_size, collate, seed
+        self.num_streams, self._share = num_streams, share
+        self.num_own = num_streams // math.gcd(num_streams, share.world_size)
+        """Number of streams of which the share has batches, which come in turns, too."""
+        self.places: dict[int, StreamPlace] = {}
+        """Places from which streams are known to go on as they did."""
+        self._open: dict[int, StreamItems] = {}
+
+    def turn(self, index: int) -> tuple[int, int]:
+        """The stream of the share's micro-batch `index`, and its number among the batches of that stream."""
+        number, stream = divmod(self._share.index(index), self.num_streams)
+        return stream, number
+
+    def __getitem__(self, index: int) -> tuple[Any, dict[str, Any] | None]:
+        """Read a batch; beside it is the state of its stream as it was before, None if the dataset tells none.
+
+        Raises:
+            ValueError: a pass is shorter than a batch.
+        """
+        stream, number = self.turn(index)
+        num_before, items = number * self._batch_size, self._open.pop(stream, None)
+        if items is None or items.num_before > num_before:
+            place = self.places.get(stream)
+            items = self._opened(stream, place if place is not None and place.num_before <= num_before else None)
+        found = self._read(items, stream, num_before, self._batch_size)
+        self._open[stream] = items  # not after an error: the items that are left of a generator are none
+        return found
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def leads_on(self, stream: int, place: StreamPlace, batch_size: int) -> bool:
+        """Tell whether the batch that was read at a place comes again; if so, the stream goes on after it."""
+        items = self._opened(stream, place)
+        try:
+            batch, _ = self._read(items, stream, place.num_before, batch_size)
+        except Exception:  # noqa: BLE001  a dataset may raise anything from a state that is not all of it
+            return False
+        if batch_probe(batch) != place.probe:
+            return False
+        self._open[stream] = items
+        return True
+
+    def _opened(self, stream: int, place: StreamPlace | None) -> StreamItems:
+        # A state that turns out not to be all of it would stay in the dataset, and each stream needs one of its own.
+        is_alone = place is None and not self._open
+        return StreamItems(
+            self._dataset if is_alone else copy.deepcopy(self._dataset),
+            key=("stream", self._seed, stream),
+            least=self._batch_size,
+            who="" if self.num_streams == 1 else f" for worker {stream + 1} of {self.num_streams}",
+            num_before=0 if place is None else place.num_before,
+            state=None if place is None else place.state,
+        )
+
+    def _read(
+        self, items: StreamItems, stream: int, num_before: int, batch_size: int
+    ) -> tuple[Any, dict[str, Any] | None]:
+        with self._told_stream(stream):
+            items.skip_to(num_before)
+            return items.read(batch_size, self._collate, "stream", self._seed, stream, num_before // batch_size)
+
+    @contextmanager
+    def _told_stream(self, stream: int) -> Iterator[None]:
+        """Have `get_worker_info` tell the dataset which of several streams it is.
+
+        Nothing public does, where these are not the workers of one loader. torch makes it anew, too: its class is a
+        dataclass only since torch 2.12.
+        """
+        before = torch_worker._worker_info
+        if self.num_streams > 1:
+            torch_worker._worker_info = torch_worker.WorkerInfo(
+                id=stream,
+                num_workers=self.num_streams,
+                seed=seed_of("stream", self._seed, stream),
+                dataset=self._dataset,
+            )
+        try:
+            yield
+        finally:
+            torch_worker._worker_info = before
