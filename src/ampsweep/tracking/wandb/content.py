@@ -1,8 +1,7 @@
 """The content of a run on W&B besides its rows: from its record, and from the files that it left."""
 
-import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +65,10 @@ def run_config(record: RunRecord) -> dict[str, Any]:
 
 
 def define_metrics(run: "wandb.Run") -> None:
-    """Give every metric our step axis, and minimum, maximum and last value in the summary."""
+    """Give every metric our step axis; the summary has the last value of each, until `run_end` tells the figures."""
     run.define_metric(STEP, hidden=True)
     for key in METRICS:
-        samples = key.startswith("device/")
-        run.define_metric(key, step_metric=STEP, summary="min,max,mean,last" if samples else "min,max,last")
+        run.define_metric(key, step_metric=STEP)
 
 
 @dataclass(frozen=True)
@@ -88,16 +86,12 @@ class RunEnd:
 def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
     """The end of the run ``id`` in ``directory``, as its record and history are now.
 
-    The summary has status, figures, proof, and as tables memory and dtypes. A value of the training takes the place of
-    what W&B keeps of its metric, an object that no sweep could minimize; `.min` and `.max` beside it, of the finite
-    values in the history, say what is lost by that.
+    The summary has status, figures, proof, and as tables memory and dtypes.
     """
-    rows = read_history(directory)
     facts = hidden(record.as_json())
-    summary = record.summary | _extremes(rows, [key for key in record.summary if not key.startswith(MEASURED)])
-    summary |= {key: facts[key] for key in _IN_SUMMARY if facts[key]} | _tables(facts)
+    summary = record.summary | {key: facts[key] for key in _IN_SUMMARY if facts[key]} | _tables(facts)
     # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
-    measured = {key for row in rows for key in row if key.startswith(MEASURED)}
+    measured = {key for row in read_history(directory) for key in row if key.startswith(MEASURED)}
     outdated = frozenset({*measured, *_IN_SUMMARY} - summary.keys())
     told = {title: text for title, text in _alerts(record, facts) if _is_first(title, record, directory)}
     return RunEnd(summary | numerics_shown(directory), outdated, told, tuple(_artifacts(id, record, directory)))
@@ -176,12 +170,6 @@ def artifact_files(record: RunRecord, directory: Path) -> dict[str, Path]:
     if tracking_of(record).checkpoints:
         files["checkpoint"] = kept_checkpoint(directory, LAST)
     return {kind: path for kind, path in files.items() if path is not None}
-
-
-def _extremes(rows: Sequence[Mapping[str, float]], of: Iterable[str]) -> dict[str, float]:
-    found = {key: [row[key] for row in rows if key in row and math.isfinite(row[key])] for key in of}
-    ends: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max}
-    return {f"{key}.{end}": of_all(values) for key, values in found.items() if values for end, of_all in ends.items()}
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
