@@ -90,7 +90,7 @@ def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: W
         ("fails at runs only", "it had not taken all of the run 5 s after its end"),
     ],
 )
-def test_a_bad_server_costs_a_run_a_second_and_one_that_seems_well_five(
+def test_a_bad_server_costs_a_run_a_second(
     kind: str, seen: str, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = {

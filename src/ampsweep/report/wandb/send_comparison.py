@@ -1,13 +1,17 @@
 """The comparison of a directory as a run of its own on W&B."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.record import RunRecord
+from ampsweep.text import plural
 from ampsweep.tracking.wandb.api import ALIVE_S, ASK_S, with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
+from ampsweep.tracking.wandb.content import alerts
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import WandbPlace, group_of
@@ -89,8 +93,11 @@ def page_of(document: "Document", records: Records, group: str, html: Path) -> C
     # The oldest run stays the oldest when more are added.
     oldest = min((record for _, record in records), key=lambda record: (record.started_at or "", record.run_id))
     experiment = oldest.identity.experiment
+    told = [alert for _, record in records for alert in alerts(record).items()]
+    first = dict(reversed(told))
+    numbers = Counter(title for title, _ in told)
     tags = [tag for _, record in records for tag in record.config.get("tracking", {}).get("tags", [])]
-    return wandb_page(
+    page = wandb_page(
         document,
         id=f"comparison-{oldest.run_id}",
         name=f"comparison-{group or experiment}",
@@ -103,3 +110,5 @@ def page_of(document: "Document", records: Records, group: str, html: Path) -> C
         tags=list(dict.fromkeys(tags)),
         html=html,
     )
+    lines = [f"{title}: {plural(numbers[title], 'run')} ({text})" for title, text in first.items()]
+    return replace(page, alert="; ".join(lines) or None)

@@ -32,6 +32,7 @@ from ampsweep.report.panels import PANELS, SEARCH_PANELS, SECTIONS, Kind, Panel
 from ampsweep.report.wandb.send_comparison import page_of
 from ampsweep.tracking.wandb.api import ASK_S, with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
+from ampsweep.tracking.wandb.content import config_key
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON, SCHEME, Selection
@@ -175,8 +176,7 @@ def _live_blocks(selection: Selection, sections: dict[str, list[Any]], colours: 
 def _by_section(page: ComparisonPage, compared: Compared) -> dict[str, list[Any]]:
     """New live panels under each heading that has any."""
     series = next(iter(compared.comparison.series), None)
-    # The identity is flat in W&B's config; the resolved config is one value of it.
-    size = "batch_size" if series is None else f"config.{series.key}" if "." in series.key else series.key
+    size = "batch_size" if series is None else config_key(compared.records[0][1], series.key)
     shown = {key.rpartition("/")[2] for key in page.figures}
     panels = [panel for panel in PANELS if panel.key in shown and panel.kind in _LIVE]
     found = {

@@ -34,7 +34,7 @@ a sweep's agent."""
 
 
 def with_server(function: Callable[..., Any], *arguments: Any, silence_s: float, **listening: Any) -> Any:
-    """What ``function(caller, *arguments)`` returns, called in a process of its own; see `WandbAddress.call`.
+    """Call ``function(caller, *arguments)`` in a process of its own and return its result; see `WandbAddress.call`.
 
     Raises:
         WandbError: it takes too long, or raises that.

@@ -42,6 +42,8 @@ class ComparisonPage:
     """The same as one self-contained file."""
     tags: tuple[str, ...] = ()
     """The tags of any of its runs."""
+    alert: str | None = None
+    """The text that people who watch the project should get at once."""
 
     @property
     def digest(self) -> str:
@@ -51,6 +53,8 @@ class ComparisonPage:
 
 
 _DIGEST: Final = "digest"
+_ALERT: Final = "alert"
+"""Keys of its summary beside those of the page."""
 
 
 def publish(
@@ -66,8 +70,8 @@ def publish(
         ValueError: W&B does not take the place or the tags.
     """
     log_in(within_s)
-    there = None if is_forced else remote_run(run_path(place, page.id), with_steps=False)
-    if there is not None and (there.state, there.summary.get(_DIGEST)) == ("finished", page.digest):
+    there = remote_run(run_path(place, page.id), with_steps=False)
+    if there is not None and not is_forced and (there.state, there.summary.get(_DIGEST)) == ("finished", page.digest):
         return there.url, True
     import wandb
 
@@ -83,6 +87,9 @@ def publish(
         settings=replace(place, sweep=None).settings(list(page.tags)),
     )
     run.log(_media(page))
+    if page.alert is not None and (there is None or there.summary.get(_ALERT) != page.alert):
+        run.alert("Runs of a sweep went wrong", page.alert, level="WARN")
+        run.summary[_ALERT] = page.alert
     run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
     run.finish()
     return str(run.url), False

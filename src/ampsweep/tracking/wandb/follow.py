@@ -1,4 +1,4 @@
-"""What the process beside a training does: it follows the run's history file into W&B."""
+"""The work of the process beside a training: it follows the run's history file into W&B."""
 
 import os
 from dataclasses import dataclass, replace
@@ -65,6 +65,8 @@ def follow(caller: "Caller", config: TrackingConfig, record: RunRecord, director
         steps = [row[STEP] for row in read_history(directory)]
         run.open(record, directory, steps, on_stop=lambda: caller.send(Stopped()))
         caller.send(replace(record.wandb))
+        if config.code:
+            run.save_code()
         with (directory / HISTORY_NAME).open("rb") as history:
             while not caller.has_spoken.wait(_EVERY_S):
                 _send_rows(run, record, history)

@@ -22,12 +22,13 @@ FAMILY: Final = socket.AF_UNIX if hasattr(socket, "AF_UNIX") else socket.AF_INET
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main()"
 _ANSWER_S: Final = 30.0
 """The time that the W&B process may take to begin something; at once, as a rule, once it has imported wandb."""
-_END_S: Final = 5.0
+_END_S: Final = 10.0
+"""The time that it may take to end: as a rule none, unless a training has been killed."""
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What a function in a process of its own returned: the last that is heard of it."""
+    """The result of a function in a process of its own: the last that is heard of it."""
 
     value: Any
 
@@ -165,7 +166,7 @@ class WandbProcess:
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            kill_family(self._process.pid)
             self._process.wait()
         self._process.stdout.close()
         self._temporary.cleanup()

@@ -104,6 +104,11 @@ class WandbRun:
         self._run.log({STEP: step, **row})
         return True
 
+    def save_code(self) -> None:
+        """Send the Python files of the working directory."""
+        assert self._run is not None, "save_code before open or after close"
+        self._run.log_code()
+
     def save_files(self, files: Mapping[str, bytes]) -> None:
         """Send files by these names with the run."""
         assert self._run is not None, "save_files before open or after close"
@@ -123,10 +128,6 @@ class WandbRun:
             _settle_interruption(run, record, login)
         send_end(run, record, run_end(run.id, record, directory))
         run.finish(exit_code=exit_code(record.status))
-        if self.mode == "offline":
-            import wandb
-
-            wandb.teardown()  # only with the end of wandb-core is its file whole
 
 
 def _settle_interruption(run: "wandb.Run", record: RunRecord, login: Login | None) -> None:

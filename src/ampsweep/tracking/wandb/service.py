@@ -6,6 +6,7 @@ import importlib
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -43,7 +44,7 @@ class Caller:
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         self._connection = connection
         self.word: Any = None
-        """What it has said; None too where it has died."""
+        """Its word; None too where it has died."""
         self.has_spoken = Event()
 
     def send(self, message: object) -> None:
@@ -86,8 +87,11 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
+    """End this process, whose other thread waits for clients who will not come, after the last of its tasks."""
     os.read(sys.stdin.fileno(), 1)
-    os._exit(0)  # the other thread waits for clients, who will not come
+    psutil.wait_procs(psutil.Process().children(), timeout=_ALONE_S)
+    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+    os._exit(0)
 
 
 def _import_wandb() -> None:
@@ -116,6 +120,7 @@ def _serve(client: socket.socket, key: bytes) -> None:
         answer: Returned | Failed
         try:
             answer = Returned(function(caller, *arguments))
+            _end_wandb()
         except (Exception, SystemExit) as error:  # noqa: BLE001  wandb raises many, and the caller is told of each
             answer = Failed(_told(error))
         with suppress(psutil.Error):  # it has ended by itself
@@ -123,6 +128,13 @@ def _serve(client: socket.socket, key: bytes) -> None:
                 core.kill()
                 core.wait(_KILLED_S)
         connection.send(answer)
+
+
+def _end_wandb() -> None:
+    """Let wandb-core end by itself: only then is the file of an offline run whole, and an alert sent."""
+    import wandb
+
+    wandb.teardown()
 
 
 def _told(error: Exception | SystemExit) -> Exception:
