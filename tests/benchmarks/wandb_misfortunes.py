@@ -59,9 +59,11 @@ class Trial:
         family = {"run": self.process.pid, "W&B process": wandb_process.pid}
         pids = [family[name] for name in which if name in family]
         if "wandb-core" in which:
-            cores = [child.pid for child in wandb_process.children() if child.name().startswith("wandb-core")]
+            cores = [one.pid for one in wandb_process.children(recursive=True) if one.name().startswith("wandb-core")]
             assert cores, "W&B has not begun"
             pids += cores
+        if "follower" in which:
+            pids += [one.pid for one in wandb_process.children()]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
@@ -91,8 +93,10 @@ FAULTS: Final[dict[str, Callable[[Trial], None]]] = {
     "kill -9 of the run": lambda trial: trial.kill("run"),
     "kill -9 of wandb-core": lambda trial: trial.kill("wandb-core"),
     "kill -9 of both": lambda trial: trial.kill("run", "wandb-core"),
+    "kill -9 of the follower": lambda trial: trial.kill("follower"),
+    "kill -9 of the follower and its wandb-core": lambda trial: trial.kill("follower", "wandb-core"),
     "kill -9 of the W&B process": lambda trial: trial.kill("W&B process"),
-    "kill -9 of all three, then a resume": lambda trial: trial.kill("run", "wandb-core", "W&B process"),
+    "kill -9 of all, then a resume": lambda trial: trial.kill("run", "wandb-core", "follower", "W&B process"),
     "disk full for a while": lambda trial: trial.fill_disk(until=-2.0),
     "disk full to the end": lambda trial: trial.fill_disk(until=trial.seconds + 5.0),
 }

@@ -31,7 +31,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WandbAddress]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wandb]:
     home = tmp_path_factory.mktemp("home")
-    # Tests of what a server is waited for begin a process of their own.
     with (
         WandbServer() as server,
         machine(home, **server.environment, WANDB_FINISH_TIMEOUT="30"),
@@ -40,18 +39,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wandb]:
         yield Wandb(server, process.address)
 
 
-@pytest.fixture(scope="module")
-def impatient(served: Wandb, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WandbAddress]:
+@pytest.fixture
+def impatient(online: Wandb, monkeypatch: pytest.MonkeyPatch) -> WandbAddress:
     """A W&B process there whose user has not said how long the end of a run may wait."""
-    with machine(tmp_path_factory.mktemp("home"), **served.server.environment), WandbProcess() as process:
-        yield process.address
+    monkeypatch.delenv("WANDB_FINISH_TIMEOUT")
+    return online.address
 
 
 @pytest.fixture
 def online(served: Wandb, monkeypatch: pytest.MonkeyPatch, record: RunRecord) -> Iterator[Wandb]:
     """A server that this machine is logged in to, the same for all tests of a file; each has a run of its own."""
     record.run_id = secrets.token_hex(4)
-    for name, value in served.server.environment.items():
+    for name, value in {**served.server.environment, "WANDB_FINISH_TIMEOUT": "30"}.items():
         monkeypatch.setenv(name, value)
     yield served
     served.server.faults.clear()

@@ -1,20 +1,18 @@
 """W&B as tests have it: a server, the process that tracks runs on it, and one that sends what is missing."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 from wandb_server import Run, WandbServer
 
 from ampsweep.record import RunRecord
+from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.sync_run import Synced, complete_runs
 
 
 @contextmanager
@@ -43,42 +41,17 @@ class Wandb:
         return found
 
 
-_SYNC = """
-import sys
-import traceback
-from pathlib import Path
-from ampsweep.record import RunRecord
-from ampsweep.tracking.wandb import api, sync_run
-from ampsweep.tracking.wandb.outage import Patience
-sync_run.COMMAND_PATIENCE, sync_run.ASK_S = Patience(), 3
-for line in iter(sys.stdin.readline, ""):
-    directory = Path(line.rstrip("\\n"))
-    try:
-        with api.wandb_server():
-            print(sync_run.complete(RunRecord.read(directory), directory, group="multirun-7"), flush=True)
-    except api.WandbError as error:
-        traceback.print_exc()
-        print(f"WandbError: {error}", flush=True)
-"""
-
-
+@dataclass(frozen=True)
 class Syncing:
-    """A process that completes one run after another, with less patience than people have; it lives inside `with`."""
+    """Completes one run after another, with less patience than people have."""
 
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _SYNC], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.communicate(timeout=30)
+    address: WandbAddress
 
     def __call__(self, directory: Path) -> str:
         """What `complete` returned, or the error it raised, as text."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(directory, file=self._process.stdin, flush=True)
-        return self._process.stdout.readline().rstrip("\n")
+        done: list[Synced | None] = []
+        try:
+            self.address.call(complete_runs, [(directory, "multirun-7")], 3.0, silence_s=10.0, on_message=done.append)
+        except WandbError as error:
+            return f"WandbError: {error}"
+        return str(done[-1])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,13 @@ from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
 from ampsweep.record.numerics import Magnitudes, RunNumerics
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, RankFigures, RecordedDtypes, StepPrediction
 from ampsweep.tracking.tracker import make_tracker
-from ampsweep.tracking.wandb.content import run_end
+from ampsweep.tracking.wandb.api import with_server
+from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
+from ampsweep.tracking.wandb.content import config_key, run_config, run_end
+from ampsweep.tracking.wandb.run_settings import WandbPlace
+
+REST = {"precision": {"mode": "amp_bf16"}, "model": {"name": "gpt_tiny", "num_layers": 2}, "into": None}
+"""What the config of `record` has beside its identity."""
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
 
@@ -71,11 +78,12 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     assert (given["groupName"], given["jobType"]) == ("multirun-7", "amp_bf16")
     assert (given["tags"], given["notes"]) == (["a", "b"], "why it was made")
     assert run.config["environment"] == record.environment
-    assert run.config["config"] == record.config
+    assert run.config["config"] == {"tracking": {"notes": "why it was made"}, **REST}
     assert (run.config["precision_mode"], run.config["arm"], run.config["pair_key"]) == ("amp_bf16", "amp_bf16", "pair")
     assert (run.summary["status"], run.summary["perf/step_ms"]) == ("completed", 12.5)
-    assert [run.summary[f"train/loss{end}"] for end in ("", ".min", ".max")] == [0.25, 0.1 + 0.2, 4.0]
-    assert run.summary["train/lr"] == {"min": 1e-3 / 3, "max": 1e-3, "last": 1e-3 / 3}, "no figure of the record"
+    assert run.summary["train/loss"] == 0.25
+    assert run.summary["train/lr"] == 1e-3 / 3, "no figure of the record"
+    assert not [key for key in run.summary if key.endswith((".min", ".max"))]
     assert table(run, "memory_table") == (
         ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"],
         [["parameters", 4096, 4096, 4096], ["activations", 100, None, 101]],
@@ -138,8 +146,6 @@ def test_every_metric_has_our_step_axis(track: Track, record: RunRecord) -> None
     for one in defined:
         if one["1"] != "step":
             assert names[one["5"] - 1] == "step"
-            minimum, maximum, last = 1, 2, 5
-            assert {minimum, maximum, last} <= set(one["7"])
 
 
 @pytest.mark.parametrize(
@@ -161,15 +167,37 @@ def test_what_nobody_may_be_looking_for_is_an_alert(
     assert alert.text.endswith(error or "its speed does not count: too warm; busy")
 
 
-def test_a_sweep_sends_one_alert_of_a_kind(record: RunRecord, tmp_path: Path) -> None:
-    (tmp_path / "multirun.yaml").touch()
+def test_a_run_of_a_sweep_leaves_its_alert_to_the_comparison(record: RunRecord, tmp_path: Path) -> None:
     record.contamination = Contamination(verdict="contaminated", reasons=["busy"])
-    told = []
-    for run_id in ("first", "second", "first"):
-        record.run_id, directory = run_id, tmp_path / run_id
-        directory.mkdir(exist_ok=True)
-        told.append(len(run_end(run_id, record, directory).alerts))
-    assert told == [1, 0, 1], "the first run's may have been lost, and is sent again with it"
+    assert [*run_end("run", record, tmp_path / "run").alerts] == ["Contaminated"]
+    (tmp_path / "multirun.yaml").touch()
+    assert run_end("run", record, tmp_path / "run").alerts == {}
+
+
+def test_a_sweep_sends_one_alert(record: RunRecord, wandb_server: WandbServer, monkeypatch, tmp_path: Path) -> None:
+    for name, value in wandb_server.environment.items():
+        monkeypatch.setenv(name, value)
+    html = tmp_path / "comparison.html"
+    html.write_text("<p>page")
+    page = ComparisonPage("c-1", "comparison", {}, {}, {}, {}, html, alert="Out of memory: 2 runs (a: why)")
+    for alert in (page.alert, page.alert, "Out of memory: 3 runs (a: why)"):
+        place = WandbPlace("mine", None, "group")
+        with_server(publish, replace(page, alert=alert), place, tmp_path, 10.0, True, silence_s=60.0)
+    (run,) = wandb_server.runs
+    assert [one.text for one in run.alerts] == [page.alert, "Out of memory: 3 runs (a: why)"], "once for each state"
+
+
+def test_a_fact_has_one_name_in_the_config(record: RunRecord) -> None:
+    record.config = {
+        "precision": {"mode": "amp_bf16", "dtype": "bfloat16"},
+        "data": {"batch_size": 16},
+        "optimizer": {"lr": 0.1, "weight_decay": 0.01},
+    }
+    config = run_config(record)
+    assert (config["batch_size"], config["dtype"]) == (16, "bfloat16")
+    assert config["config"] == {"precision": {"mode": "amp_bf16"}, "optimizer": {"weight_decay": 0.01}}
+    assert config_key(record, "data.batch_size") == "batch_size"
+    assert config_key(record, "optimizer.weight_decay") == "config.optimizer.weight_decay"
 
 
 def test_files_go_along_when_they_are_asked_for(

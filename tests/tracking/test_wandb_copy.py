@@ -12,8 +12,8 @@ from wandb_server import Fault, WandbServer
 
 from ampsweep.record import FILE_NAME, RunRecord, find_records, read_history
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.wandb import api as wandb_api
 from ampsweep.tracking.wandb.copy import Copied, copy_runs
+from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import Selection
 
 ALL = Selection("team", "mine")
@@ -58,7 +58,7 @@ def refused(copy: Copy) -> Callable[..., str]:
     """The sentence about a selection that cannot be had."""
 
     def refused(selection: Selection = ALL) -> str:
-        with pytest.raises(wandb_api.WandbError) as caught:
+        with pytest.raises(WandbError) as caught:
             copy(selection)
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -197,14 +197,14 @@ def test_after_a_failure_the_rest_is_loaded(server, copy, refused):
 
 
 def test_a_server_that_stops_answering_is_given_up(server, refused, monkeypatch):
-    monkeypatch.setattr("ampsweep.tracking.wandb.copy.LISTING_S", 1.0)
+    monkeypatch.setattr("ampsweep.tracking.wandb.copy._LISTING_S", 1.0)
     with server.failing(Fault("RunParquetHistory", status=500)):
-        assert refused() == "wandb://team/mine: the server does not answer"
+        assert refused() == "wandb://team/mine: not done in 1 s"
 
 
 def test_an_unreachable_server_is_given_up(server, refused):
     server.refuse()
-    assert refused().startswith(f"the W&B server {server.url} cannot be reached: ")
+    assert refused().startswith(f"wandb://team/mine: the W&B server {server.url} cannot be reached: ")
 
 
 @pytest.mark.parametrize(

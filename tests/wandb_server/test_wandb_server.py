@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import wandb
-
 from ampsweep.tracking.wandb.core import end_wandb
+
 from wandb_server import ENTITY, Fault, WandbServer
 
 

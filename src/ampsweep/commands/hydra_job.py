@@ -53,9 +53,6 @@ class SweepJob:
     """Trains the point it is called with in a process of its own; a finished point is skipped.
 
     A launcher with workers pickles the job, which arrives there without the display.
-
-    Args:
-        num_points: the number of points to train, if known: between two runs W&B is made ready for the next.
     """
 
     def __init__(
@@ -63,11 +60,9 @@ class SweepJob:
         display: MessagePrinter | None = None,
         wandb: WandbAddress | None = None,
         after_run: Callable[[], None] | None = None,
-        num_points: int = 0,
     ) -> None:
         self._predicted = SharedPredictions()
         self._display, self._wandb, self._after_run = display, wandb, after_run
-        self._num_left = num_points
         self._runs: PointRuns | None = None
 
     def __reduce__(self) -> tuple[type["SweepJob"], tuple[()]]:
@@ -112,9 +107,6 @@ class SweepJob:
             search_and_train(request, composed, sweep, display)
         else:
             run_in_own_process(request, display)
-        self._num_left -= 1
-        if self._wandb is not None and self._num_left > 0:
-            self._wandb.prepare(config.tracking)
         self._predicted.keep(directory, config)
         if self._after_run is not None:
             self._after_run()

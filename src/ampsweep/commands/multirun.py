@@ -2,10 +2,8 @@
 
 import shutil
 import sys
-import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Final
 
 from ampsweep.commands.arguments import quoted
 from ampsweep.commands.hydra_job import SweepEnded, SweepJob, hand_over
@@ -14,26 +12,21 @@ from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
 from ampsweep.config.compose import Points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
-from ampsweep.config.schema import Config, TrackingConfig
+from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.processes import start_fork_server
 from ampsweep.record import find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.output import put_out
-from ampsweep.report.wandb.send_comparison import Records, publish_after
+from ampsweep.report.wandb.send_comparison import publish_after
 from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory, requeued_multirun
 from ampsweep.sweep.live_comparison import LiveComparison
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
-from ampsweep.text import escaped, plural
-from ampsweep.tracking.wandb.agent import is_agents_run
-from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
-from ampsweep.tracking.wandb.process_messages import Published
-from ampsweep.tracking.wandb.run_settings import finish_timeout_s
-
-_COMPLETE_S: Final = 30.0
-"""The time that a sweep's end gives to runs that W&B has lost."""
+from ampsweep.text import escaped
+from ampsweep.tracking.wandb.process import WandbProcess
+from ampsweep.tracking.wandb.sync_run import send_lost
 
 
 def start_processes() -> None:
@@ -77,8 +70,7 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
             if one.too_large is not None:
                 display.say(one.too_large)
         try:
-            num_points = 0 if plan.num_runs is None else len(plan.runs)
-            job = SweepJob(display, wandb=address, after_run=comparison.rewrite, num_points=num_points)
+            job = SweepJob(display, wandb=address, after_run=comparison.rewrite)
             for call in points.calls:
                 with nullcontext() if jobs is None else jobs.waited_for():
                     hand_over(job, ["--multirun", *call, *where], config_name)
@@ -94,7 +86,9 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
             display.say(f"{reason}; the sweep ends here{goes_on}")
     left = find_records(directory)
     if address is not None and not interrupted:
-        _complete_lost(directory, left.records, first.tracking, address)
+        line = send_lost(directory, [path for path, _ in left.records], address)
+        if line is not None:
+            print(escaped(line), file=sys.stderr)
     if interrupted and into is None and goes_on_alone is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # nothing has come of it
         return SOME_FAILED
@@ -126,26 +120,6 @@ def _begun_before(config: Config) -> Path | None:
     for error in () if directory is None else find_records(directory).unreadable:
         print(escaped(f"into={directory}: {error}; its point counts as not run"), file=sys.stderr)
     return directory
-
-
-def _complete_lost(directory: Path, records: Records, config: TrackingConfig, wandb: WandbAddress) -> None:
-    """Send what W&B lost of runs, for a while, now that nothing is measured."""
-    lost = [path for path, record in records if record.wandb.error is not None]
-    over_at, number, failure = time.monotonic() + (limit_s := _COMPLETE_S + (finish_timeout_s() or 0)), 0, None
-    for path in () if is_agents_run() else lost:  # an agent's environment would make them runs of its sweep
-        try:
-            done = wandb.complete(config, path, over_at - time.monotonic())
-        except KeyboardInterrupt:
-            done = Published(failure="interrupted")
-        if done.failure is None:
-            number += bool(done.url)
-        elif failure is None:
-            failure = done.failure if time.monotonic() < over_at else f"not done in {limit_s:.0f} s"
-        if not done.url:
-            break
-    rest = f" ({failure}); `ampsweep sync {directory}` sends the rest" if failure else ""
-    if number or failure:
-        print(escaped(f"W&B: {number} of {plural(len(lost), 'lost run')} sent after all{rest}"), file=sys.stderr)
 
 
 def _show(comparison: LiveComparison, directory: Path) -> None:

@@ -17,8 +17,8 @@ from ampsweep.report.output import CONSOLE, put_out
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import resolved_directory
 from ampsweep.text import escaped, listed, plural
-from ampsweep.tracking.wandb.api import WandbError
 from ampsweep.tracking.wandb.copy import copy_runs
+from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import SCHEME, Selection
 
 _ROOT: Final = Path("wandb_reports")

@@ -9,9 +9,11 @@ from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
 from ampsweep.text import escaped, listed, plural
-from ampsweep.tracking.wandb.api import WandbError, require_server, wandb_server
+from ampsweep.tracking.wandb.api import ASK_S, require_server
+from ampsweep.tracking.wandb.library import WandbError
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 from ampsweep.tracking.wandb.run_settings import group_of
-from ampsweep.tracking.wandb.sync_run import Synced, complete
+from ampsweep.tracking.wandb.sync_run import Synced, complete_runs, patience_s
 
 Runs = Sequence[tuple[Path, RunRecord]]
 
@@ -41,19 +43,19 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
         say(f"{error.path.parent.name}: nothing sent, {error}")
     runs = [run for one in found for run in one.records if run[1].kind == "measured"]
     try:
-        with wandb_server():
-            left, are_right = _send_runs(runs, say)
+        with WandbProcess() as process:
+            left, are_right = _send_runs(runs, say, process.address)
             of_directories = {path.parent for path, _ in runs if any(map(path.parent.is_relative_to, directories))}
             multiruns = {path for path in of_directories if _is_multirun(path)}
             for multirun in sorted(multiruns - {directory.parent for directory in left}):
-                url, was_there = complete_comparison(multirun)
+                url, was_there = complete_comparison(multirun, process.address)
                 say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
     except WandbError as error:
         raise UserError(str(error)) from error
     return not unreadable and not left and are_right
 
 
-def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool]:
+def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> tuple[list[Path], bool]:
     """Complete every run; return the directories of those of which nothing was sent, and whether the others are right.
 
     A run is not if a row is there twice, or a file is not there.
@@ -62,28 +64,33 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool
         UserError: the server refuses all of them.
         WandbError: the server is lost.
     """
-    left: list[Path] = []
-    are_right = True
+    left = [directory for directory, record in runs if is_running(record)]
+    for directory in left:
+        say(f"{directory.name}: still training, nothing sent")
+    waiting = [(directory, _group(directory, record)) for directory, record in runs if directory not in left]
     refused: dict[Path, str] = {}
-    for directory, record in runs:
-        if is_running(record):
-            say(f"{directory.name}: still training, nothing sent")
-            left.append(directory)
-            continue
-        of_multirun = group_of(record.identity.experiment, directory.parent) if _is_multirun(directory.parent) else None
+    are_right = True
+
+    def hear(done: Synced | None) -> None:
+        nonlocal are_right
+        if done is None:
+            return
+        directory, _ = waiting.pop(0)
+        what = "complete" if done.was_complete else f"sent {done.num_sent} rows and its end"
+        say(f"{directory.name}: {what}, {done.url}")
+        for wrong in _wrong(done):
+            say(f"{directory.name}: {wrong}")
+            are_right = False
+
+    while waiting:
         try:
-            done = complete(record, directory, group=of_multirun)
+            wandb.call(complete_runs, waiting, ASK_S, silence_s=patience_s(runs), on_message=hear)
         except (RecordError, OSError) as error:  # half a history would pass for a whole one there
-            refused[directory] = str(error)
+            refused[waiting.pop(0)[0]] = str(error)
         except WandbError as error:
-            require_server()  # or there is no point in going on
-            refused[directory] = str(error)
-        else:
-            what = "complete" if done.was_complete else f"sent {done.num_sent} rows and its end"
-            say(f"{directory.name}: {what}, {done.url}")
-            for wrong in _wrong(done):
-                say(f"{directory.name}: {wrong}")
-                are_right = False
+            wandb.call(require_server, silence_s=patience_s(()))  # or there is no point in going on
+            directory, _ = waiting.pop(0)
+            refused[directory] = f"{directory}: W&B: {error}"
     if refused and len(refused) == len(runs):
         others = f" (nor can {len(runs) - 1} more of them be sent)" if len(runs) > 1 else ""
         raise UserError(f"{refused[runs[0][0]]}{others}")
@@ -92,13 +99,17 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool
     return [*left, *refused], are_right
 
 
+def _group(directory: Path, record: RunRecord) -> str | None:
+    """The group of a run of a multirun that has never been meant for W&B."""
+    return group_of(record.identity.experiment, directory.parent) if _is_multirun(directory.parent) else None
+
+
 def _wrong(done: Synced) -> Iterator[str]:
     if done.doubled:
         rows = f"the rows of {plural(len(done.doubled), 'step')} twice ({listed(map(str, done.doubled), limit=5)})"
         yield f"W&B has {rows}; it takes no row back, only the run as a whole"
-    if done.lacking or done.refusal is not None:
-        files = listed(done.lacking or ("a file",), limit=5)
-        yield f"W&B lacks {files}: {done.refusal or 'it does not show them'}"
+    if done.lacking:
+        yield f"W&B lacks {listed(done.lacking, limit=5)}: it does not show them"
 
 
 def _found(directory: Path) -> Found:

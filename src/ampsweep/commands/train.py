@@ -21,7 +21,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import NO_TORCHAO, step_dtypes
 from ampsweep.config.overrides import check_effect
-from ampsweep.config.schema import Config, TrackingConfig
+from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.launch.isolated import ChildError, ChildExit
 from ampsweep.launch.signals import StopRequest, stop_signals_as_interrupt
@@ -43,6 +43,7 @@ from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.text import one_line
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbProcess
+from ampsweep.tracking.wandb.sync_run import send_lost
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,11 +94,7 @@ def train_points(points: Points, config_name: str = CONFIG_NAME, chosen: str = C
 
 def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None]:
     configs = [point.config for point in points.points if not point.config.dry_run]
-    tracked: list[TrackingConfig] = []
-    for config in configs:
-        if config.tracking.mode != "disabled" and config.tracking not in tracked:
-            tracked.append(config.tracking)
-    return WandbProcess(tracked) if tracked else nullcontext()
+    return WandbProcess() if any(config.tracking.mode != "disabled" for config in configs) else nullcontext()
 
 
 def _check_alone(config: Config) -> None:
@@ -164,8 +161,6 @@ def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, se
         if resume is not None:
             check_checkpoint(config, resume)
         directory = directory or new_directory(config) / run_directory_name(config)
-        if address is not None:
-            address.prepare(config.tracking)
         if checked.too_large is not None:
             display.say(checked.too_large)
         display.run_begins(config)
@@ -185,6 +180,8 @@ def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, se
                 failures[0].__cause__ = error
 
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
+        if address is not None and (line := send_lost(directory, [directory], address)) is not None:
+            display.say(line)
         for failure in failures:
             raise failure
     return _show(directory)

@@ -388,6 +388,8 @@ class TrackingConfig:
     """Send a W&B alert for a run that runs out of memory, diverges, is slowed down, or whose scale collapses."""
     checkpoints: bool = False
     """Upload the newest checkpoint, if there is one, to W&B as an artifact."""
+    code: bool = False
+    """Upload the Python files of the working directory to W&B as an artifact."""
 
 
 @dataclass(kw_only=True)

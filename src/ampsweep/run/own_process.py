@@ -33,8 +33,6 @@ def run_in_own_process(
     Raises:
         KeyboardInterrupt: this process was asked to stop, after the run had ended.
     """
-    if request.wandb is not None:
-        request.wandb.prepare(request.config.tracking)
     display.run_begins(request.config)
     (request.directory / ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
     ended = run_isolated(_function(request), (request,), on_message=display.on_message)

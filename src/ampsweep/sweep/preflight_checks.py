@@ -64,12 +64,13 @@ def check_runs(
     models: dict[str, CheckedModel] = {}
     optimizers: dict[str, Checked] = {}
     checkpoints: dict[str, Checked] = {}
+    services = _Services(wandb)
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
         key = _key(*shared, config.device, config.precision.fp32_modules)
         if key not in memory:
             send(f"model={component_name(config.model)} with data={component_name(config.data)}")
-            memory[key] = _check(config, wandb, elsewhere, stop, models, key)
+            memory[key] = _check(config, services, elsewhere, stop, models, key)
         with_optimizer = _key(key, config.optimizer, config.scheduler, config.precision.parameters)
         if with_optimizer not in optimizers:
             optimizers[with_optimizer] = _with_optimizer(config, elsewhere, memory[key], models.get(key), stop)
@@ -99,7 +100,7 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
     if unsupported is not None and not is_agents_run():
         raise UserError(f"precision={arm_of(config)}: {unsupported}")
     _check_limits(config, device)
-    _check_services(config, wandb)
+    _Services(wandb).check(config)
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
     prepared, checked = PreparedRun(taken, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
     try:
@@ -186,16 +187,24 @@ def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, 
     check_rates(config.scheduler, [*optimizers.values()], checked.num_steps)
 
 
-def _check_services(config: Config, wandb: WandbAddress | None) -> None:
-    """Refuse a config that W&B would refuse: online without a key, an invalid project or tag.
+class _Services:
+    """Refuses a config that W&B would refuse, which is asked once about all with the same tracking."""
 
-    Raises:
-        UserError: one sentence with the reason.
-    """
-    try:
-        check_tracking(config.tracking, wandb)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    def __init__(self, wandb: WandbAddress | None) -> None:
+        self._wandb = wandb
+        self._refused: dict[str, str | None] = {}
+
+    def check(self, config: Config) -> None:
+        """Raise UserError where it is online without a key, or a project, tag or entity is none that W&B takes."""
+        key = _key(config.tracking)
+        if key not in self._refused:
+            self._refused[key] = None
+            try:
+                check_tracking(config.tracking, self._wandb)
+            except ValueError as error:
+                self._refused[key] = str(error)
+        if (reason := self._refused[key]) is not None:
+            raise UserError(reason)
 
 
 def _check_limits(config: Config, device: torch.device) -> None:
@@ -239,7 +248,7 @@ def _checked_data(config: Config, device: torch.device) -> Data:
 
 def _check(
     config: Config,
-    wandb: WandbAddress | None,
+    services: _Services,
     elsewhere: bool,
     stop: StopRequest,
     models: dict[str, CheckedModel],
@@ -252,7 +261,7 @@ def _check(
             for one in run_devices(config.device):
                 check_lock(str(one))
             _check_limits(config, device)
-        _check_services(config, wandb)
+        services.check(config)
         with _watched(config, stop.interrupt):
             checked, models[key] = _check_parts(config, _checked_data(config, torch.device("cpu")))
     except UserError as error:

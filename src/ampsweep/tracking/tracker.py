@@ -5,9 +5,9 @@ be late, lost and started again without missing a row, and costs a step nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from typing import Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
@@ -21,9 +21,14 @@ from ampsweep.record import (
     repair_history,
     write_atomically,
 )
-from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
-from ampsweep.tracking.wandb.process_messages import SYNC_LATER
-from ampsweep.tracking.wandb.run_settings import WandbPlace, resolve_mode
+from ampsweep.tracking.wandb.follow import check
+from ampsweep.tracking.wandb.follower import WandbFollower
+from ampsweep.tracking.wandb.library import WandbError
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.run_settings import wanted_mode
+
+_CHECK_S: Final = 30.0
+"""The time that the W&B process may take for a check; a second at most, as a rule, once it has imported wandb."""
 
 
 class HistoryFile:
@@ -120,7 +125,7 @@ class HistoryFile:
 class Tracker:
     """Writes a run's rows to the history file, and lets a ``follower``, if there is one, show them elsewhere."""
 
-    def __init__(self, follower: WandbClient | None = None) -> None:
+    def __init__(self, follower: WandbFollower | None = None) -> None:
         self._history, self._follower = HistoryFile(), follower
         self._has_started = False
 
@@ -186,42 +191,40 @@ def make_tracker(
 
     ``group`` is the W&B group if neither the config nor a sweep names one. ``say`` is called with lines for the user:
     the mode of W&B and how to sync, and later the fate of a lost server; ``on_stop`` with the reason why somebody ends
-    the run through W&B. W&B runs in the process at the address ``wandb``, or without one in a process of the run's own.
+    the run through W&B. W&B runs in processes of the one at the address ``wandb``, or without one of the run's own.
 
     Raises:
-        ValueError: what `check_tracking` refuses.
+        ValueError: there is no such mode.
     """
-    if config.mode == "disabled":
+    if wanted_mode(config)[0] == "disabled":
         return Tracker()
-    why = ""
-    for address in (wandb, None) if wandb is not None else (None,):
-        try:
-            client = WandbClient(config, address, group=group, say=say, on_stop=on_stop)
-        except (EOFError, OSError) as error:  # it has been killed
-            why = f": {error}" if str(error) else ""
-        else:
-            if client.line is not None:
-                say(client.line)
-            return Tracker(None if client.mode == "disabled" else client)
-    say(f"W&B: lost (its process cannot be started{why}); {SYNC_LATER}")
-    return Tracker()
+    return Tracker(WandbFollower(config, wandb, group=group, say=say, on_stop=on_stop))
 
 
 def check_tracking(config: TrackingConfig, wandb: WandbAddress | None) -> None:
-    """Refuse a run that W&B would refuse, by asking the process at the address ``wandb``, if there is one.
+    """Refuse a run that W&B would refuse, in a process of the one at the address ``wandb``, or of its own.
 
-    That process also asks the server, which may refuse the API key or the entity. A server that cannot be reached, or
-    takes longer to answer than a training should wait, refuses nothing.
+    The server is asked too, which may refuse the API key or the entity. One that cannot be reached, or takes longer to
+    answer than a training should wait, refuses nothing.
 
     Raises:
         ValueError: a tracking mode that is unknown or impossible here, a project, entity or tag W&B does not take, or
             what the server refuses.
     """
-    if config.mode == "disabled":
+    if wanted_mode(config)[0] == "disabled":
         return
     if wandb is not None:
-        with suppress(EOFError, OSError):
-            wandb.check(config)
-            return
-    if resolve_mode(config)[0] != "disabled":
-        WandbPlace.here(config, None).settings(config.tags)
+        refused = _refusal(config, wandb)
+    else:
+        with WandbProcess() as process:
+            refused = _refusal(config, process.address)
+    if refused is not None:
+        raise ValueError(refused)
+
+
+def _refusal(config: TrackingConfig, wandb: WandbAddress) -> str | None:
+    try:
+        refused: str | None = wandb.call(check, config, silence_s=_CHECK_S)
+    except WandbError:  # the process has been killed, or hangs: it refuses nobody
+        return None
+    return refused

@@ -1,21 +1,27 @@
 """The comparison of a directory as a run of its own on W&B."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.record import RunRecord
-from ampsweep.tracking.wandb.agent import is_agents_run
-from ampsweep.tracking.wandb.api import WandbError, errors_of_server, wandb_server
-from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish, published
-from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
+from ampsweep.text import plural
+from ampsweep.tracking.wandb.api import ALIVE_S, ASK_S, with_server
+from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
+from ampsweep.tracking.wandb.content import alerts
+from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import WandbPlace, group_of
 from ampsweep.tracking.wandb.sync_run import place_of
 
 if TYPE_CHECKING:
     from ampsweep.report.document import Document
+
+_PUBLISH_S: Final = 60.0
+"""The time that W&B may take for a comparison."""
 
 Records = Sequence[tuple[Path, RunRecord]]
 
@@ -26,12 +32,14 @@ def publish_after(directory: Path, document: "Document", records: Records, wandb
     Returns a line for the user; None where W&B has none of the runs, offline or because it was lost.
     """
     sent = [(path, record) for path, record in records if record.wandb.url is not None and record.wandb.error is None]
-    if not sent or is_agents_run():  # an agent's environment would make it a run of its sweep
+    if not sent:
         return None
-    published = wandb.publish(_page(directory, document, records), _place(directory, sent), directory)
-    if published.failure is None:
-        return f"W&B: {published.url}"
-    return f"W&B: the comparison is not there ({published.failure}); `ampsweep sync {directory}` sends it"
+    page, place = _page(directory, document, records), _place(directory, sent)
+    try:
+        url, _ = wandb.call(publish, page, place, directory, ALIVE_S, True, silence_s=_PUBLISH_S)
+    except WandbError as error:
+        return f"W&B: the comparison is not there ({error}); `ampsweep sync {directory}` sends it"
+    return f"W&B: {url}"
 
 
 def publish_now(directory: Path, document: "Document", records: Records) -> str:
@@ -42,16 +50,14 @@ def publish_now(directory: Path, document: "Document", records: Records) -> str:
     """
     page, place = _page(directory, document, records), _place(directory, records)
     try:
-        with wandb_server(), errors_of_server(f"{directory}: W&B"):
-            return publish(page, place, directory, COMMAND_PATIENCE)
+        url, _ = with_server(publish, page, place, directory, ASK_S, True, silence_s=_PUBLISH_S)
     except WandbError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"{directory}: W&B: {error}") from error
+    return str(url)
 
 
-def complete_comparison(directory: Path) -> tuple[str, bool]:
+def complete_comparison(directory: Path, wandb: WandbAddress) -> tuple[str, bool]:
     """Send the comparison of a multirun, unless W&B has it as it is now; its address, and whether it was there.
-
-    To be called inside `wandb_server`.
 
     Raises:
         UserError: there is no record that can be read.
@@ -63,11 +69,9 @@ def complete_comparison(directory: Path) -> tuple[str, bool]:
     compared = compare_directories([directory])
     document = comparison_document(compared, directory)
     page, place = _page(directory, document, compared.records), _place(directory, compared.records)
-    with errors_of_server(f"{directory}: W&B"):
-        if (url := published(page, place)) is not None:
-            return url, True
-        write_comparison(document, directory)
-        return publish(page, place, directory, COMMAND_PATIENCE), False
+    write_comparison(document, directory)
+    url, was_there = wandb.call(publish, page, place, directory, ASK_S, False, silence_s=_PUBLISH_S)
+    return str(url), bool(was_there)
 
 
 def _place(directory: Path, records: Records) -> WandbPlace:
@@ -89,8 +93,11 @@ def page_of(document: "Document", records: Records, group: str, html: Path) -> C
     # The oldest run stays the oldest when more are added.
     oldest = min((record for _, record in records), key=lambda record: (record.started_at or "", record.run_id))
     experiment = oldest.identity.experiment
+    told = [alert for _, record in records for alert in alerts(record).items()]
+    first = dict(reversed(told))
+    numbers = Counter(title for title, _ in told)
     tags = [tag for _, record in records for tag in record.config.get("tracking", {}).get("tags", [])]
-    return wandb_page(
+    page = wandb_page(
         document,
         id=f"comparison-{oldest.run_id}",
         name=f"comparison-{group or experiment}",
@@ -103,3 +110,5 @@ def page_of(document: "Document", records: Records, group: str, html: Path) -> C
         tags=list(dict.fromkeys(tags)),
         html=html,
     )
+    lines = [f"{title}: {plural(numbers[title], 'run')} ({text})" for title, text in first.items()]
+    return replace(page, alert="; ".join(lines) or None)

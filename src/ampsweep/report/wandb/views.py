@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # wandb-workspaces 0.4 uses pydantic's older validators
@@ -31,12 +31,15 @@ from ampsweep.report.markdown import blocks_as_markdown
 from ampsweep.report.palette import colours_without_dashes
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, SECTIONS, Kind, Panel
 from ampsweep.report.wandb.send_comparison import page_of
-from ampsweep.tracking.wandb.api import WandbError, wandb_api
+from ampsweep.tracking.wandb.api import ASK_S, with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
-from ampsweep.tracking.wandb.core import CoreLimit
-from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
+from ampsweep.tracking.wandb.content import config_key
+from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON, SCHEME, Selection
+
+if TYPE_CHECKING:
+    from ampsweep.tracking.wandb.service import Caller
 
 _SAVING_S: Final = 120.0
 _ARM: Final = "arm"
@@ -61,13 +64,27 @@ def save_views(compared: Compared, document: Document, address: str | None) -> l
         page = page_of(document, compared.records, group or selection.project, shown)
         if group is None:  # not the comparison of the one sweep that the oldest run is of
             page = replace(page, id=f"comparison-{hashlib.sha256(str(selection).encode()).hexdigest()[:8]}")
+        place = WandbPlace(selection.project, selection.entity, group)
         try:
-            with wandb_api(selection):
-                publish(page, WandbPlace(selection.project, selection.entity, group), Path(scratch), COMMAND_PATIENCE)
-                with CoreLimit(_SAVING_S):
-                    return _saved(selection, page, document, compared)
+            saved: list[str] = with_server(
+                _save, selection, page, place, document, compared, Path(scratch), silence_s=_SAVING_S
+            )
         except WandbError as error:
-            raise UserError(str(error)) from error
+            raise UserError(f"{selection}: {error}") from error
+    return saved
+
+
+def _save(
+    caller: "Caller",
+    selection: Selection,
+    page: ComparisonPage,
+    place: WandbPlace,
+    document: Document,
+    compared: Compared,
+    scratch: Path,
+) -> list[str]:
+    publish(caller, page, place, scratch, ASK_S, True)
+    return _saved(selection, page, document, compared)
 
 
 def _tracked(compared: Compared) -> Selection:
@@ -160,8 +177,7 @@ def _live_blocks(selection: Selection, sections: dict[str, list[Any]], colours: 
 def _by_section(page: ComparisonPage, compared: Compared) -> dict[str, list[Any]]:
     """New live panels under each heading that has any."""
     series = next(iter(compared.comparison.series), None)
-    # The identity is flat in W&B's config; the resolved config is one value of it.
-    size = "batch_size" if series is None else f"config.{series.key}" if "." in series.key else series.key
+    size = "batch_size" if series is None else config_key(compared.records[0][1], series.key)
     shown = {key.rpartition("/")[2] for key in page.figures}
     panels = [panel for panel in PANELS if panel.key in shown and panel.kind in _LIVE]
     found = {

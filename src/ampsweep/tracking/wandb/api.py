@@ -1,119 +1,77 @@
-"""Questions to a server about existing runs by W&B's public API; unlike in a training, its failure is an error."""
+"""Questions to a server about existing runs by W&B's public API, in a process of their own; its failure is an error."""
 
-import tempfile
-import urllib.error
-import urllib.request
+import os
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.socket_folder import socket_folder
-from ampsweep.tracking.wandb.core import CoreLimit, abandon_wandb, end_wandb
-from ampsweep.tracking.wandb.library import error_clause, lost_errors, silence_libraries
-from ampsweep.tracking.wandb.run_settings import WandbPlace, changed_environment, missing_login
+from ampsweep.tracking.wandb.library import Login, WandbError
+from ampsweep.tracking.wandb.process import WandbProcess
+from ampsweep.tracking.wandb.run_settings import WandbPlace, missing_login, online_login
+from ampsweep.tracking.wandb.server import refusal, trouble
 
 if TYPE_CHECKING:
     import wandb
 
-LISTING_S: Final = 120
-"""The time that the server may take for an answer about many runs; wandb-core tries again in that time."""
+    from ampsweep.tracking.wandb.service import Caller
 
 ASK_S: Final = 10
 """The time for an answer about one run."""
-
-_SILENT_S: Final = 60.0
-"""The time after which a wandb-core that has not moved on is killed; longer than each of its own limits here."""
+ALIVE_S: Final = 2.0
+"""The time after which the end of a training leaves a silent server."""
 
 _OF_NO_RUN: Final[Mapping[str, str | None]] = {
     **dict.fromkeys(("RUN_ID", "RUN_GROUP", "SWEEP_ID", "SWEEP_PARAM_PATH", "RESUME")),
     **dict.fromkeys(("NAME", "NOTES", "TAGS", "JOB_TYPE", "SERVICE")),
     "MODE": "online",
     "SILENT": "true",
+    "DIR": None,
 }
 """The environment (WANDB_...) of a process that asks about runs of others, or sends them: of no run of its own, nor of
-a sweep's agent, and with a wandb-core of its own, which can be killed."""
+a sweep's agent."""
 
 
-class WandbError(ValueError):
-    """Raised, with one sentence, if W&B cannot do what it was asked for."""
+def with_server(function: Callable[..., Any], *arguments: Any, silence_s: float, **listening: Any) -> Any:
+    """Call ``function(caller, *arguments)`` in a process of its own and return its result; see `WandbAddress.call`.
+
+    Raises:
+        WandbError: it takes too long, or raises that.
+        OSError: a file is at fault.
+    """
+    with WandbProcess() as process:
+        return process.address.call(function, *arguments, silence_s=silence_s, **listening)
 
 
-@contextmanager
-def wandb_server() -> Iterator[None]:
-    """Log in to W&B's server for as long as the context lasts.
+def log_in(within_s: float = ASK_S) -> Login:
+    """Have this process, which is of no run, ask the server from now on.
 
     Raises:
         WandbError: nobody is logged in, the server cannot be reached, or refuses the API key; or wandb has an invalid
             setting.
     """
-    silence_libraries()
-    environment = {f"WANDB_{name}": value for name, value in _OF_NO_RUN.items()}
-    with changed_environment({**environment, "TMPDIR": socket_folder()}):
-        try:
-            missing = missing_login({})
-        except ValueError as error:
-            raise WandbError(str(error)) from error
-        if missing is not None:
-            raise WandbError(missing)
-        try:
-            require_server()
-            yield
-        finally:
-            end_wandb()
-
-
-def require_server() -> None:
-    """Raise WandbError where the server cannot be reached, or refuses the API key."""
-    import wandb
-
-    settings = wandb.setup().settings
+    for name, value in _OF_NO_RUN.items():
+        os.environ.pop(f"WANDB_{name}", None)
+        if value is not None:
+            os.environ[f"WANDB_{name}"] = value
     try:
-        with urllib.request.urlopen(settings.base_url, timeout=ASK_S):
-            pass
-    except urllib.error.HTTPError:
-        pass  # an answer all the same
-    except OSError as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise WandbError(f"the W&B server {settings.base_url} cannot be reached: {reason}") from error
-    try:
-        with CoreLimit(_SILENT_S):
-            wandb.Api(timeout=ASK_S)
-    except lost_errors() as error:
-        abandon_wandb()
-        raise WandbError(error_clause(error)) from error
+        missing = missing_login({})
+        login = online_login()
+    except ValueError as error:
+        raise WandbError(str(error)) from error
+    if missing is not None or login is None:
+        raise WandbError(missing or "wandb is not logged in by an API key")
+    if (met := trouble(login, within_s=within_s)) is not None:
+        raise WandbError(f"the W&B server {login.url} cannot be reached: {met}")
+    if (refused := refusal(login, None, within_s=within_s)) is not None:
+        raise WandbError(refused)
+    return login
 
 
-@contextmanager
-def wandb_api(about: object) -> Iterator["wandb.Api"]:
-    """Yield W&B's public API, inside `wandb_server`; what it raises becomes a sentence that begins with ``about``.
-
-    Raises:
-        WandbError: no login, a wrong one, no answer, or one that refuses.
-    """
-    import wandb
-
-    with (
-        tempfile.TemporaryDirectory() as scratch,  # it makes an empty folder for each run that it lists
-        changed_environment({"WANDB_DIR": scratch}),
-        wandb_server(),
-        errors_of_server(str(about)),
-    ):
-        yield wandb.Api(timeout=LISTING_S)
-
-
-@contextmanager
-def errors_of_server(about: str) -> Iterator[None]:
-    """Raise what goes wrong with the server inside as a WandbError, a sentence that begins with `about`."""
-    try:
-        yield
-    except lost_errors() as error:
-        abandon_wandb()  # without waiting for what it still tries
-        if isinstance(error, OSError) and error.filename is not None:
-            raise  # a file of ours
-        raise WandbError(f"{about}: {error_clause(error)}") from error
+def require_server(caller: "Caller") -> None:
+    """Raise WandbError as `log_in` does."""
+    log_in()
 
 
 @dataclass(frozen=True)
@@ -136,7 +94,7 @@ def run_path(place: WandbPlace, id: str) -> str:
 
 
 def remote_run(path: str, *, with_steps: bool) -> RemoteRun | None:
-    """The run at ``path``, [ENTITY/]PROJECT/ID; None where the server has none. Raises `lost_errors`.
+    """The run at ``path``, [ENTITY/]PROJECT/ID; None where the server has none.
 
     Without ``with_steps`` none are looked up.
     """
@@ -144,24 +102,20 @@ def remote_run(path: str, *, with_steps: bool) -> RemoteRun | None:
     from wandb.apis.public.runs import RunNotFoundError
     from wandb.errors import CommError
 
-    with CoreLimit(_SILENT_S) as limit:
-        try:
-            run = wandb.Api(timeout=ASK_S).run(path)
-        except CommError as error:
-            if isinstance(error.exc, RunNotFoundError):
-                return None
-            raise
-        summary = dict(run.summary_metrics)  # as it was sent, without classes of wandb's own
-        found: Counter[int] = Counter()
-        for row in run.scan_history(keys=[STEP], use_cache=False) if with_steps else ():
-            limit.moved()
-            found[row[STEP]] += 1
-        doubled = tuple(sorted(step for step, number in found.items() if number > 1))
-        return RemoteRun(found.keys(), doubled, run.state, summary, run.url)
+    try:
+        run = wandb.Api(timeout=ASK_S).run(path)
+    except CommError as error:
+        if isinstance(error.exc, RunNotFoundError):
+            return None
+        raise
+    summary = dict(run.summary_metrics)  # as it was sent, without classes of wandb's own
+    found = Counter(row[STEP] for row in run.scan_history(keys=[STEP], use_cache=False)) if with_steps else Counter()
+    doubled = tuple(sorted(step for step, number in found.items() if number > 1))
+    return RemoteRun(found.keys(), doubled, run.state, summary, run.url)
 
 
 def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
-    """The ``steps`` of its history that the server has of a ``run`` just resumed. Raises `lost_errors`.
+    """The ``steps`` of its history that the server has of a ``run`` just resumed.
 
     As a rule these are the first, as many as it has rows, since rows are sent in their order; otherwise it is asked.
     """

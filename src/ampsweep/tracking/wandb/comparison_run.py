@@ -2,19 +2,18 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.redaction import hidden
-from ampsweep.tracking.wandb.api import remote_run, run_path
-from ampsweep.tracking.wandb.core import CoreLimit, end_wandb, kill_wandb_core
-from ampsweep.tracking.wandb.library import NO_ANSWER, current_login, lost_errors
-from ampsweep.tracking.wandb.outage import OutageWatch, Patience, SeenServer
+from ampsweep.tracking.wandb.api import log_in, remote_run, run_path
 from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON
+
+if TYPE_CHECKING:
+    from ampsweep.tracking.wandb.service import Caller
 
 Scalar = str | int | float | bool | None
 
@@ -43,6 +42,8 @@ class ComparisonPage:
     """The same as one self-contained file."""
     tags: tuple[str, ...] = ()
     """The tags of any of its runs."""
+    alert: str | None = None
+    """The text that people who watch the project should get at once."""
 
     @property
     def digest(self) -> str:
@@ -51,58 +52,47 @@ class ComparisonPage:
         return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-_OPENING_S: Final = 3.0
-"""The least time that the server has to begin with it."""
 _DIGEST: Final = "digest"
+_ALERT: Final = "alert"
+"""Keys of its summary beside those of the page."""
 
 
-def published(page: ComparisonPage, place: WandbPlace) -> str | None:
-    """The address of the comparison, where W&B has it as it is now. Raises `lost_errors`."""
-    there = remote_run(run_path(place, page.id), with_steps=False)
-    if there is None or (there.state, there.summary.get(_DIGEST)) != ("finished", page.digest):
-        return None
-    return there.url
+def publish(
+    caller: "Caller", page: ComparisonPage, place: WandbPlace, directory: Path, within_s: float, is_forced: bool
+) -> tuple[str, bool]:
+    """Put the comparison on W&B, in place of an earlier one of the same id; its address, and whether it was there.
 
-
-def publish(page: ComparisonPage, place: WandbPlace, directory: Path, patience: Patience | None = None) -> str:
-    """Put the comparison on W&B, in place of an earlier one of the same id; its address there.
-
-    It has the project and the group of its runs, whose ``place`` this is, but is no run of their sweep. wandb's own
-    files go below ``directory``. Ends wandb in this process.
+    One that W&B has as it is now is sent again only where that is forced. It has the project and the group of its runs,
+    whose ``place`` this is, but is no run of their sweep. wandb's own files go below ``directory``.
 
     Raises:
-        `lost_errors`: the server cannot be had within ``patience``, or refuses it.
+        WandbError: the server cannot be had ``within_s``, or refuses it.
         ValueError: W&B does not take the place or the tags.
     """
+    log_in(within_s)
+    there = remote_run(run_path(place, page.id), with_steps=False)
+    if there is not None and not is_forced and (there.state, there.summary.get(_DIGEST)) == ("finished", page.digest):
+        return there.url, True
     import wandb
 
-    patience = patience or Patience(num_answers=10)
-    settings = replace(place, sweep=None).settings(list(page.tags))
-    seen, began = SeenServer(), time.monotonic()
-    try:
-        with CoreLimit(max(_OPENING_S, patience.silence_s), NO_ANSWER):
-            wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
-            run = wandb.init(
-                id=page.id,
-                name=page.name,
-                job_type=COMPARISON,
-                config=hidden(dict(page.config)),
-                dir=str(directory),
-                mode="online",
-                resume="allow",
-                settings=settings,
-            )
-        seen.listen(current_login())
-        with OutageWatch(run, patience, seen.heartbeat, usual_s=time.monotonic() - began):
-            run.log(_media(page))
-            run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
-            run.finish()
-    except lost_errors():
-        kill_wandb_core()
-        raise
-    finally:
-        end_wandb()
-    return str(run.url)
+    wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
+    run = wandb.init(
+        id=page.id,
+        name=page.name,
+        job_type=COMPARISON,
+        config=hidden(dict(page.config)),
+        dir=str(directory),
+        mode="online",
+        resume="allow",
+        settings=replace(place, sweep=None).settings(list(page.tags)),
+    )
+    run.log(_media(page))
+    if page.alert is not None and (there is None or there.summary.get(_ALERT) != page.alert):
+        run.alert("Runs of a sweep went wrong", page.alert, level="WARN")
+        run.summary[_ALERT] = page.alert
+    run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
+    run.finish()
+    return str(run.url), False
 
 
 def _media(page: ComparisonPage) -> dict[str, Any]:

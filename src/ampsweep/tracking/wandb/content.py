@@ -1,9 +1,7 @@
 """The content of a run on W&B besides its rows: from its record, and from the files that it left."""
 
-import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,23 +52,36 @@ def tracking_of(record: RunRecord) -> TrackingConfig:
 
 
 def run_config(record: RunRecord) -> dict[str, Any]:
-    """The identity, flat, with arm, hashes and the step's dtypes; and as one value each the resolved config and the
-    environment.
+    """The identity, flat, with arm, hashes and the step's dtypes; as one value each the environment, and what the
+    resolved config has beside all that.
 
     A sweep writes its own parameters (`precision`, `model`) at the top, over whatever has their names.
     """
     facts = hidden(record.as_json())
-    beside = ("arm", "pair_key", "config_hash", "config", "environment")
+    beside = ("arm", "pair_key", "config_hash", "environment")
     dtypes = {f"{kind}_dtype": dtype for kind, dtype in record.dtypes.as_json().items()}
-    return {**facts["identity"], **dtypes, **{key: facts[key] for key in beside}}
+    told = {**facts["identity"], **dtypes, **{key: facts[key] for key in beside}}
+    return {**told, "config": _without(told.keys(), facts["config"])}
+
+
+def _without(names: Container[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a config whose own names, without those of their groups, are not among these."""
+    groups = {key: _without(names, value) for key, value in config.items() if isinstance(value, Mapping)}
+    values = {key: value for key, value in config.items() if key not in groups and key not in names}
+    return values | {key: group for key, group in groups.items() if group}
+
+
+def config_key(record: RunRecord, key: str) -> str:
+    """The place in W&B's config of a key such as `optimizer.lr`; see `run_config`."""
+    name = key.rpartition(".")[2]
+    return name if name in vars(record.identity) else f"config.{key}"
 
 
 def define_metrics(run: "wandb.Run") -> None:
-    """Give every metric our step axis, and minimum, maximum and last value in the summary."""
+    """Give every metric our step axis; the summary has the last value of each, until `run_end` tells the figures."""
     run.define_metric(STEP, hidden=True)
     for key in METRICS:
-        samples = key.startswith("device/")
-        run.define_metric(key, step_metric=STEP, summary="min,max,mean,last" if samples else "min,max,last")
+        run.define_metric(key, step_metric=STEP)
 
 
 @dataclass(frozen=True)
@@ -88,46 +99,31 @@ class RunEnd:
 def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
     """The end of the run ``id`` in ``directory``, as its record and history are now.
 
-    The summary has status, figures, proof, and as tables memory and dtypes. A value of the training takes the place of
-    what W&B keeps of its metric, an object that no sweep could minimize; `.min` and `.max` beside it, of the finite
-    values in the history, say what is lost by that.
+    The summary has status, figures, proof, and as tables memory and dtypes.
     """
-    rows = read_history(directory)
     facts = hidden(record.as_json())
-    summary = record.summary | _extremes(rows, [key for key in record.summary if not key.startswith(MEASURED)])
-    summary |= {key: facts[key] for key in _IN_SUMMARY if facts[key]} | _tables(facts)
+    summary = record.summary | {key: facts[key] for key in _IN_SUMMARY if facts[key]} | _tables(facts)
     # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
-    measured = {key for row in rows for key in row if key.startswith(MEASURED)}
+    measured = {key for row in read_history(directory) for key in row if key.startswith(MEASURED)}
     outdated = frozenset({*measured, *_IN_SUMMARY} - summary.keys())
-    told = {title: text for title, text in _alerts(record, facts) if _is_first(title, record, directory)}
+    is_alone = not (directory.parent / "multirun.yaml").is_file()  # else the comparison of the sweep tells
+    told = alerts(record) if is_alone else {}
     return RunEnd(summary | numerics_shown(directory), outdated, told, tuple(_artifacts(id, record, directory)))
 
 
-def _alerts(record: RunRecord, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def alerts(record: RunRecord) -> dict[str, str]:
     """Alerts about a run that went wrong when nobody may be looking; none where `tracking.alerts` is off."""
     if not tracking_of(record).alerts:
-        return
-    name, error = run_name(record), facts["error"]
+        return {}
+    found, name, error = {}, run_name(record), hidden(record.as_json())["error"]
     if record.status == "oom":
-        yield "Out of memory", f"{name}: {error}"
+        found["Out of memory"] = f"{name}: {error}"
     elif record.status == "diverged":
-        yield "Scale collapsed" if "scale collapsed" in (error or "") else "Diverged", f"{name}: {error}"
-    contamination = facts["contamination"] or {}
-    if contamination.get("verdict") == "contaminated":
-        yield "Contaminated", f"{name}, its speed does not count: {'; '.join(contamination['reasons'])}"
-
-
-def _is_first(alert: str, record: RunRecord, directory: Path) -> bool:
-    """Tell whether the run is the one of its sweep that sends such an alert: the first, also when it is sent again.
-
-    A file beside the runs names it, for they may be sent by several processes.
-    """
-    if not (directory.parent / "multirun.yaml").is_file():
-        return True
-    claim = directory.parent / f".alert-{alert.lower().replace(' ', '-')}"
-    with suppress(FileExistsError), claim.open("x", encoding="utf-8") as new:
-        new.write(record.run_id)
-    return claim.read_text(encoding="utf-8") == record.run_id
+        found["Scale collapsed" if "scale collapsed" in (error or "") else "Diverged"] = f"{name}: {error}"
+    contamination = record.contamination
+    if contamination.verdict == "contaminated":
+        found["Contaminated"] = f"{name}, its speed does not count: {'; '.join(contamination.reasons or ())}"
+    return found
 
 
 def send_record(run: "wandb.Run", record: RunRecord) -> None:
@@ -176,12 +172,6 @@ def artifact_files(record: RunRecord, directory: Path) -> dict[str, Path]:
     if tracking_of(record).checkpoints:
         files["checkpoint"] = kept_checkpoint(directory, LAST)
     return {kind: path for kind, path in files.items() if path is not None}
-
-
-def _extremes(rows: Sequence[Mapping[str, float]], of: Iterable[str]) -> dict[str, float]:
-    found = {key: [row[key] for row in rows if key in row and math.isfinite(row[key])] for key in of}
-    ends: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max}
-    return {f"{key}.{end}": of_all(values) for key, values in found.items() if values for end, of_all in ends.items()}
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:

@@ -1,29 +1,35 @@
 """Runs of a W&B server as run directories on this machine, from which a report is made as from any others."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
 from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RowsDigest, RunRecord, Stretch, history_line
 from ampsweep.record.parts import WandbFacts
 from ampsweep.text import folder_name
-from ampsweep.tracking.wandb.api import LISTING_S, WandbError, wandb_api
+from ampsweep.tracking.wandb.api import log_in, with_server
 from ampsweep.tracking.wandb.content import RECORD_NAME
-from ampsweep.tracking.wandb.core import abandon_wandb
+from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import Selection
 
 if TYPE_CHECKING:
     import wandb
     from wandb.apis.public import Run
 
+    from ampsweep.tracking.wandb.service import Caller
+
 _SOURCE_NAME: Final = "wandb_source.json"
 _LOADING: Final = ".loading"
+_LISTING_S: Final = 120.0
+"""The time that the server may take for an answer about many runs, and for one of them; wandb tries again in it."""
 _PARALLEL: Final = 8
 _PER_PAGE: Final = 100
 
@@ -71,16 +77,38 @@ def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, in
             answer, or a `directory` with runs of its own.
         OSError: it cannot be written.
     """
+    try:
+        copied: Copied = with_server(
+            _copy, selection, directory, silence_s=_LISTING_S, on_message=lambda numbers: progress(*numbers)
+        )
+    except WandbError as error:
+        is_told = str(error).startswith((str(selection), str(directory)))
+        raise WandbError(str(error) if is_told else f"{selection}: {error}") from error
+    finally:
+        _place_loaded(directory)
+    return copied
+
+
+def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
+    """Load the runs that have changed beside those that are there, which the caller puts in their places."""
+    import wandb
+
     there = _copies(directory)
-    with wandb_api(selection) as api:
-        runs = _selected(selection, api)
+    log_in()
+    with TemporaryDirectory() as scratch:  # it makes an empty folder for each run that it lists
+        os.environ["WANDB_DIR"] = scratch
+        runs = _selected(selection, wandb.Api(timeout=int(_LISTING_S)))
         changed = [run for run in runs if run.id not in there or _Source.read(there[run.id]) != _Source.of(run)]
         num_kept = len(runs) - len(changed)
         directory.mkdir(parents=True, exist_ok=True)
-        found = _load_into(directory, changed, there, lambda number: progress(num_kept + number, len(runs)))
+        found: dict[str, str | None] = {}
+        caller.send((num_kept, len(runs)))
+        for run_id, skipped_for in _load_all(changed, directory / _LOADING):
+            found[run_id] = skipped_for
+            caller.send((num_kept + len(found), len(runs)))
     for run_id in there.keys() - {run.id for run in runs}:
         _remove(there[run_id])
-    skipped = tuple((str(run.name), reason) for run in changed if isinstance(reason := found[run.id], str))
+    skipped = tuple((str(run.name), reason) for run in changed if (reason := found[run.id]) is not None)
     if len(skipped) == len(runs):
         name, reason = skipped[0]
         raise WandbError(f"{selection}: none of its runs can be compared ({len(runs)}; {name} {reason})")
@@ -97,7 +125,7 @@ def _copies(directory: Path) -> dict[str, Path]:
 
 
 def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
-    """The runs in the order in which they began. Raises `lost_errors`."""
+    """The runs in the order in which they began."""
     from wandb.errors import CommError
 
     try:
@@ -115,48 +143,23 @@ def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
     return runs
 
 
-def _load_into(
-    directory: Path, runs: "Sequence[Run]", there: Mapping[str, Path], progress: Callable[[int], None]
-) -> dict[str, Path | str]:
-    """Load runs and, however that ends, put those that were loaded in their places; see `_load_all`."""
-    loading = directory / _LOADING
-    shutil.rmtree(loading, ignore_errors=True)
-    loading.mkdir()
-    found: dict[str, Path | str] = {}
-    try:
-        progress(0)
-        for run_id, result in _load_all(runs, loading):
-            found[run_id] = result
-            progress(len(found))
-    finally:
-        for run in runs:  # in their order, which decides over names
-            if isinstance(folder := found.get(run.id), Path):
-                _place(folder, directory, there.get(run.id), run.id)
-        shutil.rmtree(loading)
-    return found
-
-
-def _load_all(runs: "Sequence[Run]", directory: Path) -> Iterator[tuple[str, Path | str]]:
-    """Load runs several at a time; of each its id and run directory, or why it cannot be compared, as a clause."""
+def _load_all(runs: "Sequence[Run]", directory: Path) -> Iterator[tuple[str, str | None]]:
+    """Load runs several at a time; of each its id and, if it cannot be compared, a clause that says why."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
     pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
     # To wait for all that are left, again after each, would take the square of their number.
-    ended: SimpleQueue[Future[tuple[str, Path | str]]] = SimpleQueue()
+    ended: SimpleQueue[Future[tuple[str, str | None]]] = SimpleQueue()
     try:
         for number, run in enumerate(runs):
             pool.submit(_load, run, directory / str(number)).add_done_callback(ended.put)
         for _ in runs:
-            yield ended.get(timeout=LISTING_S).result()
-    except Empty:
-        abandon_wandb()
-        raise TimeoutError from None
-    except BaseException:
-        abandon_wandb()  # some of its answers have no limit of their own, and threads wait for them
-        raise
+            yield ended.get().result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)  # some of its answers have no limit, but this process has
 
 
-def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
+def _load(run: "Run", directory: Path) -> tuple[str, str | None]:
     directory.mkdir()
     files = list(run.files([RECORD_NAME]))
     if not files:
@@ -190,7 +193,7 @@ def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
     record.history = [Stretch(end=end, blake2b=str(digest))] if end else []
     record.write(directory)
     _Source.of(run).write(directory)
-    return run.id, directory
+    return run.id, None
 
 
 def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,9 +202,19 @@ def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
     return {STEP: int(logged.pop(STEP)), **logged}
 
 
-def _place(folder: Path, directory: Path, before: Path | None, run_id: str) -> None:
+def _place_loaded(directory: Path) -> None:
+    """Put the runs that have been loaded in their places, in their order, which decides over names."""
+    loaded = [path.parent for path in (directory / _LOADING).glob(f"*/{_SOURCE_NAME}")]
+    there = _copies(directory) if loaded else {}
+    for folder in sorted(loaded, key=lambda path: int(path.name)):
+        _place(folder, directory, there)
+    shutil.rmtree(directory / _LOADING, ignore_errors=True)
+
+
+def _place(folder: Path, directory: Path, there: Mapping[str, Path]) -> None:
     """Move a loaded run to where it was before, or to a name like the one that its directory was made with."""
-    if before is not None:
+    run_id = _Source.read(folder).id
+    if (before := there.get(run_id)) is not None:
         shutil.rmtree(before)
         folder.rename(before)
         return

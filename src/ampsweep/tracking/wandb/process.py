@@ -1,63 +1,82 @@
-"""The W&B process beside a training, as the training sees it: neither W&B's start nor its rows take its time."""
+"""wandb in processes of its own: whoever waits for one can end it, so that no wait for W&B is without a limit."""
 
 import os
-import pickle
 import secrets
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing.connection import Client, Connection
-from pathlib import Path
-from queue import Empty, SimpleQueue
+from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory
-from threading import Thread, Timer
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
-from ampsweep.record.parts import WandbFacts
 from ampsweep.socket_folder import socket_folder
-from ampsweep.tracking.wandb.agent import STOPPED_THERE
-from ampsweep.tracking.wandb.process_messages import (
-    SYNC_LATER,
-    Check,
-    Complete,
-    Done,
-    Finish,
-    Open,
-    Opened,
-    Prepare,
-    Publish,
-    Published,
-    Start,
-    Started,
-    Stopped,
-)
-from ampsweep.tracking.wandb.run_settings import WandbPlace, finish_timeout_s
+from ampsweep.tracking.wandb.library import CORE_ENDED, WandbError
 
-if TYPE_CHECKING:
-    from ampsweep.tracking.wandb.comparison_run import ComparisonPage
-
-_KEY_BYTES: Final = 32
+KEY_BYTES: Final = 32
+FAMILY: Final = socket.AF_UNIX if hasattr(socket, "AF_UNIX") else socket.AF_INET
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main()"
-_PATIENCE_S: Final = 60.0
-"""The time that the process may take to end once it has nothing to do."""
-
-_START_S: Final = 0.4
-"""The time that a start waits for W&B: about twice what it takes with a quick server, or without one."""
-
-_FINISH_S: Final = 30.0
-"""The time that an end waits for the W&B process, which is to be quicker by itself, beyond what the user says."""
-
 _ANSWER_S: Final = 30.0
-"""The time that the W&B process may take for an answer; at once, as a rule, once it has imported wandb."""
+"""The time that the W&B process may take to begin something; at once, as a rule, once it has imported wandb."""
+_END_S: Final = 10.0
+"""The time that it may take to end: as a rule none, unless a training has been killed."""
 
-_PUBLISH_S: Final = 60.0
-"""The time that it may take for a comparison, beyond what the user says."""
+
+@dataclass(frozen=True)
+class Returned:
+    """The result of a function in a process of its own: the last that is heard of it."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The error that ended it in place of that."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class WandbWork:
+    """A function at work in a process of its own, which may send messages before its end, and be sent one."""
+
+    connection: "Connection[Any, Any]"
+    pid: int
+
+    def result(self, silence_s: float | None, on_message: Callable[[Any], None]) -> Any:
+        """Wait for what the function returns, no longer than ``silence_s`` from one message to the next.
+
+        Raises:
+            WandbError: it fails, has been silent for too long, or was killed.
+            OSError: a file on this machine is at fault; a RecordError, if that is a run's.
+        """
+        answer: Returned | Failed | None = None
+        try:
+            while answer is None:
+                if not self.connection.poll(silence_s):
+                    raise WandbError(f"not done in {silence_s:.0f} s")
+                match self.connection.recv():
+                    case Returned() | Failed() as answer:
+                        pass
+                    case message:
+                        on_message(message)
+        except (EOFError, ConnectionError) as error:
+            raise WandbError(CORE_ENDED) from error
+        finally:
+            self.connection.close()
+            if answer is None:
+                self.kill()
+        if isinstance(answer, Failed):
+            raise answer.error
+        return answer.value
+
+    def kill(self) -> None:
+        """End the process at once with all that it has started, also where they are stopped."""
+        kill_family(self.pid)
 
 
 @dataclass(frozen=True)
@@ -68,81 +87,52 @@ class WandbAddress:
     key: bytes
     pid: int
 
-    def check(self, config: TrackingConfig) -> None:
-        """Raise ValueError where a run could not be tracked so, or the server refuses it; see `check_tracking`."""
-        opened: Opened = self._asked(Check(config), _ANSWER_S)
-        if opened.refusal is not None:
-            raise ValueError(opened.refusal)
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> WandbWork:
+        """Have ``function(caller, *arguments)`` called in a new process that has imported wandb.
 
-    def prepare(self, config: TrackingConfig) -> None:
-        """Let wandb-core start for the next run, once that run is certain: wandb-core leaves files behind."""
-        with suppress(EOFError, OSError), self.connect() as connection:
-            connection.send(Prepare(config))
-
-    def publish(self, page: "ComparisonPage", place: WandbPlace, directory: Path) -> Published:
-        """Put a comparison on W&B; wait until it is there, or until it is certain that it will not be."""
-        return self._published(Publish(page, place, directory), _PUBLISH_S + 2 * (finish_timeout_s() or 0))
-
-    def complete(self, config: TrackingConfig, directory: Path, within_s: float) -> Published:
-        """Send what W&B lacks of a run that has ended."""
-        return self._published(Complete(config, directory), within_s)
-
-    def _published(self, question: Publish | Complete, within_s: float) -> Published:
-        with suppress(EOFError, OSError):
-            published: Published = self._asked(question, within_s)
-            return published
-        return Published(failure="the W&B process ended")
-
-    def _asked(self, question: object, within_s: float) -> Any:
+        Raises:
+            OSError, EOFError: the W&B process has ended, or does not answer and is killed.
+        """
+        with socket.socket(FAMILY) as plain:
+            plain.settimeout(_ANSWER_S)
+            plain.connect(self.path if FAMILY != socket.AF_INET else ("127.0.0.1", int(self.path)))
+            plain.settimeout(None)
+            connection = Connection(plain.detach())
         try:
-            with self.connect() as connection, self.limited(within_s):
-                connection.send(question)
-                return connection.recv()
-        except KeyboardInterrupt:  # leaving `WandbProcess` would wait for the answer
-            self.kill()
+            connection.send_bytes(self.key)
+            if not connection.poll(_ANSWER_S):
+                kill_family(self.pid)
+                raise TimeoutError("does not answer")
+            work = WandbWork(connection, connection.recv())
+            connection.send((function, arguments))
+        except BaseException:
+            connection.close()
             raise
+        return work
 
-    def connect(self) -> "Connection[Any, Any]":
-        """Connect to the process. Raises OSError or EOFError if it has ended, or does not answer."""
-        if not self.path:
-            raise ConnectionRefusedError("it ended before it had an address")
-        with self.limited(_ANSWER_S):
-            return Client(self.path, authkey=self.key)
-
-    @contextmanager
-    def limited(self, seconds: float) -> Iterator[None]:
-        """Kill a process that what is done inside waits for in vain: it gets an OSError or EOFError."""
-        timer = Timer(seconds, self.kill)
-        timer.daemon = True
-        timer.start()
+    def call(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        silence_s: float,
+        on_message: Callable[[Any], None] = lambda message: None,
+    ) -> Any:
+        """Begin that and wait for its result; raises what `WandbWork.result` does."""
         try:
-            yield
-        finally:
-            timer.cancel()
-
-    def kill(self) -> None:
-        """End the process and its wandb-core at once, also where they are stopped."""
-        import psutil  # only here: no training that goes well waits for the import
-
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            for one in (process, *process.children(recursive=True)):
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
+            work = self.begin(function, *arguments)
+        except (OSError, EOFError) as error:
+            raise WandbError(f"the W&B process {'ended' if isinstance(error, EOFError) else error}") from error
+        return work.result(silence_s, on_message)
 
 
 class WandbProcess:
-    """A process that tracks the runs of a command, one at a time; it lives inside `with`.
+    """A process that has imported wandb and is forked for each task with it; it lives inside `with`.
 
-    It starts while the caller goes on. Signals do not reach it: it ends when this process leaves the context or dies,
-    after it has finished the run it was tracking.
+    It starts while the caller goes on. Signals do not reach it: it ends when this process leaves the context or dies.
     """
 
-    def __init__(self, expected: Sequence[TrackingConfig] = ()) -> None:
-        """``expected`` is how its runs will be tracked, as far as known: it asks the server about them at once."""
-        self._key, self._expected = secrets.token_bytes(_KEY_BYTES), tuple(expected)
-
     def __enter__(self) -> Self:
+        self._key = secrets.token_bytes(KEY_BYTES)
         environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
         # Of this process and its wandb-core, which leaves folders there; a long path has no room for sockets.
         self._temporary = TemporaryDirectory(dir=socket_folder(), prefix="w", ignore_cleanup_errors=True)
@@ -162,8 +152,9 @@ class WandbProcess:
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        pickle.dump((self._key, self._expected), self._process.stdin)
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended, which `address` will tell
+            self._process.stdin.write(self._key)
+            self._process.stdin.flush()
         return self
 
     def __exit__(
@@ -173,121 +164,32 @@ class WandbProcess:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            self._process.wait(_PATIENCE_S)
+            self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._address("").kill()
+            kill_family(self._process.pid)
             self._process.wait()
         self._process.stdout.close()
         self._temporary.cleanup()
 
     @cached_property
     def address(self) -> WandbAddress:
-        """The address of the W&B process, for any process of this machine; waits until it has started."""
+        """The address of the W&B process, for any process of this machine; waits until it has begun."""
         assert self._process.stdout is not None
-        with self._address("").limited(_ANSWER_S):
-            return self._address(self._process.stdout.readline().decode().rstrip("\n"))
-
-    def _address(self, path: str) -> WandbAddress:
+        path = self._process.stdout.readline().decode().rstrip("\n")
         return WandbAddress(path, self._key, self._process.pid)
 
 
-class WandbClient:
-    """The follower of a run that leaves it to a W&B process, whose `WandbMirror` reads the history file.
+def kill_family(pid: int) -> None:
+    """End a process at once with all that it has started; also a wandb-core that has outlived it."""
+    import psutil  # only here: no training that goes well waits for the import
 
-    W&B never holds up the run: its start waits for it for less than half a second, and its end for as long as W&B makes
-    progress.
-    """
-
-    def __init__(
-        self,
-        config: TrackingConfig,
-        address: WandbAddress | None,
-        *,
-        group: str | None,
-        say: Callable[[str], None],
-        on_stop: Callable[[str], None],
-    ) -> None:
-        """Talk to the process at ``address``, or where there is none to one of its own.
-
-        ``group`` is the W&B group where neither the config nor the environment names one. ``say`` takes lines for the
-        user, ``on_stop``, in another thread, the reason why the run is to end.
-
-        Raises:
-            ValueError: what `check_tracking` refuses.
-            OSError, EOFError: there is no such process any more.
-        """
-        self._say, self._on_stop = say, on_stop
-        self._own = ExitStack()
-        if address is None:
-            address = self._own.enter_context(WandbProcess()).address
-        try:
-            self._address, self._connection = address, address.connect()
-            with address.limited(_ANSWER_S):
-                self._connection.send(Open(config, group))
-                opened: Opened = self._connection.recv()
-            if opened.refusal is not None:
-                raise ValueError(opened.refusal)
-        except BaseException:
-            self._own.close()
-            raise
-        self.mode, self.line, self._place = opened.mode, opened.line, opened.place
-        self._started: SimpleQueue[Started | None] = SimpleQueue()
-        self._done: SimpleQueue[Done | None] = SimpleQueue()
-        self._listener = Thread(target=self._listen, name="wandb", daemon=True)
-        self._is_on = False
-
-    def start(self, record: RunRecord, directory: Path, reached: int) -> None:
-        """Have the W&B run started and fill ``record.wandb``: with its id, mode and place, and more if W&B is quick."""
-        id = record.wandb.id or os.environ.get("WANDB_RUN_ID") or record.run_id
-        reached = max(record.wandb.last_step or 0, reached)
-        record.wandb = WandbFacts(id=id, mode=self.mode, last_step=reached, **self._place)
-        self._is_on = True
-        self._listener.start()
-        with suppress(OSError, Empty):  # lost, which `finish` will notice, or slow
-            self._connection.send(Start(record, directory.resolve()))
-            started = self._started.get(timeout=_START_S)
-            if started is not None:
-                record.wandb = started.wandb
-
-    def finish(self, record: RunRecord) -> None:
-        """Send status, figures and files, end the W&B run, and note in ``record.wandb`` how it went."""
-        if self._is_on:
-            self._is_on = False
-            self._finish(record)
-            self._listener.join(_START_S)
-        if not self._listener.is_alive():
-            self._connection.close()
-        self._own.close()
-
-    def _finish(self, record: RunRecord) -> None:
-        done, why = None, "ended"
-        try:
-            with self._address.limited(limit_s := _FINISH_S + 2 * (finish_timeout_s() or 0)):
-                self._connection.send(Finish(record))
-            done = self._done.get(timeout=limit_s)
-        except Empty:
-            why = "does not answer"
-            self._address.kill()
-        except OSError:
-            pass
-        if done is None:
-            record.wandb.error = f"the W&B process {why}"
-            self._say(f"W&B: lost (its process {why}); {SYNC_LATER}")
-        else:
-            record.wandb = done.wandb
-
-    def _listen(self) -> None:
-        """Pass on the messages of the W&B process to the user, the record or the training."""
-        with suppress(EOFError, OSError):
-            while True:
-                match self._connection.recv():
-                    case Started() as started:
-                        self._started.put(started)
-                    case Done() as done:
-                        self._done.put(done)
-                    case Stopped():
-                        self._on_stop(STOPPED_THERE)
-                    case str() as line:
-                        self._say(line)
-        self._started.put(None)
-        self._done.put(None)
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in (*process.children(recursive=True), process):  # first what might send more
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        return
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            if one.name().startswith("wandb-core") and str(pid) in one.cmdline():
+                one.kill()

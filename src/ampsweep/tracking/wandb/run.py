@@ -1,10 +1,10 @@
 """A run on Weights & Biases, by the unmodified client."""
 
-import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+
+from filelock import FileLock
 
 from ampsweep.metrics import STEP
 from ampsweep.record import RunRecord
@@ -21,9 +21,7 @@ from ampsweep.tracking.wandb.content import (
     send_record,
     tracking_of,
 )
-from ampsweep.tracking.wandb.core import end_wandb, kill_wandb_core, opening_of, refused_file
-from ampsweep.tracking.wandb.library import NO_ANSWER, current_login
-from ampsweep.tracking.wandb.outage import OutageWatch, Patience, SeenServer
+from ampsweep.tracking.wandb.library import Login
 from ampsweep.tracking.wandb.server import is_stopped
 
 if TYPE_CHECKING:
@@ -33,51 +31,28 @@ RunMode = Literal["online", "offline"]
 
 _TAKEN_AWAY: Final = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 """Signals by which a machine is taken away from a run."""
-_SILENT_S: Final = 1.0
-_LONGER_THAN_AN_ANSWER: Final = 10
-"""A run begins with several requests."""
+
+
+def sending_lock(directory: Path) -> FileLock:
+    """The lock of the one process that sends the run in ``directory``; it is released with that process, if killed."""
+    folder = directory / "wandb"
+    folder.mkdir(exist_ok=True)
+    return FileLock(folder / "sending.lock")
 
 
 class WandbRun:
-    """One run on W&B, online or in files for later: opened, given rows, closed; opened again where it was lost.
+    """One run on W&B, online or in files for later: opened, given rows, closed, by a process that does nothing else.
 
-    Rows carry our own step axis, because W&B drops rows below its internal step. While the run goes on, its summary
-    shows minimum, maximum and last value of each metric (one NaN makes the first two NaN). What else W&B gets is in
-    `content`.
-
-    What is lost is raised, as `lost_errors`: the server, wandb-core, the disk. `end_wandb` is the caller's to call.
+    Rows carry our own step axis, because W&B drops rows below its internal step. What else W&B gets is in `content`.
+    What wandb raises, it raises; whoever waits for it ends the process.
     """
 
-    def __init__(
-        self, settings: "wandb.Settings", mode: RunMode, patience: Patience | None, seen: SeenServer | None = None
-    ) -> None:
-        """``settings`` are a `WandbPlace`'s; the end of the run waits as they say, but not beyond ``patience``.
-
-        ``seen`` is what other runs know of the server; this one adds to it.
-        """
+    def __init__(self, settings: "wandb.Settings", mode: RunMode) -> None:
+        """``settings`` are a `WandbPlace`'s."""
         self.mode: RunMode = mode
-        self.seen = SeenServer() if seen is None else seen
-        self._settings, self._patience = settings, patience
+        self._settings = settings
         self._run: wandb.Run | None = None
         self._there: Container[int] = ()
-        self._started_s = 0.0
-        self._opening: tuple[Path, float] | None = None
-
-    def trouble(self) -> str | None:
-        """The reason why an `open` in another thread does not get through, as a clause; None where nothing is wrong."""
-        heartbeat = self.seen.heartbeat
-        if self.mode == "offline" or self._opening is None or heartbeat is None:
-            return None
-        opening = opening_of(*self._opening) if heartbeat.trouble is None else None
-        if opening is None:
-            return heartbeat.trouble
-        silent_s = max(_SILENT_S, _LONGER_THAN_AN_ANSWER * heartbeat.answer_s)
-        is_silent = heartbeat.heard_at is not None and time.time() - opening.asking_since > silent_s
-        return opening.trouble or (f"{NO_ANSWER} to a run that begins" if is_silent else None)
-
-    def listening(self) -> AbstractContextManager[object]:
-        """Ask the server again and again, for as long as the context lasts, whether it is there."""
-        return nullcontext() if self.seen.heartbeat is None else self.seen.heartbeat.beating()
 
     def open(
         self,
@@ -95,13 +70,8 @@ class WandbRun:
         """
         import wandb
 
-        settings = self._settings.model_copy()  # init writes into it
-        settings.stop_fn = on_stop
+        self._settings.stop_fn = on_stop
         wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
-        if self.mode == "online":
-            self.seen.listen(current_login())
-        self._opening = (directory, time.time())
-        began = time.monotonic()  # wandb-core has started: what follows is the server's
         run = wandb.init(
             id=None if is_agents_run() else record.wandb.id,
             name=run_name(record),
@@ -111,7 +81,7 @@ class WandbRun:
             dir=str(directory),
             mode=self.mode,
             resume="allow" if self.mode == "online" else None,
-            settings=settings,
+            settings=self._settings,
         )
         define_metrics(run)
         if self.mode == "offline":
@@ -124,7 +94,7 @@ class WandbRun:
             record.wandb |= WandbFacts(entity=run.entity, project=run.project, url=run.url)
         record.wandb.id = run.id
         send_record(run, record)
-        self._run, self._started_s = run, time.monotonic() - began
+        self._run = run
 
     def log(self, row: Mapping[str, float], step: int) -> bool:
         """Send a row, unless W&B has it; whether it was sent."""
@@ -134,6 +104,11 @@ class WandbRun:
         self._run.log({STEP: step, **row})
         return True
 
+    def save_code(self) -> None:
+        """Send the Python files of the working directory."""
+        assert self._run is not None, "save_code before open or after close"
+        self._run.log_code()
+
     def save_files(self, files: Mapping[str, bytes]) -> None:
         """Send files by these names with the run."""
         assert self._run is not None, "save_files before open or after close"
@@ -142,39 +117,23 @@ class WandbRun:
             path.write_bytes(content)
             self._run.save(path, base_path=path.parent, policy="now")
 
-    def close(self, record: RunRecord, directory: Path) -> str | None:
-        """Send status, figures and files and end the run, unless the server keeps us waiting for nothing.
+    def close(self, record: RunRecord, directory: Path, login: Login | None = None) -> None:
+        """Send status, figures and files, and wait until W&B has all of the run.
 
-        Returns:
-            A clause about the first file that the server refuses; None where it takes all.
+        The server of the ``login`` is asked whether it has stopped a run of an agent.
         """
         assert self._run is not None, "close before open"
-        assert self._opening is not None, "close before open"
         run, self._run = self._run, None
         if record.status == "interrupted" and self.mode == "online":
-            self._settle_interruption(run, record)
-        end = run_end(run.id, record, directory)
-        with self._watch(run):
-            send_end(run, record, end)
-            run.finish(exit_code=exit_code(record.status))
-        return None if self.mode == "offline" else refused_file(run, self._opening[1])
+            _settle_interruption(run, record, login)
+        send_end(run, record, run_end(run.id, record, directory))
+        run.finish(exit_code=exit_code(record.status))
 
-    def _watch(self, run: "wandb.Run") -> AbstractContextManager[object]:
-        if self._patience is None or self.mode == "offline":
-            return nullcontext()
-        return OutageWatch(run, self._patience, self.seen.heartbeat, usual_s=self._started_s)
 
-    def abandon(self) -> None:
-        """Leave a lost run as it is."""
-        self._run = None
-        kill_wandb_core()
-        end_wandb()
-
-    def _settle_interruption(self, run: "wandb.Run", record: RunRecord) -> None:
-        """An agent's SIGTERM may be its sweep's wish; any other means that the machine is taken away."""
-        heartbeat = self.seen.heartbeat
-        if is_agents_run() and not record.wandb.stopped and heartbeat is not None:
-            record.wandb.stopped = is_stopped(heartbeat.login, run.entity, run.project, run.id)
-        settle_stop(record)
-        if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by in _TAKEN_AWAY:
-            run.mark_preempting()
+def _settle_interruption(run: "wandb.Run", record: RunRecord, login: Login | None) -> None:
+    """An agent's SIGTERM may be its sweep's wish; any other means that the machine is taken away."""
+    if is_agents_run() and not record.wandb.stopped and login is not None:
+        record.wandb.stopped = is_stopped(login, run.entity, run.project, run.id)
+    settle_stop(record)
+    if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by in _TAKEN_AWAY:
+        run.mark_preempting()

@@ -11,7 +11,6 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.record.parts import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.agent import is_agents_run
-from ampsweep.tracking.wandb.core import end_wandb
 from ampsweep.tracking.wandb.library import Login, current_login, first_line
 
 if TYPE_CHECKING:
@@ -26,22 +25,17 @@ _LEGACY: Final = {"run": "online", "dryrun": "offline"}
 _SYNC: Final = "send runs later with `ampsweep sync DIRECTORY`"
 
 _INIT_TIMEOUT_S: Final = 60.0
-_FINISH_TIMEOUT_S: Final = 30.0
-"""Defaults of WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT. A training waits for neither: see `WandbMirror`."""
+"""The default of WANDB_INIT_TIMEOUT. No training waits for it."""
 
 _RETRY_S: Final = (1, 2)
 """Shortest and longest wait between two tries, so that a server that is back is noticed; wandb waits up to a minute."""
 
 
-def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
-    """The mode that ``config`` stands for here, and a line that tells the user (None where W&B is disabled).
-
-    `auto` is what WANDB_MODE says; without it online where wandb finds an API key for its server (WANDB_API_KEY, netrc,
-    its settings), else offline. Neither asks for a key nor uses the network; imports wandb unless it is disabled. Ends
-    whatever wandb has going on in this process, so it is for before a run, not beside one.
+def wanted_mode(config: TrackingConfig) -> tuple[Literal["auto"] | Mode, str]:
+    """The mode that is asked for, and the name of the setting that asks for it: WANDB_MODE decides over `auto`.
 
     Raises:
-        ValueError: an unknown mode, `online` without an API key, or an invalid WANDB_* variable or setting.
+        ValueError: there is no such mode.
     """
     name, wanted = "tracking.mode", config.mode
     allowed: tuple[str, ...] = ("auto", *_MODES)
@@ -49,7 +43,21 @@ def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
         name, wanted, allowed = "WANDB_MODE", ordered, (*_MODES, *_LEGACY)
     if wanted not in allowed:
         raise ValueError(f"{name} is {wanted!r}; allowed are {', '.join(allowed)}")
-    wanted = _LEGACY.get(wanted, wanted)
+    mode: Any = _LEGACY.get(wanted, wanted)
+    return mode, name
+
+
+def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
+    """The mode that ``config`` stands for here, and a line that tells the user (None where W&B is disabled).
+
+    `auto` is online where wandb finds an API key for its server (WANDB_API_KEY, netrc, its settings), else offline.
+    Neither asks for a key nor uses the network; imports wandb unless it is disabled. Ends whatever wandb has going on
+    in this process, so it is for before a run, not beside one.
+
+    Raises:
+        ValueError: an unknown mode, `online` without an API key, or an invalid WANDB_* variable or setting.
+    """
+    wanted, name = wanted_mode(config)
     if wanted == "disabled":
         return "disabled", None
     missing = missing_login({} if wanted == "auto" else {"WANDB_MODE": wanted})
@@ -91,7 +99,7 @@ def _login(environment: Mapping[str, str]) -> Iterator[str | None]:
             raise ValueError(f"wandb has an invalid setting: {first_line(error)}") from error
         yield missing
     finally:
-        end_wandb()  # what it has read was for this question only
+        wandb.teardown()  # what it has read was for this question only
 
 
 @contextmanager
@@ -156,8 +164,10 @@ class WandbPlace:
     def facts(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def settings(self, tags: list[str]) -> "wandb.Settings":
+    def settings(self, tags: list[str], *, training: int | None = None) -> "wandb.Settings":
         """The settings of wandb for a run there.
+
+        ``training`` is the process that system metrics are taken of; without one there are none.
 
         Raises:
             ValueError: a project, entity or tag that W&B does not take.
@@ -170,9 +180,9 @@ class WandbPlace:
                 console="off",
                 silent=True,
                 reinit="finish_previous",
-                # Not public settings of wandb 0.31, but it has no others for this: no samples of the machine every
-                # 15 s, as the suite takes its own, and shorter waits. Settings refuses names it does not know.
-                x_disable_stats=True,
+                # Not public settings of wandb 0.31, but it has no others for this: whose system metrics are taken, and
+                # shorter waits. Settings refuses names it does not know.
+                x_disable_stats=training is None,
                 x_graphql_retry_wait_min_seconds=_RETRY_S[0],
                 x_graphql_retry_wait_max_seconds=_RETRY_S[1],
                 x_file_stream_retry_wait_min_seconds=_RETRY_S[0],
@@ -188,7 +198,7 @@ class WandbPlace:
                 "sweep_id": self.sweep,
                 "run_tags": tuple(hidden(tags)) or None,
                 "init_timeout": None if "WANDB_INIT_TIMEOUT" in os.environ else _INIT_TIMEOUT_S,
-                "finish_timeout": None if "WANDB_FINISH_TIMEOUT" in os.environ else _FINISH_TIMEOUT_S,
+                "x_stats_pid": training,
             }.items():
                 if value is not None:  # a setting that is not made leaves the word to the environment
                     setattr(settings, name, value)

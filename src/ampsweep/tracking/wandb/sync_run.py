@@ -3,7 +3,7 @@
 import json
 import tempfile
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,30 +11,35 @@ from typing import TYPE_CHECKING, Any, Final
 from filelock import Timeout
 
 from ampsweep.metrics import STEP
-from ampsweep.record import FILE_NAME, RunRecord, read_history
+from ampsweep.record import FILE_NAME, RecordError, RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, errors_of_server, remote_run, run_path
+from ampsweep.text import plural
+from ampsweep.tracking.wandb.api import ALIVE_S, ASK_S, RemoteRun, log_in, remote_run, run_path
 from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_files, artifact_name, tracking_of
-from ampsweep.tracking.wandb.core import CORE_SILENT, CoreLimit
-from ampsweep.tracking.wandb.library import NO_ANSWER, lost_errors, mark_as_sent
-from ampsweep.tracking.wandb.mirror import sending_lock
-from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
-from ampsweep.tracking.wandb.run import WandbRun
-from ampsweep.tracking.wandb.run_settings import WandbPlace
+from ampsweep.tracking.wandb.library import WandbError, mark_as_sent
+from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.run import WandbRun, sending_lock
+from ampsweep.tracking.wandb.run_settings import WandbPlace, finish_timeout_s
 
 if TYPE_CHECKING:
     from wandb.apis.public import File
 
-_ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
+    from ampsweep.tracking.wandb.service import Caller
+
+_ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
 
-_OPENING_S: Final = 90.0
-"""The time without any progress after which a run that is being sent is given up; wandb has 60 s of its own for it."""
+_LOCKED_S: Final = 3.0
+_RUN_S: Final = 60.0
+_AFTER_S: Final = 30.0
+"""The time that a command gives, at its end, to runs that W&B has lost."""
+
+_ROWS: Final = 1000
+"""Rows after which a run that is being sent shows that it has moved."""
 
 _METADATA: Final = "wandb-metadata.json"
 _OF_MACHINE: Final = (_METADATA, "requirements.txt")
-_MOVING_S: Final = 60.0
 _OF_SENDING: Final = ("wandb", "digest")
 """Parts of a record that change when it is sent: what it says of W&B, and the digest of the whole."""
 
@@ -54,37 +59,85 @@ class Synced:
     """Steps of which W&B has more rows than one; it takes none back."""
     lacking: tuple[str, ...] = ()
     """Files that W&B lacks although they were sent."""
-    refusal: str | None = None
-    """A clause about what the server said to the first of them; None where it said nothing."""
 
 
-def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced:
-    """Send what W&B lacks of the run in ``directory``, which has ended, and note it in the record on disk.
+def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], within_s: float) -> None:
+    """Send what W&B lacks of the runs in these directories, and the caller a `Synced` after each, in their order.
 
-    A row that W&B has is not sent again. ``group`` is that of a run that has never been meant for W&B.
+    Beside a directory is the group of a run that has never been meant for W&B. What is sent in between says only that
+    something moves. The server has ``within_s`` to say that it is there.
 
     Raises:
-        WandbError: the server refuses the run or is lost; to be done again, then.
+        WandbError, RecordError, OSError: the server is not there, or what `complete` raises, of the next of them.
     """
+    log_in(within_s)
+    for directory, group in runs:
+        caller.send(complete(directory, group, lambda: caller.send(None)))
+
+
+def complete(directory: Path, group: str | None, moved: Callable[[], None]) -> Synced:
+    """Send what W&B lacks of the run in ``directory``, which has ended, and note it in the record on disk.
+
+    A row that W&B has is not sent again.
+
+    Raises:
+        WandbError: another process is sending it.
+        RecordError, OSError: its files cannot be read.
+    """
+    record = RunRecord.read(directory)
     place, noted = place_of(record, group), replace(record.wandb)
     rows = read_history(directory, record.history)
     try:
-        with sending_lock(directory).acquire(timeout=ASK_S), errors_of_server(f"{directory}: W&B"):
+        with sending_lock(directory).acquire(timeout=_LOCKED_S):
             there, absent = _look(record, directory, place, rows)
             if there is not None and absent == ():
                 done = Synced(0, there.url, was_complete=True, doubled=there.doubled)
             else:
-                num_sent, refusal = _send(record, directory, place, rows, () if there is None else there.steps)
-                there, absent = _arrived(record, directory, place, rows, is_refused=refusal is not None)
+                num_sent = _send(record, directory, place, rows, () if there is None else there.steps, moved)
+                there, absent = _arrived(record, directory, place, rows)
                 mark_as_sent(directory)
-                done = Synced(num_sent, there.url, doubled=there.doubled, lacking=absent, refusal=refusal)
+                done = Synced(num_sent, there.url, doubled=there.doubled, lacking=absent)
     except Timeout as error:
-        raise WandbError(f"{directory}: another process is sending it") from error
+        raise WandbError("another process is sending it") from error
     now = WandbFacts(id=_id(record), mode="online", url=done.url, last_step=rows[-1][STEP] if rows else 0)
     record.wandb = replace(record.wandb | now, error=None, reason=None)
     if record.wandb != noted:
         record.write(directory)
     return done
+
+
+def send_lost(place: Path, directories: Sequence[Path], wandb: WandbAddress) -> str | None:
+    """Send, for a while, what W&B has lost of runs that have just ended in or below ``place``.
+
+    Returns a line for the user; None where it has lost nothing.
+    """
+    lost = [path for path in directories if RunRecord.read(path).wandb.error is not None]
+    if not lost:
+        return None
+    limit_s = _AFTER_S + (finish_timeout_s() or 0)
+    sent, over_at, failure = 0, time.monotonic() + limit_s, ""
+
+    def hear(done: Synced | None) -> None:
+        nonlocal sent, failure
+        sent += done is not None
+        failure = failure or ("it does not show every file" if done is not None and done.lacking else "")
+        if time.monotonic() > over_at:
+            raise WandbError(f"not done in {limit_s:.0f} s")
+
+    try:
+        runs = [(path, None) for path in lost]
+        wandb.call(complete_runs, runs, ALIVE_S, silence_s=limit_s, on_message=hear)
+    except (WandbError, RecordError, OSError, KeyboardInterrupt) as error:
+        failure = str(error) or "interrupted"
+    rest = f" ({failure}); `ampsweep sync {place}` sends the rest" if failure else ""
+    return f"W&B: {sent} of {plural(len(lost), 'lost run')} sent after all{rest}"
+
+
+def patience_s(runs: Iterable[tuple[Path, RunRecord]]) -> float:
+    """The time that one of the runs may take: a minute, and a second for each MiB of its largest artifact."""
+    paths = (path for directory, record in runs for path in artifact_files(record, directory).values())
+    files = (file for path in paths for file in (path, *path.rglob("*")))
+    return _RUN_S + max((file.stat().st_size for file in files), default=0) / 2**20
 
 
 def place_of(record: RunRecord, group: str | None) -> WandbPlace:
@@ -118,29 +171,30 @@ def _is_complete(there: RemoteRun, record: RunRecord, rows: Rows) -> bool:
 
 
 def _send(
-    record: RunRecord, directory: Path, place: WandbPlace, rows: Rows, there: Container[int]
-) -> tuple[int, str | None]:
-    """Open the run, send the rows that are missing and all files, close it.
-
-    Returns:
-        The number of rows, and `WandbRun.close`'s clause about a file.
-    """
+    record: RunRecord,
+    directory: Path,
+    place: WandbPlace,
+    rows: Rows,
+    there: Container[int],
+    moved: Callable[[], None],
+) -> int:
+    """Open the run, send the rows that are missing and all files, close it; the number of rows that were sent."""
     settings = place.settings(tracking_of(record).tags)
-    settings.finish_timeout = 0.0  # a long history may take its time
     # The machine that sends is not the one that trained; the first two are as private as those of `WandbPlace`.
     settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
     settings.git_commit = record.environment.get("git_commit")
-    run = WandbRun(settings, "online", COMMAND_PATIENCE)
+    run = WandbRun(settings, "online")
     record.wandb = WandbFacts(last_step=0) | record.wandb
     record.wandb |= WandbFacts(id=_id(record), mode="online", **place.facts())
     num_sent = 0
-    with CoreLimit(_OPENING_S, NO_ANSWER) as limit:
-        run.open(record, directory, [row[STEP] for row in rows], there=there)
-        for row in rows:
-            limit.moved()
-            num_sent += run.log({key: value for key, value in row.items() if key != STEP}, row[STEP])
-        run.save_files(_machine(record, directory))
-    return num_sent, run.close(record, directory)
+    run.open(record, directory, [row[STEP] for row in rows], there=there)
+    for number, row in enumerate(rows):
+        if number % _ROWS == 0:
+            moved()
+        num_sent += run.log({key: value for key, value in row.items() if key != STEP}, row[STEP])
+    run.save_files(_machine(record, directory))
+    run.close(record, directory)
+    return num_sent
 
 
 def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
@@ -155,21 +209,19 @@ def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
     return {_METADATA: told} | {name: path.read_bytes() for name, path in _machine_files(directory).items()}
 
 
-def _arrived(
-    record: RunRecord, directory: Path, place: WandbPlace, rows: Rows, *, is_refused: bool
-) -> tuple[RemoteRun, tuple[str, ...]]:
+def _arrived(record: RunRecord, directory: Path, place: WandbPlace, rows: Rows) -> tuple[RemoteRun, tuple[str, ...]]:
     """The run as the server shows it with all its rows, and what it lacks of the files.
 
     Raises:
-        OSError: it does not show all rows.
+        WandbError: it does not show all rows.
     """
     for pause_s in _ARRIVALS_S:
         time.sleep(pause_s)
         there, absent = _look(record, directory, place, rows)
-        if absent == () or (absent is not None and is_refused):
+        if absent == ():
             break
     if there is None or absent is None:
-        raise OSError("the server took everything, but does not show all of it")
+        raise WandbError("the server took everything, but does not show all of it")
     return there, absent
 
 
@@ -182,20 +234,19 @@ def _lacking(path: str, record: RunRecord, directory: Path, summary: Mapping[str
     """The names of what the run in ``directory`` uploads and the server lacks, or has of an earlier end of the run.
 
     The run is at ``path``, [ENTITY/]PROJECT/ID, with this ``summary``, which names the files of its tables. Of
-    artifacts any version will do: a checkpoint can be too large to be compared. Raises `lost_errors`.
+    artifacts any version will do: a checkpoint can be too large to be compared.
     """
     import wandb
 
     wanted = [RECORD_NAME, *_machine_files(directory), *_tables(summary)]
-    with CoreLimit(_MOVING_S, CORE_SILENT):
-        api = wandb.Api(timeout=ASK_S)
-        run = api.run(path)
-        files = {file.name: file for file in run.files(wanted)}
-        there = {name for name, file in files.items() if name != RECORD_NAME or _is_of(file, record)}
-        artifacts = [artifact_name(kind, run.id) for kind in artifact_files(record, directory)]
-        place = f"{run.entity}/{run.project}"
-        there |= {name for name in artifacts if api.artifact_exists(f"{place}/{name}:latest")}  # all of its files
-        return tuple(name for name in (*wanted, *artifacts) if name not in there)
+    api = wandb.Api(timeout=ASK_S)
+    run = api.run(path)
+    files = {file.name: file for file in run.files(wanted)}
+    there = {name for name, file in files.items() if name != RECORD_NAME or _is_of(file, record)}
+    artifacts = [artifact_name(kind, run.id) for kind in artifact_files(record, directory)]
+    place = f"{run.entity}/{run.project}"
+    there |= {name for name in artifacts if api.artifact_exists(f"{place}/{name}:latest")}  # all of its files
+    return tuple(name for name in (*wanted, *artifacts) if name not in there)
 
 
 def _tables(summary: Mapping[str, Any]) -> list[str]:
@@ -207,14 +258,15 @@ def _tables(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _is_of(file: "File", record: RunRecord) -> bool:
-    unreadable: tuple[type[Exception], ...] = (ValueError, *lost_errors())  # storage may not give it either
+    import wandb
+
     with tempfile.TemporaryDirectory() as here:
         record.write(Path(here))
         ours = json.loads((Path(here) / FILE_NAME).read_bytes())
         try:
             file.download(root=here, replace=True).close()
             there = json.loads((Path(here) / RECORD_NAME).read_bytes())
-        except unreadable:
+        except (ValueError, OSError, wandb.Error):  # storage may not give it either
             return False
         changes = dict.fromkeys(_OF_SENDING)
         return bool(there | changes == ours | changes)
