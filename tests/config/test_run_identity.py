@@ -15,7 +15,10 @@ from ampsweep.run.request import identity
 
 WITHOUT_RESULT = {
     *("name", "output_dir", "into", "dry_run"),
-    *(f"tracking.{key}" for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints")),
+    *(
+        f"tracking.{key}"
+        for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints", "code")
+    ),
     *(f"report.{key}" for key in ("baseline", "margin_pct", "objective", "memory_gib")),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
     *("predict.measure", "predict.write", "predict.with_runs", "predict.must_fit"),
