@@ -32,12 +32,8 @@ def tensor_digest(*tensors: Tensor) -> str:
 
 def batch_probe(batch: Any) -> str:
     """The digest of a few values of a batch, in a fraction of the time that all would take: it tells batches apart."""
-    parts: list[str | bytes] = []
-    for tensor in tensors_in(batch):
-        values = tensor.detach().flatten()
-        few = values[:: max(1, len(values) // _PROBED)].cpu().contiguous()
-        parts += [f"{tensor.dtype}{list(tensor.shape)}", few.view(torch.uint8).numpy().tobytes()]
-    return digest(*parts)
+    values = (tensor.detach().flatten() for tensor in tensors_in(batch))
+    return tensor_digest(*(every[:: max(1, len(every) // _PROBED)] for every in values))
 
 
 def batch_digest(batch: Any) -> str:

@@ -1,4 +1,8 @@
-"""Batches of a stream by index: forwards as they come, anywhere else from the beginning or from a known place."""
+"""Batches of a stream by index: forwards as they come, anywhere else from the beginning or from a known place.
+
+torchdata's `StatefulDataLoader` (0.11) goes on from whatever a dataset's `state_dict` tells. After a shuffle of Hugging
+Face's, whose state leaves out its buffer, those are other batches: here a place is proved before it is used.
+"""
 
 import copy
 import math
