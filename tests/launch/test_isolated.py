@@ -14,8 +14,9 @@ import pytest
 import torch
 from isolated_targets import target
 
-from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.isolated import run_isolated, run_together
 from ampsweep.launch.processes import SLOW_IMPORTS, start_fork_server
+from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.processors import own_processes
 
 forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
@@ -78,7 +79,9 @@ def test_the_environment_is_the_parents_at_the_time_of_the_call(monkeypatch):
 def test_a_given_environment_replaces_the_parents():
     given = {name: os.environ[name] for name in os.environ if name.startswith(("PATH", "OMP_", "MKL_", "TORCH"))}
     given["AMPSWEEP_TEST_COLOUR"] = "blue"
-    assert run_isolated(target("variables"), (), environment=given).result == given
+    with StopRequest() as stop:
+        (ended,) = run_together(target("variables"), (), [given], stop=stop)
+    assert ended.result == given
 
 
 def test_the_working_directory_is_the_parents(monkeypatch, tmp_path):

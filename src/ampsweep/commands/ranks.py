@@ -1,6 +1,7 @@
 """One training on several ranks: `python train.py parallel=ddp ...` starts them, and torchrun has started them."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from omegaconf import DictConfig
@@ -109,8 +110,14 @@ def train_on_ranks(points: Points, config_name: str, wandb: WandbProcess | None)
                 interrupts.append(interrupt)
 
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
+    code = show_run(directory)
+    return SOME_FAILED if interrupts else code
+
+
+def show_run(directory: Path) -> int:
+    """Show what became of the run of a command; returns the exit code."""
     from ampsweep.report.run_summary import run_document
 
     record = RunRecord.read(directory)
     put_out(run_document(directory, record))
-    return SOME_FAILED if interrupts else exit_code(record.status)
+    return exit_code(record.status)

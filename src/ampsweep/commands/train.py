@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -15,7 +14,7 @@ from ampsweep.commands.arguments import Arguments, parse, quoted, taken_out
 from ampsweep.commands.entry import ended
 from ampsweep.commands.hydra_job import SweepJob, hand_over, keep_hydra_files, request_of
 from ampsweep.commands.multirun import start_processes, train_all
-from ampsweep.commands.ranks import check_place, launched_place, train_on_ranks, with_world_size
+from ampsweep.commands.ranks import check_place, launched_place, show_run, train_on_ranks, with_world_size
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
@@ -27,7 +26,6 @@ from ampsweep.launch.isolated import ChildError, ChildExit
 from ampsweep.launch.signals import StopRequest, stop_signals_as_interrupt
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.launch.watched import call_watched
-from ampsweep.record import RunRecord
 from ampsweep.record.outcome import ALL_ENDED, exit_code
 from ampsweep.report.output import CONSOLE, formats, put_out
 from ampsweep.report.terminal import Terminal
@@ -144,7 +142,7 @@ def _complete(begun: Sequence[object], lost: ChildExit[int]) -> int:
     Terminal(stderr=True).show_cursor()  # which a display of the progress has hidden
     if record.status == "failed" and not has_told:
         raise RunFailedError(f"{place.name} failed: {record.error}; its error in full: {place / ERROR_NAME}")
-    return exit_code(record.status) if has_told else _show(place)
+    return exit_code(record.status) if has_told else show_run(place)
 
 
 def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, send: Callable[[object], None]) -> int:
@@ -184,12 +182,4 @@ def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, se
             display.say(line)
         for failure in failures:
             raise failure
-    return _show(directory)
-
-
-def _show(directory: Path) -> int:
-    from ampsweep.report.run_summary import run_document
-
-    record = RunRecord.read(directory)
-    put_out(run_document(directory, record))
-    return exit_code(record.status)
+    return show_run(directory)

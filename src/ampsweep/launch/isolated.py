@@ -88,21 +88,20 @@ def run_isolated(
     args: tuple[object, ...],
     *,
     on_message: Callable[[object], None] | None = None,
-    environment: Mapping[str, str] | None = None,
     grace_s: float = 60.0,
 ) -> ChildExit[Result]:
     """Call `target` with `args` in a process of its own and wait for that process's end.
 
     Messages that the target sends are handed to `on_message`. The child has this process's working directory and output
-    streams, and the variables `environment` (by default those of this process) and no others.
+    streams, and its variables as they are now.
 
     A stop signal to this process is passed on once. A child that has not ended `grace_s` seconds after the signal,
     after its own result or after this process's death is killed; at a second signal it is killed at once. The child's
     end is returned, whatever it was; only errors of `on_message` are raised, once the child has ended.
     """
-    environments = [os.environ if environment is None else environment]
     with StopRequest() as stop:
-        return run_together(target, args, environments, on_message=on_message, stop=stop, grace_s=grace_s)[0]
+        (ended,) = run_together(target, args, [os.environ], on_message=on_message, stop=stop, grace_s=grace_s)
+    return ended
 
 
 def run_together(
@@ -115,7 +114,7 @@ def run_together(
     watch: Callable[[], bool] = lambda: False,
     grace_s: float = 60.0,
 ) -> list[ChildExit[Result]]:
-    """Call `target` with `args` in a process for each of `environments`, and wait until all have ended.
+    """Call `target` with `args` in a process for each of `environments`, its variables, and wait until all have ended.
 
     What `run_isolated` says of one child holds for each. When one has ended badly, or `watch`, which is called about
     five times a second, says that one is lost, those that have not ended by themselves are killed four seconds later.

@@ -1,7 +1,7 @@
 """FSDP2: parameters, gradients and optimizer state are sharded, and a block's parameters are gathered while it runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
 
 import torch
@@ -18,7 +18,6 @@ from ampsweep.parallel.group import Group
 from ampsweep.parallel.measured_collectives import measure_collectives
 from ampsweep.parallel.ranks import Ranks
 from ampsweep.precision import Precision
-from ampsweep.precision.cast_by_policy import CastByPolicy
 from ampsweep.precision.precision import cast_floating_point, precision_class
 
 
@@ -44,7 +43,7 @@ class Sharded(Ranks):
         has_policy = config.autocast and self._config.mixed_precision == "policy"
         if has_policy and precision_class(config) is not Precision:
             raise UnsupportedError(policy_casts(config.mode))
-        return CastByPolicy(config, device) if has_policy else Precision(config, device)
+        return _CastByPolicy(config, device) if has_policy else Precision(config, device)
 
     def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:
         precision.adapt(model)
@@ -149,3 +148,18 @@ def _whole(norm: Tensor) -> Tensor:
     """The value of a norm of which each rank has a part."""
     whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
     return whole
+
+
+class _CastByPolicy(Precision):
+    """A mode whose forward pass computes wholly in the autocast dtype, for the parameters come in it.
+
+    Autocast would keep some operators in float32; here none is. An evaluation computes as the training does.
+    """
+
+    casts_by_policy = True
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def eval_autocast(self, how: str | None = None) -> AbstractContextManager[None]:
+        return nullcontext()
