@@ -159,8 +159,7 @@ def test_wrong_input_costs_a_sentence(copied, online, sync, monkeypatch, tmp_pat
     (tmp_path / "empty").mkdir()
     assert sync("empty") == (2, [], [f"error: {tmp_path / 'empty'}: no runs (run.json) in it"])
     monkeypatch.setenv("WANDB_API_KEY", "1" * 40)
-    why = "user is not logged in; tracking.mode=offline trains without a server"
-    refused = f"error: W&B: the server {online.url} refuses the API key: {why}"
+    refused = f"error: W&B: the server {online.url} refuses the API key: user is not logged in"
     assert sync(run.directory) == (2, [], [refused])
     monkeypatch.delenv("WANDB_API_KEY")
     assert sync(run.directory) == (2, [], ["error: wandb is not logged in (`wandb login` or WANDB_API_KEY)"])

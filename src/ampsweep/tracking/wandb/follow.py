@@ -40,7 +40,8 @@ def check(caller: "Caller", config: TrackingConfig) -> str | None:
         place = WandbPlace.here(config, None)
         place.settings(config.tags)
         login = online_login() if mode == "online" else None
-        return None if login is None else refusal(login, place.entity, within_s=_REFUSAL_S)
+        refused = None if login is None else refusal(login, place.entity, within_s=_REFUSAL_S)
+        return refused and f"{refused}; tracking.mode=offline trains without a server"
     except ValueError as error:
         return str(error)
 
