@@ -84,9 +84,11 @@ def main() -> None:
                 if not _FORKS:
                     multiprocessing.get_context("spawn").Process(target=_serve, args=(client, key)).start()
                 elif os.fork() == 0:
-                    listening.close()
-                    _serve(client, key)
-                    os._exit(0)
+                    try:
+                        listening.close()
+                        _serve(client, key)
+                    finally:
+                        os._exit(0)
             _import(_LATER)
 
 
