@@ -48,7 +48,7 @@ def timed(kind, name):
             waited[name] = waited.get(name, 0.0) + time.monotonic() - began
             file.write_text(json.dumps(waited))
     setattr(kind, name, outer)
-timed(WandbAddress, "check"), timed(Tracker, "start"), timed(Tracker, "finish")
+timed(WandbAddress, "call"), timed(Tracker, "start"), timed(Tracker, "finish")
 sys.argv[:] = ["train.py", *sys.argv[2:]]
 from ampsweep.commands.train import main
 sys.exit(main())

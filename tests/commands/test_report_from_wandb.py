@@ -117,7 +117,7 @@ def test_a_wrong_address_or_key_is_one_sentence(online, refused, monkeypatch):
     )
     assert refused("wandb://team/none") == "error: wandb://team/none: no such project, or not for this API key"
     monkeypatch.setenv("WANDB_API_KEY", "9" * 40)
-    assert refused("wandb://team/mine").startswith("error: Failed to verify credentials")
+    assert refused("wandb://team/mine").startswith("error: wandb://team/mine: W&B: the server ")
     assert not Path("wandb_reports").exists()
 
 

@@ -9,6 +9,7 @@ from wandb_file import read_wandb_file
 from wandb_server import Fault
 
 from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.sync_run import complete_runs
 
 RUN = ("model=mlp_small", "trainer.steps=4", "trainer.log_every=2")
 SYNC = "send runs later with `ampsweep sync DIRECTORY`"
@@ -33,7 +34,8 @@ def test_a_sweep_is_a_group_with_the_precision_mode_as_job_type(train):
         assert file.run.project == "ampsweep"
         assert file.config["precision_mode"] == run.record.identity.precision_mode
         assert file.config["model"] == "mlp_small"
-        assert file.config["config"]["precision"] == run.record.config["precision"]
+        own = {key: value for key, value in run.record.config["precision"].items() if key != "dtype"}
+        assert file.config["config"]["precision"] == own, "the identity has the dtype"
         assert file.config["pair_key"] == run.record.pair_key
         assert file.history == run.history
         assert file.exit_code == 0
@@ -60,12 +62,14 @@ def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     ended = train(*RUN)
     assert ended.code == 0
+    run = only_run()
+    why = "no connection to the server: Connection refused"
+    place = f"`ampsweep sync {run.directory.resolve()}` sends the rest"
     assert ended.said == [
         "W&B: online, project ampsweep",
-        "W&B: lost (no connection to the server: Connection refused); history.jsonl has every row, "
-        "`ampsweep sync DIRECTORY` sends what W&B lacks",
+        f"W&B: lost ({why}); history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks",
+        f"W&B: 0 of 1 lost run sent after all (the W&B server http://127.0.0.1:9 cannot be reached: {why}); {place}",
     ]
-    run = only_run()
     assert run.record.status == "completed"
     assert run.record.wandb.mode == "offline"
     assert len(run.history) == 2
@@ -73,26 +77,31 @@ def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
 
 @pytest.mark.parametrize(
     ("fails_then", "sent", "why"),
-    [("^$", 2, ""), ("", 0, " (the server does not answer)"), ("UpsertBucket", 0, " (not done in 2 s)")],
+    [
+        ("^$", 2, ""),
+        ("", 0, " (the W&B server {} cannot be reached: the server does not answer)"),
+        ("UpsertBucket", 0, " (not done in 2 s)"),
+    ],
     ids=["back", "silent", "stuck"],
 )
 def test_what_a_sweep_lost_is_sent_at_its_end(fails_then, sent, why, train, wandb_server, monkeypatch):
     for name, value in wandb_server.environment.items():
         monkeypatch.setenv(name, value)
-    complete, fault = WandbAddress.complete, Fault(on="UpsertBucket", delay_s=20.0)
+    call, fault = WandbAddress.call, Fault(on="UpsertBucket", delay_s=20.0)
     wandb_server.faults.append(fault)
 
-    def complete_then(*arguments):
-        fault.on = fails_then
-        return complete(*arguments)
+    def call_then(address, function, *arguments, **listening):
+        if function is complete_runs:
+            fault.on = fails_then
+        return call(address, function, *arguments, **listening)
 
-    monkeypatch.setattr(WandbAddress, "complete", complete_then)
+    monkeypatch.setattr(WandbAddress, "call", call_then)
     if fails_then == "UpsertBucket":
-        monkeypatch.setattr("ampsweep.commands.multirun._COMPLETE_S", 2.0)
+        monkeypatch.setattr("ampsweep.tracking.wandb.sync_run._AFTER_S", 2.0)
     ended = train("-m", *RUN, "seed=0,1", "device=cpu")
     assert ended.code == 0
     (line,) = [line for line in ended.said if "sent after all" in line]
-    rest = f"{why}; `ampsweep sync {only_sweep().resolve()}` sends the rest" if why else ""
+    rest = f"{why.format(wandb_server.url)}; `ampsweep sync {only_sweep().resolve()}` sends the rest" if why else ""
     assert line == f"W&B: {sent} of 2 lost runs sent after all{rest}"
     there = {run.name: run.rows for run in wandb_server.runs}
     for run in all_runs() if sent else ():

@@ -14,10 +14,8 @@ from ampsweep.tracking.wandb.library import Login
 from ampsweep.tracking.wandb.run_settings import online_login
 from ampsweep.tracking.wandb.server import refusal as refused
 
-REFUSES = "W&B: the server {} refuses the API key: {}; tracking.mode=offline trains without a server"
-HAS_NOT = (
-    "W&B: the server {} has no entity {!r}, or not for this API key; tracking.mode=offline trains without a server"
-)
+REFUSES = "W&B: the server {} refuses the API key: {}"
+HAS_NOT = "W&B: the server {} has no entity {!r}, or not for this API key"
 
 Answer = tuple[int, str]
 

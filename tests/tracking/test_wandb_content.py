@@ -31,7 +31,7 @@ Track = Callable[[RunRecord], Run]
 @pytest.fixture
 def track(wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Track:
     """Tracks three steps of the run that a record tells of, to its end."""
-    for name, value in wandb_server.environment.items():
+    for name, value in {**wandb_server.environment, "WANDB_FINISH_TIMEOUT": "30"}.items():
         monkeypatch.setenv(name, value)
 
     def track(record: RunRecord) -> Run:

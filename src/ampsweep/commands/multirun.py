@@ -26,7 +26,6 @@ from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.text import escaped
 from ampsweep.tracking.wandb.process import WandbProcess
-from ampsweep.tracking.wandb.sync_run import send_lost
 
 
 def start_processes() -> None:
@@ -86,6 +85,8 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
             display.say(f"{reason}; the sweep ends here{goes_on}")
     left = find_records(directory)
     if address is not None and not interrupted:
+        from ampsweep.tracking.wandb.sync_run import send_lost  # only here: no start of a sweep waits for it
+
         line = send_lost(directory, [path for path, _ in left.records], address)
         if line is not None:
             print(escaped(line), file=sys.stderr)

@@ -40,7 +40,8 @@ def check(caller: "Caller", config: TrackingConfig) -> str | None:
         place = WandbPlace.here(config, None)
         place.settings(config.tags)
         login = online_login() if mode == "online" else None
-        return None if login is None else refusal(login, place.entity, within_s=_REFUSAL_S)
+        refused = None if login is None else refusal(login, place.entity, within_s=_REFUSAL_S)
+        return refused and f"{refused}; tracking.mode=offline trains without a server"
     except ValueError as error:
         return str(error)
 
@@ -69,7 +70,8 @@ def follow(caller: "Caller", config: TrackingConfig, record: RunRecord, director
             run.save_code()
         with (directory / HISTORY_NAME).open("rb") as history:
             while not caller.has_spoken.wait(_EVERY_S):
-                _send_rows(run, record, history)
+                if _send_rows(run, record, history) and mode == "offline":  # nobody else could say what there is
+                    caller.send(replace(record.wandb))
             _send_rows(run, record, history)
         if caller.word is not None:
             ended: RunRecord = caller.word
@@ -86,10 +88,13 @@ def _find_trouble(caller: "Caller", record: RunRecord, login: Login) -> None:
         caller.send(replace(record.wandb, error=found))
 
 
-def _send_rows(run: WandbRun, record: RunRecord, history: BinaryIO) -> None:
+def _send_rows(run: WandbRun, record: RunRecord, history: BinaryIO) -> bool:
+    """Send the rows that are new; whether there were any."""
+    before = record.wandb.last_step
     while (line := history.readline()).endswith(b"\n"):
         row = history_row(line.decode())
         step = int(row.pop(STEP))
         if run.log(row, step):
             record.wandb.last_step = step
     history.seek(-len(line), os.SEEK_CUR)  # of a line that is still being written
+    return record.wandb.last_step != before

@@ -28,8 +28,6 @@ query RunStopped($entity: String!, $project: String!, $name: String!) {
 """
 _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available } }"
 
-_INSTEAD: Final = "tracking.mode=offline trains without a server"
-
 UNANSWERED: Final = (OSError, HTTPException, ValueError)
 """The errors that `ask` raises where there is no answer that makes sense."""
 
@@ -135,12 +133,12 @@ def refusal(login: Login, entity: str | None, *, within_s: float) -> str | None:
     with suppress(*UNANSWERED):
         told = ask(login, _VIEWER, within_s=within_s)
         if _refuses_key(told):
-            sentence = f"W&B: the server {login.url} refuses the API key: {told.reason}; {_INSTEAD}"
+            sentence = f"W&B: the server {login.url} refuses the API key: {told.reason}"
             return hide(sentence, beside={"api_key": login.key})
         if told.status != HTTPStatus.OK or entity is None:
             return None
         if _lacks_entity(ask(login, _ENTITY, within_s=within_s, name=entity), entity):
-            return f"W&B: the server {login.url} has no entity {entity!r}, or not for this API key; {_INSTEAD}"
+            return f"W&B: the server {login.url} has no entity {entity!r}, or not for this API key"
     return None
 
 

@@ -12,6 +12,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +32,8 @@ _IMPORTS: Final = (
     "ampsweep.tracking.wandb.follow",
 )
 """The imports of the first task, together half a second; one that is not there is left out."""
+_LATER: Final = ("wandb.sdk.launch.inputs.internal", "pandas")
+"""The imports of wandb itself once a run begins, and has tables: made when the first task, a check, has begun."""
 _FORKS: Final = sys.platform == "linux"
 _ALONE_S: Final = 60.0
 """The time that a task may take once it has been told that the end has come, or nobody waits for it any more."""
@@ -72,7 +75,7 @@ def main() -> None:
         print(place if FAMILY != socket.AF_INET else place[1], flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout has said what it was for
         Thread(target=_end_with_parent, name="parent", daemon=True).start()
-        _import_wandb()
+        _import(_IMPORTS)
         if _FORKS:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they end
         while True:
@@ -81,9 +84,12 @@ def main() -> None:
                 if not _FORKS:
                     multiprocessing.get_context("spawn").Process(target=_serve, args=(client, key)).start()
                 elif os.fork() == 0:
-                    listening.close()
-                    _serve(client, key)
-                    os._exit(0)
+                    try:
+                        listening.close()
+                        _serve(client, key)
+                    finally:
+                        os._exit(0)
+            _import(_LATER)
 
 
 def _end_with_parent() -> None:
@@ -94,9 +100,9 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _import_wandb() -> None:
+def _import(names: Sequence[str]) -> None:
     gc.disable()
-    for name in _IMPORTS:
+    for name in names:
         with suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()

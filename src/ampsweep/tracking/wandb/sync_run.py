@@ -34,6 +34,8 @@ _LOCKED_S: Final = 3.0
 _RUN_S: Final = 60.0
 _AFTER_S: Final = 30.0
 """The time that a command gives, at its end, to runs that W&B has lost."""
+_SILENT_S: Final = 8.0
+"""The time after which it leaves a server that says it is there, and takes nothing."""
 
 _ROWS: Final = 1000
 """Rows after which a run that is being sent shows that it has moved."""
@@ -126,7 +128,7 @@ def send_lost(place: Path, directories: Sequence[Path], wandb: WandbAddress) -> 
 
     try:
         runs = [(path, None) for path in lost]
-        wandb.call(complete_runs, runs, ALIVE_S, silence_s=limit_s, on_message=hear)
+        wandb.call(complete_runs, runs, ALIVE_S, silence_s=min(_SILENT_S, limit_s), on_message=hear)
     except (WandbError, RecordError, OSError, KeyboardInterrupt) as error:
         failure = str(error) or "interrupted"
     rest = f" ({failure}); `ampsweep sync {place}` sends the rest" if failure else ""
