@@ -64,11 +64,9 @@ def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
     assert ended.code == 0
     run = only_run()
     why = "no connection to the server: Connection refused"
-    place = f"`ampsweep sync {run.directory.resolve()}` sends the rest"
     assert ended.said == [
         "W&B: online, project ampsweep",
         f"W&B: lost ({why}); history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks",
-        f"W&B: 0 of 1 lost run sent after all (the W&B server http://127.0.0.1:9 cannot be reached: {why}); {place}",
     ]
     assert run.record.status == "completed"
     assert run.record.wandb.mode == "offline"

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -41,7 +40,7 @@ from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.text import one_line
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
-from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.process import WandbProcess
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -178,14 +177,6 @@ def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, se
                 failures[0].__cause__ = error
 
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
-        if address is not None and (line := _send_lost(directory, address)) is not None:
-            display.say(line)
         for failure in failures:
             raise failure
     return show_run(directory)
-
-
-def _send_lost(directory: Path, wandb: WandbAddress) -> str | None:
-    from ampsweep.tracking.wandb.sync_run import send_lost  # only here: no start of a training waits for it
-
-    return send_lost(directory, [directory], wandb)

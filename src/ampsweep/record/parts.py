@@ -10,9 +10,6 @@ from ampsweep.memory_categories import MemoryCategory
 class Part:
     """A part of a record. A fact that is None is absent, and its key is not written."""
 
-    others: dict[str, Any] = field(default_factory=dict, compare=False)
-    """Keys of the file that this version does not know, and known keys with null; they are written back unchanged."""
-
     def __bool__(self) -> bool:
         return bool(self.as_json())
 
@@ -26,16 +23,15 @@ class Part:
         """Take over the facts of the other part, in place."""
         for name, value in other._known().items():
             setattr(self, name, value)
-        self.others = self.others | other.others
         return self
 
     def as_json(self) -> dict[str, Any]:
         """The part as the JSON object on disk."""
-        known = self._known()
-        return {**as_json(known), **{key: value for key, value in self.others.items() if key not in known}}
+        known: dict[str, Any] = as_json(self._known())
+        return known
 
     def _known(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None and name != "others"}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 WhyKept = Literal["output", "size", "fp32_modules", "subclass", "changed", "no_linear"]
@@ -352,17 +348,3 @@ def as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: as_json(item) for key, item in value.items()}
     return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def keep_others(value: Any, content: Any) -> None:
-    """Let each part in `value`, made of `content`, keep the keys that this version does not know, and nulls."""
-    if isinstance(value, list):
-        for one, of in zip(value, content, strict=True):
-            keep_others(one, of)
-    elif is_dataclass(value):
-        known = value.__dataclass_fields__.keys() - {"others"}
-        for key, one in content.items():
-            if key in known and isinstance(one, dict | list):
-                keep_others(getattr(value, key), one)
-        if isinstance(value, Part):
-            value.others = {key: one for key, one in content.items() if one is None or key not in known}

@@ -23,7 +23,6 @@ from ampsweep.record.parts import (
     StepPrediction,
     WandbFacts,
     as_json,
-    keep_others,
 )
 from ampsweep.record.reading import WrongValueError, converted, read_object
 from ampsweep.redaction import hidden
@@ -144,7 +143,6 @@ class RunRecord:
         """
         record = converted(content, RunRecord)
         converted(content, CheckedContent)
-        keep_others(record, content)
         return record
 
     @staticmethod
