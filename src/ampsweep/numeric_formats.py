@@ -44,3 +44,8 @@ FLOAT32: Final = NumericFormat("float32", 3.4028234663852886e38, -126, -149, 24)
 FORMATS: Final[dict[str, NumericFormat]] = {
     one.name: one for one in (FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2)
 }
+
+
+def dtype_name(dtype: object) -> str:
+    """A dtype of torch without its package: `float16`."""
+    return str(dtype).removeprefix("torch.")

@@ -216,11 +216,6 @@ def without_unit(name: str) -> str:
     return name.removesuffix(end).replace("_", " ")
 
 
-def dtype_name(dtype: object) -> str:
-    """A dtype of torch without its package: `float16`."""
-    return str(dtype).removeprefix("torch.")
-
-
 def module_name(module: str) -> str:
     """The name of a module in sentences."""
     return module or "the model itself"

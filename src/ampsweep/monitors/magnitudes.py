@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.record.numerics import TENSOR_KINDS, Magnitudes, TensorKind
 
 NUM_SELECTED: Final = 4096
@@ -194,7 +195,7 @@ def _counted(selection: SelectedElements, magnitudes: _Floats, most: float) -> C
         Magnitudes(
             layer=selection.layer,
             kind=selection.kind,
-            dtype=str(selection.dtype).removeprefix("torch."),
+            dtype=dtype_name(selection.dtype),
             num_steps=1,
             num_elements=len(magnitudes),
             num_zeros=num_zeros,

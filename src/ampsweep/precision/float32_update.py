@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.precision.fused_momentum import begin_momentum
 from ampsweep.precision.pieces import HALF, Piece, Scratch, copy_all, flat, gradient_of, is_dense, is_of, rounds_of
 from ampsweep.precision.rounding import KernelNoise, RoundingNoise, joined, noise_for
@@ -102,7 +103,7 @@ class Float32Update(Optimizer):
             if keeping is Keeping.STOCHASTIC:
                 wanted = "stochastic rounding"
             elif keeping is Keeping.MASTER:
-                wanted = f"state in {_name(state_dtype)}"
+                wanted = f"state in {dtype_name(state_dtype)}"
             raise ValueError(
                 f"{wanted} needs a class that updates each element by itself, which {type(self.inner).__name__} is not "
                 f"known to do; torch's {', '.join(one.__name__ for one in ELEMENTWISE)} do"
@@ -332,7 +333,3 @@ def _store(pairs: Sequence[tuple[Tensor, Tensor]], rounds: Iterator[Callable[[Te
     rounded = torch.split(block, [value.numel() for _, value in narrow])
     copy_all([(flat(to), one) for (to, _), one in zip(narrow, rounded, strict=True)])
     copy_all([(to, value) for to, value in pairs if to.dtype not in HALF])
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

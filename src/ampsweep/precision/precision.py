@@ -17,6 +17,7 @@ from ampsweep.config.modes import (
     with_effect,
 )
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.precision.flags import emulated_casts, fp32_arithmetic
 from ampsweep.precision.float8_layers import restore_layers
 from ampsweep.precision.float32_update import Build, Float32Update, Keeping
@@ -270,7 +271,7 @@ class Precision:
             return False
         if any(one.grad_dtype not in (None, one.dtype) for one in real):
             return False
-        return state_dtype is None or all(state_dtype == _name(one.dtype) for one in real)
+        return state_dtype is None or all(state_dtype == dtype_name(one.dtype) for one in real)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for the forward pass and the loss; the backward pass belongs outside it."""
@@ -391,10 +392,6 @@ def cast_floating_point(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """
     cast: nn.Module = {torch.float32: model.float, torch.bfloat16: model.bfloat16, torch.float16: model.half}[dtype]()
     return cast
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:

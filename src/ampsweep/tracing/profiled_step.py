@@ -18,6 +18,7 @@ from torch.autograd.profiler import profile
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.tracing.flops import formulas, recomputations
 from ampsweep.tracing.host_memory import delivered_bytes, is_measuring, is_reading, quiet_profiler
 from ampsweep.tracing.ledger import Allocation, plain_tensors_in
@@ -280,7 +281,7 @@ def _census(events: Sequence[Any]) -> _Census:
         arguments = _arguments(event, operator)
         if arguments is None:
             continue
-        dtype = str(arguments[0].dtype).removeprefix("torch.")
+        dtype = dtype_name(arguments[0].dtype)
         result = operator(*arguments) if operator in _NEEDS_RESULT else None
         flops = counted[operator](*arguments, out_val=result)
         census.flops[dtype] += flops

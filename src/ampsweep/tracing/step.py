@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.tracing.ledger import Ledger, plain_tensors_in, wraps_others
 from ampsweep.tracing.operator_tracer import OperatorTracer, Scratch
 
@@ -236,4 +237,4 @@ def _traced(ledger: Ledger, operators: OperatorTracer) -> TracedStep:
 
 
 def _by_name(counts: Counter[torch.dtype]) -> dict[str, int]:
-    return {str(dtype).removeprefix("torch."): count for dtype, count in counts.items()}
+    return {dtype_name(dtype): count for dtype, count in counts.items()}

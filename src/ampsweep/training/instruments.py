@@ -20,6 +20,7 @@ from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor, MemorySnapshot
 from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.parallel.waits import Waits
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import flops_by_arithmetic
@@ -497,7 +498,7 @@ def _census(optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, dict[str, 
     for optimizer in optimizers:
         for tensor in plain_tensors_in([*optimizer.state.values()]):
             if tensor.ndim:
-                count = found.setdefault(str(tensor.dtype).removeprefix("torch."), {"num_tensors": 0, "num_bytes": 0})
+                count = found.setdefault(dtype_name(tensor.dtype), {"num_tensors": 0, "num_bytes": 0})
                 count["num_tensors"] += 1
                 count["num_bytes"] += tensor.nbytes
     return found

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.data.base import Stateful
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
 from ampsweep.training.build.instantiate import parameters_of
@@ -163,7 +164,7 @@ def _dtypes_of(values: Iterable[Any]) -> set[torch.dtype]:
 
 
 def _names_of(dtypes: Iterable[torch.dtype]) -> str:
-    return " and ".join(sorted(str(one).removeprefix("torch.") for one in dtypes))
+    return " and ".join(sorted(dtype_name(one) for one in dtypes))
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], saved: Mapping[str, Any]) -> None:

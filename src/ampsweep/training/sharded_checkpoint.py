@@ -34,6 +34,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.futures import Future
 
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.parallel.base import Parallel, together
 from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.record import (
@@ -186,7 +187,7 @@ def read_tensors(
 
 def placed(saved: Tensor, owner: Tensor | None) -> Tensor:
     """Take a whole tensor in the form that a training has it in: of a sharded parameter, this rank's part."""
-    stored = StoredTensor(_dtype_name(saved.dtype), tuple(saved.shape), ())
+    stored = StoredTensor(dtype_name(saved.dtype), tuple(saved.shape), ())
     target = _empty(stored, owner, is_sharded=saved.ndim > 0)
     if not isinstance(target, DTensor):
         return saved
@@ -311,7 +312,7 @@ def _stored_tensors(metadata: Metadata) -> dict[str, StoredTensor]:
             chunks.append(
                 Chunk(tuple(chunk.offsets), tuple(chunk.sizes), place.relative_path, place.offset, place.length)
             )
-        found[name] = StoredTensor(_dtype_name(described.properties.dtype), tuple(described.size), tuple(chunks))
+        found[name] = StoredTensor(dtype_name(described.properties.dtype), tuple(described.size), tuple(chunks))
     return found
 
 
@@ -330,10 +331,6 @@ def _empty(stored: StoredTensor, owner: Tensor | None, *, is_sharded: bool) -> T
         mesh = owner.device_mesh
         return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
     return whole
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _aliases(model: nn.Module) -> dict[str, str]:

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from ampsweep.doctor.diagnosis import dtype_name
 from ampsweep.doctor.loss.findings import IN_FLOAT32, LossFinding, RefusedLoss, RefusedMask
 from ampsweep.doctor.loss.origins import NonfiniteOrigin, is_beyond
-from ampsweep.numeric_formats import FORMATS
+from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.text import number, plural
 from ampsweep.tracing.calls import Phase
 

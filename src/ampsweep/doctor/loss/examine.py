@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.diagnosis import Change, dtype_name, kept_in_float32
+from ampsweep.doctor.diagnosis import Change, kept_in_float32
 from ampsweep.doctor.functions import CalledFunction
 from ampsweep.doctor.loss.causes import CoarseRounding, ExpOverflow, OfOperator, OriginFacts, cause_of
 from ampsweep.doctor.loss.changes import change_of_scale, code_in_float32, takes_shift
@@ -35,6 +35,7 @@ from ampsweep.doctor.loss.origins import NonfiniteOrigin
 from ampsweep.doctor.loss.variant import Kept, Variant, price, unchanged_share
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.types.examine import run_watched
+from ampsweep.numeric_formats import dtype_name
 
 _LARGE_EPS: Final = 2.0**-12
 """The square root of float16's smallest number above zero: a smaller gradient has a square of zero there."""

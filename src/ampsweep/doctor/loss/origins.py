@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.replay import Replay
-from ampsweep.numeric_formats import FORMATS
+from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 
@@ -225,7 +225,7 @@ def _scalars(args: Sequence[Any]) -> tuple[float, ...]:
 def _lost_scalar(args: Sequence[Any], outputs: Sequence[Tensor]) -> float | None:
     """The first number argument that is not zero but rounds to zero in the dtype of the result."""
     for output in outputs[:1]:
-        known = FORMATS.get(str(output.dtype).removeprefix("torch."))
+        known = FORMATS.get(dtype_name(output.dtype))
         for scalar in _scalars(args):
             if known is not None and 0 < abs(scalar) <= 2.0 ** (known.min_exponent - 1):
                 return scalar

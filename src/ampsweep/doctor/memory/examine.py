@@ -9,7 +9,7 @@ from typing import Final
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
-from ampsweep.doctor.diagnosis import Change, dtype_name
+from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.memory.findings import (
     CastAgain,
     GrowsFromStepToStep,
@@ -26,6 +26,7 @@ from ampsweep.doctor.memory.trials import MIN_COST_PCT, MOST_CAUSES, by_module, 
 from ampsweep.doctor.memory.wide_activations import CAUSES, wide_activations
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.tensor_origins import TensorOrigin
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.text import one_line
 from ampsweep.training.trainer import Trainer
 

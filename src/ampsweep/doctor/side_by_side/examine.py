@@ -14,7 +14,6 @@ from ampsweep.doctor.diagnosis import (
     Change,
     DoctorFinding,
     TriedChange,
-    dtype_name,
     kept_in_float32,
     module_name,
 )
@@ -24,6 +23,7 @@ from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, Compare
 from ampsweep.doctor.side_by_side.recorded import Key, RecordedCall, matched, relative_error
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.text import number
 from ampsweep.tracing.calls import Phase

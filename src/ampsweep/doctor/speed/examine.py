@@ -7,7 +7,6 @@ from typing import Final
 import torch
 
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.diagnosis import dtype_name
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.speed.alignment import unaligned_sizes
 from ampsweep.doctor.speed.bare_training import BareTraining
@@ -22,6 +21,7 @@ from ampsweep.doctor.speed.timed_calls import TimedStep, timed_in_turn
 from ampsweep.doctor.speed.units import no_fast_units, slower_altogether, slower_operators
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.numeric_formats import dtype_name
 
 _STEPS_S: Final = 2.5
 _OPERATORS_S: Final = 1.5

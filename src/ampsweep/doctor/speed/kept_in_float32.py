@@ -4,10 +4,11 @@ from typing import Final
 
 import torch
 
-from ampsweep.doctor.diagnosis import Change, dtype_name
+from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
 from ampsweep.doctor.speed.trials import gains, in_dtype
+from ampsweep.numeric_formats import dtype_name
 
 _MIN_CALL_PCT: Final = 0.5
 """Share of a step from which a single call is tried."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.diagnosis import Change, dtype_name, kept_in_float32
+from ampsweep.doctor.diagnosis import Change, kept_in_float32
 from ampsweep.doctor.functions import CallIdentity
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import Replay, TakenStep
@@ -25,6 +25,7 @@ from ampsweep.doctor.types.findings import (
     TypesFinding,
     WrongDtypes,
 )
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.own_code_place import place_of
 from ampsweep.text import one_line
 from ampsweep.training.assembly import ShortValidation

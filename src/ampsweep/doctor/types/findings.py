@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange, dtype_name
+from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
 from ampsweep.doctor.tensor_origins import OriginKind, TensorOrigin
 from ampsweep.doctor.types.failing_call import Operand
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.text import number
 from ampsweep.tracing.calls import Phase
 

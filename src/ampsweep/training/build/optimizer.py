@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import PrecisionConfig, component_name
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import class_of
 from ampsweep.text import one_line
@@ -329,7 +330,7 @@ class _OneOptimizer:
             return f"torch has no fused {target.__name__} on {device.type}"
         for dtype in {one.dtype for one in self.parameters.values()} & _HALF if device.type == "cpu" else ():
             if leaves_parameters_unchanged(target, dtype):
-                named = str(dtype).removeprefix("torch.")
+                named = dtype_name(dtype)
                 step = f"the step of torch's fused {target.__name__} on this CPU"
                 return f"{step} leaves parameters in {named} as they are"
         for name, one in self.parameters.items():
