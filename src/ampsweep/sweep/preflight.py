@@ -1,7 +1,8 @@
-"""The checks before a sweep starts, as its parent sees them: made in a child, since they need torch and the device."""
+"""The checks before a sweep starts, as its parent sees them; those that need torch or the device are a child's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.float8_gain import Float8Gain
@@ -9,6 +10,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildError, run_isolated
+from ampsweep.record import is_checkpoint, kept_checkpoints
+from ampsweep.run.directories import checkpoint_path, existing_multirun
 from ampsweep.tracking.wandb.process import WandbAddress
 
 
@@ -32,6 +35,8 @@ class Checked:
 
 _CHECK_RUNS: Final = NamedFunction[list[Checked]]("ampsweep.sweep.preflight_checks:check_runs")
 
+_FILES: Final = ("path", "val_path")
+"""Keys of our own data sets that name files."""
 _GRACE_S: Final = 1.0
 """The time that checks may go on once they are to stop: they leave nothing half done."""
 
@@ -59,3 +64,23 @@ def preflight(
         if one.wrong_input is not None:
             raise UserError(one.wrong_input)
     return checked
+
+
+def check_files(configs: Iterable[Config]) -> None:
+    """Check that the files and directories that these configs name are there, before anything that takes time begins.
+
+    Raises:
+        UserError: the first that is not.
+    """
+    for config in configs:
+        if str(config.data["_target_"]).startswith("ampsweep."):
+            for file in (config.data.get(key) for key in _FILES):
+                if file is not None and not Path(file).exists():
+                    raise UserError(
+                        f"data={config.data['name']}: data file {file} cannot be read: No such file or directory"
+                    )
+        if config.into is not None:
+            existing_multirun(config.into)
+        path = checkpoint_path(config)
+        if path is not None and not is_checkpoint(path) and not kept_checkpoints(path):
+            raise UserError(f"resume={config.resume}: {path} is neither a checkpoint nor a run directory with one")
