@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,19 @@ def test_a_value_of_another_type_is_named_by_its_key(tmp_path, key, value, why):
 
 def test_keys_of_a_later_version_of_this_schema_are_passed_over(tmp_path):
     assert RunRecord.read(written(tmp_path, colour="red", **{"identity.rank": 3})) == RECORD
+
+
+def test_several_threads_may_read_the_first_records_of_a_process(tmp_path):
+    directory = written(tmp_path)
+    script = (
+        "import sys; from concurrent.futures import ThreadPoolExecutor; from pathlib import Path\n"
+        "from ampsweep.record import RunRecord\n"
+        "sys.setswitchinterval(1e-5)\n"
+        "with ThreadPoolExecutor(8) as pool:\n"
+        f"    print(len(list(pool.map(RunRecord.read, [Path({str(directory)!r})] * 64))))"
+    )
+    for _ in range(4):  # without a lock three of five processes crash
+        assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "64\n"
 
 
 def test_parts_may_be_missing_and_whole_numbers_stand_for_others(tmp_path):

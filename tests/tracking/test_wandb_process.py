@@ -188,13 +188,15 @@ def test_a_process_that_is_killed_each_time_costs_one_line(
     tracker = make_tracker(OFFLINE, None, said.append, process.address)
     killer = Thread(target=kill)
     killer.start()
-    tracker.start(record, tmp_path, resume_after=None)
-    for step in range(1, 40):
-        tracker.log({"train/loss": 1 / step}, step)
-        time.sleep(0.05)
-    tracker.finish(record)
-    over.set()
-    killer.join()
+    try:
+        tracker.start(record, tmp_path, resume_after=None)
+        for step in range(1, 40):
+            tracker.log({"train/loss": 1 / step}, step)
+            time.sleep(0.05)
+        tracker.finish(record)
+    finally:
+        over.set()
+        killer.join()
     assert said == [f"W&B: lost ({record.wandb.error}); {SYNC_LATER}"]
     assert len(read_history(tmp_path)) == 39
 

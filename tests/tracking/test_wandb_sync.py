@@ -72,7 +72,7 @@ def test_a_run_of_an_offline_machine_is_as_it_were_online(
     given = run.attributes
     assert (given["displayName"], given["groupName"]) == ("amp_bf16-gpt_tiny-b16-s0", "g")
     assert (given["jobType"], given["tags"]) == ("amp_bf16", ["a"])
-    assert (run.config["arm"], run.config["config"]["seed"], run.config["model"]) == ("amp_bf16", 0, "gpt_tiny")
+    assert (run.config["arm"], run.config["seed"], run.config["model"]) == ("amp_bf16", 0, "gpt_tiny")
     assert (run.state, run.summary["status"], run.summary["val/loss"]) == ("finished", "completed", 0.5)
     assert run.summary["proof"] == record.proof.as_json()
     assert run.summary["started_at"] == record.started_at

@@ -83,7 +83,6 @@ class Parts:
             log=log or (lambda row, step: self.rows.append({"step": step, **row})),
             progress=lambda trainer: None,
             save=save or (lambda trainer: None),
-            keep=lambda trainer: None,
         )
 
     def bare_steps(self, first, last):

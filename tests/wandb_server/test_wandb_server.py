@@ -4,9 +4,8 @@ import math
 from pathlib import Path
 
 import pytest
-import wandb
-from ampsweep.tracking.wandb.core import end_wandb
 
+import wandb
 from wandb_server import ENTITY, Fault, WandbServer
 
 
@@ -17,7 +16,7 @@ def server(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     yield wandb_server
-    end_wandb()
+    wandb.teardown()
 
 
 def begin(**more):

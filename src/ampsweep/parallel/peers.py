@@ -13,6 +13,7 @@ import psutil
 from torch._C._distributed_c10d import Store
 
 from ampsweep.parallel.faults import RankFault
+from ampsweep.record.reading import converted
 
 _KEY: Final = "fault"
 _BEAT_S: Final = 0.5
@@ -36,11 +37,11 @@ class FaultBoard:
     def post(self, fault: RankFault) -> RankFault:
         """Post a fault, unless there is one; returns the first."""
         first: bytes = self._store.compare_set(_KEY, "", msgspec.json.encode(fault).decode())
-        return msgspec.json.decode(first, type=RankFault)
+        return converted(msgspec.json.decode(first), RankFault)
 
     def read(self) -> RankFault | None:
         """The first fault; None while there is none."""
-        return msgspec.json.decode(self._store.get(_KEY), type=RankFault) if self._store.check([_KEY]) else None
+        return converted(msgspec.json.decode(self._store.get(_KEY)), RankFault) if self._store.check([_KEY]) else None
 
 
 @dataclass

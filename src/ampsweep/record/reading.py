@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any, Never, TypeVar
+from threading import Lock
+from typing import Any, Final, Never, TypeVar
 
 from ampsweep.record.digests import CHANGED, is_as_sealed
 from ampsweep.record.files import RecordError, read_file
 
 T = TypeVar("T")
+_ONE_AT_A_TIME: Final = Lock()
+"""msgspec 0.22 looks a class up at its first use, and two threads that do so at once crash the process."""
 
 
 class WrongValueError(ValueError):
@@ -23,7 +26,8 @@ def converted(content: object, kind: type[T]) -> T:
     import msgspec  # here: writing a record does without
 
     try:
-        return msgspec.convert(content, kind)
+        with _ONE_AT_A_TIME:
+            return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         what, _, place = str(error).replace("`", "").partition(" - at ")
         key = place.replace("$.", "")
