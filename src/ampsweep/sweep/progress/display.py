@@ -163,6 +163,10 @@ class ProgressDisplay(MessagePrinter):
             yield Text()
         yield from below
 
+    def _print(self, line: Text) -> None:
+        with self._live._lock:  # rich's own: what it draws by the clock in between, the print would not erase
+            super()._print(line)
+
     def _below(self, width: int, now_s: float) -> Iterator[RenderableType]:
         running = self._running
         left_s = None if running is None else running.pace.seconds_left(now_s)
