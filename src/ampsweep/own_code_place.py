@@ -27,17 +27,23 @@ def place_of(error: BaseException) -> str | None:
 
     The file is relative to the working directory if it lies below it.
     """
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
+    for one in chain_of(error):
         frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(one.__traceback__)]
         if isinstance(one, SyntaxError) and one.filename is not None:
             frames.append((one.filename, one.lineno or 1))
         if (found := _innermost(frames)) is not None:
             return found
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     return None
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that it followed from, the nearest first, whether its traceback would show them or not."""
+    one: BaseException | None = error
+    seen: set[int] = set()
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__
 
 
 def place_in_thread(thread: int) -> str | None:

@@ -213,7 +213,6 @@ def test_yaml_of_a_users_own_that_is_broken_is_named(content, said, more, refuse
     "setting",
     [
         ("model=custom", "data=digits", "model._target_=nosuch.deeper.Net"),
-        ("model=custom", "data=digits", "model._target_=own_models.Missing"),
         ("model=gpt_tiny", "data.path=missing.txt"),
         ("model=mlp_small", "resume=missing"),
         ("model=mlp_small", "into=missing"),

@@ -35,7 +35,7 @@ from ampsweep.run.own_process import complete_record
 from ampsweep.run.request import RunRequest
 from ampsweep.socket_folder import socket_folder
 from ampsweep.sweep.plan import Plan
-from ampsweep.sweep.preflight import check_files, preflight
+from ampsweep.sweep.preflight import check_existence, preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.text import one_line
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
@@ -82,7 +82,7 @@ def train_points(points: Points, config_name: str = CONFIG_NAME, chosen: str = C
     check_place(points, launched_place())
     if not points.multirun:
         _check_alone(points.points[0].config)
-    check_files(point.config for point in points.points)
+    check_existence(point.config for point in points.points)
     train = train_all if points.multirun else _train_one
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
         return train(points, config_name, wandb, chosen)

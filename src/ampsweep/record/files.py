@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from ampsweep.own_code_place import chain_of
+
 _NUM_RANDOM: Final = 8
 """Letters at the end of a temporary file's name."""
 
@@ -79,12 +81,7 @@ def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
 
 def system_error(error: BaseException) -> OSError | None:
     """Find the system's error behind another one: torch's writer raises its own in place of what its stream raised."""
-    while not isinstance(error, OSError):
-        behind = error.__cause__ or error.__context__
-        if behind is None:
-            return None
-        error = behind
-    return error
+    return next((one for one in chain_of(error) if isinstance(one, OSError)), None)
 
 
 def write_atomically(path: Path, text: str) -> None:

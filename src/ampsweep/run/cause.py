@@ -3,9 +3,9 @@
 import re
 import sys
 import traceback
-from collections.abc import Iterator
 
 from ampsweep.monitors.environment import device_name
+from ampsweep.own_code_place import chain_of
 from ampsweep.parallel.base import Parallel
 from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.precision.support import refusal_by_kernel
@@ -70,7 +70,7 @@ def _refusal_by_compiler(error: BaseException) -> str | None:
     errors = sys.modules.get("torch._inductor.exc")  # private: their types have no public name
     if errors is None:
         return None
-    for one in _chain(error):
+    for one in chain_of(error):
         if isinstance(one, errors.InvalidCxxCompiler):
             return f"{asked} needs a C++ compiler, and there is none: install g++, or let the variable CXX name one"
         if isinstance(one, errors.CppCompileError):
@@ -79,13 +79,3 @@ def _refusal_by_compiler(error: BaseException) -> str | None:
         if isinstance(one, errors.TritonMissing | errors.GPUTooOldForTriton):
             return f"{asked}: {one_line(one)}"
     return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and those that it followed from, the nearest first."""
-    one: BaseException | None = error
-    seen: set[int] = set()
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__

@@ -1,13 +1,15 @@
 """The checks before a sweep starts, as its parent sees them; those that need torch or the device are a child's."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.float8_gain import Float8Gain
 from ampsweep.config.errors import UserError
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import COMPONENTS, Config
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildError, run_isolated
 from ampsweep.record import is_checkpoint, kept_checkpoints
@@ -66,13 +68,19 @@ def preflight(
     return checked
 
 
-def check_files(configs: Iterable[Config]) -> None:
-    """Check that the files and directories that these configs name are there, before anything that takes time begins.
+def check_existence(configs: Iterable[Config]) -> None:
+    """Check that the packages, files and directories that these configs name are there, before anything takes time.
 
     Raises:
         UserError: the first that is not.
     """
     for config in configs:
+        for group in COMPONENTS:
+            target = str(getattr(config, group).get("_target_", "ampsweep"))
+            package = target.partition(".")[0]
+            if package and package not in sys.modules and find_spec(package) is None:
+                fault = f"ModuleNotFoundError: No module named '{package}'"
+                raise UserError(f"{group}._target_={target} does not import: {fault}")
         if str(config.data["_target_"]).startswith("ampsweep."):
             for file in (config.data.get(key) for key in _FILES):
                 if file is not None and not Path(file).exists():

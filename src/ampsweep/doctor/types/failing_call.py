@@ -15,6 +15,7 @@ from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.doctor.types.call_arguments import Remedy, argument_name, can_change, changed_arguments, leaves
+from ampsweep.own_code_place import chain_of
 from ampsweep.tracing.calls import CallObserver, Phase, observe
 
 Fault = Literal["mixed_dtypes", "not_implemented", "number_too_large"]
@@ -88,14 +89,12 @@ class CallWatch(FunctionMode):
 
     def failure_of(self, error: BaseException) -> FailedCall | None:
         """The failed call that an error comes from."""
-        seen: BaseException | None = error
-        while seen is not None:
+        for seen in chain_of(error):
             for one in self._failures:
                 if one.error is seen:
                     return one
             if self._below is not None and self._below[0] is seen:
                 return self._failed_below()
-            seen = seen.__cause__ or seen.__context__
         return None
 
     def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
