@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 
 import pytest
-
 import wandb
+
 from wandb_server import ENTITY, Fault, WandbServer
 
 

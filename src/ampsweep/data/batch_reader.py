@@ -6,6 +6,7 @@ import math
 import os
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
@@ -164,7 +165,7 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class ReadDataset:
+class ReadDataset(ABC):
     """The common part of data made of a user's datasets: how batches are read, and those that a rank has."""
 
     tokens_per_batch: int | None = None
@@ -195,13 +196,14 @@ class ReadDataset:
         for batch, _ in self.val_rounds():
             yield batch
 
+    @abstractmethod
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        raise NotImplementedError
+        """The same, and whether each counts (see `ampsweep.data.base.Divided`)."""
 
     def stop_workers(self) -> None:
         self._batches.close()
         self._reader.stop_workers()
 
+    @abstractmethod
     def _begin(self, share: Share) -> None:
         """Be where no training batch of a share has been read."""
-        raise NotImplementedError

@@ -74,13 +74,15 @@ def check_existence(configs: Iterable[Config]) -> None:
     Raises:
         UserError: the first that is not.
     """
+    found = {"", *sys.modules}
     for config in configs:
         for group in COMPONENTS:
-            target = str(getattr(config, group).get("_target_", "ampsweep"))
+            target = str(getattr(config, group).get("_target_", ""))
             package = target.partition(".")[0]
-            if package and package not in sys.modules and find_spec(package) is None:
+            if package not in found and find_spec(package) is None:
                 fault = f"ModuleNotFoundError: No module named '{package}'"
                 raise UserError(f"{group}._target_={target} does not import: {fault}")
+            found.add(package)
         if str(config.data["_target_"]).startswith("ampsweep."):
             for file in (config.data.get(key) for key in _FILES):
                 if file is not None and not Path(file).exists():
