@@ -59,7 +59,7 @@ def test_a_run_that_did_not_complete_is_in_no_pair(status):
 @pytest.mark.parametrize("arm", ["fp32", "amp_bf16"])
 def test_a_run_whose_proof_contradicts_its_mode_is_in_no_pair(arm):
     other = {"fp32": "amp_bf16", "amp_bf16": "fp32"}[arm]
-    pairing = pair(disproved(arm, 0, "a matmul in float32 lost bits", "so did another"), run(other))
+    pairing = pair(disproved(arm), run(other))
     assert pairing.pairs == ()
     expected = {"fp32": "no_other_arm", "amp_bf16": "baseline_without_figures"}
     assert {of: reason.kind() for of, reason in reasons(pairing).items()} == {(other, 0): expected[other]}

@@ -57,7 +57,8 @@ def test_head_size_and_rows_of_a_batch_are_sizes_too():
 
 def test_arithmetic_that_stayed_in_float32_is_a_reason():
     def half(**flops):
-        return run("amp_bf16", proof={"flops": flops}, facts={"dtype": "bfloat16"})
+        settings = {"precision": {"autocast": True, "dtype": "bfloat16"}}
+        return run("amp_bf16", proof={"flops": flops}, facts={"dtype": "bfloat16"}, config=settings)
 
     found = reasons([run("fp32"), half(bfloat16=700, float32=300)])
     assert found["amp_bf16", "float32_arithmetic"].share_pct == 30.0

@@ -1,5 +1,5 @@
 import pytest
-from synthetic_records import contaminated, disproved, failed, run, sweep
+from synthetic_records import LOST_BITS, contaminated, disproved, failed, run, sweep
 
 from ampsweep.analysis.candidates import ContradictsMode, Diverged, MostlyFailing, Unsupported
 from ampsweep.analysis.comparison import compare
@@ -12,7 +12,6 @@ OPEN = [2.02, 2.005, 2.0]
 FP32 = sweep("fp32", [150.0, 153.0, 147.0], val_loss=LOSSES)
 FAST = [100.0, 101.0, 99.0]
 FASTER = [75.0, 76.0, 74.0]
-LOST_BITS = ContradictsMode(cause="a matmul in float32 lost bits", seeds=(0, 1, 2))
 
 
 def recommendation(entries, baseline="fp32"):
@@ -86,7 +85,7 @@ def test_where_the_baseline_diverges_too_nothing_is_refused():
             [failed("tf32", seed, "unsupported", "no TF32 here.") for seed in range(3)],
             Unsupported(cause="no TF32 here"),
         ),
-        ([disproved("tf32", seed) for seed in range(3)], LOST_BITS),
+        ([disproved("tf32", seed) for seed in range(3)], ContradictsMode(cause=LOST_BITS, seeds=(0, 1, 2))),
         (
             [failed("tf32", seed, "oom") for seed in range(2)] + [run("tf32", 2)],
             MostlyFailing(outcome="oom", num_such=2, num_runs=3, cause=""),

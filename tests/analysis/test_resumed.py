@@ -10,7 +10,7 @@ from synthetic_records import run
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.resumed import jumps_sentence
 from ampsweep.analysis.time_to_loss import loss_curves
-from ampsweep.config.modes import arm_after, mode_of
+from ampsweep.config.modes import arm_after, arm_before, mode_of
 
 FRESH = "the checkpoint has no GradScaler state; a fresh one starts at scale 65536"
 
@@ -45,7 +45,7 @@ class Runs:
         attempts = [origin, {"from_step": step + 5, "notes": ["damaged: going on from previous.pt"]}]
         name = f"resumed-{arm}-{saved_in}-{step}-{seed}"
         rows = {"train/loss": {step + 1: loss}} | (rows or {})
-        return self.add(arm_after(arm, saved_in), seed, rows, directory=name, attempts=attempts, **more)
+        return self.add(arm_after(arm, saved_in, step), seed, rows, directory=name, attempts=attempts, **more)
 
     def compared(self):
         return compare(self.entries, baseline="fp32", margin_pct=1.0, series=self.series)
@@ -74,9 +74,9 @@ def test_they_are_an_arm_of_their_own_that_pairs():
     for seed in range(3):
         runs.whole("fp32", seed).whole("amp_bf16", seed).resumed("fp32", "amp_bf16", seed, val_loss=2.5)
     arms = {arm.arm: arm for arm in runs.workload().arms}
-    assert [*arms] == ["fp32", "amp_bf16", "amp_bf16 after fp32"]
+    assert [*arms] == ["fp32", "amp_bf16", "amp_bf16 after step 20 of fp32"]
     assert {arm.num_runs for arm in arms.values()} == {3}
-    assert (arms["amp_bf16"].loss_gap.value, arms["amp_bf16 after fp32"].loss_gap.value) == (0.0, 0.5)
+    assert (arms["amp_bf16"].loss_gap.value, arms["amp_bf16 after step 20 of fp32"].loss_gap.value) == (0.0, 0.5)
 
 
 def test_what_a_part_of_a_training_cannot_tell_is_absent():
@@ -88,7 +88,7 @@ def test_what_a_part_of_a_training_cannot_tell_is_absent():
     assert verdict.recommendation.arm == "amp_bf16", "though the other took a ninth of the time in its own steps"
     (refused,) = [one for one in verdict.recommendation.standings if one.refusal is not None]
     assert (refused.arm, refused.reason) == (
-        "amp_bf16 after fp32",
+        "amp_bf16 after step 20 of fp32",
         "its first steps were in fp32: its speed and memory are those of the rest alone",
     )
     assert [one.arm for one in verdict.front.arms] == ["fp32", "amp_bf16"]
@@ -100,7 +100,7 @@ def test_what_a_part_of_a_training_cannot_tell_is_absent():
     assert {record.arm: bool(loss_curves(record, rows)) for _, record in runs.entries} == {
         "fp32": True,
         "amp_bf16": True,
-        "amp_bf16 after fp32": False,
+        "amp_bf16 after step 20 of fp32": False,
     }
 
 
@@ -111,11 +111,12 @@ def test_going_on_in_the_same_arm_is_that_arm():
 
 
 def test_an_arm_knows_its_mode_whatever_it_comes_after():
-    twice = arm_after("fp32", arm_after("amp_fp16+init_scale=1024", "fp32"))
-    assert twice == "fp32 after amp_fp16+init_scale=1024 after fp32"
-    assert mode_of(twice).name == "fp32"
-    assert mode_of(arm_after("amp_fp16+init_scale=1024", "fp32")).name == "amp_fp16"
-    assert arm_after("fp32", twice) == twice, "it goes on as it was"
+    once = arm_after("amp_fp16+init_scale=1024", "fp32", 20)
+    twice = arm_after("fp32", once, 30)
+    assert twice == "fp32 after step 30 of amp_fp16+init_scale=1024 after step 20 of fp32"
+    assert (mode_of(twice).name, mode_of(once).name) == ("fp32", "amp_fp16")
+    assert (arm_before(twice), arm_before(once), arm_before("fp32")) == (once, "fp32", None)
+    assert arm_after("fp32", twice, 40) == twice, "it goes on as it was"
 
 
 def test_rows_stand_in_the_order_of_reports():
@@ -128,9 +129,12 @@ def test_rows_stand_in_the_order_of_reports():
     assert [(one.saved_in, one.resumed_in) for one in runs.workload().resumed] == expected
 
 
-def test_other_steps_are_other_rows():
-    runs = Runs().whole("fp32", 0).resumed("fp32", "amp_bf16", 0, step=10).resumed("fp32", "amp_bf16", 0)
+def test_other_steps_are_other_arms():
+    runs = Runs().whole("fp32", 0, val_loss=2.0)
+    runs.resumed("fp32", "amp_bf16", 0, step=10, val_loss=3.0).resumed("fp32", "amp_bf16", 0, val_loss=2.5)
     assert [(one.step, one.num_runs) for one in runs.workload().resumed] == [(10, 1), (20, 1)]
+    gaps = {arm.arm: arm.loss_gap.value for arm in runs.workload().arms if arm.loss_gap is not None}
+    assert gaps == {"amp_bf16 after step 10 of fp32": 1.0, "amp_bf16 after step 20 of fp32": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_steps_skipped_near_the_checkpoint_are_counted(before, after, skipped):
 def test_what_is_not_known_is_absent():
     runs = Runs().resumed("amp_bf16", "fp32", 0)
     runs.whole("fp32", 0, math.nan).resumed("fp32", "amp_bf16", 0)
-    runs.whole("pure_bf16", 0).resumed("pure_bf16", "fp32", 0, proof={"contradictions": ["no float32"]})
+    runs.whole("pure_bf16", 0).resumed("pure_bf16", "fp32", 0, proof={"flops": {"bfloat16": 1}})
     assert runs.of("amp_bf16", "fp32").loss_jump is None, "the run that it went on from is not there"
     assert runs.of("fp32", "amp_bf16").loss_jump is None, "its loss is not finite"
     assert runs.of("pure_bf16", "fp32").loss_jump is None, "it is disproved"
@@ -175,5 +179,5 @@ def test_a_loss_that_changes_in_the_same_arm_is_said():
 
 def test_what_did_not_carry_over_is_a_note_on_the_arm():
     runs = Runs().whole("fp32", 0).resumed("fp32", "amp_fp16", 0, notes=[FRESH])
-    (arm,) = [one for one in runs.workload().arms if one.arm == "amp_fp16 after fp32"]
+    (arm,) = [one for one in runs.workload().arms if one.arm == "amp_fp16 after step 20 of fp32"]
     assert [note.sentence for note in arm.notes] == [f"{FRESH} (seed 0)"]

@@ -129,7 +129,6 @@ def _measured(record: RunRecord, columns: dict[str, list[float]], step_ms: float
         num_operators=400,
         flops={record.identity.dtype: 10**9, "float32": 10**6},
         outputs={record.identity.dtype: 200, "float32": 200, "int64": 12},
-        contradictions=[],
     )
     record.contamination = Contamination(verdict="clean", reasons=[])
     record.attempts = [Attempt(started_at=record.started_at, host="here", pid=1, from_step=0)]

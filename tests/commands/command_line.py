@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from ampsweep.analysis.runs import Run
 from ampsweep.record import RunRecord, find_records, read_history
 
 MLP = ("model=mlp_small", "tracking=disabled", "trainer.log_every=2", "predict.with_runs=false")
@@ -103,6 +104,10 @@ class RunFiles:
     @property
     def record(self) -> RunRecord:
         return RunRecord.read(self.directory)
+
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        return Run(self.directory, self.record).contradictions
 
     @property
     def history(self) -> list[dict[str, Any]]:

@@ -106,7 +106,7 @@ def test_on_cuda_every_arm_has_what_torch_can_tell(workload, train):
         summary, memory = run.record.summary, run.record.memory
         of_a_cpu = {"device/busy_cores", "device/utilization_pct", "memory/process_gib"}  # a container tells less
         assert summary.keys() >= expected(workload, run.record.arm) - of_a_cpu | OF_AN_ALLOCATOR
-        assert run.record.proof.contradictions == []
+        assert run.contradictions == ()
         assert run.record.proof.optimizer_fused is True
         assert memory.unattributed_bytes >= 0
         assert summary["memory/peak_allocated_gib"] <= summary["memory/peak_allocated_run_gib"]

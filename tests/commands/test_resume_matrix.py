@@ -39,7 +39,7 @@ def test_every_mode_is_resumed_in_every_other(train):
     for before, after in [(a, b) for a in ("fp32", "amp_fp16") for b in ("fp32", "amp_fp16")]:
         jumps = []
         for seed in (0, 1):
-            arm = after if before == after else f"{after} after {before}"
+            arm = after if before == after else f"{after} after step 5 of {before}"
             resumed, whole = runs[arm, before, seed], runs[before, None, seed]
             assert resumed.directory.name.startswith(f"resumed-{after}-mlp_small-s{seed}-")
             (attempt,) = resumed.record.attempts
@@ -68,8 +68,10 @@ def test_a_checkpoint_file_is_resumed_like_its_run(train):
     given = ",".join(map(str, files))
     assert train(*MATRIX, "precision=amp_bf16", "seed=0", f"into={only_sweep()}", f"resume={given}").code == 0
     resumed = [run for run in all_runs() if run.record.origin is not None]
-    assert {run.record.arm for run in resumed} == {"amp_bf16 after fp32"}
-    assert sorted(run.record.attempts[0].from_step for run in resumed) == [4, 8], "the middle is kept to the end"
+    assert sorted((run.record.attempts[0].from_step, run.record.arm) for run in resumed) == [
+        (4, "amp_bf16 after step 4 of fp32"),
+        (8, "amp_bf16 after step 8 of fp32"),
+    ], "the middle is kept to the end"
 
 
 def test_a_resumed_run_that_never_trains_has_its_arm(train):
@@ -77,7 +79,7 @@ def test_a_resumed_run_that_never_trains_has_its_arm(train):
     assert train(*MATRIX, "precision=tf32", "seed=0", f"into={only_sweep()}", of_each("fp32")).code == 0
     assert {run.record.arm: run.record.status for run in all_runs()} == {
         "fp32": "completed",
-        "tf32 after fp32": "unsupported",
+        "tf32 after step 5 of fp32": "unsupported",
     }
 
 
@@ -85,12 +87,12 @@ def test_an_interrupted_resumed_run_goes_on_with_its_own(train):
     assert train(*MATRIX, "precision=fp32", "seed=0").code == 0
     command = (*MATRIX, "precision=amp_fp16", "seed=0", "trainer.checkpoint_every=6", of_each("fp32"))
     assert train(*command, f"into={only_sweep()}").code == 0
-    before = by_arms()["amp_fp16 after fp32", "fp32", 0]
+    before = by_arms()["amp_fp16 after step 5 of fp32", "fp32", 0]
     record = before.record
     record.status = "interrupted"
     record.write(before.directory)
     assert train(*command, f"into={only_sweep()}").code == 0
-    after = by_arms()["amp_fp16 after fp32", "fp32", 0]
+    after = by_arms()["amp_fp16 after step 5 of fp32", "fp32", 0]
     assert after.record.status == "completed"
     assert [attempt.from_step for attempt in after.record.attempts] == [5, 6]
     assert [attempt.saved_in for attempt in after.record.attempts] == ["fp32", None]
@@ -111,7 +113,7 @@ def test_an_interrupted_resumed_run_is_found_by_auto(train):
     record = next(run.record for run in all_runs() if run.directory == resumed.directory)
     assert (record.status, record.arm, record.origin.saved_by) == (
         "completed",
-        "amp_bf16 after fp32",
+        "amp_bf16 after step 5 of fp32",
         whole.record.run_id,
     )
 
@@ -128,7 +130,7 @@ def test_a_plan_names_what_is_resumed(train):
     assert train(*MATRIX, "precision=amp_fp16", "seed=0").code == 0
     ended = train(*MATRIX, "precision=fp32", "seed=0", of_each("amp_fp16"), "dry_run=true")
     assert ended.code == 0
-    assert "fp32 after amp_fp16" in ended.out
+    assert "fp32 after step 5 of amp_fp16" in ended.out
     assert len(all_runs()) == 1
 
 
@@ -138,7 +140,7 @@ def test_workers_of_a_launcher_resume_too(train):
     assert train(*MATRIX, "precision=fp32", "seed=0").code == 0
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"into={only_sweep()}")
     assert train(*MATRIX, "precision=fp32,pure_bf16", "seed=0", of_each("fp32"), *launcher).code == 0
-    assert sorted(run.record.arm for run in all_runs()) == ["fp32", "fp32", "pure_bf16 after fp32"]
+    assert sorted(run.record.arm for run in all_runs()) == ["fp32", "fp32", "pure_bf16 after step 5 of fp32"]
 
 
 @pytest.mark.gpu

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.models.gpt import GPT
 from ampsweep.models.mlp import MLP
@@ -21,7 +22,6 @@ from ampsweep.precision import torchao_import as torchao_import_module
 from ampsweep.precision.float8 import Float8
 from ampsweep.precision.float8_layers import plan_layers
 from ampsweep.precision.precision import misfit
-from ampsweep.precision.proof import contradictions
 from ampsweep.precision.support import Abilities
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.record.parts import ModeProof

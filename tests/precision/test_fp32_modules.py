@@ -12,10 +12,10 @@ from devices import CPU_AND_CUDA
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.precision import Precision
 from ampsweep.precision.fp32_modules import in_float32
-from ampsweep.precision.proof import contradictions
 from ampsweep.record.parts import ModeProof
 from ampsweep.tracing.step import trace_step
 

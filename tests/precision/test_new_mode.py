@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ampsweep.analysis.runs import Run
 from ampsweep.config.modes import MODES
+from ampsweep.record import RunRecord
 
 DIFF = Path(__file__).with_name("new_mode.diff")
 """What the mode `rounded` touches: float32 whose parameters are rounded to bfloat16 after each step."""
@@ -77,7 +79,7 @@ def test_a_new_mode_is_trained_by_its_own_class(tree, tmp_path):
     (path,) = tmp_path.rglob("run.json")
     record = json.loads(path.read_text())
     assert (record["status"], record["arm"], record["identity"]["dtype"]) == ("completed", "rounded", "float32")
-    assert record["proof"]["contradictions"] == []
+    assert Run(path.parent, RunRecord.read(path.parent)).contradictions == ()
     (checkpoint,) = path.parent.rglob("*.pt")
     parameters = torch.load(checkpoint, weights_only=False)["model"]
     assert all(torch.equal(value, value.bfloat16().float()) for value in parameters.values())

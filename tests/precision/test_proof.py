@@ -11,6 +11,7 @@ from devices import needs_tf32
 from torch import nn
 from torch.nn import functional as F
 
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.models.gpt import GPT
 from ampsweep.models.mlp import MLP
@@ -19,7 +20,6 @@ from ampsweep.monitors.environment import effective_flags
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import exact_or_rounded, flops_by_arithmetic, kept_bits, kinds_in
 from ampsweep.precision.flags import fp32_arithmetic
-from ampsweep.precision.proof import contradictions
 from ampsweep.record.parts import ModeProof
 from ampsweep.tracing.step import trace_step
 
@@ -122,7 +122,7 @@ from torch.nn import functional as F
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits
-from ampsweep.precision.proof import contradictions
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.precision import Precision
 from ampsweep.record.parts import ModeProof
 device, mode = torch.device(sys.argv[1]), sys.argv[2]

@@ -44,7 +44,7 @@ def document(tmp_path):
             origin = {"from_step": 20, "saved_in": saved_in, "saved_by": f"{saved_in}-{seed}", "notes": notes}
             row = {"step": 21, "train/loss": 3.0 + seed / 8 + jump, **more}
             name = f"resumed-{arm}-{saved_in}-{seed}"
-            leave(arm_after(arm, saved_in), seed, [row, {"step": 40}], attempts=[origin], directory=name)
+            leave(arm_after(arm, saved_in, 20), seed, [row, {"step": 40}], attempts=[origin], directory=name)
     return comparison_document(compare_directories([tmp_path]), tmp_path)
 
 

@@ -1,6 +1,6 @@
 from shown_diagnoses import numerics
 from shown_runs import rows
-from synthetic_records import contaminated, disproved, failed, run
+from synthetic_records import LOST_BITS, contaminated, disproved, failed, run
 
 from ampsweep.record.parts import MemoryUse, StepPrediction
 from ampsweep.report.run_summary import run_document
@@ -61,8 +61,8 @@ def test_a_failed_run_tells_why_and_nothing_unmeasured():
 
 
 def test_a_run_that_does_not_count_says_why():
-    text = lines(disproved("fp32", 0, "a matmul in float32 lost bits"))
-    assert text["status"] == "disproved: a matmul in float32 lost bits"
+    text = lines(disproved("fp32"))
+    assert text["status"] == f"disproved: {LOST_BITS}"
     text = lines(contaminated("fp32", 0))
     assert text["status"] == "completed"
     assert text["warning"] == "contaminated, its speed does not count: other processes kept 1.0 of 2 cores busy"

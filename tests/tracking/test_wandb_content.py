@@ -63,7 +63,7 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     record.status, record.summary = "completed", {"train/loss": 0.25, "perf/step_ms": 12.5}
     record.memory = MemoryUse(peak={"parameters": 4096, "activations": 100}, end_of_forward={"parameters": 4096})
     record.prediction = StepPrediction(target="cpu", peak={"parameters": 4096, "activations": 101}, error_pct=0.02)
-    record.proof = ModeProof(flops={"bfloat16": 90}, outputs={"bfloat16": 7, "float32": 2}, contradictions=[])
+    record.proof = ModeProof(flops={"bfloat16": 90}, outputs={"bfloat16": 7, "float32": 2})
     record.identity.parallel, record.identity.world_size, record.identity.global_batch_size = "ddp", 2, 16
     record.dtypes = RecordedDtypes(compute="bfloat16", reduction="float32")
     record.ranks = [

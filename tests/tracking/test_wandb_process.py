@@ -47,8 +47,17 @@ def track(tracker: Tracker, record: RunRecord, directory: Path, steps: range) ->
 
 
 def wandb_process() -> psutil.Process:
-    alive = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-    (found,) = [one for one in alive if "tracking.wandb.service" in " ".join(one.cmdline())]
+    (found,) = wandb_processes()
+    return found
+
+
+def wandb_processes() -> list[psutil.Process]:
+    """The W&B processes that this one has started, the only ones that a test may kill."""
+    found = []
+    for one in psutil.Process().children():
+        with suppress(psutil.Error):
+            if one.status() != psutil.STATUS_ZOMBIE and "tracking.wandb.service" in " ".join(one.cmdline()):
+                found.append(one)
     return found
 
 
@@ -181,9 +190,10 @@ def test_a_process_that_is_killed_each_time_costs_one_line(
 
     def kill() -> None:
         while not over.wait(0.01):
-            for one in psutil.Process().children(recursive=True):
+            for served in wandb_processes():
                 with suppress(psutil.Error):
-                    one.kill()
+                    for one in (*served.children(recursive=True), served):
+                        one.kill()
 
     tracker = make_tracker(OFFLINE, None, said.append, process.address)
     killer = Thread(target=kill)

@@ -9,9 +9,9 @@ import torch
 from assembled import MLP, assemble
 from torch import nn
 
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.precision import Precision
-from ampsweep.precision.proof import contradictions
 from ampsweep.precision.support import emulates_casts
 from ampsweep.training.build.built import _compile as compile_parts
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from assembled import MLP, assemble, resumed
 
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.errors import UserError
-from ampsweep.precision.proof import contradictions
 
 HEAD = "precision.fp32_modules=[head]"
 

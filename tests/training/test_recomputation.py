@@ -3,8 +3,8 @@
 import pytest
 from assembled import assemble
 
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.compose import compose_one
-from ampsweep.precision.proof import contradictions
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
 

@@ -14,7 +14,7 @@ from ampsweep.analysis.statistics import MIN_PAIRS
 from ampsweep.analysis.step_limits import TOO_SMALL
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall
-from ampsweep.config.modes import AFTER, own_arm
+from ampsweep.config.modes import arm_before
 from ampsweep.finding import Finding
 from ampsweep.text import first_line, plural, seeds_text
 
@@ -297,8 +297,8 @@ def refusal(
 def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Iterator[Refusal]:
     if all(run.outcome == "unsupported" for run in runs):
         yield Unsupported(cause=_error(runs[0]))
-    if (own := own_arm(runs[0].arm)) != runs[0].arm:
-        yield OtherArmBefore(saved_in=runs[0].arm.removeprefix(own).removeprefix(AFTER))
+    if (before := arm_before(runs[0].arm)) is not None:
+        yield OtherArmBefore(saved_in=before)
     if disproved := [run for run in runs if run.contradictions]:
         yield ContradictsMode(cause="; ".join(disproved[0].contradictions), seeds=_seeds(disproved))
     # If the baseline diverges too, the learning rate or the data is to blame.

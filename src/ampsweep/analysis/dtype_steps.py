@@ -19,7 +19,7 @@ from ampsweep.analysis.statistics import (
     ratio_between,
     saved_pct,
 )
-from ampsweep.config.modes import distinctions, mode_of, own_arm, report_order
+from ampsweep.config.modes import arm_before, distinctions, mode_of, report_order
 
 DtypeKind = Literal["compute", "parameters", "gradients", "reduction", "optimizer_state"]
 
@@ -99,7 +99,7 @@ def dtype_steps(
         values: of the same arms; one without figures is a step all the same, without figures.
         cost: the cost that ranks the arms.
     """
-    known = {arm: of for arm, of in dtypes.items() if of and own_arm(arm) == arm}
+    known = {arm: of for arm, of in dtypes.items() if of and arm_before(arm) is None}
     order = sorted(known, key=lambda arm: _outward(arm, known[arm]))
     steps = []
     for place, after in enumerate(order[1:], start=1):

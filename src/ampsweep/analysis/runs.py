@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import DOTTED_ARM_KEYS
+from ampsweep.config.schema import PrecisionConfig
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.text import GIB
@@ -95,10 +97,12 @@ class Run:
             return self.record.status
         return "disproved" if self.contradictions else "completed" if self.record.cut_short is None else "cut short"
 
-    @property
+    @cached_property
     def contradictions(self) -> tuple[str, ...]:
-        """Sentences of the proof that contradict the run's mode: its figures are then those of no arm."""
-        return tuple(self.record.proof.contradictions or ())
+        """Sentences on the proof of the run that contradicts its mode: its figures are then those of no arm."""
+        settings = self.record.config.get("precision", {})
+        known = {one.name: settings[one.name] for one in fields(PrecisionConfig) if one.name in settings}
+        return tuple(contradictions(PrecisionConfig(**known), self.record.proof)) if known else ()
 
     @property
     def emulated(self) -> str | None:

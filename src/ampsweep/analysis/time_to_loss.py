@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ampsweep.analysis.pairing import Figures, Pair
 from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, Run, figure, metric_words
 from ampsweep.analysis.statistics import Estimate, mean_ratio
-from ampsweep.config.modes import own_arm
+from ampsweep.config.modes import arm_before
 from ampsweep.finding import Finding
 from ampsweep.record import RunRecord
 from ampsweep.text import ratio
@@ -98,7 +98,7 @@ def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[s
     """
     median_ms = figure(record, STEP_MS)
     times = series.get(STEP_MS)
-    if median_ms is None or times is None or own_arm(record.arm) != record.arm:
+    if median_ms is None or times is None or arm_before(record.arm) is not None:
         return {}
     clock = _clock(times, median_ms, _warmups(record))
     curves = {}

@@ -3,6 +3,7 @@
 A new mode is an entry of `MODES`; one that computes in a new way names its class (`ampsweep.precision`) there.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Final
@@ -153,22 +154,30 @@ _OF_DTYPES: Final = frozenset(
 """Fields and keys that the five dtypes of a step tell of."""
 
 
-AFTER: Final = " after "
-"""Words in a label between an arm and that of the checkpoint which its runs went on from."""
+_AFTER: Final = re.compile(r" after step \d+ of ")
 
 
-def arm_after(arm: str, saved_in: str) -> str:
-    """The label of runs in `arm` that go on from a checkpoint of another arm; an arm that stays the same is itself.
+def arm_after(arm: str, saved_in: str, step: int) -> str:
+    """The label of runs in `arm` that go on from another arm's checkpoint; an arm that goes on as it was stays itself.
 
-    >>> arm_after("amp_bf16", "fp32"), arm_after("fp32", "fp32"), arm_after("fp32", "amp_bf16 after fp32")
-    ('amp_bf16 after fp32', 'fp32', 'fp32 after amp_bf16 after fp32')
+    >>> arm_after("amp_bf16", "fp32", 20), arm_after("fp32", "fp32", 20)
+    ('amp_bf16 after step 20 of fp32', 'fp32')
     """
-    return saved_in if own_arm(saved_in) == arm else f"{arm}{AFTER}{saved_in}"
+    return saved_in if own_arm(saved_in) == arm else f"{arm} after step {step} of {saved_in}"
 
 
 def own_arm(arm: str) -> str:
     """The arm that runs trained in themselves, without those of the checkpoints that they went on from."""
-    return arm.partition(AFTER)[0]
+    return _AFTER.split(arm)[0]
+
+
+def arm_before(arm: str) -> str | None:
+    """The arm of the checkpoint that the runs of an arm went on from; None if they began in their own.
+
+    >>> arm_before("fp32 after step 40 of amp_bf16 after step 20 of fp32"), arm_before("fp32")
+    ('amp_bf16 after step 20 of fp32', None)
+    """
+    return None if (found := _AFTER.search(arm)) is None else arm[found.end() :]
 
 
 def mode_of(arm: str) -> Mode | None:

@@ -104,8 +104,6 @@ class ModeProof(Part):
     """`matmul`, `convolution` and `recurrent` -> `exact` or `rounded`."""
     fp32_bits: dict[str, int] | None = None
     """The same -> bits behind the binary point that float32 numbers keep in it: 23, or fewer where it rounds."""
-    contradictions: list[str] | None = None
-    """Sentences on the evidence that contradicts the mode."""
     optimizer_fused: bool | None = None
     optimizer_states: dict[str, dict[str, int]] | None = None
     """`num_tensors` and `num_bytes` that the optimizers keep for parameters, by dtype; those of packed ones by part."""

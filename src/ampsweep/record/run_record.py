@@ -80,7 +80,7 @@ class RunRecord:
 
     run_id: str
     arm: str
-    """The label of its precision; where it goes on from a checkpoint of another arm both: `amp_bf16 after fp32`."""
+    """The label of its precision, and of what came before it: `amp_bf16 after step 20 of fp32`."""
     pair_key: str
     config_hash: str
     identity: Identity

@@ -66,7 +66,7 @@ _RESUMED: Final[Columns[ResumedArm]] = (
 
 def resumed_table(resumed: Sequence[ResumedArm]) -> Table:
     """The jump of the training loss after a checkpoint, for each two arms that it was saved in and resumed in."""
-    return table_of("resumed", _RESUMED, resumed, lambda one: arm_after(one.resumed_in, one.saved_in))
+    return table_of("resumed", _RESUMED, resumed, lambda one: arm_after(one.resumed_in, one.saved_in, one.step))
 
 
 def _signed(value: float) -> str:

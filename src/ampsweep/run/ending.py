@@ -14,7 +14,6 @@ from ampsweep.data.base import num_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED, MEASURED
 from ampsweep.precision.precision import unsupported_reason, why_emulated
-from ampsweep.precision.proof import contradictions
 from ampsweep.record import RecordError, RunRecord, read_history
 from ampsweep.record.batch_search import LARGEST_BATCH
 from ampsweep.record.outcome import OutOfMemory, Status
@@ -48,7 +47,6 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     record.memory = trainer.instruments.memory()
     record.compilation = trainer.instruments.compilation()
     record.proof |= trainer.instruments.proof()
-    record.proof.contradictions = contradictions(trainer.precision.config, record.proof)
     if trainer.precision.emulated is not None:
         return  # no figure of the process is told that anything else could have changed
     record.contamination = trainer.instruments.contamination(busy)

@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.errors import UnsupportedError
 from ampsweep.config.identity import code_version, training_hash
 from ampsweep.config.modes import arm_after, arm_of
@@ -25,7 +26,6 @@ from ampsweep.monitors.environment import environment
 from ampsweep.monitors.memory import MemorySnapshot
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
-from ampsweep.precision.proof import contradictions
 from ampsweep.record import (
     CHECKPOINTS,
     FILE_NAME,
@@ -188,7 +188,7 @@ def _train(
         remove_leftovers(*(directory / name for name in _REPLACED))
     record = _begin_record(request, built, prepared.taken)
     busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
-    for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
+    for warning in (*([] if busy is None else [busy]), *contradictions(request.config.precision, record.proof)):
         send(Say(f"{record.arm}: {warning}"))
     tracker = tracker_of(request, send, stop)
     try:
@@ -223,7 +223,7 @@ def _train(
             with suppress(OSError):  # on a full disk nothing is written
                 trainer.watch.numerics().write(directory)
         if not is_broken:
-            add_rank_figures(record, built.parallel, trainer.instruments.num_steps_seen)
+            add_rank_figures(record, request.config.precision, built.parallel, trainer.instruments.num_steps_seen)
         record.ended_at = now()
         if stop.requested and record.attempts and not is_broken:
             record.attempts[-1].stopped_by = stop.reason
@@ -330,7 +330,6 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
             record.proof.fp32_bits = bits = kept_bits(device, *kinds_in(built.model))
             record.proof.fp32_arithmetic = {**exact_or_rounded(bits)}
         record.proof |= built.precision.prove()
-    record.proof.contradictions = contradictions(precision, record.proof)
     record.proof.optimizer_fused = all(map(is_fused, built.optimizers.values()))
     return record
 
@@ -358,7 +357,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         notes += resume(trainer, found, training_hash(request.config))
         if not found.path.resolve().is_relative_to(request.directory.resolve()):
             attempt.saved_in, attempt.saved_by = found.checkpoint.arm, None if saved is None else saved.run_id
-        record.arm = arm_after(arm_of(request.config), found.checkpoint.arm)
+        record.arm = arm_after(arm_of(request.config), found.checkpoint.arm, found.checkpoint.step)
         if request.is_recorded:
             repair = repair_history(request.directory, record.history)
             notes += [] if repair.note is None else [repair.note]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ampsweep.analysis.contradictions import contradictions
+from ampsweep.config.schema import PrecisionConfig
 from ampsweep.parallel.base import Parallel
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import Contamination, RankFigures
@@ -20,10 +22,14 @@ _VERDICTS: Final = ("clean", "unknown", "contaminated")
 """Verdicts on other use of a device, the worst last."""
 
 
-def add_rank_figures(record: RunRecord, parallel: Parallel, num_steps: int) -> None:
+def add_rank_figures(record: RunRecord, precision: PrecisionConfig, parallel: Parallel, num_steps: int) -> None:
     """Exchange the ranks' figures, and make those of the record the whole training's; every rank calls it.
 
-    `num_steps`: those that this process has taken.
+    Its proof is that of the rank which contradicts its mode in most, rank 0's if none does.
+
+    Args:
+        precision: the settings that the ranks computed by.
+        num_steps: the steps that this process has taken.
     """
     if parallel.world_size == 1:
         return
@@ -34,9 +40,7 @@ def add_rank_figures(record: RunRecord, parallel: Parallel, num_steps: int) -> N
         record.summary["perf/reduced_mib"] = parallel.reduced_bytes / num_steps / 2**20
     record.memory = max(ranks, key=lambda one: one.memory.peak_bytes or 0).memory
     record.contamination = _contamination([one.contamination for one in ranks])
-    record.proof.contradictions = (
-        list(dict.fromkeys(one for rank in ranks for one in rank.proof.contradictions or ())) or None
-    )
+    record.proof = max(ranks, key=lambda one: len(contradictions(precision, one.proof))).proof
     record.absent = ranks[0].absent
 
 

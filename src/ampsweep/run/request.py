@@ -12,7 +12,7 @@ from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_after, arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.child import NamedFunction
-from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord, record_beside
+from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.outcome import OUTCOMES, Status
 from ampsweep.record.parts import RecordedDtypes, StepPrediction
@@ -58,10 +58,15 @@ class RunRequest:
 
 
 def planned_arm(config: Config) -> str:
-    """The arm of a run before it begins. By the record beside the checkpoint that it goes on from, if there is one."""
-    path = checkpoint_path(config)
-    saved = None if path is None else record_beside(path)
-    return arm_of(config) if saved is None else arm_after(arm_of(config), saved.arm)
+    """The arm of a run before it begins, by the checkpoint that it goes on from, as far as that can be read."""
+    arm, path = arm_of(config), checkpoint_path(config)
+    if path is None:
+        return arm
+    from ampsweep.training.checkpoint import CheckpointError, arm_and_step  # torch is for those who need it
+
+    with suppress(CheckpointError):
+        return arm_after(arm, *arm_and_step(path))
+    return arm
 
 
 def new_record(

@@ -18,8 +18,17 @@ from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
-from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, remove_leftovers, replacing
+from ampsweep.record import (
+    CHECKPOINTS,
+    LAST,
+    PREVIOUS,
+    is_checkpoint,
+    kept_checkpoints,
+    remove_leftovers,
+    replacing,
+)
 from ampsweep.tracing.ledger import wraps_others
+from ampsweep.training.checkpoint_manifest import STATE
 
 FORMAT: Final = 3
 
@@ -87,17 +96,32 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return checkpoint_of(read_content(path), path)
 
 
-def read_content(path: Path) -> Any:
+def arm_and_step(path: Path) -> tuple[str, int]:
+    """Read the arm and the step of a checkpoint, or of the newest one of a run's directory, without its tensors.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    place = path if is_checkpoint(path) else next(iter(kept_checkpoints(path)), path)
+    checkpoint = checkpoint_of(read_content(place / STATE if place.is_dir() else place, in_place=True), place)
+    return checkpoint.arm, checkpoint.step
+
+
+def read_content(path: Path, *, in_place: bool = False) -> Any:
     """Read what torch has saved in a file, without running any code in it.
+
+    Args:
+        in_place: leave the tensors in the file, unverified, until somebody reads their values.
 
     Raises:
         CheckpointError: the file is missing or damaged.
     """
     try:
-        _verify(path)
+        if not in_place:
+            _verify(path)
         if any(name.startswith("torchao.") for name in get_unsafe_globals_in_checkpoint(path)):
             import_torchao("torchao.optim", f"checkpoint {path}")  # which tells torch that its tensors are safe
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=in_place)
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
     except MissingTorchaoError as error:

@@ -1,4 +1,4 @@
-"""Proof that a run computed as its precision mode promises: by its arithmetic, its flags and the dtypes of a step."""
+"""The facts in a run's proof that contradict its precision mode: its arithmetic, its flags, the dtypes of a step."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
