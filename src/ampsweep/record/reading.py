@@ -69,7 +69,7 @@ def _parsed(path: Path, written: bytes) -> Any:
         return content
     except OverflowError as error:
         raise RecordError(path, "holds an integer of more than 64 bits") from error
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return _parsed_slowly(path, written)
 
 
