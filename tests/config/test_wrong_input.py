@@ -318,6 +318,9 @@ def test_an_unknown_function_is_answered_with_those_that_exist():
         ("precision=pure_bf16 precision.fp32_matmul=medium", "precision.parameters=float32"),
         ("scheduler.min_lr_ratio=0.5", "scheduler=linear or cosine"),
         ("trainer.grace_seconds=1", "trainer.max_seconds"),
+        ("experiment=digits trainer.steps=40", "trainer.epochs=null"),
+        ("experiment=digits trainer.steps=40 trainer.epochs=null", None),
+        ("trainer.steps=null trainer.epochs=2", None),
         ("-m parallel=single,fsdp2 parallel.num_processes=null parallel.bucket_cap_mb=1", "parallel=ddp"),
     ],
 )

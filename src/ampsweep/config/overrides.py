@@ -156,7 +156,9 @@ def check_effect(configs: Collection[Config], overrides: Iterable[str], command:
         stock = one.default if one.default_factory is MISSING else one.default_factory()
         needed, values = one.metadata[COUNTS_WITH]
         found = [command] if needed == COMMAND else [_value(config, needed) for config in configs]
-        if any(counts_with(value, values) for value in found) or all(_value(one, key) == stock for one in configs):
+        if any(counts_with(value, values) for value in found) or all(
+            _value(one, key) in (None, stock) for one in configs
+        ):
             continue
         if needed == COMMAND:
             raise UserError(f"{override}: has an effect in {COMMAND} {values[0]} only")

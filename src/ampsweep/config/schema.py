@@ -13,7 +13,8 @@ from omegaconf import MISSING
 
 COUNTS_WITH: Final = "counts_with"
 """Under this name the metadata of a field hold the key without which it has no effect, and the values that key must
-have: if there are none, any but null and false."""
+have (`NULL` for null): if there are none, any but null and false."""
+NULL: Final = "null"
 COMMAND: Final = "ampsweep"
 """Stands in the place of that key for the command, a training or another one."""
 ALLOWED: Final = "allowed"
@@ -34,7 +35,7 @@ def _one_of(*values: str) -> dict[str, Any]:
 
 def counts_with(value: Any, values: Collection[str]) -> bool:
     """Tell whether a key that another one counts with has one of the values or, without values, any at all."""
-    return value in values if values else value not in (None, False)
+    return (NULL if value is None else value) in values if values else value not in (None, False)
 
 
 @dataclass(kw_only=True)
@@ -301,7 +302,7 @@ class SchedulerConfig:
 
 @dataclass(kw_only=True)
 class TrainerConfig:
-    steps: int | None = MISSING
+    steps: int | None = field(default=MISSING, metadata=_with("trainer.epochs", NULL))
     epochs: int | None = None
     """The length in passes over the data, which replaces `steps`; None: `steps` counts."""
     max_seconds: float | None = None
