@@ -104,14 +104,14 @@ def test_a_failed_baseline_is_the_reason_of_its_partner():
     ("other", "named"),
     [
         ({"facts": {"device_name": "another CPU"}}, ("device_name", "another CPU", "a CPU")),
-        ({"environment": {"git_commit": "aaa"}, "pair_key": "old"}, ("git_commit", "aaa", "bbb")),
+        ({"environment": {"code_version": "0.1+aaa"}, "pair_key": "old"}, ("version", "0.1", "0.2")),
         ({"config": {"optimizer": {"weight_decay": 0.1}}}, ("optimizer.weight_decay", "0.1", "0.0")),
         ({"environment": {"packages": {"torch": "2.12"}}}, ("packages.torch", "2.12", "not set")),
     ],
-    ids=["device", "commit", "setting", "torch"],
+    ids=["device", "version", "setting", "torch"],
 )
 def test_what_keeps_a_run_from_its_nearest_baseline_is_named(other, named):
-    pairing = pair(run("fp32", **other), run("amp_bf16", environment={"git_commit": "bbb"}))
+    pairing = pair(run("fp32", **other), run("amp_bf16", environment={"code_version": "0.2+bbb"}))
     assert reasons(pairing)["amp_bf16", 0].differences == (Difference(*named),)
 
 
@@ -143,6 +143,23 @@ def test_runs_under_other_conditions_are_no_pair(changed):
     pairing = pair(run("fp32", environment=here), run("amp_bf16", environment=here | changed))
     assert pairing.pairs == ()
     assert reasons(pairing)["amp_bf16", 0].kind() == "nearest_run_differs"
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "expected"),
+    [
+        ({"config": {"trainer": {"max_grad_norm": None}}}, {"config": {"trainer": {"max_grad_norm": 1.0}}}, "null 1.0"),
+        (
+            {"environment": {"code_version": "0.1+ab"}},
+            {"environment": {"code_version": "0.1+cd"}},
+            "",
+        ),
+    ],
+)
+def test_the_difference_is_one_that_the_pair_key_has(there, here, expected):
+    pairing = pair(run("fp32", pair_key="a", **there), run("amp_bf16", pair_key="b", **here))
+    told = reasons(pairing)["amp_bf16", 0].differences
+    assert " ".join(f"{one.there} {one.here}" for one in told) == expected
 
 
 def test_what_changes_no_figure_keeps_no_runs_apart():

@@ -85,6 +85,14 @@ def test_a_setting_outside_the_identity_splits_the_workload():
     assert sizes(workloads) == [4, 4]
 
 
+def test_a_setting_that_is_null_names_its_workload():
+    norms = (None, 1.0)
+    entries = [
+        run("fp32", config={"trainer": {"max_grad_norm": one}}, pair_key=f"{one}", directory=f"{one}") for one in norms
+    ]
+    assert {one.title for one in group(*entries)} == {"trainer.max_grad_norm null", "trainer.max_grad_norm 1.0"}
+
+
 def sized(arm, hidden, seed=0, **more):
     """A run whose layers all have one size, as `${model.hidden_size}` makes them."""
     config = {"model": {"hidden_size": hidden}, "data": {"in_features": hidden, "out_features": hidden}}

@@ -15,6 +15,7 @@ import numpy as np
 
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run, Scalar
 from ampsweep.analysis.statistics import Values, geometric_mean
+from ampsweep.config.schema import NULL
 from ampsweep.finding import Finding
 from ampsweep.text import GIB
 
@@ -47,7 +48,7 @@ class NearestRun:
 
     @staticmethod
     def _known(run: Run) -> dict[str, Scalar]:
-        return {**run.facts, **run.settings, **run.conditions}
+        return {**run.facts, **_settings(run), **run.conditions}
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,13 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
-    """The differences of two runs of one seed, most telling first: identity, config, conditions, else environment."""
+    """The differences of two runs of one seed, most telling first: identity, config, conditions, else our version."""
     conditions = dict.fromkeys([*run.conditions, *other.conditions], _NOT_SET)
     for here, there in (
         (run.facts, other.facts),
-        (run.settings, other.settings),
+        (_settings(run), _settings(other)),
         (conditions | run.conditions, conditions | other.conditions),
-        (run.record.environment, other.record.environment),
+        (_version(run), _version(other)),
     ):
         both = [(key, there.get(key), value) for key, value in here.items()]
         found = [
@@ -200,6 +201,15 @@ def _differences(run: Run, other: Run) -> list[Difference]:
         if found:
             return found
     return []
+
+
+def _settings(run: Run) -> dict[str, Scalar]:
+    """The settings, of which null is a value; a fact that is None is unknown."""
+    return {key: NULL if value is None else value for key, value in run.settings.items()}
+
+
+def _version(run: Run) -> dict[str, Scalar]:
+    return {"version": str(run.record.environment.get("code_version", "")).partition("+")[0] or None}
 
 
 def mean_figure(runs: Iterable[Run], key: str) -> float | None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.config.modes import report_order
+from ampsweep.config.schema import NULL
 
 _TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
 _OF_RANKS: Final = ("parallel", "world_size", "global_batch_size")
@@ -64,7 +65,8 @@ def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
 
 
 def _in_words(facts: Facts) -> str:
-    return ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None)
+    known = {key: value for key, value in facts.items() if value is not None or "." in key}  # a setting may be null
+    return ", ".join(f"{key} {NULL if value is None else value}" for key, value in known.items())
 
 
 def group_workloads(runs: Sequence[Run]) -> list[Workload]:
