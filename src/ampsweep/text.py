@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ampsweep.own_code_place import place_of
+from ampsweep.own_code import place_of
 
 MIB: Final = 2**20
 GIB: Final = 2**30

@@ -12,7 +12,7 @@ import ampsweep
 
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
-    {"memory_categories", "own_code_place"},
+    {"memory_categories", "own_code"},
     {
         "metrics",
         "text",
@@ -44,7 +44,7 @@ LIBRARIES = {
 """The places that may import a library; all others take what these make of it."""
 WITHOUT_TORCH = {
     "memory_categories",
-    "own_code_place",
+    "own_code",
     "metrics",
     "text",
     "redaction",

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from ampsweep.training.build.own_code import own_code
+from ampsweep.own_code import own_code
 
 NET = {"_target_": "my_nets.Net"}
 

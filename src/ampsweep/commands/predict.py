@@ -47,8 +47,7 @@ def predict_command(argv: Sequence[str]) -> int:
         workloads = _workloads(arguments)
         # torch is imported here and not above: what is wrong with a command line is known without it.
         from ampsweep.predict.prediction_document import prediction_document
-        from ampsweep.predict.prediction_record import write_records
-        from ampsweep.predict.workload_prediction import predict
+        from ampsweep.predict.workload_prediction import predict, write_records
 
         collect_new_garbage_only()
         predictions, refused = [], []

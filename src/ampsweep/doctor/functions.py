@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from ampsweep.doctor.replay import Replay
-from ampsweep.own_code_place import frame_of_caller, shown_place
+from ampsweep.own_code import frame_of_caller, shown_place
 from ampsweep.precision.fp32_modules import in_float32
 from ampsweep.tracing.calls import CallObserver, observe
 

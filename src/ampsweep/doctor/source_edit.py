@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ampsweep.own_code_place import frame_of_caller
+from ampsweep.own_code import frame_of_caller
 
 Place = tuple[int | str, ...]
 """The place of a tensor among the arguments of a call: `(0,)` the first, `(1, 0)` the first of a list that is the

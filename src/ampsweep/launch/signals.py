@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from ampsweep.launch.slurm import own_job
@@ -54,9 +54,7 @@ class StopRequest:
                 self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             # None stands for a handler that was not installed from Python and cannot be put back by it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
-from ampsweep.own_code_place import place_in_thread
+from ampsweep.own_code import place_in_thread
 from ampsweep.text import duration
 
 _HEARD_WITHIN_S: Final = 5.0

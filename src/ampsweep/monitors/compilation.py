@@ -7,7 +7,7 @@ from pathlib import Path
 from traceback import FrameSummary
 from typing import Any, Final
 
-from ampsweep.own_code_place import is_own_source, shown_path
+from ampsweep.own_code import is_own_source, shown_path
 from ampsweep.record.compilation import Compilation, GraphBreak, Recompilation
 
 _OF_CALLED: Final = "what is called here breaks the graph"

@@ -11,6 +11,6 @@ A prediction flows one way:
 4. `timeline`: the traced step as births and deaths of allocations;
 5. `step_memory`: its peak in bytes of tensors, and on CUDA as `cuda_allocator`, a model of torch's caching allocator,
    counts it; `memory_by_batch_size`: the same at any batch size, and the largest batch that fits;
-6. `workload_prediction`: every precision mode of a workload, compared; `run_prediction`: one run, for its record and
-   its checks; `prediction_record`: a workload as records; `prediction_document`: as a document with the answers.
+6. `workload_prediction`: every precision mode of a workload, compared, and as records; `run_prediction`: one run, for
+   its record and its checks; `prediction_document`: a workload as a document with the answers.
 """

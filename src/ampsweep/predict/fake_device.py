@@ -1,5 +1,6 @@
 """A device that exists in sizes only: tensors on it have shapes, dtypes and storages, but no values."""
 
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -10,18 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.optim import Optimizer
+from torch.optim.optimizer import _foreach_supported_types
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
-from ampsweep.predict.fake_optimizers import fake_optimizers
 from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.known_values import taken_for_real
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.ledger import plain_tensors_in
 from ampsweep.tracing.step import Trace, trace_step
 
+_CHOICES: Final = ("_get_foreach_kernels_supported_devices", "_get_capturable_supported_devices")
+_FILLED: Final[dict[Any, float]] = {torch.zeros: 0.0, torch.ones: 1.0}
 CPU: Final = torch.device("cpu")
 STAND_IN: Final = torch.device("meta")
 """The device that data is given as its own: whatever is moved there becomes a fake tensor on the fake device."""
@@ -53,9 +58,23 @@ class FakeDevice:
             stack.enter_context(self.kernels)
             yield
 
-    def optimizers(self) -> AbstractContextManager[None]:
-        """Let optimizers be built, and take their steps, as they do on this device."""
-        return fake_optimizers(on_cuda=self.target.kind == "cuda")
+    @contextmanager
+    def optimizers(self) -> Iterator[None]:
+        """Let optimizers be built, and take their steps, as they do on this device.
+
+        torch chooses for itself, by private functions that are asked about the parameters' device
+        (torch/optim/optimizer.py, torch 2.13): `foreach` where nobody says otherwise, and whether `capturable` can be.
+        """
+        with ExitStack() as stack:
+            if on_cuda := self.target.kind == "cuda":
+                for name, module in [*sys.modules.items()]:
+                    for choice in _CHOICES if name.startswith("torch.optim.") else ():
+                        if hasattr(module, choice):
+                            stack.enter_context(patch.object(module, choice, _fake_cuda))
+                _foreach_supported_types.append(FakeTensor)
+                stack.callback(_foreach_supported_types.remove, FakeTensor)
+            stack.enter_context(_Scalars(on_cuda=on_cuda))
+            yield
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:
@@ -104,6 +123,41 @@ class FakeDevice:
             return trace_step(model, *optimizers, held=kept if counts_unused else (), fake=self.kernels)
         scratch = scratch_of(self.target)
         return trace_step(model, *optimizers, held=kept, data=data, fake=self.kernels, is_host=False, scratch=scratch)
+
+
+def _fake_cuda(*_: Any, **__: Any) -> list[str]:
+    return ["cpu"]
+
+
+class _Scalars(TorchFunctionMode):
+    """Numbers in tensors, such as an optimizer's count of steps, of which a fake tensor knows none.
+
+    A fake tensor keeps a number that it is made of, but not one that it is filled with. What is made on CUDA without
+    the parameter's device lies on the host: it is a real tensor there, and so is what is computed of real ones alone.
+    """
+
+    def __init__(self, *, on_cuda: bool) -> None:
+        super().__init__()
+        self._on_cuda = on_cuda
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _FILLED and kwargs.get("size", args[0] if len(args) == 1 else None) in ((), []):
+            func, args = torch.tensor, (_FILLED[func],)
+            kwargs = {key: value for key, value in kwargs.items() if key != "size"}
+        if self._on_cuda and _is_on_host(func, args, kwargs):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _is_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if func is torch.tensor:  # a parameter's device is an object, and the host has a name
+        return kwargs.get("device") in (None, "cpu") and not isinstance(kwargs.get("device"), torch.device)
+    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+    return bool(tensors) and not any(isinstance(one, FakeTensor) for one in tensors)
 
 
 class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -13,8 +13,10 @@ from typing import Literal
 
 from ampsweep.analysis.float8_gain import Float8Gain, float8_gain
 from ampsweep.config.errors import UnsupportedError, UserError
+from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import MODES, arm_of, outside_differences, with_effect
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
+from ampsweep.memory_categories import memory_key
 from ampsweep.precision.float8 import Float8
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.fake_device import CPU
@@ -22,11 +24,14 @@ from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
 from ampsweep.predict.memory_by_world_size import MOST, MemoryByWorldSize, ShardBytes, shard_bytes, world_size_of
-from ampsweep.predict.run_prediction import as_user_error
+from ampsweep.predict.run_prediction import as_prediction, as_user_error
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline, timeline
-from ampsweep.record.parts import UnvouchedOperator
+from ampsweep.record import RunRecord
+from ampsweep.record.parts import MemoryUse, UnvouchedOperator
+from ampsweep.run.directories import new_directory
+from ampsweep.run.request import new_record, now
 from ampsweep.text import GIB
 from ampsweep.tracing.step import trace_step
 from ampsweep.training.assembly import assemble_trainer
@@ -300,3 +305,39 @@ def _against(baseline: ArmPrediction, arm: ArmPrediction) -> ArmPrediction:
         return replace(arm, against_baseline="same")
     start = saves_from(baseline.interpolation, arm.interpolation)
     return replace(arm, against_baseline="takes_more" if start is None else "saves", saves_from=start)
+
+
+def write_records(prediction: WorkloadPrediction) -> Path:
+    """Write a record for each arm below the config's `output_dir`; returns their directory.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    parent = new_directory(prediction.arms[0].config)
+    for arm in prediction.arms:
+        directory = parent / run_directory_name(arm.config)
+        directory.mkdir()
+        predicted_record(arm, prediction.target).write(directory)
+    return parent
+
+
+def predicted_record(arm: ArmPrediction, target: TargetDevice) -> RunRecord:
+    """The record of an arm that was predicted only, with its figures under the keys of a measured one."""
+    record = new_record(
+        arm.config,
+        device=target.kind,
+        device_name=target.name,
+        model_size=arm.model_size,
+        world_size=arm.world_size,
+    )
+    memory = arm.memory
+    record.kind, record.status, record.ended_at = "predicted", "completed", now()
+    record.memory = MemoryUse(peak_bytes=memory.peak_bytes, peak=memory.peak, end_of_forward=memory.end_of_forward)
+    record.summary = {memory_key(category): num_bytes / GIB for category, num_bytes in memory.peak.items()}
+    record.summary["memory/peak_allocated_gib"] = memory.total_bytes / GIB
+    if memory.allocated_bytes is not None and memory.reserved_bytes is not None:
+        record.summary["memory/peak_reserved_gib"] = memory.reserved_bytes / GIB
+        record.memory.allocator_peak_bytes = memory.allocated_bytes
+        record.memory.unattributed_bytes = memory.allocated_bytes - memory.peak_bytes
+    record.prediction = as_prediction(memory, target, arm.curve)
+    return record

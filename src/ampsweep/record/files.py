@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ampsweep.own_code_place import chain_of
+from ampsweep.own_code import chain_of
 
 _NUM_RANDOM: Final = 8
 """Letters at the end of a temporary file's name."""

@@ -5,7 +5,7 @@ import sys
 import traceback
 
 from ampsweep.monitors.environment import device_name
-from ampsweep.own_code_place import chain_of
+from ampsweep.own_code import chain_of
 from ampsweep.parallel.base import Parallel
 from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.precision.support import refusal_by_kernel

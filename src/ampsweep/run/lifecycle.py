@@ -24,6 +24,7 @@ from ampsweep.launch.watchdog import Watchdog
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.environment import environment
 from ampsweep.monitors.memory import MemorySnapshot
+from ampsweep.own_code import own_code
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
 from ampsweep.record import (
@@ -65,7 +66,6 @@ from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import RunDevice, taken_device
 from ampsweep.training.build.optimizer import is_fused, learning_rate
-from ampsweep.training.build.own_code import own_code
 from ampsweep.training.checkpoint import require_same_model
 from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
 from ampsweep.training.out_of_memory import out_of_memory

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampsweep.own_code_place import place_of_caller
+from ampsweep.own_code import place_of_caller
 from ampsweep.record.parts import LinearShape
 from ampsweep.tracing.ledger import tensors_in
 

@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Final, Self
 
 import psutil
@@ -118,11 +117,9 @@ class MemoryLimit:
             torch.cuda.set_per_process_memory_fraction(self.bytes / _total(self._device), self._device)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._counter is not None:
-            self._counter.__exit__(kind, error, trace)
+            self._counter.__exit__(*error)
         elif self.bytes is not None:
             torch.cuda.set_per_process_memory_fraction(1.0, self._device)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Final, Self
 
 import torch
@@ -135,12 +134,10 @@ class Instruments:
                 self._end_warmup()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._others.end()
         self._compilations.end()
-        self._sampler.__exit__(kind, error, trace)
+        self._sampler.__exit__(*error)
         if self._snapshot is not None:
             self._snapshot.save()
 
@@ -478,14 +475,12 @@ class _TimedStep(AbstractContextManager[None]):
         rest.__enter__()
         self._rest, self.is_open = rest, False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.is_open = False
         if self._rest is not None:
             rest, self._rest = self._rest, None
-            rest.__exit__(kind, error, trace)
-        elif kind is None:
+            rest.__exit__(*error)
+        elif error[0] is None:
             self._end()
 
 

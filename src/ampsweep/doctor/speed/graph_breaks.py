@@ -16,7 +16,7 @@ from torch._dynamo.backends.debugging import ExplainWithBackend
 
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import times_in_turn
-from ampsweep.own_code_place import is_own_source, shown_path
+from ampsweep.own_code import is_own_source, shown_path
 from ampsweep.tasks.base import HasTurns
 
 _SECONDS: Final = 1.0

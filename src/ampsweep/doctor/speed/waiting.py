@@ -20,7 +20,7 @@ from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.replay import KeptBatches
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.own_code_place import is_own_source, place_of_model_in_thread
+from ampsweep.own_code import is_own_source, place_of_model_in_thread
 from ampsweep.text import plural
 from ampsweep.tracing.calls import observe
 

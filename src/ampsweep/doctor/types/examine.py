@@ -26,7 +26,7 @@ from ampsweep.doctor.types.findings import (
     WrongDtypes,
 )
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.own_code_place import place_of
+from ampsweep.own_code import place_of
 from ampsweep.text import one_line
 from ampsweep.training.assembly import ShortValidation
 

@@ -15,7 +15,7 @@ from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.doctor.types.call_arguments import Remedy, argument_name, can_change, changed_arguments, leaves
-from ampsweep.own_code_place import chain_of
+from ampsweep.own_code import chain_of
 from ampsweep.tracing.calls import CallObserver, Phase, observe
 
 Fault = Literal["mixed_dtypes", "not_implemented", "number_too_large"]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -102,9 +101,7 @@ class ProgressDisplay(MessagePrinter):
             self.say(f"{self._plan.num_finished}{total} runs finished earlier")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def on_message(self, message: object) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Final, Self
 
 from ampsweep.socket_folder import socket_folder
@@ -157,9 +156,7 @@ class WandbProcess:
             self._process.stdin.flush()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):  # it has ended before it was told the key
