@@ -118,7 +118,7 @@ def test_a_token_id_outside_the_vocabulary_is_named(sweep, refused):
 
 
 def test_endless_data_has_no_epochs(refused):
-    assert "data=text has no epochs; use trainer.steps" in refused(*GPT, "trainer.epochs=1")
+    assert "data=text has no epochs; use trainer.steps" in refused(*GPT, "trainer.steps=null", "trainer.epochs=1")
 
 
 def test_a_checkpoint_that_is_damaged_is_refused(train, refused):
