@@ -6,6 +6,7 @@ from synthetic_records import run
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.time_to_loss import LossCurve, loss_curves
+from ampsweep.config.modes import arm_after
 from ampsweep.record.parts import Attempt
 
 STEPS = 200
@@ -52,6 +53,29 @@ def test_shorter_steps_that_learn_the_same_are_sooner_by_that():
     assert found.target == pytest.approx(1.01 * final)
     assert 1.8 < found.baseline_s < 2.0, "200 steps of 10 ms, warm-up as later steps, until the margin is reached"
     assert found.arm_s == pytest.approx(found.baseline_s / 2)
+
+
+@pytest.mark.parametrize("saved_in", ["fp32", "amp_bf16"])
+def test_a_run_that_began_with_anothers_checkpoint_has_no_time_to_a_loss(saved_in):
+    entries, curves = [], {}
+    for seed in range(3):
+        steps = np.arange(151.0, STEPS + 1)
+        rest = {"perf/step_ms": Logged(steps, np.ones(50)), "train/loss": Logged(steps, 1 + np.exp(-steps / 50))}
+        arm = arm_after("amp_bf16", saved_in, 150)
+        attempt = {"from_step": 150, "saved_in": saved_in, "saved_by": f"{saved_in}-{seed}", "warmup_steps": 0}
+        for name, logged, more in (
+            ("fp32", history(10.0), {}),
+            ("amp_bf16", history(5.0), {}),
+            (arm, rest, {"attempts": [attempt], "directory": f"resumed-{seed}"}),
+        ):
+            step_ms = float(logged["perf/step_ms"].values[-1])
+            entry = run(name, seed, step_ms=step_ms, config={"trainer": {"warmup_steps": 10}}, **more)
+            entries.append(entry)
+            curves[entry[0]] = loss_curves(entry[1], logged)
+    (workload,) = compare(entries, baseline="fp32", margin_pct=1.0, curves=curves).workloads
+    found = {arm.arm: arm.time_to_loss for arm in workload.verdict.arms}
+    assert found.pop("amp_bf16").speedup.value == pytest.approx(2.0), "of the whole runs alone"
+    assert [*found.values()] == [None] * (saved_in != "amp_bf16")
 
 
 def test_faster_steps_that_learn_less_each_can_be_no_sooner():

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ampsweep.analysis.pairing import Figures, Pair
 from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, Run, figure, metric_words
 from ampsweep.analysis.statistics import Estimate, mean_ratio
-from ampsweep.config.modes import arm_before
 from ampsweep.finding import Finding
 from ampsweep.record import RunRecord
 from ampsweep.text import ratio
@@ -86,7 +85,7 @@ class LossCurve:
 def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[str, LossCurve]:
     """The curves of `val/loss` (of at least five evaluations) and of `train/loss`.
 
-    Empty without step times, and of a run that changed its arm: it took a part of the steps only.
+    Empty without step times.
 
     A training loss is that of one batch, so it is averaged over a tenth of the run, or ten of them; of fewer than
     twenty there is no curve. The time between two rows is the later one's mean step time for each step; where that
@@ -98,7 +97,7 @@ def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[s
     """
     median_ms = figure(record, STEP_MS)
     times = series.get(STEP_MS)
-    if median_ms is None or times is None or arm_before(record.arm) is not None:
+    if median_ms is None or times is None:
         return {}
     clock = _clock(times, median_ms, _warmups(record))
     curves = {}
@@ -265,7 +264,8 @@ def _compare(
 
 
 def _counted(runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if run.finished and run.contamination is None]
+    """The runs that took all of their steps undisturbed; one that began with another run's checkpoint took a part."""
+    return [run for run in runs if run.finished and run.contamination is None and run.record.origin is None]
 
 
 def _curves_of(pair: Pair, curves: Curves, metric: str) -> tuple[list[LossCurve], list[LossCurve]] | None:

@@ -89,8 +89,9 @@ def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> t
             refused[waiting.pop(0)[0]] = str(error)
         except WandbError as error:
             wandb.call(require_server, silence_s=patience_s(()))  # or there is no point in going on
-            directory, _ = waiting.pop(0)
-            refused[directory] = f"{directory}: W&B: {error}"
+            for directory, _ in waiting[:1]:  # none, where its process is lost once all is sent
+                refused[directory] = f"{directory}: W&B: {error}"
+            del waiting[:1]
     if refused and len(refused) == len(runs):
         others = f" (nor can {len(runs) - 1} more of them be sent)" if len(runs) > 1 else ""
         raise UserError(f"{refused[runs[0][0]]}{others}")

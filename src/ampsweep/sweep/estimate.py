@@ -16,7 +16,7 @@ from ampsweep.tracing.memory_limit import is_out_of_memory
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import run_devices
-from ampsweep.training.found_checkpoint import find_checkpoint
+from ampsweep.training.checkpoint import arm_and_step
 from ampsweep.training.trainer import Trainer
 
 _TIMED_STEPS = 3
@@ -61,7 +61,7 @@ def _measure_on(device: torch.device, config: Config) -> float | None:
     every = config.trainer.eval_every
     num_evals = 1 if every is None else 1 + built.num_steps // every
     checkpoint = checkpoint_path(config)
-    first_step = 0 if checkpoint is None else find_checkpoint(checkpoint).checkpoint.step
+    first_step = 0 if checkpoint is None else arm_and_step(checkpoint)[1]
     train_s = max(built.num_steps - first_step, 0) * step_s
     if config.trainer.max_seconds is not None:
         train_s = min(train_s, config.trainer.max_seconds)
