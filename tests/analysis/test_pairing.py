@@ -105,13 +105,15 @@ def test_a_failed_baseline_is_the_reason_of_its_partner():
     [
         ({"facts": {"device_name": "another CPU"}}, ("device_name", "another CPU", "a CPU")),
         ({"environment": {"code_version": "0.1+aaa"}, "pair_key": "old"}, ("version", "0.1", "0.2")),
+        ({"facts": {"data_fingerprint": "aa"}, "pair_key": "old"}, ("data_fingerprint", "aa", "bb")),
         ({"config": {"optimizer": {"weight_decay": 0.1}}}, ("optimizer.weight_decay", "0.1", "0.0")),
         ({"environment": {"packages": {"torch": "2.12"}}}, ("packages.torch", "2.12", "not set")),
     ],
-    ids=["device", "version", "setting", "torch"],
+    ids=["device", "version", "data", "setting", "torch"],
 )
 def test_what_keeps_a_run_from_its_nearest_baseline_is_named(other, named):
-    pairing = pair(run("fp32", **other), run("amp_bf16", environment={"code_version": "0.2+bbb"}))
+    here = {"environment": {"code_version": "0.2+bbb"}, "facts": {"data_fingerprint": "bb"}}
+    pairing = pair(run("fp32", **other), run("amp_bf16", **here))
     assert reasons(pairing)["amp_bf16", 0].differences == (Difference(*named),)
 
 

@@ -56,7 +56,7 @@ def test_shorter_steps_that_learn_the_same_are_sooner_by_that():
 
 
 @pytest.mark.parametrize("saved_in", ["fp32", "amp_bf16"])
-def test_a_run_that_began_with_anothers_checkpoint_has_no_time_to_a_loss(saved_in):
+def test_a_part_of_a_training_has_no_time_to_a_loss(saved_in):
     entries, curves = [], {}
     for seed in range(3):
         steps = np.arange(151.0, STEPS + 1)

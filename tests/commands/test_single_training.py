@@ -38,6 +38,7 @@ def test_a_run_leaves_a_complete_record(train):
         "model_size": 85002,
         "task": "classification",
         "data": "digits",
+        "data_fingerprint": record.identity.data_fingerprint,
         "batch_size": 64,
         "grad_accum_steps": 1,
         "seq_len": None,
@@ -63,6 +64,7 @@ def test_a_run_leaves_a_complete_record(train):
     assert record.started_at <= record.ended_at
     assert not record.wandb
     assert re.fullmatch(r"[0-9a-f]{12}", record.pair_key)
+    assert re.fullmatch(r"[0-9a-f]{8,}", record.identity.data_fingerprint)
     assert run.directory.name == f"amp_bf16-mlp_small-s3-{record.config_hash[:8]}"
     assert {path.name for path in run.directory.iterdir()} == {"run.json", "history.jsonl", ".hydra"}
 

@@ -97,6 +97,13 @@ def omissions(tmp_path, record=None, **more):
     return [(one.name, one.reason) for one in found]
 
 
+@pytest.mark.parametrize(("from_step", "named"), [(4, []), (3, [("damaged history", "has no row")])])
+def test_a_run_that_began_at_its_end_logs_no_row(tmp_path, from_step, named):
+    write(tmp_path)
+    _, record = run("fp32", attempts=[{"saved_in": "fp32", "from_step": from_step}], facts={"steps": 4})
+    assert omissions(tmp_path, record) == named
+
+
 def test_a_missing_history_counts_where_the_run_began_to_train(tmp_path):
     assert omissions(tmp_path) == [("no history", "is not there")]
     _, unsupported = failed("tf32", 0, "unsupported", "tf32 needs a GPU")

@@ -184,13 +184,13 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
-    """The differences of two runs of one seed, most telling first: identity, config, conditions, else our version."""
+    """The differences of two runs of one seed, most telling first: identity, config, conditions, else the rest."""
     conditions = dict.fromkeys([*run.conditions, *other.conditions], _NOT_SET)
     for here, there in (
         (run.facts, other.facts),
         (_settings(run), _settings(other)),
         (conditions | run.conditions, conditions | other.conditions),
-        (_version(run), _version(other)),
+        (_left_of_key(run), _left_of_key(other)),
     ):
         both = [(key, there.get(key), value) for key, value in here.items()]
         found = [
@@ -208,8 +208,10 @@ def _settings(run: Run) -> dict[str, Scalar]:
     return {key: NULL if value is None else value for key, value in run.settings.items()}
 
 
-def _version(run: Run) -> dict[str, Scalar]:
-    return {"version": str(run.record.environment.get("code_version", "")).partition("+")[0] or None}
+def _left_of_key(run: Run) -> dict[str, Scalar]:
+    """The rest of the pair key: our version, without the state of its source, and the content of the data."""
+    version = str(run.record.environment.get("code_version", "")).partition("+")[0] or None
+    return {"version": version, "data_fingerprint": run.record.identity.data_fingerprint}
 
 
 def mean_figure(runs: Iterable[Run], key: str) -> float | None:

@@ -38,7 +38,8 @@ _KEPT: Final = frozenset({"optimizer_state", "communication"})
 _KEPT_BYTES: Final = 1024
 """A step leaves its loss, its norm and what a scaler counts: some bytes each."""
 
-_ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed"})
+_NO_FACTS: Final = frozenset({"precision_mode", "dtype", "seed", "data_fingerprint"})
+"""Parts of the identity that are the arm, the seed, or may change with it."""
 _NOT_WORKLOAD: Final = frozenset(
     {"precision", "seed", "tracking", "report", "predict", "name", "device", "resume", "into", "dry_run", "output_dir"}
     | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every"}
@@ -188,7 +189,7 @@ class Run:
         before it had taken one has that of its config: `auto` names none.
         """
         searched = () if self.record.batch_search is None else ("batch_size", "global_batch_size")
-        left_out = _ARM_OR_SEED.union(searched)
+        left_out = _NO_FACTS.union(searched)
         facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
         kind = self.record.identity.device.partition(":")[0]
         return facts | {"device": None if kind == "auto" else kind}

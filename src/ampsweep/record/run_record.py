@@ -69,6 +69,8 @@ class Identity:
     """Number of parameters."""
     seq_len: int | None = None
     device_name: str | None = None
+    data_fingerprint: str | None = None
+    """Hash of the data's content (`ampsweep.data.base.Data`); None of a run that ended before it had any."""
 
 
 @dataclass(kw_only=True)

@@ -167,11 +167,15 @@ def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[FileProble
 
 
 def _early_end(found: RunCurves, record: RunRecord) -> str | None:
-    """Tell a history of a completed run that ends before the run did: its last step is always logged."""
+    """Tell a history of a completed run that ends before the run did: its last step is always logged.
+
+    A run that began with a checkpoint of its last step has none.
+    """
     steps = record.identity.steps
     if found.is_torn:
         return "ends within a line"
     if found.last_step is None:
-        return "has no row"
+        began_at = 0 if record.origin is None else record.origin.from_step or 0
+        return None if steps is not None and began_at >= steps else "has no row"
     is_early = record.cut_short is None and steps is not None and found.last_step < steps
     return f"ends at step {found.last_step} of {steps}" if is_early else None
