@@ -6,7 +6,7 @@ from synthetic_records import LOST_BITS, disproved, run
 from ampsweep.analysis.runs import Run
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.parallel.base import Parallel
-from ampsweep.run.rank_figures import add_rank_figures
+from ampsweep.recorder.rank_figures import add_rank_figures
 
 
 class Ranks(Parallel):

@@ -72,7 +72,7 @@ def _measure(overrides: Sequence[str], num_rounds: int) -> dict[str, object]:
         "step_ms": {name: statistics.median(one[name][0] for one in rounds) for name in trainers},
         "ratio": _ratio([{name: both[0] for name, both in one.items()} for one in rounds]),
         "processor_time_ratio": _ratio([{name: both[1] for name, both in one.items()} for one in rounds]),
-        "num_looks": len(watched.watch.numerics().steps),  # type: ignore[attr-defined]
+        "num_looks": len(watched.instruments.watch.numerics().steps),  # type: ignore[attr-defined]
         "num_steps": watched.step,
         "watch_pct": watched.instruments.summary()["instrumentation/watch_pct"],
     }

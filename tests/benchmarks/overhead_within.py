@@ -63,7 +63,7 @@ def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
     config = compose_points(overrides, multirun=False).points[0].config
     built, history, steps = build(config, CPU, build_data(config, CPU)), HistoryFile(), STEPS[size]
     history.start(directory, resume_after=None)
-    trainer = assemble_trainer(config, built, CPU, log=history.log, progress=_ignore, save=_ignore)
+    trainer = assemble_trainer(config, built, CPU, tracker=history)
     blocks = {
         "bare": lambda: _bare(trainer, steps, with_norm=False),
         "bare, with the gradients' norm": lambda: _bare(trainer, steps, with_norm=True),
@@ -113,10 +113,6 @@ def _suite(trainer: Trainer, steps: int, log_every: int) -> None:
     trainer.num_steps = trainer.step + steps + 1
     ending = trainer.train(NoStop())
     assert ending.status == "completed", ending
-
-
-def _ignore(_: Trainer) -> None:
-    pass
 
 
 if __name__ == "__main__":

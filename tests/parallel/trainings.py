@@ -113,7 +113,9 @@ def assemble(config, rank=None, *, change=None, loss=None):
     if loss is not None:
         built = replace(built, turns=tuple(replace(turn, loss=loss(turn.loss)) for turn in built.turns))
     rows = []
-    trainer = assemble_trainer(config, built, CPU, log=lambda row, step: rows.append({"step": step, **row}))
+    trainer = assemble_trainer(
+        config, built, CPU, tracker=SimpleNamespace(log=lambda row, step: rows.append({"step": step, **row}))
+    )
     return Training(built, trainer, rows)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from steps import CPU, composed, ignore
+from steps import CPU, composed
 from torch import multiprocessing
 
 from ampsweep.parallel.place import RankPlace
@@ -48,7 +48,7 @@ def _step(overrides: Overrides, place: RankPlace) -> TracedStep | str:
     parallel = make_parallel(config.parallel, JoinedPlace(place), CPU)
     try:
         built = build(config, CPU, build_data(config, CPU), parallel)
-        trainer = assemble_trainer(config, built, CPU, log=ignore, progress=ignore, save=ignore)
+        trainer = assemble_trainer(config, built, CPU)
         trainer.model.train()
         with built.precision.flags():
             trainer.train_step()

@@ -35,7 +35,7 @@ def measured(*overrides, resumed=None):
     """What the second step of a training did; `resumed`: of one that continues another, saved in this folder."""
     config = composed(*overrides)
     built = build(config, CPU, build_data(config, CPU))
-    trainer = assemble_trainer(config, built, CPU, log=ignore, progress=ignore, save=ignore)
+    trainer = assemble_trainer(config, built, CPU)
     trainer.model.train()
     if resumed is not None:
         before = assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU)
@@ -53,7 +53,7 @@ def measured_memory(*overrides):
     """The same with what kernels took for themselves, as a run's record has it."""
     config = composed(*overrides)
     built = build(config, CPU, build_data(config, CPU))
-    trainer = assemble_trainer(config, built, CPU, log=ignore, progress=ignore, save=ignore)
+    trainer = assemble_trainer(config, built, CPU)
     trainer.model.train()
     with built.precision.flags():
         for _ in range(2):
@@ -75,7 +75,3 @@ def composed(*overrides):
 @functools.cache
 def _composed(*overrides):
     return compose_one([*ON_CPU, *overrides])  # a quarter of a second
-
-
-def ignore(*_):
-    pass

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from devices import CUDA
-from steps import composed, ignore
+from steps import composed
 
 from ampsweep.parallel.base import SINGLE
 from ampsweep.predict.target_device import resolve_target
@@ -29,7 +29,7 @@ def on_gpu():
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
         built = build(config, device, build_data(config, device), parallel)
-        trainer = assemble_trainer(config, built, device, log=ignore, progress=ignore, save=ignore)
+        trainer = assemble_trainer(config, built, device)
         trainer.model.train()
         with built.precision.flags():
             for _ in range(3):

@@ -9,9 +9,9 @@ from ampsweep.commands.run_watch import RunWatch
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import run_directory_name
 from ampsweep.launch.slurm import JobState
-from ampsweep.record import RunRecord
+from ampsweep.record import RunRecord, now
 from ampsweep.record.parts import Attempt
-from ampsweep.run.request import new_record, now
+from ampsweep.run.request import new_record
 from ampsweep.run.slurm_end import complete_record_of_job
 
 CONFIG = compose_one(["model=mlp_small", "tracking=disabled"])

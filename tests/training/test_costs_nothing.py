@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from assembled import CPU, StopAfter
+from assembled import CPU, Rows, StopAfter
 from devices import needs_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -21,11 +21,12 @@ from torch.profiler import ProfilerActivity, profile
 from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.synthetic import SyntheticRegression
 from ampsweep.precision import Precision
+from ampsweep.recorder.instruments import Instruments
+from ampsweep.recorder.recorder import Recorder
 from ampsweep.tasks.base import turns_of
 from ampsweep.tasks.regression import Regression
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.learning_rates import Schedule
-from ampsweep.training.instruments import Instruments
 from ampsweep.training.trainer import Trainer
 from ampsweep.training.turns import trained_turns
 
@@ -78,10 +79,8 @@ class Parts:
         return kind(
             Built(self.model, self.data, self.task, self.precision, optimizers, turns, NUM_STEPS),
             schedule=Schedule({"name": schedule}, [self.optimizer], NUM_STEPS, on_device=on_device),
-            instruments=instruments,
+            recorder=Recorder(instruments, self.precision, tracker=Rows(self.rows) if log is None else Rows(log=log)),
             config=config,
-            log=log or (lambda row, step: self.rows.append({"step": step, **row})),
-            progress=lambda trainer: None,
             save=save or (lambda trainer: None),
         )
 
@@ -172,7 +171,7 @@ def sleep_ms(milliseconds):
 
 
 def test_the_overhead_is_the_time_in_our_own_calls(monkeypatch):
-    monkeypatch.setattr("ampsweep.training.trainer.FLUSH_EVERY_S", 0)
+    monkeypatch.setattr("ampsweep.recorder.recorder.FLUSH_EVERY_S", 0)
     overhead_ms = overhead(Parts("sgd", True, "fp32"), log=lambda row, step: sleep_ms(20))
     assert 20 * 7 / 8 < overhead_ms < 60  # what follows the last step takes no step's time
 
@@ -308,9 +307,9 @@ def test_on_cuda_several_rows_come_over_in_one_copy():
             trainer.step += 1
             with trainer.instruments.step():
                 step = trainer.train_step(norm_wanted=True)
-            trainer._rows.add(trainer.step, trainer._values(step))
+            trainer.recorder.log(trainer._values(step), trainer.step)
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiled:
-            trainer._flush()
+            trainer.recorder.flush()
         for row in parts.rows[-3:]:
             assert {"train/loss", "train/grad_norm", "train/lr", "amp/scale", "amp/skipped_steps"} <= row.keys()
         return sum(event.count for event in profiled.key_averages() if event.key.startswith("Memcpy DtoH"))

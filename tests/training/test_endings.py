@@ -132,7 +132,7 @@ def ended(task, *overrides):
 def test_a_loss_that_stays_no_number_ends_it(log_every, step, since, monkeypatch):
     """From the fifth step on; a scale takes 34 skipped steps to collapse."""
     why = f"the training loss is nan at step {step}, and no step since step {since} was applied"
-    monkeypatch.setattr("ampsweep.training.trainer.FLUSH_EVERY_S", 0)  # on a fast machine rows are read later
+    monkeypatch.setattr("ampsweep.recorder.recorder.FLUSH_EVERY_S", 0)  # on a fast machine rows are read later
     assert ended(BrokenFrom(5), "trainer.steps=60", f"trainer.log_every={log_every}") == ("diverged", why, step)
 
 

@@ -117,7 +117,7 @@ def loss_with(training, how):
 def test_the_penalty_is_what_autocast_adds_to_the_loss(mode, how):
     training = ended(f"precision={mode}", f"precision.eval={how}")
     full, autocast = (loss_with(training, each) for each in ("full", "autocast"))
-    assert training.trainer.values["val/loss"] == (full if how == "full" else autocast)
+    assert training.trainer.recorder.values["val/loss"] == (full if how == "full" else autocast)
     assert training.trainer.autocast_penalty() == autocast - full != 0
 
 

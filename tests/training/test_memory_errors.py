@@ -9,9 +9,9 @@ from devices import needs_cuda
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.tasks.classification import Classification
 from ampsweep.tracing.memory_limit import MemoryLimit, is_out_of_memory
-from ampsweep.training.out_of_memory import out_of_memory, phase_of
 
 
 class ExhaustedError(Exception):
@@ -142,9 +142,9 @@ def test_on_cuda_a_convolution_without_room_lacks_memory():
 
 
 def phase(training):
-    with pytest.raises(ExhaustedError) as raised:
+    with pytest.raises(ExhaustedError):
         training.train()
-    return phase_of(raised.value)
+    return training.trainer.recorder.phase
 
 
 @pytest.mark.parametrize("where", ["forward", "backward", "eval"])
@@ -182,5 +182,5 @@ def test_getting_a_batch_is_told():
 
 def test_what_comes_between_steps_is_no_phase_of_one():
     training = assemble(*MLP, "trainer.steps=2")
-    training.trainer._log = exhausts
+    training.trainer.recorder._log_row = exhausts
     assert phase(training) == "other"

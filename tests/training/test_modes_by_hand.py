@@ -161,7 +161,7 @@ def test_a_mode_is_bitwise_the_loop_written_by_hand(mode, loop, init_scale):
     assert list(training.column("train/loss").values()) == losses
     for mine, theirs in zip(training.parameters(), parameters, strict=True):
         assert torch.equal(mine, theirs)
-    assert (init_scale == OVERFLOWS) == (training.trainer.values.get("amp/skipped_steps", 0) > 0)
+    assert (init_scale == OVERFLOWS) == (training.trainer.recorder.values.get("amp/skipped_steps", 0) > 0)
 
 
 def of_mode(mode):

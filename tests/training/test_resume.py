@@ -133,4 +133,4 @@ def test_where_nothing_is_left_to_train_the_end_is_evaluated(stopped):
     assert notes == ["the checkpoint is of step 5 of 5: nothing is left to train"]
     assert training.train().status == "completed"
     assert training.rows == []
-    assert training.trainer.values.keys() == {"val/loss", "val/accuracy"}
+    assert training.trainer.recorder.values.keys() == {"val/loss", "val/accuracy"}

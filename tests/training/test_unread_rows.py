@@ -6,8 +6,8 @@ import pytest
 import torch
 from assembled import MLP, assemble
 
-from ampsweep.training import trainer as trainer_module
-from ampsweep.training.unread_rows import UnreadRows
+from ampsweep.recorder import recorder as recorder_module
+from ampsweep.recorder.unread_rows import UnreadRows
 
 CPU = torch.device("cpu")
 
@@ -46,7 +46,7 @@ def test_they_are_full_at_their_capacity_and_empty_once_taken():
 
 
 def train(monkeypatch, flush_every_s, *overrides):
-    monkeypatch.setattr(trainer_module, "FLUSH_EVERY_S", flush_every_s)
+    monkeypatch.setattr(recorder_module, "FLUSH_EVERY_S", flush_every_s)
     training = assemble(*MLP, *overrides)
     return training, training.train()
 
@@ -73,7 +73,7 @@ def test_a_divergence_is_the_last_row_whenever_it_is_read(monkeypatch, flush_eve
 
 
 def test_rows_before_a_failing_step_are_logged(monkeypatch):
-    monkeypatch.setattr(trainer_module, "FLUSH_EVERY_S", math.inf)
+    monkeypatch.setattr(recorder_module, "FLUSH_EVERY_S", math.inf)
     training = assemble(*MLP, "trainer.steps=20")
     train_batch = training.trainer.data.train_batch
 

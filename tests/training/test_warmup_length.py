@@ -8,7 +8,8 @@ from devices import needs_cuda
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
-from ampsweep.training import assembly, instruments
+from ampsweep.recorder import instruments
+from ampsweep.training import assembly
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import resolve_device
 
@@ -42,13 +43,13 @@ def trained(clock, *overrides):
 
     training.trainer.data = TimedData()
     own = training.trainer.instruments
-    enclose = own._examined_step
+    enclose = own._traced_step
 
     def note():
         traced.append(own.num_steps_seen + 1)
         return enclose()
 
-    own._examined_step = note
+    own._traced_step = note
     training.train()
     return own, traced
 

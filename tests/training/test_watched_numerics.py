@@ -13,14 +13,13 @@ from ampsweep.config.compose import compose_one
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import INPUT_LAYER, NUMERICS_NAME, RunNumerics
 from ampsweep.tasks.classification import Classification
-from ampsweep.training.trainer import Trainer
 
 WATCH = ("numerics.watch=true",)
 EACH = (*WATCH, "numerics.every=1")
 
 
 def rows_of(training, kind):
-    return {one.layer: one for one in training.trainer.watch.numerics().magnitudes if one.kind == kind}
+    return {one.layer: one for one in training.trainer.instruments.watch.numerics().magnitudes if one.kind == kind}
 
 
 def histogram(values):
@@ -53,7 +52,8 @@ def test_watching_changes_no_loss_and_no_parameter(workload, precision):
 def test_without_watching_nothing_of_it_is_there():
     training = assemble(*MLP, "trainer.steps=3")
     training.train()
-    assert type(training.trainer) is Trainer
+    assert training.trainer.instruments.watch is None
+    assert not training.trainer.observers
     assert not any(key.startswith("numerics/") for row in training.rows for key in row)
 
 
@@ -63,7 +63,7 @@ def test_only_a_run_is_watched():
     from ampsweep.training.build.built import build, build_data
 
     config = compose_one([*MLP, *WATCH, "device=cpu"])
-    assert type(assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU)) is Trainer
+    assert assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU).instruments.watch is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_fp16"])
@@ -83,21 +83,21 @@ def test_watching_takes_the_memory_of_running_statistics(precision):
 def test_the_first_step_and_the_last_are_looked_into():
     training = assemble(*MLP, *WATCH, "trainer.steps=40")
     training.train()
-    steps = training.trainer.watch.numerics().steps
+    steps = training.trainer.instruments.watch.numerics().steps
     assert (steps[0], steps[1], steps[-1]) == (1, 5, 40)
 
 
 def test_steps_are_looked_into_at_an_interval():
     training = assemble(*MLP, *WATCH, "numerics.every=4", "trainer.steps=10")
     training.train()
-    assert training.trainer.watch.numerics().steps == [1, 4, 8, 10]
+    assert training.trainer.instruments.watch.numerics().steps == [1, 4, 8, 10]
 
 
 def test_the_traced_step_is_not_looked_into():
     training = assemble(*MLP, *EACH, "trainer.steps=6")
     training.train()
     assert training.trainer.instruments.proof().num_operators, "a step was traced"
-    assert training.trainer.watch.numerics().steps == [1, 3, 4, 5, 6]
+    assert training.trainer.instruments.watch.numerics().steps == [1, 3, 4, 5, 6]
 
 
 def test_looked_steps_are_in_no_figure_of_time():
@@ -158,7 +158,7 @@ def test_magnitudes_of_gradients_are_without_the_scale():
         assert [*mine] == [*theirs]
         for name, one in mine.items():
             assert one.max_abs == pytest.approx(theirs[name].max_abs, rel=0.05)
-    assert scaled.trainer.watch.numerics().scale == 65536
+    assert scaled.trainer.instruments.watch.numerics().scale == 65536
 
 
 @pytest.mark.parametrize(("precision", "lr"), [("pure_bf16", 1e-3), ("fp32", 1e-3), ("pure_bf16", 10.0)])
@@ -215,7 +215,7 @@ def test_gradients_that_make_steps_be_skipped_are_named(optimizer, clips):
     assert len(linear) > 2
     training.train()
     assert training.column("amp/skipped_steps")[8] == 2
-    numerics = training.trainer.watch.numerics()
+    numerics = training.trainer.instruments.watch.numerics()
     below = [f"{name}.{part}" for name in linear[:2] for part in ("weight", "bias")]
     assert {*numerics.nonfinite_gradients} == {*below}
     assert {*numerics.nonfinite_gradients.values()} == {2}
@@ -235,7 +235,7 @@ def test_a_skipped_step_has_no_update():
 def test_numerics_are_read_as_they_were_written(tmp_path):
     training = assemble(*MLP, *EACH, "precision=amp_fp16", "trainer.steps=4")
     training.train()
-    numerics = training.trainer.watch.numerics()
+    numerics = training.trainer.instruments.watch.numerics()
     numerics.write(tmp_path)
     assert RunNumerics.read(tmp_path) == numerics
     written = (tmp_path / NUMERICS_NAME).read_bytes()
@@ -253,7 +253,7 @@ def test_a_resumed_training_goes_on_with_its_numerics(tmp_path):
     first.train(StopAfter(3))
     second, _ = resumed(tmp_path, *overrides)  # of the first process nothing but the checkpoint is left
     second.train()
-    assert second.trainer.watch.numerics().steps == [1, 3, 4, 6]  # each process traces its second step
+    assert second.trainer.instruments.watch.numerics().steps == [1, 3, 4, 6]  # each process traces its second step
     assert second.column("train/loss") == {step: loss for step, loss in whole.column("train/loss").items() if step > 3}
 
 
@@ -327,7 +327,7 @@ def test_of_a_compiled_model_the_parameters_are_seen(monkeypatch):
     monkeypatch.setattr("ampsweep.training.build.built._compile", compile_model)
     training = assemble(*MLP, *EACH, "trainer.steps=4", "trainer.compile=true")
     training.train()
-    kinds = {one.kind for one in training.trainer.watch.numerics().magnitudes}
+    kinds = {one.kind for one in training.trainer.instruments.watch.numerics().magnitudes}
     assert kinds == {"gradient", "weight", "update"}
 
 

@@ -1,7 +1,7 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.record.parts import LinearShape, UnvouchedOperator
+from ampsweep.recorder.instruments import batch_sizes
 from ampsweep.tasks.base import HasTurns, Loss, Task
 from ampsweep.tracing.calls import noting_linear_calls
 from ampsweep.tracing.feeding import note_delivery, resident
@@ -29,7 +30,7 @@ from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, adapt_model, build_around, build_data, build_model
 from ampsweep.training.build.instantiate import build_component
-from ampsweep.training.instruments import batch_sizes
+from ampsweep.training.update_observers import UpdateObserver
 
 if TYPE_CHECKING:
     from ampsweep.predict.fake_ranks import FakeRanks
@@ -56,6 +57,8 @@ class FakeTraining:
             built = self._built()
             with self._device.setting_up():
                 self._trainer = assemble_trainer(config, built, CPU)
+                self._on_target = _OnTarget(self._device)
+                self._trainer.observers.append(self._on_target)
                 self._trainer.model.train()
             with self._device():
                 self._take_first_step()
@@ -107,7 +110,8 @@ class FakeTraining:
 
             device.kernels.vouching.restart()
             hooks = [one.register_step_pre_hook(note) for one in optimizers]
-            step = trainer.train_step(norm_wanted=norm_wanted)
+            with self._on_target.entered:
+                step = trainer.train_step(norm_wanted=norm_wanted)
             for hook in hooks:
                 hook.remove()
             if evaluates:
@@ -175,7 +179,6 @@ class FakeTraining:
             with self._device.optimizers():
                 kind = torch.device(self._device.target.kind)
                 built = build_around(config, precision, model, data, kind, task=task)
-        precision.step = self._as_on_target(precision.step)  # type: ignore[method-assign, assignment]
         turns = tuple(replace(turn, loss=self._noted(turn.loss)) for turn in built.turns)
         return replace(built, turns=turns, parallel=parallel)
 
@@ -185,15 +188,6 @@ class FakeTraining:
             return self._ranks.distribute(model, precision, in_parts=in_parts)
         except ValueError as error:
             raise UserError(str(error)) from error
-
-    def _as_on_target(self, step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
-        """The same step, in which the optimizer does what it does on the target."""
-
-        def taken(optimizer: Optimizer) -> None:
-            with self._device.optimizers():
-                step(optimizer)
-
-        return taken
 
     def _noted(self, loss: Loss) -> Loss:
         """The same loss; what its model calls is known by name meanwhile."""
@@ -237,6 +231,21 @@ def _ranks(config: Config, world_size: int, rank: int) -> "FakeRanks | None":
 def _parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+class _OnTarget(UpdateObserver):
+    """Lets each optimizer's step do what it does on the target."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self._device = device
+        self.entered = ExitStack()
+        """Undoes it, if the step raises an error."""
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        self.entered.enter_context(self._device.optimizers())
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self.entered.close()
 
 
 class _FakeData(ShortValidation):

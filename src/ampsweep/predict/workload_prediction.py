@@ -28,10 +28,10 @@ from ampsweep.predict.run_prediction import as_prediction, as_user_error
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline, timeline
-from ampsweep.record import RunRecord
+from ampsweep.record import RunRecord, now
 from ampsweep.record.parts import MemoryUse, UnvouchedOperator
 from ampsweep.run.directories import new_directory
-from ampsweep.run.request import new_record, now
+from ampsweep.run.request import new_record
 from ampsweep.text import GIB
 from ampsweep.tracing.step import trace_step
 from ampsweep.training.assembly import assemble_trainer

@@ -33,6 +33,7 @@ from ampsweep.record.run_record import (
     Identity,
     RunRecord,
     find_records,
+    now,
     record_beside,
 )
 
@@ -59,6 +60,7 @@ __all__ = [
     "is_checkpoint",
     "kept_checkpoint",
     "kept_checkpoints",
+    "now",
     "number",
     "read_history",
     "record_beside",

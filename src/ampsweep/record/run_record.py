@@ -4,6 +4,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -161,6 +162,11 @@ class RunRecord:
             return RunRecord.of_json(content)
         except WrongValueError as error:
             raise RecordError(path, f"is not a run record: {error}") from error
+
+
+def now() -> str:
+    """The current time in the format of records: ISO 8601, UTC, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def record_beside(checkpoint: Path) -> RunRecord | None:

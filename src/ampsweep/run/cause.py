@@ -10,11 +10,11 @@ from ampsweep.parallel.base import Parallel
 from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.precision.support import refusal_by_kernel
 from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.failure import record_stuck
 from ampsweep.run.request import RunRequest
 from ampsweep.text import first_line, one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.trainer import Trainer
 
 
@@ -31,7 +31,7 @@ def cause_of_oom(error: BaseException, oom: OutOfMemory, parallel: Parallel) -> 
 def cause_of_end(error: BaseException, trainer: Trainer, limit: MemoryLimit) -> RankFault:
     """The cause of an error that has ended a training."""
     device, parallel = trainer.precision.device, trainer.parallel
-    oom = out_of_memory(error, device, limit, trainer)
+    oom = out_of_memory(error, device, limit, trainer.recorder.phase, trainer.step)
     if oom is not None:
         return cause_of_oom(error, oom, parallel)
     refusal = _refusal_by_compiler(error)

@@ -3,66 +3,37 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import torch
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.data.base import num_workers
 from ampsweep.launch.signals import StopRequest
-from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED, MEASURED
+from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
 from ampsweep.precision.precision import unsupported_reason, why_emulated
-from ampsweep.record import RecordError, RunRecord, read_history
+from ampsweep.record import RecordError, RunRecord, now, read_history
 from ampsweep.record.batch_search import LARGEST_BATCH
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction_error import add_prediction
-from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.run.request import RunRequest, new_record
 from ampsweep.text import one_line
-from ampsweep.tracking.tracker import SilentTracker, Tracker, make_tracker
+from ampsweep.tracking.tracker import Tracker, make_tracker
 from ampsweep.training.build.device import RunDevice
 from ampsweep.training.trainer import Trainer
 
-_OF_TIME: Final = ("perf/", "instrumentation/")
-_WATCHED: Final = "under trainer.memory_limit_gib on a CPU every operator is watched, which slows it down"
 
-
-def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed_by_limit: bool) -> None:
-    """Fill in summary, memory, proof and contamination; a run that failed has the figures up to its failure.
-
-    Args:
-        busy: a sentence on who used the device before the run did.
-        slowed_by_limit: the memory limit slowed the run: its speed is left out, and contamination says why.
+def add_figures_of_run(record: RunRecord, trainer: Trainer, directory: Path) -> None:
+    """Add what only the run's settings and its whole history say: data workers, the batch that a search found, and the
+    share of the logged steps in which the norm of the gradients was clipped, those before a resumption included.
     """
-    values = {key: value for key, value in trainer.values.items() if not key.startswith(MEASURED)}
-    finite = {key: value for key, value in values.items() if math.isfinite(value)}
-    record.summary = finite | trainer.instruments.summary()
-    record.absent = trainer.instruments.absent()
     if (workers := num_workers(trainer.data)) is not None:
         record.environment["data_workers"] = workers
-    if record.attempts:
-        record.attempts[-1].warmup_steps = trainer.instruments.num_warmup_steps
-    record.memory = trainer.instruments.memory()
-    record.compilation = trainer.instruments.compilation()
-    record.proof |= trainer.instruments.proof()
-    if trainer.precision.emulated is not None:
-        return  # no figure of the process is told that anything else could have changed
-    record.contamination = trainer.instruments.contamination(busy)
-    if slowed_by_limit:
-        record.summary = {key: value for key, value in record.summary.items() if not key.startswith(_OF_TIME)}
-        record.absent["perf/step_ms"] = _WATCHED
-        found = record.contamination
-        reasons = [_WATCHED, *(found.reasons or () if found.verdict == "contaminated" else ())]
-        record.contamination = replace(found, verdict="contaminated", reasons=reasons)
     search = record.batch_search
     if search is not None and record.status == "completed" and search.largest == record.identity.batch_size:
         record.summary[LARGEST_BATCH] = search.largest
-
-
-def add_clipped_share(record: RunRecord, trainer: Trainer, directory: Path) -> None:
-    """Add in how many of the logged steps the norm of the gradients was clipped, those before a resumption included."""
     limit = trainer.config.max_grad_norm
     if limit is None or trainer.config.max_grad_value is not None or len(trainer.optimizers) > 1:
         return  # a row has the norm of all gradients, before any is cut by value
@@ -136,8 +107,6 @@ def end_untrained(request: RunRequest, taken: RunDevice, ended: Untrained, send:
 
 def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
     """Open the tracker of a run; it sends lines for the user, and may ask the run to stop."""
-    if not request.is_recorded:
-        return SilentTracker()
     return make_tracker(
         request.config.tracking,
         group=request.group,

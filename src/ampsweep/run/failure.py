@@ -9,10 +9,10 @@ from typing import Final
 
 from ampsweep.config.identity import resolved_values
 from ampsweep.config.schema import Config
-from ampsweep.record import RecordError, RunRecord
+from ampsweep.record import RecordError, RunRecord, now
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.redaction import hide
-from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.run.request import RunRequest, new_record
 
 ERROR_NAME: Final = "error.txt"
 """File beside the record of a run that failed, with the whole error, such as a traceback."""

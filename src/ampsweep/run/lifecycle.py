@@ -37,19 +37,20 @@ from ampsweep.record import (
     SNAPSHOT_NAME,
     RunRecord,
     directory_of,
+    now,
     record_beside,
     remove_leftovers,
     repair_history,
 )
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
+from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.cause import cause_of_end, cause_of_failure, cause_of_oom, end_stuck, error_of, sentence_of
 from ampsweep.run.compile_cache import share_compile_cache
 from ampsweep.run.ending import (
     Untrained,
     add_autocast_penalty,
-    add_clipped_share,
-    add_figures,
+    add_figures_of_run,
     end_untrained,
     tracker_of,
     why_unsupported,
@@ -57,10 +58,8 @@ from ampsweep.run.ending import (
 from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
-from ampsweep.run.rank_figures import add_rank_figures
-from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.run.request import RunRequest, new_record
 from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
@@ -68,7 +67,6 @@ from ampsweep.training.build.device import RunDevice, taken_device
 from ampsweep.training.build.optimizer import is_fused, learning_rate
 from ampsweep.training.checkpoint import require_same_model
 from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
-from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
 
@@ -83,6 +81,7 @@ _CHECKPOINTS: Final = tuple(Path(CHECKPOINTS) / name for name in (LAST, PREVIOUS
 _REPLACED: Final[tuple[str | Path, ...]] = (FILE_NAME, HISTORY_NAME, *_CHECKPOINTS, *map(directory_of, _CHECKPOINTS))
 """Files and directories that a run replaces; if it is killed meanwhile, it may leave a temporary one."""
 
+_WATCHED: Final = "under trainer.memory_limit_gib on a CPU every operator is watched, which slows it down"
 BUILDING_GRACES: Final = 10
 """Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
 
@@ -183,54 +182,43 @@ def _train(
 ) -> Status:
     """Train the built parts; the record holds the outcome, whatever it is."""
     device, limit = prepared.device, prepared.limit
-    directory, is_broken = request.directory, False
     if request.is_recorded:
-        remove_leftovers(*(directory / name for name in _REPLACED))
+        remove_leftovers(*(request.directory / name for name in _REPLACED))
     record = _begin_record(request, built, prepared.taken)
     busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *contradictions(request.config.precision, record.proof)):
         send(Say(f"{record.arm}: {warning}"))
-    tracker = tracker_of(request, send, stop)
     try:
         with limit:  # what a training keeps beside its model counts, as in a search
-            trainer = _trainer(request, built, device, record, tracker, send, watchdog)
+            trainer = _trainer(request, built, device, record, send, stop, watchdog)
     except torch.OutOfMemoryError as error:
         oom = out_of_memory(error, device, limit)
         assert oom is not None, "of this type are all errors of a limit"
         cause_of_oom(error, oom, built.parallel)
         return end_untrained(request, prepared.taken, Untrained("oom", oom.sentence, oom), send)
+    recorder, is_broken = trainer.recorder, False
     try:
         _continue(trainer, request, record, send)
-        request.write(record)
-        tracker.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
-        request.write(record)
+        recorder.begin(resume_after=None if request.checkpoint is None else trainer.step)
         collect_new_garbage_only()
         send(_progress(trainer))
         with limit, trainer.instruments, watchdog.over(lambda: f"step {trainer.step}"):
-            ending = trainer.train(stop)
-        record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
+            recorder.conclude(trainer.train(stop))
     except (Exception, SystemExit) as error:  # of the user's own code, too
         fault = cause_of_end(error, trainer, limit)
-        record.status, record.error, record.oom = fault.status, sentence_of(fault, built.parallel), fault.oom
+        recorder.fail(fault.status, sentence_of(fault, built.parallel), fault.oom)
         is_broken = True
         if fault.status == "failed":
             raise error_of(fault, error, built.parallel) from error
     finally:
         stop_workers(built.data)
-        add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
-        add_clipped_share(record, trainer, directory)
-        if request.is_recorded and trainer.watch is not None:
-            with suppress(OSError):  # on a full disk nothing is written
-                trainer.watch.numerics().write(directory)
-        if not is_broken:
-            add_rank_figures(record, request.config.precision, built.parallel, trainer.instruments.num_steps_seen)
-        record.ended_at = now()
+        recorder.end(busy, slowed_by=_WATCHED if limit.slows else None, exchanges=not is_broken)
+        add_figures_of_run(record, trainer, request.directory)
         if stop.requested and record.attempts and not is_broken:
             record.attempts[-1].stopped_by = stop.reason
             record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
-            tracker.add_digests(record)
-            request.write(record)
+            recorder.write()
             if not is_broken and not any(built.parallel.gather(stop.requested)):
                 add_autocast_penalty(record, trainer)
             elif request.is_recorded and record.status == "interrupted":
@@ -239,9 +227,9 @@ def _train(
             if request.is_recorded:
                 add_prediction(record, request, device)
         finally:  # on a full disk, too
-            tracker.finish(record)
+            recorder.close()
         settle_stop(record)
-        request.write(record)
+        recorder.write()
     return record.status
 
 
@@ -250,8 +238,8 @@ def _trainer(
     built: Built,
     device: torch.device,
     record: RunRecord,
-    tracker: Tracker,
     send: Send,
+    stop: StopRequest,
     watchdog: Watchdog,
 ) -> Trainer:
     sent_s = -_PROGRESS_EVERY_S
@@ -278,15 +266,16 @@ def _trainer(
                 attempt.notes = [*(attempt.notes or []), note]
 
     wanted = request.config.trainer.memory_snapshot
-    snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
     return assemble_trainer(
         request.config,
         built,
         device,
-        log=tracker.log,
-        progress=progress,
+        record=record,
+        tracker=tracker_of(request, send, stop) if request.is_recorded else None,
+        directory=request.directory if request.is_recorded else None,
+        on_rows=progress,
         save=save,
-        snapshot=snapshot,
+        snapshot=MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None,
         watchdog=watchdog,
         may_watch=True,
     )
@@ -294,7 +283,7 @@ def _trainer(
 
 def _progress(trainer: Trainer) -> Progress:
     """The progress of the training by its latest row: nothing is read from the device."""
-    values = trainer.values
+    values = trainer.recorder.values
     return Progress(
         trainer.step,
         trainer.num_steps,
@@ -362,7 +351,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
             repair = repair_history(request.directory, record.history)
             notes += [] if repair.note is None else [repair.note]
             if repair.last_step == trainer.step:  # what no further step may be left to tell
-                trainer.values |= repair.last_row
+                trainer.recorder.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

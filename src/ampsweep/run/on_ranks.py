@@ -15,14 +15,14 @@ from ampsweep.parallel.faults import RankFault
 from ampsweep.parallel.group import served_store
 from ampsweep.parallel.place import place_variables
 from ampsweep.precision.precision import unsupported_reason
-from ampsweep.record import RunRecord
+from ampsweep.record import RunRecord, now
 from ampsweep.record.outcome import OOM_KILLED, OUTCOMES, Status
 from ampsweep.run.ending import Untrained, end_untrained
 from ampsweep.run.failure import kept_error, record_so_far, write_error
 from ampsweep.run.lifecycle import Send
 from ampsweep.run.messages import Say
 from ampsweep.run.rank import num_processes
-from ampsweep.run.request import RunRequest, now
+from ampsweep.run.request import RunRequest
 from ampsweep.training.build.device import run_devices, taken_devices
 
 _RANK: Final = NamedFunction[Status]("ampsweep.run.rank:run_rank")

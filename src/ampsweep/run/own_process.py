@@ -9,11 +9,11 @@ from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.launch.slurm import own_job
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.parallel.place import place_in
-from ampsweep.record import RunRecord
+from ampsweep.record import RunRecord, now
 from ampsweep.record.outcome import OOM_KILLED, Status
 from ampsweep.run.failure import ERROR_NAME, kept_error, record_so_far, write_error
 from ampsweep.run.messages import MessagePrinter
-from ampsweep.run.request import RunRequest, now
+from ampsweep.run.request import RunRequest
 
 _TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
 _TRAIN_ON_RANKS: Final = NamedFunction[Status]("ampsweep.run.on_ranks:run_on_ranks")

@@ -4,7 +4,6 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_after, arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.child import NamedFunction
-from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord
+from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord, now
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.outcome import OUTCOMES, Status
 from ampsweep.record.parts import RecordedDtypes, StepPrediction
@@ -156,8 +155,3 @@ def _optimizer_names(optimizer: dict[str, Any]) -> str:
     """The name of the optimizer, and of each class that one of several has instead: `adamw, critic: SGD`."""
     others = {name: own for name, own in (optimizer.get("each") or {}).items() if "_target_" in own}
     return ", ".join([component_name(optimizer), *(f"{name}: {component_name(own)}" for name, own in others.items())])
-
-
-def now() -> str:
-    """The current time in the format of records: ISO 8601, UTC, whole seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -6,11 +6,11 @@ from typing import Final
 
 from ampsweep.config.schema import Config
 from ampsweep.launch.slurm import JobState
-from ampsweep.record import RecordError, RunRecord
+from ampsweep.record import RecordError, RunRecord, now
 from ampsweep.record.outcome import OUTCOMES, OutOfMemory
 from ampsweep.record.parts import Attempt
 from ampsweep.run.failure import write_error
-from ampsweep.run.request import new_record, now
+from ampsweep.run.request import new_record
 
 _TAIL_BYTES: Final = 65_536
 _OVER_LIMIT: Final = re.compile(r"exceeded memory limit \((\d+) > (\d+)\)")

@@ -11,6 +11,7 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import stop_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record.batch_search import Probe
+from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.ending import why_unsupported
 from ampsweep.run.messages import Say
 from ampsweep.search.largest_batch import Probed
@@ -19,7 +20,6 @@ from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import taken_device
-from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.trainer import Trainer
 
 _STEPS: Final = 3
@@ -53,7 +53,8 @@ def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
     except UserError as error:
         return Probe(batch_size=size, outcome="refused", error=str(error))
     except (RuntimeError, MemoryError, OSError) as error:
-        oom = out_of_memory(error, device, limit, trainer)
+        reached = () if trainer is None else (trainer.recorder.phase, trainer.step)
+        oom = out_of_memory(error, device, limit, *reached)
         if oom is None:
             raise
         return Probe(batch_size=size, outcome="oom", oom=oom, error=oom.sentence)

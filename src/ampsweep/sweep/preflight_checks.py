@@ -22,6 +22,7 @@ from ampsweep.monitors.memory import why_no_snapshot
 from ampsweep.parallel.fitting import check_fit, unused
 from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason
+from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.directories import checkpoint_path
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.run.rank import num_processes
@@ -42,7 +43,6 @@ from ampsweep.training.build.learning_rates import check_rates
 from ampsweep.training.build.optimizer import rehearse_optimizers, settings_of
 from ampsweep.training.checkpoint import CheckpointError, require_same_model
 from ampsweep.training.found_checkpoint import find_checkpoint
-from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.turns import trained_parts
 
 

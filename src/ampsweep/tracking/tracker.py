@@ -167,19 +167,6 @@ class Tracker:
                 self._follower.finish(record)
 
 
-class SilentTracker(Tracker):
-    """The tracker of a rank whose rows another one writes."""
-
-    def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
-        pass
-
-    def log(self, row: Mapping[str, float], step: int) -> None:
-        pass
-
-    def finish(self, record: RunRecord) -> None:
-        pass
-
-
 def make_tracker(
     config: TrackingConfig,
     group: str | None,

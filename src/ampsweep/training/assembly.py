@@ -1,9 +1,9 @@
 """Assembly of a trainer from the built parts of a training."""
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -11,11 +11,16 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.monitors.memory import MemorySnapshot
+from ampsweep.record import RunRecord
+from ampsweep.recorder.instruments import Instruments
+from ampsweep.recorder.recorder import Recorder, do_nothing
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.learning_rates import Schedule
 from ampsweep.training.build.optimizer import is_fused
-from ampsweep.training.instruments import Instruments
 from ampsweep.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from ampsweep.tracking.tracker import Tracker
 
 WARMUP_SECONDS: Final = 2.0
 """Time of warm-up on an accelerator: its clocks rise from idle in up to a second of work, and then its temperature."""
@@ -24,65 +29,73 @@ _VAL_BATCHES: Final = 2
 """Enough for the memory peak: with one, no batch is alive while the next is made; more than two add nothing."""
 
 
-def keep_nothing(*_: object) -> None:
-    """Do nothing, in place of a log, a progress display or a checkpoint."""
-
-
 def assemble_trainer(
     config: Config,
     built: Built,
     device: torch.device,
     *,
-    log: Callable[[Mapping[str, float], int], None] = keep_nothing,
-    progress: Callable[[Trainer], None] = keep_nothing,
-    save: Callable[[Trainer], None] = keep_nothing,
+    record: RunRecord | None = None,
+    tracker: "Tracker | None" = None,
+    directory: Path | None = None,
+    on_rows: Callable[[Trainer], None] = do_nothing,
+    save: Callable[[Trainer], None] = do_nothing,
     snapshot: MemorySnapshot | None = None,
     watchdog: Watchdog = UNWATCHED,
     may_watch: bool = False,
 ) -> Trainer:
-    """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`.
+    """Assemble the trainer of a run; see `Recorder`, `Trainer` and `Instruments` for its parts.
 
     Args:
         may_watch: `numerics.watch` counts; a training that only measures something else does without.
     """
     num_batches = config.trainer.grad_accum_steps * len(built.turns) * built.parallel.world_size
-    tokens = built.data.tokens_per_batch
-    make_instruments: Callable[..., Instruments] = Instruments
-    make_trainer: Callable[..., Trainer] = Trainer
+    tokens, names = built.data.tokens_per_batch, {turn.name for turn in built.turns}
+    watch, observers = None, []
     if may_watch and config.numerics.watch:  # any other training does without these imports
         from ampsweep.monitors.looks import Looks
         from ampsweep.monitors.numerics import NumericsWatch
-        from ampsweep.training.watched import WatchedInstruments, WatchedTrainer
+        from ampsweep.training.update_observers import WatchedUpdates
 
         looks = Looks(config.numerics.every, built.num_steps)
         watch = NumericsWatch(built.model, built.precision, looks, is_compiled=config.trainer.compile)
-        make_instruments, make_trainer = partial(WatchedInstruments, watch=watch), WatchedTrainer
-    instruments = make_instruments(
+        observers = [WatchedUpdates(watch, built.precision)]
+    optimizers = [*built.optimizers.values()]
+    instruments = Instruments(
         built.model,
-        [*built.optimizers.values()],
+        optimizers,
         built.precision,
         built.data,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
         warmup_seconds=warmup_seconds(config, device),
         samples_per_step=built.data.batch_size * num_batches,
         tokens_per_step=None if tokens is None else tokens * num_batches,
-        is_fused=any(map(is_fused, built.optimizers.values())),
+        is_fused=any(map(is_fused, optimizers)),
         is_compiled=config.trainer.compile,
         num_optimizer_steps=sum(len(turn.optimizers) for turn in built.turns),
         snapshot=snapshot,
         waits=built.parallel.waits,
+        watch=watch,
     )
-    optimizers, on_device = [*built.optimizers.values()], instruments.counts_on_device
-    return make_trainer(
+    recorder = Recorder(
+        instruments,
+        built.precision,
+        parallel=built.parallel,
+        num_losses=len(names) if len(names) > 1 else 0,
+        record=record,
+        tracker=tracker,
+        directory=directory,
+        on_rows=lambda: on_rows(trainer),
+    )
+    trainer = Trainer(
         built,
-        schedule=Schedule(config.scheduler, optimizers, built.num_steps, on_device=on_device),
-        instruments=instruments,
+        schedule=Schedule(config.scheduler, optimizers, built.num_steps, on_device=instruments.counts_on_device),
+        recorder=recorder,
         config=config.trainer,
-        log=log,
-        progress=progress,
         save=save,
         watchdog=watchdog,
+        observers=observers,
     )
+    return trainer
 
 
 def warmup_seconds(config: Config, device: torch.device) -> float:

@@ -1,12 +1,12 @@
 """The training loop: the step, which reads top to bottom, and the logging, evaluation and saving around it."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +15,14 @@ from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.base import as_model_input
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.parallel.base import Stop
+from ampsweep.recorder.divergence import Ending
+from ampsweep.recorder.recorder import Recorder, do_nothing
 from ampsweep.tasks.base import FollowsStep
 from ampsweep.tracing.feeding import fed
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.learning_rates import Schedule
-from ampsweep.training.ending import DivergenceWatch, Ending
 from ampsweep.training.evaluate import evaluate
-from ampsweep.training.instruments import Instruments
-from ampsweep.training.unread_rows import UnreadRows
-
-if TYPE_CHECKING:
-    from ampsweep.monitors.numerics import NumericsWatch
-
-FLUSH_EVERY_S = 0.05
-"""Rows of steps shorter than this are read and logged together, because each read makes the host wait for the device.
-
-A process that is killed loses the rows of this much time at most.
-"""
-
-_SAME_ON_ALL: Final = ("amp/scale", "amp/skipped_steps", "amp/applied_steps")
-"""Figures of a row that no rank may have alone: the ranks would train different models."""
+from ampsweep.training.update_observers import UpdateObserver
 
 
 @dataclass(slots=True)
@@ -63,40 +51,30 @@ class Trainer:
     Args:
         built: the model and what it is trained with; the ranks of which this process is one call the same methods in
             the same order.
-        log: receives each history row, keyed by metric, and its step.
-        progress: called with this trainer whenever rows were logged.
+        recorder: encloses the steps and takes the rows.
         save: writes a checkpoint of this trainer.
         watchdog: limits the time of an evaluation by itself.
+        observers: called around each update of an optimizer.
     """
-
-    watch: "NumericsWatch | None" = None
-    """The watch over its numerics; None: nobody watches."""
 
     def __init__(
         self,
         built: Built,
         *,
         schedule: Schedule,
-        instruments: Instruments,
+        recorder: Recorder,
         config: TrainerConfig,
-        log: Callable[[Mapping[str, float], int], None],
-        progress: Callable[["Trainer"], None],
-        save: Callable[["Trainer"], None],
+        save: Callable[["Trainer"], None] = do_nothing,
         watchdog: Watchdog = UNWATCHED,
+        observers: Sequence[UpdateObserver] = (),
     ) -> None:
         self.model, self.data, self.task, self.precision = built.model, built.data, built.task, built.precision
         self.optimizers, self.turns, self.num_steps = built.optimizers, built.turns, built.num_steps
-        self.parallel, self.schedule, self.instruments, self.config = built.parallel, schedule, instruments, config
-        self._log, self._progress, self._save, self._watchdog = log, progress, save, watchdog
+        self.parallel, self.schedule, self.recorder, self.config = built.parallel, schedule, recorder, config
+        self.instruments, self.observers = recorder.instruments, [*observers]
+        self._save, self._watchdog = save, watchdog
         self.step = 0
         self.next_batch = 0
-        self.values: dict[str, float] = {}
-        """The latest value of every logged metric."""
-        names = {turn.name for turn in self.turns}
-        self._rows = UnreadRows(self.precision.device, num_more=len(names) if len(names) > 1 else 0)
-        self._numbers = DivergenceWatch(self.precision.config.backoff_factor)
-        self._flushed_s, self._flush_due_s = -math.inf, math.inf
-        """Times of the ranks' common clock when rows were last logged and when the waiting rows are due."""
         self._prepare = partial(
             as_model_input, dtype=self.precision.parameters_dtype, channels_last=config.channels_last
         )
@@ -109,7 +87,7 @@ class Trainer:
         self._frozen = [(name, one) for name, one in self.model.named_parameters() if not one.requires_grad]
         self._has_sparse_layers = any(getattr(layer, "sparse", None) is True for layer in self.model.modules())
         self._clips = config.max_grad_norm is not None or config.max_grad_value is not None
-        self.after_step = torch.no_grad()(built.task.after_step) if isinstance(built.task, FollowsStep) else _do_nothing
+        self.after_step = torch.no_grad()(built.task.after_step) if isinstance(built.task, FollowsStep) else do_nothing
 
     def train(self, stop: Stop) -> Ending:
         """Train from the current step to the last one, or until something ends it."""
@@ -119,21 +97,22 @@ class Trainer:
                 return self._train(stop)
         except BaseException:
             with suppress(RuntimeError):  # what was logged before it failed, where the device still tells it
-                self._flush()
+                self.recorder.flush()
             raise
 
     def _train(self, stop: Stop) -> Ending:
         if self.step >= self.num_steps:  # resumed where nothing is left but the figures of the end
-            self.values |= self.evaluate()
-        stop, now = self.parallel.agree(stop), self.parallel.now_s
+            self.recorder.values |= self.evaluate()
+        stop, now, recorder = self.parallel.agree(stop), self.parallel.now_s, self.recorder
         due_at, time_is_up_s = self._next_due(), now() + (self.config.max_seconds or math.inf)
         while self.step < self.num_steps:
             self.step += 1
             is_due = self.step >= due_at
-            with self.instruments.step():
+            with recorder.step():
                 step = self.train_step(norm_wanted=is_due and self._due(self.config.log_every))
+            recorder.phase = "other"
             asked_by, now_s = stop.reason, now()
-            if is_due or asked_by or now_s >= self._flush_due_s or now_s >= time_is_up_s:
+            if is_due or asked_by or now_s >= recorder.flush_due_s or now_s >= time_is_up_s:
                 ending = self._ending(asked_by, time_is_up=now_s >= time_is_up_s)
                 ending = self._record(step, ending, now_s) or ending
                 if ending is not None:
@@ -144,36 +123,53 @@ class Trainer:
 
     def train_step(self, *, norm_wanted: bool = False) -> Step:
         """One step: each turn of the task over `grad_accum_steps` micro-batches; nothing here waits for the device."""
-        precision, instruments = self.precision, self.instruments
+        recorder, instruments = self.recorder, self.instruments
         if not self.schedule.is_constant:
             self.schedule.set(instruments.applied_steps())
         num_batches, step = self.config.grad_accum_steps, Step({}, [])
-        unscales = norm_wanted or self._clips
         for turn in self.turns:
             loss = None
             for _ in self.parallel.micro_batches(num_batches, turn.inputs):
+                recorder.phase = "data"
                 batch = self._next_batch()
+                recorder.phase = "forward"
                 with self._autocast:
                     losses = turn.losses(self.model, batch)
                     if num_batches > 1:
                         losses = [one / num_batches for one in losses]
+                recorder.phase = "backward"
                 self._backward(*losses, inputs=turn.inputs)
                 loss = _value(losses) if loss is None else loss + _value(losses)
                 del losses  # the rest of the step needs no more of them than their value
             assert loss is not None, "a step takes at least one batch"
             step.losses[turn.name] = loss
+            recorder.phase = "optimizer"
             for optimizer in turn.optimizers:
-                if unscales:
-                    precision.unscale_(optimizer)
-                    step.grad_norms += self._clip(optimizer, norm_wanted=norm_wanted)
-                precision.step(optimizer)
+                step.grad_norms += self._update(optimizer, norm_wanted=norm_wanted)
             if turn.ends_round:
-                precision.update()
-                instruments.count_update(ends_step=turn is self.turns[-1])
+                self.precision.update()
+                recorder.count_update(ends_step=turn is self.turns[-1])
             for optimizer in turn.optimizers:
                 optimizer.zero_grad(set_to_none=True)
         self.after_step(self.model)
         return step
+
+    def _update(self, optimizer: torch.optim.Optimizer, *, norm_wanted: bool) -> list[Tensor]:
+        """Let an optimizer take its step, or the scaler skip it; returns the norms that `_clip` returns."""
+        norms = []
+        for observer in self.observers:
+            observer.before_update(optimizer)
+        if norm_wanted or self._clips:
+            self.precision.unscale_(optimizer)
+            for observer in self.observers:
+                observer.after_unscale(optimizer)
+            norms = self._clip(optimizer, norm_wanted=norm_wanted)
+        for observer in self.observers:
+            observer.before_step(optimizer)
+        self.precision.step(optimizer)
+        for observer in self.observers:
+            observer.after_step(optimizer)
+        return norms
 
     def _next_batch(self) -> Any:
         """Get the next micro-batch in the form the model takes; the instruments get the time that the data took."""
@@ -186,7 +182,7 @@ class Trainer:
         return self._prepare(batch)
 
     def evaluate(self) -> dict[str, float]:
-        with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
+        with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.recorder.aside("eval"):
             return self._evaluate()
 
     def _evaluate(self, how: str | None = None) -> dict[str, float]:
@@ -199,7 +195,7 @@ class Trainer:
 
         One of the two is that of the last evaluation. None where the training uses no autocast, or has no validation.
         """
-        known, config = self.values.get("val/loss"), self.precision.config
+        known, config = self.recorder.values.get("val/loss"), self.precision.config
         if known is None or not config.autocast or self.precision.casts_by_policy:
             return None
         how = "full" if config.eval == "autocast" else "autocast"
@@ -234,7 +230,7 @@ class Trainer:
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
         """Log, evaluate and save if due; return an ending if the numbers call for one."""
-        config, last = self.config, self.step == self.num_steps or ending is not None
+        config, recorder, last = self.config, self.recorder, self.step == self.num_steps or ending is not None
         finishes = last and (ending is None or ending.status != "interrupted")
         evaluates = finishes or self._due(config.eval_every)
         saves = self._due(config.checkpoint_every) or (last and not finishes)
@@ -242,20 +238,19 @@ class Trainer:
         num_skipped = self.instruments.num_last_skipped() if finishes else 0  # waits for the device
         validation = self.evaluate() if evaluates else {}
         if logs or validation:
-            self._rows.add(self.step, self._values(step) | validation if logs else validation)
-            self._flush_due_s = self._flushed_s + FLUSH_EVERY_S
-        diverged = None
-        if self._rows and (last or evaluates or saves or self._rows.full or now_s >= self._flush_due_s):
-            diverged, self._flushed_s, self._flush_due_s = self._flush(), now_s, math.inf
+            recorder.log(self._values(step) | validation if logs else validation, self.step, now_s=now_s)
+        if last or evaluates or saves or now_s >= recorder.flush_due_s:
+            recorder.flush(now_s)
+        diverged = recorder.diverged
         if diverged is None and finishes:
-            diverged = self._numbers.at_end(num_skipped)
+            diverged = recorder.at_end(num_skipped)
         if diverged is None and saves:
-            with self.instruments.aside():
+            with recorder.aside():
                 self._save(self)
         return diverged
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:
-        """Make the step's row with values still on the device; host-side figures are added when the row is read.
+        """Make the step's row with values still on the device; the recorder adds its own figures.
 
         Raises:
             ValueError: a parameter that no optimizer trains has been unfrozen.
@@ -265,30 +260,13 @@ class Trainer:
                 f"{unfrozen} was frozen when the optimizers were built, and no longer is at step {self.step}: none of "
                 "them trains it; leave requires_grad on while the model is built"
             )
-        self.instruments.end_row()
         step.losses = self.parallel.mean(step.losses)
         values: dict[str, float | Tensor] = {"train/loss": step.loss, **self.schedule.values()}
         if len(step.losses) > 1:
             values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
         if (grad_norm := step.grad_norm) is not None:
             values["train/grad_norm"] = grad_norm
-        return values | self.instruments.scale_values()
-
-    def _flush(self) -> Ending | None:
-        """Read and log the rows since the last flush; rows after a divergence are dropped."""
-        self.instruments.wait()
-        figures = iter(self.instruments.rows())
-        for step, values in self._rows.take():
-            diverged = self._numbers.row(step, values, scales_in_losses=self.precision.scales_in_losses)
-            if "train/loss" in values:
-                self.parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
-                values |= next(figures)
-            self.values |= values
-            self._log(values, step)
-            if diverged is not None:
-                return diverged
-        self._progress(self)
-        return None
+        return values
 
     def _ending(self, asked_by: str, *, time_is_up: bool) -> Ending | None:
         if self.step == self.num_steps:
@@ -337,7 +315,3 @@ def _sum(values: Iterable[Tensor]) -> Tensor:
     """The sum of at least one tensor; of one, it itself."""
     first, *more = values
     return sum(more, first)
-
-
-def _do_nothing(_: nn.Module) -> None:
-    """Stand in for what a task does after a step."""

@@ -28,7 +28,7 @@ from ampsweep.record.numerics import RunNumerics
 from ampsweep.text import number
 from ampsweep.tracing.calls import Phase
 from ampsweep.tracing.lowered_layers import note_lowered_layers
-from ampsweep.training.watched import WatchedTrainer
+from ampsweep.training.update_observers import WatchedUpdates
 
 _MOST_FINDINGS: Final = 3
 _STEPS_BEFORE: Final = 3
@@ -235,15 +235,12 @@ def error_at(key: Key, own: Sequence[RecordedCall], exact: Sequence[RecordedCall
 
 def _baseline_magnitudes(patient: Patient) -> RunNumerics:
     """Look into a few of the first steps in float32."""
-    numerics = replace(patient.config.numerics, watch=True)
-    config = replace(patient.config, precision=PRECISION_MODES["fp32"], numerics=numerics)
-    replay = Replay(config, patient.device, patient.data, patient.checkpoint, may_watch=True)
-    trainer, began_at = replay.trainer, replay.trainer.step
-    assert isinstance(trainer, WatchedTrainer)
+    config = replace(patient.config, precision=PRECISION_MODES["fp32"])
+    replay = Replay(config, patient.device, patient.data, patient.checkpoint)
+    precision, began_at = replay.built.precision, replay.trainer.step
     looks = Looks(None, _MAGNITUDE_STEPS[-1])
-    trainer.watch = watch = NumericsWatch(  # a new one: that of a checkpoint knows the run's own values
-        replay.model, replay.built.precision, looks, is_compiled=config.trainer.compile
-    )
+    watch = NumericsWatch(replay.model, precision, looks, is_compiled=config.trainer.compile)
+    replay.trainer.observers.append(WatchedUpdates(watch, precision))
     for step in range(1, _MAGNITUDE_STEPS[-1] + 1):
         if watch.numerics().steps and patient.seconds_left <= 0:
             break

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,16 @@ from ampsweep.parallel.waits import Waits
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import flops_by_arithmetic
 from ampsweep.record.compilation import Compilation
+from ampsweep.record.numerics import RunNumerics
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, as_json
 from ampsweep.record.reading import converted
 from ampsweep.tracing.feeding import resident
 from ampsweep.tracing.ledger import plain_tensors_in, tensors_in
 from ampsweep.tracing.profiled_step import StepProfile, profile_step
 from ampsweep.tracing.step import Trace, TracedStep, trace_step
+
+if TYPE_CHECKING:
+    from ampsweep.monitors.numerics import NumericsWatch
 
 _OF_EMULATION: Final = ("perf/step_ms", "memory/peak_allocated_gib", "device/utilization_pct")
 """The figures of a process that its record says are missing, where it emulates its mode."""
@@ -40,6 +44,7 @@ _MOST_TENSORS: Final = 8
 """Tensors of a batch up to which each one's elements count."""
 _MOST_PROFILES: Final = 5
 """Steps that are profiled at most until there is one in which nothing was compiled and an optimizer took its step."""
+_WATCH_PCT: Final = "instrumentation/watch_pct"
 
 
 class Instruments:
@@ -55,6 +60,7 @@ class Instruments:
         is_compiled: the training's steps run compiled, and so does the step that is looked into: it is profiled.
         snapshot: records memory until a step has been traced.
         waits: the time in which a step waits for other ranks; None where there are none.
+        watch: looks into steps of its choice for the magnitudes of their values; None: none is looked into.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class Instruments:
         is_compiled: bool = False,
         snapshot: MemorySnapshot | None = None,
         waits: Waits | None = None,
+        watch: "NumericsWatch | None" = None,
     ) -> None:
         self._model, self._optimizers, self._precision, self._data = model, optimizers, precision, data
         device, scaler = precision.device, precision.config
@@ -85,7 +92,7 @@ class Instruments:
         self._clock = StepClock(device, samples_per_step, tokens_per_step)
         self.now, self.own = self._clock.now, self._clock.own
         """Enclose, within a step, calls that a bare loop would not make: `own` takes the moment at which they began."""
-        self._waits = waits
+        self._waits, self.watch = waits, watch
         self._timed_step = _TimedStep(
             self._clock.begin if waits is None else self._begin_among_ranks, self._end_timed_step
         )
@@ -142,12 +149,19 @@ class Instruments:
             self._snapshot.save()
 
     def step(self) -> AbstractContextManager[None]:
-        """Enclose one optimizer step: time it, or trace it if that is due."""
+        """Enclose one optimizer step: time it, or trace or watch it if that is due."""
         self.data_wait_s = 0.0
         can_examine = not self._is_compiled or self._num_profiles_left
         if self._traced is None and can_examine and self._trace_is_due():
-            return self._examined_step()
+            return self._traced_step()
+        if self.watch is not None and self.watch.looks.is_due(self.num_steps + 1):
+            return self._watched_step(self.watch)
         return self._timed_step
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the training so far, those of earlier processes included."""
+        return self.steps_before + self.num_steps_seen
 
     def _begin_among_ranks(self) -> None:
         assert self._waits is not None
@@ -166,22 +180,49 @@ class Instruments:
             self._look_at_warmup(perf_counter())
 
     @contextmanager
-    def _examined_step(self, batch: object = None) -> Iterator[None]:
+    def _traced_step(self, batch: object = None) -> Iterator[None]:
         """Enclose a step that is traced, or the rest of one for the sake of its `batch`.
 
-        One that runs compiled, as all others do, is profiled: only another one can be looked into if it compiles.
+        One that runs compiled, as all others do, is profiled: only another one can be traced if it compiles.
         """
         unfreed = self.scale_values(), batch  # the allocator does not know what it did not see allocated
         with self.aside():
             with self._memory.one_step(is_profiled=self._is_compiled), self._examine() as examined:
-                self._clock.begin()
-                yield
-                self._clock.end(waits=None if self._waits is None else ())
+                yield from self._untimed()
             del unfreed
             self._num_profiles_left -= self._is_compiled
             if examined.result is not None:
                 self._after_trace(examined.result)
-            self._end_traced_step()
+            self._warmup_began_s = perf_counter()  # the device had little to do until now
+            self._end_untimed()
+
+    @contextmanager
+    def _watched_step(self, watch: "NumericsWatch") -> Iterator[None]:
+        """Enclose a step whose values are looked at."""
+        looks, has_queue = watch.looks, self._precision.device.type != "cpu"
+        mean_s = looks.steps_s / self.num_steps_seen if self.num_steps_seen else None
+        with self._paused():
+            began_s = perf_counter()
+            with watch.look():
+                yield from self._untimed()
+            self.wait()
+            watch.read(self.num_steps + 1)
+            # The host knows the time of its own calls; a device may take longer for what they ask of it.
+            more_s = perf_counter() - began_s - mean_s if has_queue and mean_s is not None else 0.0
+            looks.looked(max(watch.own_time.seconds, more_s))
+            self._end_untimed()
+
+    def _untimed(self) -> Iterator[None]:
+        """Take a step that is in no figure of time."""
+        self._clock.begin()
+        yield
+        self._clock.end(waits=None if self._waits is None else ())
+
+    def _end_untimed(self) -> None:
+        self._settle_compilations()
+        self._clock.mark_traced()
+        self.num_steps_seen += 1
+        self._look_at_warmup(perf_counter(), ends_it=False)
 
     def _examine(self) -> AbstractContextManager[Trace | StepProfile]:
         device = self._precision.device
@@ -206,15 +247,8 @@ class Instruments:
             return False
         if any(len(size) == len(one) and all(map(operator.le, size, one)) for one in traced):
             return False
-        self._timed_step.go_on_within(self._examined_step(batch))
+        self._timed_step.go_on_within(self._traced_step(batch))
         return True
-
-    def _end_traced_step(self) -> None:
-        self._settle_compilations()
-        self._clock.mark_traced()
-        self.num_steps_seen += 1
-        self._warmup_began_s = perf_counter()  # the device had little to do until now
-        self._look_at_warmup(self._warmup_began_s, is_traced=True)
 
     def _settle_compilations(self) -> None:
         """Put what was compiled down to the current step."""
@@ -224,6 +258,14 @@ class Instruments:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Enclose work that is no ordinary step (evaluation, a checkpoint); leaving waits for the device to do it."""
+        began_s = perf_counter()
+        with self._paused():
+            yield
+        if self.watch is not None:
+            self.watch.looks.aside_s += perf_counter() - began_s
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
         self.wait()
         self._look_for_growth()
         self._energy.end(self.num_steps_seen)
@@ -290,12 +332,16 @@ class Instruments:
         if rows and self._unreported:
             rows[-1] |= self._memory.row(self._use)
             self._unreported = False
-        return [self._told(row) for row in rows]
+        if rows and self.watch is not None:
+            rows[-1] |= self.watch.figures()
+        return [self._of_mode(row) for row in rows]
 
     def summary(self) -> dict[str, float]:
         self._look_for_growth()
         times = self._with_efficiency(self._clock.summary()) | self._clock.overhead() | self._energy.summary()
-        return self._told(times | self._sampler.summary() | self._memory.summary(self._use))
+        cost_pct = None if self.watch is None else self.watch.looks.cost_pct
+        watched = {} if cost_pct is None else {_WATCH_PCT: cost_pct}
+        return self._of_mode(times | self._sampler.summary() | self._memory.summary(self._use)) | watched
 
     @property
     def num_warmup_steps(self) -> int:
@@ -320,7 +366,9 @@ class Instruments:
 
     def observed(self) -> dict[str, Any]:
         """The state that a checkpoint keeps of the instruments."""
-        return {"memory": as_json(self._use), "peaks": self._memory.peaks(), "batches": [*self._traced_batches]}
+        watched = {} if self.watch is None else {"numerics": as_json(self.watch.numerics())}
+        use = {"memory": as_json(self._use), "peaks": self._memory.peaks(), "batches": [*self._traced_batches]}
+        return use | watched
 
     def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:
         """Go on from what was seen in the steps up to `step`; their memory counts if they are of the same run."""
@@ -328,6 +376,8 @@ class Instruments:
         if observed and is_same_run:
             self._use, self._traced_batches = converted(observed["memory"], MemoryUse), observed["batches"]
             self._memory.go_on(observed["peaks"])
+        if self.watch is not None and "numerics" in observed:
+            self.watch.load(converted(observed["numerics"], RunNumerics))
 
     def compilation(self) -> Compilation:
         """The compilations of this process during the training; complete when the instruments have been closed."""
@@ -399,19 +449,19 @@ class Instruments:
         has_state = all(optimizer.state for optimizer in self._optimizers)
         return has_stepped or has_state or self.num_steps_seen + 2 >= self._warmup_steps
 
-    def _look_at_warmup(self, now_s: float, *, is_traced: bool = False) -> None:
-        """See after a step whether warm-up is over; a traced step does not end it."""
+    def _look_at_warmup(self, now_s: float, *, ends_it: bool = True) -> None:
+        """See after a step whether warm-up is over; an untimed step does not end it."""
         if self.num_steps_seen == self._warmup_steps:
             self._memory.after_warmup()
         has_lasted = self.num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
-        if has_lasted and self._num_left_out is None and not is_traced:
+        if has_lasted and self._num_left_out is None and ends_it:
             self._end_warmup()
 
     def _after_trace(self, traced: TracedStep) -> None:
         self._traced_batches.append(self._batch_size)
         if traced.peak_bytes > (self._use.peak_bytes or -1):
             self._use, self._unreported = self._memory.of_step(traced), True
-            self._use.step = None if self._growth else self.steps_before + self.num_steps_seen + 1
+            self._use.step = None if self._growth else self.num_steps + 1
         if self._traced is not None:
             return
         self._traced = traced
@@ -432,7 +482,7 @@ class Instruments:
         seconds = f" and {self._warmup_seconds:g} s" if self._warmup_seconds else ""
         return f"the training ended before its warm-up ({self._warmup_steps} steps{seconds}) was over"
 
-    def _told(self, figures: dict[str, float]) -> dict[str, float]:
+    def _of_mode(self, figures: dict[str, float]) -> dict[str, float]:
         """The figures that tell of the mode: of an emulated one not those of the process, which does other work."""
         if self._emulated is None:
             return figures

@@ -1,0 +1,243 @@
+"""The recorder of a training: any loop drives it, and the run's record and history come of it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from torch import Tensor
+
+from ampsweep.metrics import MEASURED
+from ampsweep.parallel.base import SINGLE, Parallel
+from ampsweep.precision import Precision
+from ampsweep.record import RunRecord
+from ampsweep.record.outcome import OutOfMemory, Phase, Status
+from ampsweep.record.run_record import now
+from ampsweep.recorder.divergence import DivergenceWatch, Ending
+from ampsweep.recorder.instruments import Instruments
+from ampsweep.recorder.out_of_memory import out_of_memory
+from ampsweep.recorder.rank_figures import add_rank_figures
+from ampsweep.recorder.unread_rows import UnreadRows
+from ampsweep.text import one_line
+from ampsweep.tracing.memory_limit import MemoryLimit
+
+if TYPE_CHECKING:
+    from ampsweep.tracking.tracker import Tracker
+
+FLUSH_EVERY_S = 0.05
+"""Rows of steps shorter than this are read and logged together, because each read makes the host wait for the device.
+
+A process that is killed loses the rows of this much time at most.
+"""
+_SAME_ON_ALL: Final = ("amp/scale", "amp/skipped_steps", "amp/applied_steps")
+"""Figures of a row that no rank may have alone: the ranks would train different models."""
+_OF_TIME: Final = ("perf/", "instrumentation/")
+
+
+def do_nothing(*_: object) -> None:
+    """Do nothing, in place of a log, a progress display or a checkpoint."""
+
+
+class Recorder:
+    """Encloses the steps of a training, takes its rows, and fills in its record.
+
+    As a context manager around a loop it begins the record, and ends it with the loop's outcome::
+
+        with Recorder(instruments, precision, record=record, tracker=Tracker(), directory=directory) as run:
+            for batch in batches:
+                with run.step():
+                    ...
+                run.log({"train/loss": loss})
+
+    Args:
+        instruments: measure the steps.
+        parallel: the ranks of which this process is one; all call the same methods in the same order.
+        num_losses: losses of a row beside their sum.
+        record: the record to fill in; None: the training is measured and leaves nothing.
+        tracker: keeps the history; None: there is none.
+        directory: the run's, for `record`; None on a rank whose record another one writes.
+        on_rows: called after rows were logged.
+    """
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        precision: Precision,
+        *,
+        parallel: Parallel = SINGLE,
+        num_losses: int = 0,
+        record: RunRecord | None = None,
+        tracker: "Tracker | None" = None,
+        directory: Path | None = None,
+        on_rows: Callable[[], None] = do_nothing,
+    ) -> None:
+        self.instruments, self._precision, self._parallel = instruments, precision, parallel
+        self._record, self._tracker, self._directory, self._on_rows = record, tracker, directory, on_rows
+        self.step, self.count_update = instruments.step, instruments.count_update
+        self._log_row = do_nothing if tracker is None else tracker.log
+        self.phase: Phase | None = None
+        """What the training is doing now; None where its loop does not say."""
+        self.values: dict[str, float] = {}
+        """The latest value of every logged metric."""
+        self.diverged: Ending | None = None
+        """The reason why the numbers so far end the training."""
+        self._rows = UnreadRows(precision.device, num_more=num_losses)
+        self._numbers = DivergenceWatch(precision.config.backoff_factor)
+        self._flushed_s, self.flush_due_s = -math.inf, math.inf
+        """Times of the ranks' common clock when rows were last logged and when the waiting rows are due."""
+
+    @property
+    def record(self) -> RunRecord:
+        assert self._record is not None, "this training leaves no record"
+        return self._record
+
+    def __enter__(self) -> Self:
+        self.begin()
+        self.instruments.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lost = None
+        try:
+            self.flush()
+        except RuntimeError as raised:  # the device no longer answers
+            lost = raised
+        self.instruments.__exit__(kind, error, trace)
+        if (failure := error or lost) is None:
+            self.conclude(self.diverged or self.at_end() or Ending("completed"))
+        else:
+            self._note_failure(failure)
+        self.end()
+        self.close()
+        if error is None and lost is not None:
+            raise lost
+
+    def _note_failure(self, error: BaseException) -> None:
+        device = self._precision.device
+        oom = out_of_memory(error, device, MemoryLimit(device, None), self.phase, self.instruments.num_steps + 1)
+        if oom is not None:
+            self.fail("oom", oom.sentence, oom)
+        else:
+            self.fail("failed" if isinstance(error, Exception) else "interrupted", one_line(error))
+
+    def begin(self, resume_after: int | None = None) -> None:
+        """Write the record and open the history.
+
+        Args:
+            resume_after: the last step of the checkpoint that the training continues from; None where it begins afresh.
+        """
+        self.write()
+        if self._tracker is not None and self._directory is not None:
+            self._tracker.start(self.record, self._directory, resume_after=resume_after)
+            self.write()
+
+    @contextmanager
+    def aside(self, phase: Phase = "other") -> Iterator[None]:
+        """Enclose work that is no step, such as an evaluation: it is in no figure of time."""
+        before, self.phase = self.phase, phase
+        with self.instruments.aside():
+            yield
+        self.phase = before
+
+    def log(self, values: Mapping[str, float | Tensor], step: int | None = None, *, now_s: float | None = None) -> None:
+        """Add a row; rows are read, all waiting ones at once, when they are due.
+
+        Args:
+            values: by metric; tensors are 0-dim and stay on their device until the row is read.
+            step: number of the step, from 1; None: the latest one.
+            now_s: the time by the ranks' common clock; None: it is asked.
+        """
+        if "train/loss" in values:
+            self.instruments.end_row()
+            values = {**values, **self.instruments.scale_values()}
+        self._rows.add(self.instruments.num_steps if step is None else step, values)
+        self.flush_due_s = self._flushed_s + FLUSH_EVERY_S
+        now_s = self._parallel.now_s() if now_s is None else now_s
+        if self._rows.full or now_s >= self.flush_due_s:
+            self.flush(now_s)
+
+    def flush(self, now_s: float = -math.inf) -> None:
+        """Read and log the waiting rows; those after a divergence are dropped."""
+        if not self._rows:
+            return
+        self._flushed_s, self.flush_due_s = now_s, math.inf
+        self.instruments.wait()
+        figures = iter(self.instruments.rows())
+        for step, values in self._rows.take():
+            self.diverged = self._numbers.row(step, values, scales_in_losses=self._precision.scales_in_losses)
+            if "train/loss" in values:
+                self._parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
+                values |= next(figures)
+            self.values |= values
+            self._log_row(values, step)
+            if self.diverged is not None:
+                return
+        self._on_rows()
+
+    def at_end(self, num_skipped: int = 0) -> Ending | None:
+        """Decide after the last row whether a training that came to its end was one; see `DivergenceWatch.at_end`."""
+        return self._numbers.at_end(num_skipped)
+
+    def conclude(self, ending: Ending) -> None:
+        """Note how the training has ended."""
+        self.record.status, self.record.error, self.record.cut_short = ending.status, ending.error, ending.cut_short
+
+    def fail(self, status: Status, sentence: str, oom: OutOfMemory | None = None) -> None:
+        """Note the error that has ended the training."""
+        self.record.status, self.record.error, self.record.oom = status, sentence, oom
+
+    def end(self, busy_before: str | None = None, *, slowed_by: str | None = None, exchanges: bool = True) -> None:
+        """Fill in summary, memory, proof and contamination; a run that failed has the figures up to its failure.
+
+        Args:
+            busy_before: a sentence on who used the device before the run did.
+            slowed_by: a clause on what slowed the run: its speed is left out, and contamination says why.
+            exchanges: the other ranks are there to exchange figures with.
+        """
+        record, own = self.record, self.instruments
+        values = {key: value for key, value in self.values.items() if not key.startswith(MEASURED)}
+        finite = {key: value for key, value in values.items() if math.isfinite(value)}
+        record.summary, record.absent = finite | own.summary(), own.absent()
+        record.memory, record.compilation = own.memory(), own.compilation()
+        record.proof |= own.proof()
+        if record.attempts:
+            record.attempts[-1].warmup_steps = own.num_warmup_steps
+        if self._precision.emulated is None:  # else no figure of the process is there that anything could have changed
+            record.contamination = own.contamination(busy_before)
+            if slowed_by is not None:
+                self._leave_out_speed(slowed_by)
+        if self._directory is not None and own.watch is not None:
+            with suppress(OSError):  # on a full disk nothing is written
+                own.watch.numerics().write(self._directory)
+        if exchanges:
+            add_rank_figures(record, self._precision.config, self._parallel, own.num_steps_seen)
+        record.ended_at = now()
+
+    def close(self) -> None:
+        """Close the history, and write the record as it is.
+
+        Raises:
+            OSError: the disk is full, and rows are lost.
+        """
+        if self._tracker is not None:
+            self._tracker.finish(self.record)
+        self.write()
+
+    def write(self) -> None:
+        """Write the record, where it is this process that does."""
+        if self._directory is not None:
+            if self._tracker is not None:
+                self._tracker.add_digests(self.record)
+            self.record.write(self._directory)
+
+    def _leave_out_speed(self, reason: str) -> None:
+        record, found = self.record, self.record.contamination
+        record.summary = {key: value for key, value in record.summary.items() if not key.startswith(_OF_TIME)}
+        record.absent["perf/step_ms"] = reason
+        reasons = [reason, *(found.reasons or () if found.verdict == "contaminated" else ())]
+        record.contamination = replace(found, verdict="contaminated", reasons=reasons)
