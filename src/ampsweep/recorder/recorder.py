@@ -79,7 +79,7 @@ class Recorder:
         self.step, self.count_update = instruments.step, instruments.count_update
         self._log_row = do_nothing if tracker is None else tracker.log
         self.phase: Phase | None = None
-        """What the training is doing now; None where its loop does not say."""
+        """The part of a step that the training is in; None where its loop does not say."""
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
         self.diverged: Ending | None = None
