@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -75,16 +74,17 @@ def why_unsupported(precision: PrecisionConfig, device: torch.device, *, searche
     return reason
 
 
-@dataclass(frozen=True)
-class Untrained:
-    """The end of a run that did not train, such as one in a mode that its device cannot do."""
+class UntrainedError(Exception):
+    """Raised for a run that ends before its training, such as one in a mode that its device cannot do."""
 
-    status: Status
-    error: str
-    oom: OutOfMemory | None = None
+    def __init__(self, status: Status, sentence: str, oom: OutOfMemory | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.oom = status, sentence, oom
 
 
-def end_untrained(request: RunRequest, taken: RunDevice, ended: Untrained, send: Callable[[object], None]) -> Status:
+def end_untrained(
+    request: RunRequest, taken: RunDevice, ended: UntrainedError, send: Callable[[object], None]
+) -> Status:
     """Write the record of a run that ended before its training, and track it as a finished run."""
     record = new_record(
         request.config,
@@ -93,7 +93,7 @@ def end_untrained(request: RunRequest, taken: RunDevice, ended: Untrained, send:
         batch_search=request.batch_search,
         world_size=request.config.parallel.num_processes or 1,
     )
-    record.status, record.error, record.oom, record.ended_at = ended.status, ended.error, ended.oom, now()
+    record.status, record.error, record.oom, record.ended_at = ended.status, ended.sentence, ended.oom, now()
     add_prediction(record, request, taken.device)
     request.write(record)
     tracker = tracker_of(request, send)

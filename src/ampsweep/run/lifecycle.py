@@ -48,7 +48,7 @@ from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.cause import cause_of_end, cause_of_failure, cause_of_oom, end_stuck, error_of, sentence_of
 from ampsweep.run.compile_cache import share_compile_cache
 from ampsweep.run.ending import (
-    Untrained,
+    UntrainedError,
     add_autocast_penalty,
     add_figures_of_run,
     end_untrained,
@@ -118,26 +118,17 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
         if (status := request.trained_meanwhile()) is not None:
             return status
-        device = taken.device
-        searches = request.batch_search is not None
-        unsupported = why_unsupported(config.precision, device, searches_batch=searches)
-        if unsupported is not None:
-            return end_untrained(request, taken, Untrained("unsupported", unsupported), send)
-        prepared = PreparedRun(taken, _limit_of(request, device), UseBeforeRun(device))
+        device, search = taken.device, request.batch_search
+        unsupported = why_unsupported(config.precision, device, searches_batch=search is not None)
+        # A searched batch on a CPU is kept to no limit: that would slow the run, and the probe was kept to it.
+        is_proved = search is not None and search.largest == config.data["batch_size"]
+        limit_gib = None if is_proved and device.type == "cpu" else config.trainer.memory_limit_gib
+        prepared = PreparedRun(taken, MemoryLimit(device, limit_gib), UseBeforeRun(device), unsupported)
         return run_prepared(request, prepared, send=send, stop=stop)
-
-
-def _limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
-    """The run's memory limit; none for a searched batch on a CPU, as it would slow the run and the probe kept to it."""
-    config, search = request.config, request.batch_search
-    is_proved = search is not None and search.largest == config.data["batch_size"]
-    return MemoryLimit(device, None if is_proved and device.type == "cpu" else config.trainer.memory_limit_gib)
 
 
 def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop: StopRequest) -> Status:
     """Build, train and record; see `run_once`."""
-    if prepared.unsupported is not None:
-        return end_untrained(request, prepared.taken, Untrained("unsupported", prepared.unsupported), send)
     watchdog = Watchdog(
         request.config.trainer.max_seconds,
         request.config.trainer.grace_seconds,
@@ -146,57 +137,55 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         stacks=request.directory / ERROR_NAME,
     )
     try:
-        with watchdog.over(lambda: "building the run", BUILDING_GRACES):
-            built = _build(request, prepared)
-    except UnsupportedError as error:
-        return end_untrained(request, prepared.taken, Untrained("unsupported", str(error)), send)
-    except (Exception, SystemExit) as error:  # of the user's own code
-        fault = cause_of_failure(error, prepared.parallel)
-        with suppress(OSError):  # no room, or no directory any more
-            end_untrained(request, prepared.taken, Untrained("failed", sentence_of(fault, prepared.parallel)), send)
-        raise error_of(fault, error, prepared.parallel) from error
-    if isinstance(built, OutOfMemory):
-        return end_untrained(request, prepared.taken, Untrained("oom", built.sentence, built), send)
-    return _train(request, prepared, built, send, stop, watchdog)
+        trainer = _built_trainer(request, prepared, send, stop, watchdog)
+    except UntrainedError as ended:
+        return end_untrained(request, prepared.taken, ended, send)
+    return _train(trainer, request, prepared, send, stop, watchdog)
 
 
-def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
+def _built_trainer(
+    request: RunRequest, prepared: PreparedRun, send: Send, stop: StopRequest, watchdog: Watchdog
+) -> Trainer:
+    """Build the run.
+
+    Raises:
+        UntrainedError: the device cannot do it, or has no memory for it.
+        Exception: any other error, after the run was recorded as failed.
+    """
+    if prepared.unsupported is not None:
+        raise UntrainedError("unsupported", prepared.unsupported)
     if prepared.oom is not None:
-        return prepared.oom
-    config, device = request.config, prepared.device
+        raise UntrainedError("oom", prepared.oom.sentence, prepared.oom)
+    config, device, parallel = request.config, prepared.device, prepared.parallel
     share_compile_cache(config)
     try:
-        with prepared.limit:
+        with watchdog.over(lambda: "building the run", BUILDING_GRACES), prepared.limit:
             data = build_data(config, device) if prepared.data is None else prepared.data
-            return build(config, device, data, prepared.parallel)
-    except (RuntimeError, MemoryError, OSError) as error:
-        oom = out_of_memory(error, device, prepared.limit)
-        if oom is None:
-            raise
-        cause_of_oom(error, oom, prepared.parallel)
-        return oom
+            built = build(config, device, data, parallel)
+            return _trainer(request, built, prepared.taken, send, stop, watchdog)
+    except UnsupportedError as error:
+        raise UntrainedError("unsupported", str(error)) from error
+    except (Exception, SystemExit) as error:  # of the user's own code
+        if (oom := out_of_memory(error, device, prepared.limit)) is not None:
+            cause_of_oom(error, oom, parallel)
+            raise UntrainedError("oom", oom.sentence, oom) from error
+        fault = cause_of_failure(error, parallel)
+        with suppress(OSError):  # no room, or no directory any more
+            end_untrained(request, prepared.taken, UntrainedError("failed", sentence_of(fault, parallel)), send)
+        raise error_of(fault, error, parallel) from error
 
 
 def _train(
-    request: RunRequest, prepared: PreparedRun, built: Built, send: Send, stop: StopRequest, watchdog: Watchdog
+    trainer: Trainer, request: RunRequest, prepared: PreparedRun, send: Send, stop: StopRequest, watchdog: Watchdog
 ) -> Status:
-    """Train the built parts; the record holds the outcome, whatever it is."""
-    device, limit = prepared.device, prepared.limit
+    """Train; the record holds the outcome, whatever it is."""
+    recorder, limit, parallel, is_broken = trainer.recorder, prepared.limit, trainer.parallel, False
+    record = recorder.record
     if request.is_recorded:
         remove_leftovers(*(request.directory / name for name in _REPLACED))
-    record = _begin_record(request, built, prepared.taken)
     busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *contradictions(request.config.precision, record.proof)):
         send(Say(f"{record.arm}: {warning}"))
-    try:
-        with limit:  # what a training keeps beside its model counts, as in a search
-            trainer = _trainer(request, built, device, record, send, stop, watchdog)
-    except torch.OutOfMemoryError as error:
-        oom = out_of_memory(error, device, limit)
-        assert oom is not None, "of this type are all errors of a limit"
-        cause_of_oom(error, oom, built.parallel)
-        return end_untrained(request, prepared.taken, Untrained("oom", oom.sentence, oom), send)
-    recorder, is_broken = trainer.recorder, False
     try:
         _continue(trainer, request, record, send)
         recorder.begin(resume_after=None if request.checkpoint is None else trainer.step)
@@ -206,12 +195,12 @@ def _train(
             recorder.conclude(trainer.train(stop))
     except (Exception, SystemExit) as error:  # of the user's own code, too
         fault = cause_of_end(error, trainer, limit)
-        recorder.fail(fault.status, sentence_of(fault, built.parallel), fault.oom)
+        recorder.fail(fault.status, sentence_of(fault, parallel), fault.oom)
         is_broken = True
         if fault.status == "failed":
-            raise error_of(fault, error, built.parallel) from error
+            raise error_of(fault, error, parallel) from error
     finally:
-        stop_workers(built.data)
+        stop_workers(trainer.data)
         recorder.end(busy, slowed_by=_WATCHED if limit.slows else None, exchanges=not is_broken)
         add_figures_of_run(record, trainer, request.directory)
         if stop.requested and record.attempts and not is_broken:
@@ -219,13 +208,13 @@ def _train(
             record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
             recorder.write()
-            if not is_broken and not any(built.parallel.gather(stop.requested)):
+            if not is_broken and not any(parallel.gather(stop.requested)):
                 add_autocast_penalty(record, trainer)
             elif request.is_recorded and record.status == "interrupted":
                 record.error = ": ".join(filter(None, (record.error, why_stopped(stop.reason))))
-            built.parallel.leave()
+            parallel.leave()
             if request.is_recorded:
-                add_prediction(record, request, device)
+                add_prediction(record, request, prepared.device)
         finally:  # on a full disk, too
             recorder.close()
         settle_stop(record)
@@ -234,15 +223,9 @@ def _train(
 
 
 def _trainer(
-    request: RunRequest,
-    built: Built,
-    device: torch.device,
-    record: RunRecord,
-    send: Send,
-    stop: StopRequest,
-    watchdog: Watchdog,
+    request: RunRequest, built: Built, taken: RunDevice, send: Send, stop: StopRequest, watchdog: Watchdog
 ) -> Trainer:
-    sent_s = -_PROGRESS_EVERY_S
+    record, sent_s = _begin_record(request, built, taken), -_PROGRESS_EVERY_S
 
     def progress(trainer: Trainer) -> None:
         nonlocal sent_s
@@ -269,13 +252,13 @@ def _trainer(
     return assemble_trainer(
         request.config,
         built,
-        device,
+        taken.device,
         record=record,
         tracker=tracker_of(request, send, stop) if request.is_recorded else None,
         directory=request.directory if request.is_recorded else None,
         on_rows=progress,
         save=save,
-        snapshot=MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None,
+        snapshot=MemorySnapshot(taken.device, request.directory / SNAPSHOT_NAME) if wanted else None,
         watchdog=watchdog,
         may_watch=True,
     )

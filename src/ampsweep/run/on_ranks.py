@@ -17,7 +17,7 @@ from ampsweep.parallel.place import place_variables
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record import RunRecord, now
 from ampsweep.record.outcome import OOM_KILLED, OUTCOMES, Status
-from ampsweep.run.ending import Untrained, end_untrained
+from ampsweep.run.ending import UntrainedError, end_untrained
 from ampsweep.run.failure import kept_error, record_so_far, write_error
 from ampsweep.run.lifecycle import Send
 from ampsweep.run.messages import Say
@@ -38,7 +38,7 @@ def run_on_ranks(request: RunRequest, *, send: Send, stop: StopRequest) -> Statu
     first = run_devices(config.device)[0]
     unsupported = unsupported_reason(config.precision, first.device)
     if unsupported is not None:
-        return end_untrained(request, first, Untrained("unsupported", unsupported), send)
+        return end_untrained(request, first, UntrainedError("unsupported", unsupported), send)
     number = num_processes(config.parallel, config.device)
     if first.device.type == "cpu":  # else torch's profiler tells of each block that the ranks' other threads have made
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
