@@ -11,7 +11,7 @@ from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import config_hash, pair_key, run_directory_name, workload_hash
 from ampsweep.config.modes import DOTTED_ARM_KEYS, PRECISION_MODES, arm_label, arm_of, report_order
 from ampsweep.config.schema import FP32_MATMULS, ParallelConfig, PrecisionConfig
-from ampsweep.run.request import identity
+from ampsweep.run.request import new_record
 
 WITHOUT_RESULT = {
     *("name", "output_dir", "into", "dry_run"),
@@ -263,7 +263,7 @@ def test_long_names_that_differ_at_their_end_stay_apart():
 
 
 def test_a_component_without_a_name_is_called_by_its_class():
-    facts = identity(CONFIGS["one's own"], steps=10, device="cpu")
+    facts = new_record(CONFIGS["one's own"], device="cpu").identity
     assert (facts.model, facts.data, facts.task) == ("Net", "text", "language_modeling")
 
 
@@ -275,9 +275,9 @@ def test_an_optimizer_is_known_by_its_class_or_its_option():
         ([*custom, "optimizer.name=lion", "optimizer.lr=0.5"], "lion", 0.5),
         (["+optimizer.each.critic={_target_:torch.optim.SGD,lr:0.1}"], "adamw, critic: SGD", 1e-3),
     ]:
-        facts = identity(compose_one(overrides), steps=10, device="cpu")
+        facts = new_record(compose_one(overrides), device="cpu").identity
         assert (facts.optimizer, facts.lr) == (name, lr)
-    assert identity(compose_one(custom), steps=10, device="cpu", lr=0.25).lr == 0.25, "the class's own"
+    assert new_record(compose_one(custom), device="cpu", lr=0.25).identity.lr == 0.25, "the class's own"
 
 
 @pytest.mark.parametrize(
@@ -292,13 +292,13 @@ def test_an_optimizer_is_known_by_its_class_or_its_option():
 )
 def test_the_dtype_of_a_run_is_the_one_it_computes_in(mode, dtype):
     config = replace(CONFIGS["gpt on text"], precision=PRECISION_MODES[mode])
-    assert identity(config, steps=10, device="cpu").dtype == dtype
+    assert new_record(config, device="cpu").identity.dtype == dtype
 
 
 def test_without_autocast_the_parameters_dtype_is_computed_in():
     precision = replace(PRECISION_MODES["amp_fp16"], autocast=False)
     config = replace(CONFIGS["gpt on text"], precision=precision)
-    assert identity(config, steps=10, device="cpu").dtype == "float32"
+    assert new_record(config, device="cpu").identity.dtype == "float32"
 
 
 def test_emulated_casts_make_an_arm_of_compiled_half_precision():

@@ -73,7 +73,7 @@ def new_record(
     *,
     device: str,
     device_name: str | None = None,
-    data_fingerprint: str = "",
+    data_fingerprint: str | None = None,
     steps: int | None = None,
     model_size: int | None = None,
     lr: float | None = None,
@@ -81,54 +81,18 @@ def new_record(
     world_size: int = 1,
 ) -> RunRecord:
     """Make the record of a run that has not begun; facts that only a device or a built run knows are passed in."""
-    return RunRecord(
-        run_id=secrets.token_hex(4),
-        arm=planned_arm(config),
-        pair_key=pair_key(
-            config, device_name=device_name or device, world_size=world_size, data_fingerprint=data_fingerprint
-        ),
-        config_hash=config_hash(config),
-        identity=identity(
-            config,
-            steps=steps,
-            device=device,
-            device_name=device_name,
-            data_fingerprint=data_fingerprint or None,
-            model_size=model_size,
-            lr=lr,
-            world_size=world_size,
-        ),
-        dtypes=_dtypes(config),
-        config=resolved_values(config),
-        started_at=now(),
-        batch_search=batch_search,
-    )
-
-
-def identity(
-    config: Config,
-    *,
-    steps: int | None,
-    device: str,
-    device_name: str | None = None,
-    data_fingerprint: str | None = None,
-    model_size: int | None = None,
-    lr: float | None = None,
-    world_size: int = 1,
-) -> Identity:
-    """Make the flat facts of a run; those that only a built run knows are passed in."""
-    precision = config.precision
-    return Identity(
+    batch_size, num_accumulated = config.data["batch_size"], config.trainer.grad_accum_steps
+    identity = Identity(
         experiment=config.name,
-        precision_mode=precision.mode,
+        precision_mode=config.precision.mode,
         dtype=dtypes_of(config).compute,
         model=component_name(config.model),
         model_size=model_size,
         task=component_name(config.task),
         data=component_name(config.data),
         data_fingerprint=data_fingerprint,
-        batch_size=config.data["batch_size"],
-        grad_accum_steps=config.trainer.grad_accum_steps,
+        batch_size=batch_size,
+        grad_accum_steps=num_accumulated,
         seq_len=config.data.get("seq_len"),
         steps=steps,
         optimizer=_optimizer_names(config.optimizer),
@@ -140,7 +104,23 @@ def identity(
         device_name=device_name,
         world_size=world_size,
         parallel=config.parallel.strategy,
-        global_batch_size=config.data["batch_size"] * config.trainer.grad_accum_steps * world_size,
+        global_batch_size=batch_size * num_accumulated * world_size,
+    )
+    return RunRecord(
+        run_id=secrets.token_hex(4),
+        arm=planned_arm(config),
+        pair_key=pair_key(
+            config,
+            device_name=device_name or device,
+            world_size=world_size,
+            data_fingerprint=data_fingerprint or "",
+        ),
+        config_hash=config_hash(config),
+        identity=identity,
+        dtypes=_dtypes(config),
+        config=resolved_values(config),
+        started_at=now(),
+        batch_search=batch_search,
     )
 
 

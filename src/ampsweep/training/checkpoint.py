@@ -213,6 +213,13 @@ def _mapped(value: Any, name: str, owner: str, put: Put) -> Any:
     return value
 
 
+def seed_everything(seed: int) -> None:
+    """Seed the generators of Python, NumPy (which takes 32 bits) and torch."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
 def rng_state(device: torch.device) -> dict[str, Any]:
     """State of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
@@ -242,15 +249,10 @@ def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 def fresh_rng_state(state: dict[str, Any], rank: int, world_size: int, device: torch.device) -> dict[str, Any]:
-    """Derive the generators of a rank from a `state` that is of another number of ranks: a function of these three."""
+    """Derive the generators of a rank from a `state` that is of another number of ranks: a function of these three.
+
+    The process's own are seeded by it.
+    """
     origin = state["torch"].numpy().tobytes() + f"{rank} of {world_size}".encode()
-    seed = int.from_bytes(blake2b(origin, digest_size=8).digest())
-    name, keys, position, has_gauss, cached = np.random.RandomState(seed % 2**32).get_state(legacy=True)
-    fresh: dict[str, Any] = {
-        "python": random.Random(seed).getstate(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
-        "torch": torch.Generator().manual_seed(seed).get_state(),
-    }
-    if device.type in ("cuda", "mps"):
-        fresh[device.type] = torch.Generator(device).manual_seed(seed).get_state()
-    return fresh
+    seed_everything(int.from_bytes(blake2b(origin, digest_size=4).digest()))
+    return rng_state(device)

@@ -1,10 +1,8 @@
 """The parts of one training (model, data, optimizer and so on), built from its config."""
 
-import random
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -21,6 +19,7 @@ from ampsweep.text import first_line
 from ampsweep.tracing.feeding import feeding
 from ampsweep.training.build.instantiate import build_component
 from ampsweep.training.build.optimizer import build_optimizers
+from ampsweep.training.checkpoint import seed_everything
 from ampsweep.training.turns import TrainedTurn, trained_parts, trained_turns
 
 _SEEDS_APART: Final = 1_000_003
@@ -196,12 +195,6 @@ def steps_of(config: Config, data: Data, num_turns: int = 1) -> int:
             f"trainer.grad_accum_steps={trainer.grad_accum_steps} batches{turns}"
         )
     return steps
-
-
-def seed_everything(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 def _has_no_size(module: nn.Module) -> bool:
