@@ -159,10 +159,13 @@ def _built_trainer(
     config, device, parallel = request.config, prepared.device, prepared.parallel
     share_compile_cache(config)
     try:
-        with watchdog.over(lambda: "building the run", BUILDING_GRACES), prepared.limit:
-            data = build_data(config, device) if prepared.data is None else prepared.data
-            built = build(config, device, data, parallel)
-            return _trainer(request, built, prepared.taken, send, stop, watchdog)
+        with watchdog.over(lambda: "building the run", BUILDING_GRACES):
+            with prepared.limit:
+                data = build_data(config, device) if prepared.data is None else prepared.data
+                built = build(config, device, data, parallel)
+            record = _begin_record(request, built, prepared.taken)
+            with prepared.limit:  # what a training keeps beside its model counts, as in a search
+                return _trainer(request, built, record, send, stop, watchdog)
     except UnsupportedError as error:
         raise UntrainedError("unsupported", str(error)) from error
     except (Exception, SystemExit) as error:  # of the user's own code
@@ -223,9 +226,9 @@ def _train(
 
 
 def _trainer(
-    request: RunRequest, built: Built, taken: RunDevice, send: Send, stop: StopRequest, watchdog: Watchdog
+    request: RunRequest, built: Built, record: RunRecord, send: Send, stop: StopRequest, watchdog: Watchdog
 ) -> Trainer:
-    record, sent_s = _begin_record(request, built, taken), -_PROGRESS_EVERY_S
+    device, sent_s = built.precision.device, -_PROGRESS_EVERY_S
 
     def progress(trainer: Trainer) -> None:
         nonlocal sent_s
@@ -252,13 +255,13 @@ def _trainer(
     return assemble_trainer(
         request.config,
         built,
-        taken.device,
+        device,
         record=record,
         tracker=tracker_of(request, send, stop) if request.is_recorded else None,
         directory=request.directory if request.is_recorded else None,
         on_rows=progress,
         save=save,
-        snapshot=MemorySnapshot(taken.device, request.directory / SNAPSHOT_NAME) if wanted else None,
+        snapshot=MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None,
         watchdog=watchdog,
         may_watch=True,
     )
