@@ -15,11 +15,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Share:
-    """Every `world_size`-th micro-batch of an order, from micro-batch `rank` on.
-
-    A step of so many ranks, with any number of micro-batches each, so takes the next items of the order, whichever of
-    the ranks gets which.
-    """
+    """A rank's micro-batches: every `world_size`-th of an order, from micro-batch `rank` on."""
 
     rank: int = 0
     world_size: int = 1
@@ -32,10 +28,10 @@ class Share:
         return own * self.world_size + self.rank
 
     def num_batches(self, number: int | Fraction | None) -> int | Fraction | None:
-        """Number of the rank's own batches among so many; a fraction where it is not whole."""
+        """Number of the rank's own batches among so many."""
         if number is None:
             return None
-        found = number / Fraction(self.world_size)
+        found = Fraction(number) / self.world_size
         return found.numerator if found.denominator == 1 else found
 
     def rounds(self, number: int) -> Iterator[tuple[int, bool]]:
@@ -96,9 +92,9 @@ class Data(Protocol):
     def train_batch(self, index: int) -> Any:
         """Micro-batch ``index`` since the start of training: a function of (seed, index) alone.
 
-        A resumed run therefore needs no state of its data, and every arm of a comparison sees the same batches. Its
-        items are those from ``index * batch_size`` on of an order that depends on the seed alone. So a step has the
-        same samples, however many processes and micro-batches share them.
+        Its items are those from ``index * batch_size`` on of an order that depends on the seed alone: every arm sees
+        the same batches, a resumed run needs no state of its data, and a step has the same samples however many
+        processes and micro-batches share them.
         """
 
     def val_batches(self) -> Iterator[Any]:
@@ -117,8 +113,8 @@ class Validatable(Protocol):
 class Stateful(Protocol):
     """Data whose next batch is no function of its index alone: a stream that has to go on where it was.
 
-    A state that was taken after a step stands for the place in the order after that step, whichever rank tells it: any
-    rank can go on from it, of any number of ranks.
+    A state taken after a step is the place in the order after that step on every rank: any rank can go on from it, of
+    any number of ranks.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,15 +138,10 @@ class Indexed(Protocol):
 
 @runtime_checkable
 class Divisible(Protocol):
-    """Data with its own notion of a rank's part, as where it is read ahead; any other is divided by index."""
+    """Data that divides itself among ranks, as it is read ahead; any other is divided by index."""
 
     def for_rank(self, share: Share) -> Data:
-        """The data as the rank of a share sees it, which yields `val_rounds`."""
-
-
-@runtime_checkable
-class Divided(Protocol):
-    """Data as one of several ranks sees it."""
+        """The data as the rank of a share sees it."""
 
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
         """The rank's validation batches, and whether each counts.
@@ -164,7 +155,7 @@ def for_rank(data: Data, rank: int, world_size: int) -> Data:
     """The data as a rank sees it: its micro-batch i is micro-batch i * world_size + rank of the whole order.
 
     ``batch_size``, ``tokens_per_batch`` and the fingerprint stay; an epoch has ``num_train_batches / world_size`` of
-    the rank's micro-batches. ``val_batches`` are those of `Divided.val_rounds`. A single process sees the data itself.
+    the rank's micro-batches. ``val_batches`` are those of `val_rounds`. A single process sees the data itself.
     """
     if world_size == 1:
         return data
@@ -176,11 +167,9 @@ def for_rank(data: Data, rank: int, world_size: int) -> Data:
 
 def val_rounds(data: Data) -> Iterator[tuple[Any, bool]]:
     """The validation batches of data, and whether each counts: for a single process all do."""
-    if isinstance(data, Divided):
-        yield from data.val_rounds()
-        return
-    for batch in data.val_batches():
-        yield batch, True
+    if isinstance(data, Divisible | _DividedByIndex):
+        return data.val_rounds()
+    return ((batch, True) for batch in data.val_batches())
 
 
 class _DividedByIndex:
@@ -279,18 +268,12 @@ def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> An
 
     Integer tensors (tokens, labels) stay as they are.
     """
-    if type(batch) is tuple and not channels_last:  # the usual case, in every step: nothing would change
-        for value in batch:
-            if not isinstance(value, Tensor) or (value.dtype != dtype and value.is_floating_point()):
-                break
-        else:
-            return batch
 
     def converted(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
         if channels_last and tensor.dim() == 4:
             return tensor.to(dtype, memory_format=torch.channels_last)
-        return tensor if tensor.dtype == dtype else tensor.to(dtype)
+        return tensor.to(dtype)
 
     return map_tensors(batch, converted)

@@ -21,10 +21,9 @@ from ampsweep.tracing.host_memory import is_measuring
 _NUM_TIMED: Final = 4
 """Batches that are timed before workers are chosen: the first two steps take longer, one of them is traced."""
 _HANDING_OVER_S: Final = 1e-3
-"""Time to read a batch from which on workers pay: to hand one over takes some tenths of a millisecond of this process,
-and there are processes to start."""
+"""The reading time of a batch above which workers pay: handing one over takes some tenths of a millisecond."""
 _COMPUTES: Final = 0.5
-"""Share of the time of reading in which a processor works; below it a reader waits, for a disk or a network."""
+"""The share of processor time in the time of a read below which a reader waits, for a disk or a network."""
 _MOST: Final = 16
 
 
@@ -142,11 +141,11 @@ class TimedRead(NamedTuple):
 def num_workers_for(reads: Sequence[TimedRead], device: torch.device) -> int:
     """The number of workers with which reading keeps up with a training on `device`, with a core for each.
 
-    Those that compute themselves get the cores that a training on the CPU leaves, but one at least: while this process
-    reads, all but one of its cores are idle. The ranks of a training on this machine share its cores.
+    Workers that compute get the cores that a training on the CPU leaves, and at least one. The ranks of a training on
+    this machine share its cores.
 
     Args:
-        reads: of batches that follow each other; between two of them the training takes a step.
+        reads: reads of consecutive batches, with a step of the training after each.
     """
     cores = max(1, _num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # which torch's launcher tells ranks
     lengths_s = [read.ended_s - read.began_s for read in reads]
@@ -173,12 +172,10 @@ class ReadDataset(ABC):
     """On CUDA the batch after the current one is on the device, if its items are large: see ``CopiedAhead``."""
     batch_size: int
     _device: torch.device
-    _share: Share
     _reader: BatchReader
     _batches: CopiedAhead
 
     def for_rank(self, share: Share) -> Self:
-        """The same data as a rank sees it."""
         other = copy.copy(self)
         other._begin(share)
         return other
@@ -193,12 +190,11 @@ class ReadDataset(ABC):
 
     def val_batches(self) -> Iterator[Any]:
         """The batches of one pass; the last may be smaller."""
-        for batch, _ in self.val_rounds():
-            yield batch
+        return (batch for batch, _ in self.val_rounds())
 
     @abstractmethod
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        """The same, and whether each counts (see `ampsweep.data.base.Divided`)."""
+        """The same, and whether each counts (see `ampsweep.data.base.Divisible`)."""
 
     def stop_workers(self) -> None:
         self._batches.close()

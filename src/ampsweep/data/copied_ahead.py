@@ -10,17 +10,16 @@ from ampsweep.data.base import batch_to_device, map_batch
 from ampsweep.tracing.ledger import tensors_in
 
 AHEAD_BYTES: Final = 2**12
-"""Size of an item from which on batches are copied ahead. For a hundred such items PCIe takes some 20 microseconds, as
-the host does for the stream and its events. The size of an item decides and not that of a batch, so that the memory of
-a training is affine in its batch size."""
+"""The least size of an item for batches to be copied ahead: smaller ones take PCIe no longer than the host takes for a
+stream and its events. It is that of an item, so that the memory of a training is affine in its batch size."""
 
 
 class CopiedAhead:
     """Batches that `read` returns on the host, moved to the device.
 
-    A batch of large items is copied in a stream of its own while the step computes on the one before. The memory for it
-    is taken in the step's own stream, whose earlier work the copy waits for: it needs no `record_stream`, with which
-    the allocator keeps freed batches until the device is done, so that the peak depends on how far the host is ahead.
+    A batch of large items is copied in a stream of its own while the step computes on the one before. Its memory is
+    allocated in the step's own stream, whose earlier work the copy waits for. With `record_stream` instead, the
+    allocator would keep freed batches until the device is done, and the peak would depend on how far the host is ahead.
     """
 
     def __init__(self, read: Callable[[int], Any], batch_size: int, device: torch.device) -> None:
@@ -31,10 +30,13 @@ class CopiedAhead:
         """Index, batch and event of the copy that is under way."""
 
     def __call__(self, index: int) -> Any:
-        if not self._is_cuda:
-            return batch_to_device(self._read(index), self._device)
-        batch = self._taken(index)
-        if copies_ahead(batch, self._batch_size):
+        ahead = self._ahead
+        self.close()
+        if ahead is not None and ahead[0] == index:
+            batch = ahead[1]
+        else:
+            batch = batch_to_device(self._read(index), self._device)
+        if self._is_cuda and copies_ahead(batch, self._batch_size):
             self._ahead = index + 1, *self._begun(self._read(index + 1))
         return batch
 
@@ -42,15 +44,6 @@ class CopiedAhead:
         if self._ahead is not None:
             torch.cuda.current_stream(self._device).wait_event(self._ahead[2])
             self._ahead = None
-
-    def _taken(self, index: int) -> Any:
-        ahead = self._ahead
-        if ahead is None or ahead[0] != index:
-            self.close()
-            return batch_to_device(self._read(index), self._device)
-        self._ahead = None
-        torch.cuda.current_stream(self._device).wait_event(ahead[2])
-        return ahead[1]
 
     def _begun(self, batch: Any) -> tuple[Any, Any]:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -69,5 +62,5 @@ class CopiedAhead:
 
 
 def copies_ahead(batch: Any, batch_size: int) -> bool:
-    """Tell whether the batch after one like this is copied ahead."""
+    """Return True if the batch after one like this is copied ahead."""
     return sum(tensor.nbytes for tensor in tensors_in(batch)) >= AHEAD_BYTES * batch_size

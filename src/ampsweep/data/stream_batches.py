@@ -35,10 +35,10 @@ class StreamPlace:
 class StreamBatches:
     """The micro-batches of a share, by index, in this process or in a worker.
 
-    Several workers have streams of their own, of which batches are taken in turn, one of each and again: a dataset
-    finds out by `get_worker_info` which part of the items a stream has. A share of the batches has those of some of the
-    streams. Other items of these are read, too, but no batch is made of them. What items draw depends on (seed, stream,
-    items before), what `collate` draws on (seed, stream, batches before).
+    Batches are taken in turn from the streams of several workers; a dataset finds out by `get_worker_info` which items
+    a stream has. A share has the batches of some of the streams, whose other items are read, too, but no batch is made
+    of them. What items draw depends on (seed, stream, items before), what `collate` draws on (seed, stream, batches
+    before).
     """
 
     def __init__(
@@ -80,6 +80,8 @@ class StreamBatches:
         return found
 
     def close(self) -> None:
+        for items in self._open.values():
+            items.close()
         self._open.clear()
 
     def leads_on(self, stream: int, place: StreamPlace, batch_size: int) -> bool:
@@ -109,17 +111,13 @@ class StreamBatches:
     def _read(
         self, items: StreamItems, stream: int, num_before: int, batch_size: int
     ) -> tuple[Any, dict[str, Any] | None]:
+        key = "stream", self._seed, stream, num_before // batch_size
         with self._told_stream(stream):
-            items.skip_to(num_before)
-            return items.read(batch_size, self._collate, "stream", self._seed, stream, num_before // batch_size)
+            return items.read(num_before, batch_size, self._collate, *key)
 
     @contextmanager
     def _told_stream(self, stream: int) -> Iterator[None]:
-        """Have `get_worker_info` tell the dataset which of several streams it is.
-
-        Nothing public does, where these are not the workers of one loader. torch makes it anew, too: its class is a
-        dataclass only since torch 2.12.
-        """
+        """Have `get_worker_info` say which of several streams the dataset is; torch has no public way to."""
         before = torch_worker._worker_info
         if self.num_streams > 1:
             torch_worker._worker_info = torch_worker.WorkerInfo(

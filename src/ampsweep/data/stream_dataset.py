@@ -29,11 +29,10 @@ class StreamDataset(ReadDataset):
     """A pair of the user's own ``torch.utils.data.IterableDataset``; ``collate`` makes batches of their items.
 
     The stream is endless: where it ends it begins again, with ``set_epoch`` if the dataset has that, and within a batch
-    if need be. ``train_batch`` goes forwards; any other index begins from the start. While items are read, generators
-    are the stream's own, seeded with each pass. A worker reads the same batches as this process; several, whose dataset
-    tells by ``get_worker_info`` which items are theirs, take turns, and their number and the size of a batch are part
-    of what a batch is. A rank reads all items, and drops those of the others, or those of some of the workers, which
-    the ranks share among them. The fingerprint covers class names and the first eight items of each set.
+    if need be. ``train_batch`` goes forwards; any other index begins from the start. One worker reads the same batches
+    as this process; several take turns, and each dataset finds its items by ``get_worker_info``. A rank reads all items
+    and drops those of the others, unless the ranks share several workers. The fingerprint covers class names and the
+    first eight items of each set.
     """
 
     num_train_batches: int | None = None
@@ -89,8 +88,8 @@ class StreamDataset(ReadDataset):
     def state_dict(self) -> dict[str, Any]:
         """The place in the stream after the batch that was delivered last, as plain values and tensors.
 
-        A state that a dataset tells may not be all of it, as where a shuffle keeps items back. So each stream's is the
-        one before its last batch, which is read again and compared with what it was.
+        A dataset's state may be incomplete, as where a shuffle keeps items back. So each stream's is the one before its
+        last batch, which is read again and compared.
         """
         latest: dict[int, StreamPlace | None] = {**self._source.places}
         latest |= {stream: place for index, stream, place in self._passed if index < self._next}
@@ -149,9 +148,8 @@ class StreamDataset(ReadDataset):
         return batch
 
     def _val_items(self) -> Iterator[list[Any]]:
-        generators = OwnGenerators()
-        with generators:
-            generators.begin(seed_of("val", 0))
+        with OwnGenerators() as generators:
+            generators.seed(seed_of("val", 0))
             source = iter(self._val)
         for _ in itertools.count() if self._num_val_batches is None else range(self._num_val_batches):
             with generators:

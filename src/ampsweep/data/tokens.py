@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ampsweep.argument_checks import require_fraction, require_positive
 from ampsweep.data.fingerprint import digest
-from ampsweep.data.token_crops import TokenCrops, readable_file
+from ampsweep.data.token_crops import Crops, TokenCrops, readable_file
 
 _DTYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 _NUM_SAMPLES = 64
@@ -52,14 +51,10 @@ class Tokens(TokenCrops):
         *,
         path: str,
         vocab_size: int,
-        seq_len: int,
         dtype: str = "uint16",
         val_path: str | None = None,
         val_fraction: float,
-        num_val_batches: int,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
+        **crops: Unpack[Crops],
     ) -> None:
         """Map the files; ``val_fraction`` counts only without a ``val_path``.
 
@@ -72,16 +67,8 @@ class Tokens(TokenCrops):
         self._files = [_whole(path, dtype)] + ([] if val_path is None else [_whole(val_path, dtype)])
         train, val = self._files if len(self._files) == 2 else _split(self._files[0], val_fraction)
         self.fingerprint = digest(*(part for file in self._files for part in _fingerprint_parts(file)))
-        super().__init__(
-            train,
-            val,
-            source=f"data file {path}" if val_path is None else f"data file {path} with {val_path}",
-            seq_len=seq_len,
-            num_val_batches=num_val_batches,
-            batch_size=batch_size,
-            seed=seed,
-            device=device,
-        )
+        source = f"data file {path}" if val_path is None else f"data file {path} with {val_path}"
+        super().__init__(train, val, source=source, **crops)
 
     def validate(self) -> None:
         """Read every id; raise a ``ValueError`` that names the position of the first one outside the vocabulary."""
