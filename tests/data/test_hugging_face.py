@@ -8,8 +8,8 @@ from children import children
 from torch.utils.data import IterableDataset
 
 from ampsweep.data.map_dataset import MapDataset
+from ampsweep.data.stream_batches import StreamItems
 from ampsweep.data.stream_dataset import StreamDataset
-from ampsweep.data.stream_items import StreamItems
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
 

@@ -76,10 +76,7 @@ class Data(Protocol):
 
     @property
     def num_train_batches(self) -> int | Fraction | None:
-        """Number of micro-batches in an epoch, as a fraction where it is not whole; None for data without epochs.
-
-        The order goes on over the border of two epochs, so that it does not depend on the size of a batch.
-        """
+        """Number of micro-batches in an epoch, maybe a fraction: batches go on over its end. None: no epochs."""
 
     @property
     def tokens_per_batch(self) -> int | None:
@@ -103,7 +100,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class Validatable(Protocol):
-    """Data whose content can be checked in full, once before a sweep; for every run that would be too slow."""
+    """Data whose content is checked in full once before a sweep; for every run that would be too slow."""
 
     def validate(self) -> None:
         """Read everything; raise a ``ValueError`` for content that cannot be trained on."""
@@ -264,10 +261,7 @@ def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> Any:
-    """Convert a batch: floating-point tensors to `dtype` and, on request, images (N, C, H, W) to channels-last layout.
-
-    Integer tensors (tokens, labels) stay as they are.
-    """
+    """Convert a batch's floating-point tensors to `dtype` and, on request, images (N, C, H, W) to channels-last."""
 
     def converted(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():

@@ -39,13 +39,9 @@ class ImageFolder(MapDataset):
         num_classes: int,
         val_fraction: float,
         augment: bool,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
-        num_workers: int | None = None,
-        prefetch_factor: int | None = None,
+        **settings: Any,
     ) -> None:
-        """List the images.
+        """List the images; `settings` are those of `MapDataset`.
 
         Raises:
             ValueError: Pillow is missing, the folder has not as many classes or no image of one, an image that is read
@@ -61,15 +57,8 @@ class ImageFolder(MapDataset):
             train, val = (_images(split, num_classes) for split in splits)
         else:
             train, val = _held_out(_images(root, num_classes), val_fraction)
-        super().__init__(
-            train=ImageFiles(train, image_size, augment=augment),
-            val=ImageFiles(val, image_size, augment=False),
-            batch_size=batch_size,
-            seed=seed,
-            device=device,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-        )
+        files = (ImageFiles(train, image_size, augment=augment), ImageFiles(val, image_size, augment=False))
+        super().__init__(train=files[0], val=files[1], **settings)
 
 
 class ImageFiles(Dataset[Any]):

@@ -12,8 +12,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
-from ampsweep.data.batch_reader import BatchReader, ReadDataset, WorkerSettings
-from ampsweep.data.copied_ahead import CopiedAhead
+from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, WorkerSettings
 from ampsweep.data.fingerprint import batch_digest, batch_probe, digest
 from ampsweep.data.generators import OwnGenerators, seeded
 from ampsweep.data.seeding import seed_of

@@ -56,13 +56,21 @@ class _Synthetic:
     tokens_per_batch: int | None = None
     num_val_batches = 1
 
-    def __init__(self, parts: Sequence[Part], sizes: dict[str, int], **common: Unpack[Common]) -> None:
-        num_batches, batch_size = common["num_batches"], common["batch_size"]
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        sizes: dict[str, int],
+        *,
+        num_batches: int,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
         require_positive(**sizes, num_batches=num_batches, batch_size=batch_size)
         self.batch_size, self.num_train_batches = batch_size, num_batches
         self.fingerprint = digest(type(self).__name__, repr(sizes), repr(num_batches))
-        self._train = self._drawn(parts, num_batches, common["device"], "train", common["seed"])
-        (self._val,) = self._drawn(parts, 1, common["device"], "val")
+        self._train = self._drawn(parts, num_batches, device, "train", seed)
+        (self._val,) = self._drawn(parts, 1, device, "val")
 
     def _drawn(self, parts: Sequence[Part], num_batches: int, device: torch.device, *key: str | int) -> list[Batch]:
         num_drawings = -(-num_batches * self.batch_size // _AT_ONCE)
@@ -72,7 +80,7 @@ class _Synthetic:
             rng = generator(*key, number)
             for part, values in zip(parts, drawn, strict=True):
                 part.fill(values[number * _AT_ONCE : (number + 1) * _AT_ONCE], rng)
-        batches = [values.split(self.batch_size)[:num_batches] for values in drawn]
+        batches = [torch.split(values, self.batch_size)[:num_batches] for values in drawn]
         return [self._batch([part.to(device, copy=True) for part in batch]) for batch in zip(*batches, strict=True)]
 
     def _batch(self, parts: list[Tensor]) -> Batch:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol, TypedDict, Unpack
+from typing import Any, Final, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -44,13 +44,23 @@ class TokenCrops:
 
     num_train_batches: int | None = None
 
-    def __init__(self, train: TokenSequence, val: TokenSequence, *, source: str, **crops: Unpack[Crops]) -> None:
+    def __init__(
+        self,
+        train: TokenSequence,
+        val: TokenSequence,
+        *,
+        source: str,
+        seq_len: int,
+        num_val_batches: int,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
         """Take the two sequences; ``source`` names them in error messages.
 
         Raises:
             ValueError: a size is below 1, or a sequence is too short for a training batch or a validation crop.
         """
-        seq_len, num_val_batches, batch_size = crops["seq_len"], crops["num_val_batches"], crops["batch_size"]
         require_positive(seq_len=seq_len, num_val_batches=num_val_batches, batch_size=batch_size)
         for part, tokens, needed in (("training", train, batch_size * seq_len + 1), ("validation", val, seq_len + 1)):
             if len(tokens) < needed:
@@ -61,7 +71,7 @@ class TokenCrops:
         self.batch_size = batch_size
         self.tokens_per_batch = batch_size * seq_len
         self._train, self._val = train, val
-        self._seed, self._device = crops["seed"], crops["device"]
+        self._seed, self._device = seed, device
         self._window = np.arange(seq_len + 1)
         num_crops = min(num_val_batches * batch_size, len(val) - seq_len)
         self._val_starts = np.arange(num_crops) * (len(val) - seq_len) // num_crops

@@ -98,9 +98,8 @@ def roots_of(model: nn.Module, *, in_parts: bool) -> list[nn.Module]:
 def blocks_of(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
     """The modules that are gathered one at a time, the innermost first.
 
-    They are those whose names match `patterns`; without any, those that the model or a part of it names: in an
-    attribute `blocks` that lists modules, or by their classes' names in `_no_split_modules`, as Hugging Face's models
-    do.
+    They are those whose names match `patterns`; without any, those that an attribute `blocks` of the model or a part
+    of it lists, or whose classes Hugging Face's `_no_split_modules` names.
 
     Raises:
         ValueError: a pattern matches no module.

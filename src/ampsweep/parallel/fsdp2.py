@@ -75,8 +75,7 @@ class Sharded(Ranks):
     def _train_only(self, trained: Sequence[nn.Parameter]) -> None:
         """Have a backward pass compute gradients of these parameters alone.
 
-        The leaves of autograd's graph are the gathered parameters, which `inputs` of a backward pass cannot name, and
-        which follow the sharded ones in whether they need a gradient.
+        The leaves of autograd's graph are the gathered parameters, which `inputs` of a backward pass cannot name.
         """
         wanted = {*trained}
         if all(one.requires_grad == (one in wanted) for one in self._trained):
@@ -102,8 +101,7 @@ class Sharded(Ranks):
     def evaluation(self, model: nn.Module) -> Iterator[None]:
         with super().evaluation(model):
             yield
-        # A root keeps what it has gathered for its forward pass until the next backward pass, and its parameters are
-        # meanwhile those, in the dtype in which they were gathered.
+        # Until the next backward pass a root's parameters would be the gathered ones, in the dtype of the gathering.
         self._reshard()
 
     def _reshard(self) -> None:
@@ -151,9 +149,9 @@ def _whole(norm: Tensor) -> Tensor:
 
 
 class _CastByPolicy(Precision):
-    """A mode whose forward pass computes wholly in the autocast dtype, for the parameters come in it.
+    """A mode whose forward pass computes wholly in the autocast dtype, that of the gathered parameters.
 
-    Autocast would keep some operators in float32; here none is. An evaluation computes as the training does.
+    An evaluation computes as the training does.
     """
 
     casts_by_policy = True

@@ -4,7 +4,8 @@ On an accelerator they run in streams of their own, and the computing stream wai
 torch's `FSDPParamGroup` that are private: there is no public place to measure from. A test fails when they change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,36 +39,40 @@ def _groups_of(module: FSDPModule) -> Sequence[FSDPParamGroup]:
     return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
+@contextmanager
+def _waiting(ranks: Ranks, async_op: bool, *tensors: Tensor) -> Iterator[None]:
+    """Measure the wait for a collective, which on a CPU blocks the computing."""
+    if ranks.device.type != "cpu":
+        yield
+        return
+    with ranks.waits, until_let_go(*(() if async_op else tensors)):
+        yield
+
+
 class _Gather(DefaultAllGather):
-    """torch's own way to gather, which on a CPU blocks the computing."""
+    """torch's own way to gather."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self._ranks, self._blocks = ranks, ranks.device.type == "cpu"
+        self._ranks = ranks
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
-        if not self._blocks:
-            return super().__call__(output_tensor, input_tensor, group, async_op)
-        waited_for = () if async_op else (output_tensor, input_tensor)
-        with self._ranks.waits, until_let_go(*waited_for):
+        with _waiting(self._ranks, async_op, output_tensor, input_tensor):
             return super().__call__(output_tensor, input_tensor, group, async_op)
 
 
 class _Reduce(DefaultReduceScatter):
-    """torch's own way to reduce and scatter, which on a CPU blocks the computing."""
+    """torch's own way to reduce and scatter."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self._ranks, self._blocks = ranks, ranks.device.type == "cpu"
+        self._ranks = ranks
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> dist.Work:
         self._ranks.reduced_bytes += input_tensor.nbytes
-        if not self._blocks:
-            return super().__call__(output_tensor, input_tensor, group, op, async_op)
-        waited_for = () if async_op else (output_tensor, input_tensor)
-        with self._ranks.waits, until_let_go(*waited_for):
+        with _waiting(self._ranks, async_op, output_tensor, input_tensor):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 

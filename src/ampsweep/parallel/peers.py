@@ -18,11 +18,11 @@ from ampsweep.record.reading import converted
 _KEY: Final = "fault"
 _BEAT_S: Final = 0.5
 _SILENT_S: Final = 5.0
-"""The time without a beat after which a rank of this machine is lost, if it has not computed anything meanwhile."""
+"""The time without a beat after which a rank of this machine is lost, unless it computes."""
 _FAR_SILENT_S: Final = 30.0
-"""The same of a rank on another machine, or that has never beaten, of which nothing else is known."""
+"""The same of a rank on another machine, or that has never beaten."""
 _LEFT_S: Final = 3.0
-"""The time in which the main thread is to notice a fault by itself, as most communication then fails."""
+"""The time in which the main thread is to notice a fault by itself, by communication that fails."""
 
 
 class FaultBoard:
@@ -56,12 +56,7 @@ class _Beats:
 class Peers:
     """Beats for this rank, looks for a fault on the board, and posts one for a rank that has fallen silent.
 
-    Rank 0 watches all others, and rank 1 watches rank 0.
-
-    Args:
-        tell: called in the watch's thread with a fault as soon as it is seen.
-        end: called there, before the process is ended, if the main thread has not noticed the fault within three
-            seconds.
+    Rank 0 watches all others, and rank 1 watches rank 0. `tell` and `end` are those of `group.joined`.
     """
 
     def __init__(
@@ -83,10 +78,10 @@ class Peers:
         self._thread.start()
 
     def cause(self, fault: RankFault, *, may_follow: bool) -> RankFault:
-        """Find the fault that ends the training, for a rank that has one: the first of all, which is posted.
+        """Find the first fault of all for a rank that has one, which is posted.
 
         Args:
-            may_follow: the rank's own fault looks like what another's end causes: the other's is waited for.
+            may_follow: the rank's own fault may follow from another's, which is waited for.
         """
         self._has_noticed.set()
         deadline_s = time.monotonic() + _LEFT_S
@@ -139,7 +134,7 @@ class Peers:
             is_near = beats.host == socket.gethostname()
             if silent_s > (_SILENT_S if is_near else _FAR_SILENT_S):
                 if is_near and _has_computed(beats):
-                    beats.changed_s = time.monotonic()  # it is busy in a library that leaves Python no time
+                    beats.changed_s = time.monotonic()  # a library keeps Python from beating
                     continue
                 return self._board.post(
                     RankFault(rank=rank, status="failed", error=f"it stopped answering {silent_s:.0f} s ago")
@@ -170,7 +165,7 @@ class Peers:
 
 
 def _has_computed(beats: _Beats) -> bool:
-    """Tell whether the process has used a processor since its last beat."""
+    """Return True if the process has used a processor since its last beat."""
     try:
         if psutil.Process(beats.pid).status() == psutil.STATUS_STOPPED:
             return False

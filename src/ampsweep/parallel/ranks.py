@@ -15,9 +15,9 @@ from ampsweep.parallel.group import Group
 from ampsweep.parallel.waits import Waits
 
 _AGREE_EVERY_S: Final = 0.25
-"""Time between two agreements of the ranks: a request to stop is followed that much later at most."""
+"""The longest time between two agreements, and so until a request to stop is followed."""
 _MOST_STEPS: Final = 100
-"""Steps between two agreements at most: those to come may be much slower than those by which it is reckoned."""
+"""The most steps between two agreements: coming ones may be much slower than those measured."""
 
 
 class RanksDisagreeError(RuntimeError):
@@ -55,7 +55,7 @@ class Ranks(Parallel):
         yield
 
     def anywhere(self, flags: Sequence[bool]) -> list[bool]:
-        """Tell of each flag whether it is set on any rank."""
+        """Whether each flag is set on any rank."""
         some = torch.tensor(flags, dtype=torch.uint8)
         dist.all_reduce(some, dist.ReduceOp.MAX)
         return [bool(one) for one in some.tolist()]
@@ -97,7 +97,7 @@ class Ranks(Parallel):
 class _AgreedStop:
     """A request to stop that all ranks see after the same step, and the clock of rank 0.
 
-    Between two agreements nothing is exchanged; rank 0 tells each time after how many steps the next one is due.
+    Rank 0 says at each agreement after how many steps the next one is due; in between nothing is exchanged.
     """
 
     def __init__(self, ranks: Ranks, stop: Stop) -> None:

@@ -1,7 +1,6 @@
 """Modes whose parameters are in half precision, with stochastic rounding or with float32 master weights."""
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +31,7 @@ class StochasticRounding(Precision):
         super().step(optimizer)
 
     @classmethod
-    def missing_ability(cls: type[Self], config: PrecisionConfig, device: Abilities) -> str | None:
-        """One sentence saying why a device with these abilities cannot run these settings, or None when it can."""
+    def missing_ability(cls, config: PrecisionConfig, device: Abilities) -> str | None:
         if config.parameters != "bfloat16":
             return f"stochastic rounding rounds float32 to bfloat16, and precision.parameters is {config.parameters}"
         return super().missing_ability(config, device)

@@ -27,7 +27,7 @@ class RoundingNoise:
     def numbers(self, num: int) -> Iterator[Tensor]:
         """Draw tensors of `num` uniform numbers (int16), one after the other independent at each place.
 
-        They are views of one drawing, each a place further on: to draw is what takes the time on a CPU.
+        They are views of one drawing, each a place further on, as drawing takes the time on a CPU.
         """
         drawn = torch.empty((num + 7) // 4 + 1, dtype=torch.int64, device=self._generator.device)
         drawn.random_(-(2**63), None, generator=self._generator)
@@ -46,10 +46,7 @@ class RoundingNoise:
 
 
 class KernelNoise:
-    """The same by one kernel on a CUDA device, without memory for the numbers.
-
-    That of an element follows from seed, update and its place, so that the size of rounds changes nothing.
-    """
+    """The same by one kernel on a CUDA device: an element's number follows from seed, update and its place."""
 
     def __init__(self, seed: int, update: int) -> None:
         self._seed, self._update = seed % 2**31, update % 2**31
