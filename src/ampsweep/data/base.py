@@ -200,12 +200,8 @@ class _DividedByIndex:
 class _DividedStream(_DividedByIndex):
     """A rank's part of a stream: it reads all micro-batches, one after the other, and keeps its own."""
 
-    def __init__(self, data: Data, share: Share) -> None:
-        super().__init__(data, share)
-        assert isinstance(data, Stateful)
-        self._stream: Stateful = data
-        self._next: int | None = None
-        """Index of the stream's next micro-batch; None before the first, which tells it."""
+    _next: int | None = None
+    """Index of the stream's next micro-batch; None before the first, which tells it."""
 
     def train_batch(self, index: int) -> Any:
         self._pass_by(index * self._share.world_size, self._share.index(index))
@@ -217,11 +213,13 @@ class _DividedStream(_DividedByIndex):
         """The state after the batches of all ranks: that of a single process."""
         if self._next is not None:
             self._pass_by(self._next, -(-self._next // self._share.world_size) * self._share.world_size)
-        return self._stream.state_dict()
+        assert isinstance(self._data, Stateful)
+        return self._data.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
         self._next = None
-        return self._stream.load_state_dict(state)
+        assert isinstance(self._data, Stateful)
+        return self._data.load_state_dict(state)
 
     def _pass_by(self, begin: int, end: int) -> None:
         """Read the other ranks' micro-batches up to `end`; from `begin` on, if none has been read."""

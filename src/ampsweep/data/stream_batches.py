@@ -8,9 +8,8 @@ import copy
 import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils.data import IterableDataset
@@ -126,16 +125,12 @@ def _part_epochs(dataset: Any) -> None:
             _part_epochs(value)
 
 
-@dataclass(frozen=True)
-class StreamPlace:
-    """A place in a stream, before a batch that was read from there."""
+class StreamPlace(NamedTuple):
+    """A place in a stream after `num_before` items, its state, and a digest of the batch that was read from there."""
 
     num_before: int
-    """Items of the stream before the place."""
     state: dict[str, Any]
-    """The state there, as `StreamItems` tells it."""
     probe: str
-    """A digest that tells the batch apart."""
 
 
 class StreamBatches:
@@ -160,7 +155,7 @@ class StreamBatches:
         self._dataset, self._batch_size, self._collate, self._seed = dataset, batch_size, collate, seed
         self.num_streams, self._share = num_streams, share
         self.num_own = num_streams // math.gcd(num_streams, share.world_size)
-        """Number of streams of which the share has batches, which come in turns, too."""
+        """Number of streams of which the share has batches, in turns."""
         self.places: dict[int, StreamPlace] = {}
         """Places from which streams are known to go on as they did."""
         self._open: dict[int, StreamItems] = {}

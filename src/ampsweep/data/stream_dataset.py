@@ -97,7 +97,7 @@ class StreamDataset(ReadDataset):
             "position": self._position(self._next),
             "batch_size": self.batch_size,
             "num_streams": self._source.num_streams,
-            "places": [[stream, place.num_before, place.state, place.probe] for stream, place in places.items()],
+            "places": [[stream, *place] for stream, place in places.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ class TokenSequence(Protocol):
 
 
 class Crops(TypedDict):
-    """What a user sets of the crops of any text or tokens."""
+    """The settings of crops, of any text or tokens."""
 
     seq_len: int
     num_val_batches: int

@@ -123,23 +123,17 @@ def shard(
     Raises:
         ValueError: `parallel.blocks` matches no module.
     """
-    policy = policy_of(config, precision)
+    reduced = getattr(torch, config.reduce_dtype or precision.config.parameters)
+    gathered = precision.autocast_dtype if precision.casts_by_policy else None  # else autocast casts
+    policy = MixedPrecisionPolicy(gathered, reduced)
     roots = roots_of(model, in_parts=in_parts)
     for block in blocks_of(model, config.blocks):
         if not any(block is root for root in roots):
             fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
-    whole = MixedPrecisionPolicy(policy.param_dtype, policy.reduce_dtype, torch.float32)
+    # A loss is computed in float32, as autocast would have it, from outputs in that dtype.
+    whole = MixedPrecisionPolicy(gathered, reduced, torch.float32) if precision.casts_by_policy else policy
     for root in roots:
-        # A loss is computed in float32, as autocast would have it, from outputs in that dtype.
-        fully_shard(root, mesh=mesh, mp_policy=whole if precision.casts_by_policy else policy)
-
-
-def policy_of(config: ParallelConfig, precision: Precision) -> MixedPrecisionPolicy:
-    """The dtypes in which parameters are gathered, if autocast does not cast them, and gradients reduced."""
-    reduced = getattr(torch, config.reduce_dtype or precision.config.parameters)
-    return MixedPrecisionPolicy(
-        param_dtype=precision.autocast_dtype if precision.casts_by_policy else None, reduce_dtype=reduced
-    )
+        fully_shard(root, mesh=mesh, mp_policy=whole)
 
 
 def _whole(norm: Tensor) -> Tensor:

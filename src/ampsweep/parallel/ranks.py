@@ -55,7 +55,7 @@ class Ranks(Parallel):
         yield
 
     def anywhere(self, flags: Sequence[bool]) -> list[bool]:
-        """Whether each flag is set on any rank."""
+        """Tell of each flag whether it is set on any rank."""
         some = torch.tensor(flags, dtype=torch.uint8)
         dist.all_reduce(some, dist.ReduceOp.MAX)
         return [bool(one) for one in some.tolist()]
