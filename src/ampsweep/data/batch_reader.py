@@ -33,11 +33,7 @@ stream and its events. It is that of an item, so that the memory of a training i
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The settings of a data set's workers, whose sizes the config has checked.
-
-    Raises:
-        ValueError: a number is not whole, or there is no worker to prefetch.
-    """
+    """The settings of a data set's workers; raises a ``ValueError`` for those that do not fit each other."""
 
     num_workers: int | None = None
     """None: chosen by timing the first batches."""
@@ -141,11 +137,8 @@ class TimedRead(NamedTuple):
 def num_workers_for(reads: Sequence[TimedRead], device: torch.device) -> int:
     """The number of workers with which reading keeps up with a training on `device`, with a core for each.
 
-    Workers that compute get the cores that a training on the CPU leaves, and at least one. The ranks of a training on
-    this machine share its cores.
-
-    Args:
-        reads: reads of consecutive batches, with a step of the training after each.
+    Workers that compute get the cores that a training on the CPU leaves, and at least one. `reads` are of consecutive
+    batches, with a step of the training after each.
     """
     cores = max(1, _num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # which torch's launcher tells ranks
     lengths_s = [read.ended_s - read.began_s for read in reads]

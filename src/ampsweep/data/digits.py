@@ -66,13 +66,7 @@ class Digits:
 
 
 def _images_and_labels() -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """The pixels, (1797, 64) from 0 to 16, and the labels, (1797,).
-
-    The file is read without scikit-learn's own function, whose import takes a run far longer.
-
-    Raises:
-        ValueError: scikit-learn is missing.
-    """
+    """The pixels, (1797, 64) from 0 to 16, and the labels, (1797,), without scikit-learn's slow import."""
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise ValueError("the digits come with scikit-learn, which is not installed")

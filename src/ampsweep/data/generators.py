@@ -1,7 +1,4 @@
-"""Random numbers that depend on a key alone while data is read, whichever generator an augmentation draws from.
-
-The generators are torch's on the CPU, that of `random`, and NumPy's global one.
-"""
+"""The generators that augmentations draw from, seeded by a key: torch's on the CPU, `random`'s and NumPy's global."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -27,14 +24,8 @@ class ItemReading:
     """Reads batches of items with the generators seeded for each item, so that it is the same one in any batch.
 
     Afterwards the generators are as they were: the model's own random numbers, as those of dropout, do not depend on
-    who reads. What `collate` draws depends on the batch.
-
-    To seed and save all of them can take as long as a small batch takes to read. So a generator is only watched until
-    something has drawn from it; the first batch that does is read a second time.
-
-    Args:
-        fetch: reads items by their numbers, into a list.
-        collate: makes a batch of them.
+    reading. What `collate` draws depends on the batch. Seeding and saving can take as long as reading a small batch:
+    a generator is only watched until something has drawn from it, and the first batch that does is read again.
     """
 
     def __init__(self, fetch: Callable[[list[int]], list[Any]], collate: Callable[[list[Any]], Any]) -> None:
@@ -43,16 +34,11 @@ class ItemReading:
         self._drawn_by_collate: set[str] = set()
 
     def __call__(self, items: list[int], key: Sequence[str | int], *, first: int, index: int) -> Any:
-        """Read a batch.
-
-        Args:
-            key, first: seed items, the first of which is at position `first`.
-            index: seeds `collate` together with the key.
-        """
+        """Read a batch: `key` and their positions from `first` on seed the items, `key` and `index` seed `collate`."""
         while True:
             known = self._drawn_by_items | self._drawn_by_collate
             watches = "numpy" not in known
-            before, drawn = _states(watched_only=watches), known
+            before, drawn = states_of_all(watched_only=watches), known
             try:
                 fetched = self._fetched(items, key, first)
                 by_items = _moved(before, but=self._drawn_by_items, watched_only=watches)
@@ -78,11 +64,7 @@ class ItemReading:
 
 
 class OwnGenerators:
-    """Generators of a reader's own, which take the place of the process's while it is entered.
-
-    They go on where they were: what is drawn depends on how they were seeded and on what was read since, and not on how
-    much was read at once.
-    """
+    """Generators of a reader's own, which take the place of the process's while it is entered, and go on from there."""
 
     def __init__(self) -> None:
         self._own: States = {}
@@ -90,45 +72,40 @@ class OwnGenerators:
         self._is_kept = False
 
     def __enter__(self) -> Self:
-        self._others, self._is_kept = _states(), False
-        _restore(self._own, self._own)
+        self._others, self._is_kept = states_of_all(), False
+        restore_all(self._own)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.keep()
-        _restore(self._others, self._others)
+        restore_all(self._others)
 
     def keep(self) -> None:
-        """Note how they are; until the end of the entry they may be used for anything else."""
+        """Save them; until the end of the entry they may be used for anything else."""
         if not self._is_kept:
-            self._own, self._is_kept = _states(), True
-
-    def seed(self, seed: int) -> None:
-        """Seed all of them, while they are entered."""
-        _seed(_SEED, seed)
-
-    def states(self) -> States:
-        """Their states, while they are entered."""
-        return _states()
-
-    def load_states(self, states: States) -> None:
-        """Go on from there, while they are entered."""
-        _restore(states, states)
+            self._own, self._is_kept = states_of_all(), True
 
 
 def seeded(read: Callable[[], Read], *key: str | int) -> Read:
     """Call `read` with all generators seeded by `key`, and return its result; afterwards they are as they were."""
-    with OwnGenerators() as generators:
-        generators.seed(seed_of(*key))
+    with OwnGenerators():
+        seed_all(seed_of(*key))
         return read()
 
 
-def _states(*, watched_only: bool = False) -> States:
+def seed_all(seed: int) -> None:
+    _seed(_SEED, seed)
+
+
+def restore_all(states: States) -> None:
+    _restore(states, states)
+
+
+def states_of_all(*, watched_only: bool = False) -> States:
     """The states of all generators.
 
-    Args:
-        watched_only: take NumPy's as bytes of its memory: `np.random.get_state` takes 40 microseconds. What a draw of a
-            normal number has left over for the next is then not part of it, and gone where it is restored.
+    With `watched_only` NumPy's are bytes of its memory, as `np.random.get_state` takes 40 microseconds; they lack the
+    normal number that a draw may have left over for the next.
     """
     numpy: Any
     if watched_only:
@@ -172,7 +149,7 @@ def _moved(before: States, *, but: set[str], watched_only: bool) -> set[str]:
     """The generators, but for some, that something has drawn from or seeded since."""
     if before.keys() <= but:
         return set()
-    now = _states(watched_only=watched_only)
+    now = states_of_all(watched_only=watched_only)
     return {name for name in before.keys() - but if not _equal(before[name], now[name])}
 
 

@@ -42,8 +42,8 @@ class MapDataset(ReadDataset):
         """Take the two datasets and fingerprint them; see ``WorkerSettings`` for the workers.
 
         Raises:
-            ValueError: a dataset has no length or no items or is empty, a batch is larger than ``train``, a setting of
-                the workers is out of range, or what they need cannot be sent to them.
+            ValueError: a dataset is not map-style or empty, a batch is larger than ``train``, or the settings of the
+                workers are wrong.
         """
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)
@@ -81,9 +81,8 @@ class MapDataset(ReadDataset):
 class ItemBatches:
     """Micro-batches of the items of a dataset, by index: the same in this process and in any worker.
 
-    Args:
-        shuffle: the order of the items; None: their own, in which the last batch may be smaller.
-        key: seeds the random numbers that are drawn while an item is read, together with its position in the order.
+    Without a `shuffle` the items are in their own order, and the last batch may be smaller. `key` and its position in
+    the order seed what is drawn while an item is read.
     """
 
     def __init__(

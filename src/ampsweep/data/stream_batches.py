@@ -17,20 +17,16 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ampsweep.data.base import Collate, Share
 from ampsweep.data.fingerprint import batch_probe
-from ampsweep.data.generators import OwnGenerators
+from ampsweep.data.generators import OwnGenerators, restore_all, seed_all, states_of_all
 from ampsweep.data.seeding import seed_of
 
 
 class StreamItems:
     """The items of a stream: where a pass ends the next begins, after ``set_epoch`` if the dataset has that.
 
-    The generators are seeded anew with each pass and are then the stream's own, so that items are the same in batches
-    of any size.
-
-    Args:
-        key: seeds the generators together with the number of passes before.
-        least: the fewest items of a pass; `who` says where it is read.
-        num_before: items before the place that `state` describes; None: the beginning.
+    The generators are the stream's own, seeded with each pass by `key` and the number of passes before, so that items
+    are the same in batches of any size. A pass has `least` items or more; `who` says where it is read. `state` is that
+    after `num_before` items.
     """
 
     def __init__(
@@ -47,7 +43,7 @@ class StreamItems:
         _part_epochs(dataset)
         self._key, self._least, self._who = key, least, who
         self.num_before = num_before
-        """Number of items that were read or passed by, in all passes."""
+        """Number of items read in all passes."""
         self._generators = OwnGenerators()
         self._begin = state or _beginning(0)
         """The state from which the current pass began, or the next one will."""
@@ -60,17 +56,14 @@ class StreamItems:
     ) -> tuple[Any, dict[str, Any] | None]:
         """Make a batch of the items after the first `num_before`, beside the state before them.
 
-        `key` seeds what `collate` draws.
-
-        Raises:
-            ValueError: a pass has too few items.
+        `key` seeds what `collate` draws. A pass that has too few items raises a ``ValueError``.
         """
         with self._generators:
             for _ in islice(self._items, num_before - self.num_before):
                 pass
             state, items = self._state(), [*islice(self._items, number)]
             self._generators.keep()
-            self._generators.seed(seed_of(*key))
+            seed_all(seed_of(*key))
             return collate(items), state
 
     def close(self) -> None:
@@ -80,7 +73,7 @@ class StreamItems:
     def _endless(self) -> Generator[Any]:
         while True:
             epoch = self._begin["epoch"]
-            self._generators.seed(seed_of(*self._key, "pass", epoch))
+            seed_all(seed_of(*self._key, "pass", epoch))
             if hasattr(self._dataset, "set_epoch"):
                 self._dataset.set_epoch(epoch)
             is_within = self._begin["dataset"] is not None
@@ -88,7 +81,7 @@ class StreamItems:
                 self._dataset.load_state_dict(self._begin["dataset"])
             items = iter(self._dataset)
             if is_within:
-                self._generators.load_states(self._begin["generators"])
+                restore_all(self._begin["generators"])
             for item in items:
                 self.num_before += 1
                 self._num_read += 1
@@ -103,7 +96,7 @@ class StreamItems:
             return None
         if self._num_read == 0:  # before its first item a dataset need not have any state
             return self._begin
-        states = self._generators.states()
+        states = states_of_all()
         return {"epoch": self._begin["epoch"], "dataset": self._dataset.state_dict(), "generators": states}
 
 
@@ -114,8 +107,7 @@ def _beginning(epoch: int) -> dict[str, Any]:
 def _part_epochs(dataset: Any) -> None:
     """Give a dataset, and one that it wraps, an epoch of its own.
 
-    Hugging Face's keep theirs in shared memory, where each of our workers, which count the passes of their own streams,
-    would write over the others' epoch.
+    Hugging Face's keep theirs in shared memory, where our workers would write over each other's.
     """
     for name, value in [*getattr(dataset, "__dict__", {}).items()]:
         if isinstance(value, Tensor):
@@ -136,10 +128,8 @@ class StreamPlace(NamedTuple):
 class StreamBatches:
     """The micro-batches of a share, by index, in this process or in a worker.
 
-    Batches are taken in turn from the streams of several workers; a dataset finds out by `get_worker_info` which items
-    a stream has. A share has the batches of some of the streams, whose other items are read, too, but no batch is made
-    of them. What items draw depends on (seed, stream, items before), what `collate` draws on (seed, stream, batches
-    before).
+    Batches are taken in turn from the streams of several workers. A share has batches of some streams, whose other
+    items are read, too. What `collate` draws depends on (seed, stream, batches before).
     """
 
     def __init__(
@@ -166,11 +156,7 @@ class StreamBatches:
         return stream, number
 
     def __getitem__(self, index: int) -> tuple[Any, dict[str, Any] | None]:
-        """Read a batch; beside it is the state of its stream as it was before, None if the dataset tells none.
-
-        Raises:
-            ValueError: a pass is shorter than a batch.
-        """
+        """Read a batch, beside the state of its stream before it, or None if the dataset has none."""
         stream, number = self.turn(index)
         num_before, items = number * self._batch_size, self._open.pop(stream, None)
         if items is None or items.num_before > num_before:
@@ -186,7 +172,7 @@ class StreamBatches:
         self._open.clear()
 
     def leads_on(self, stream: int, place: StreamPlace, batch_size: int) -> bool:
-        """Tell whether the batch that was read at a place comes again; if so, the stream goes on after it."""
+        """Return True if the batch that was read at a place comes again; the stream then goes on after it."""
         items = self._opened(stream, place)
         try:
             batch, _ = self._read(items, stream, place.num_before, batch_size)

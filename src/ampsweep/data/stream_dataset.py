@@ -14,7 +14,7 @@ from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
 from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, WorkerSettings
 from ampsweep.data.fingerprint import batch_digest, batch_probe, digest
-from ampsweep.data.generators import OwnGenerators, seeded
+from ampsweep.data.generators import OwnGenerators, seed_all, seeded
 from ampsweep.data.seeding import seed_of
 from ampsweep.data.stream_batches import StreamBatches, StreamPlace
 from ampsweep.data.workers import is_plain
@@ -51,12 +51,10 @@ class StreamDataset(ReadDataset):
     ) -> None:
         """Take the two datasets and read their first items.
 
-        ``num_val_batches``: validation ends after so many batches; None: with the dataset. ``num_workers``: None is 0,
-        or 1 where reading takes longer than handing over.
+        ``num_val_batches``: None is all of the dataset. ``num_workers``: None chooses 0 or 1 by the time of reading.
 
         Raises:
-            ValueError: a dataset is not iterable or has no items, a setting of the workers is out of range, or what
-                they need cannot be sent to them.
+            ValueError: a dataset is not iterable or empty, or the settings of the workers are wrong.
         """
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)
@@ -147,8 +145,9 @@ class StreamDataset(ReadDataset):
         return batch
 
     def _val_items(self) -> Iterator[list[Any]]:
-        with OwnGenerators() as generators:
-            generators.seed(seed_of("val", 0))
+        generators = OwnGenerators()
+        with generators:
+            seed_all(seed_of("val", 0))
             source = iter(self._val)
         for _ in itertools.count() if self._num_val_batches is None else range(self._num_val_batches):
             with generators:

@@ -1,8 +1,4 @@
-"""Random data that stays on the device, as in the PyTorch AMP recipe, so that a step spends no time on data.
-
-See https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html. There is nothing to learn from it: a falling
-training loss means that the model memorizes the batches.
-"""
+"""Random data that stays on the device (https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypedDict, Unpack
@@ -28,7 +24,7 @@ class Common(TypedDict):
     device: torch.device
 
 
-class Part(NamedTuple):
+class Drawn(NamedTuple):
     """A part of an item: standard normal numbers (float32), or uniform ones below a limit (int64)."""
 
     shape: tuple[int, ...]
@@ -48,9 +44,9 @@ class Part(NamedTuple):
 class _Synthetic:
     """``num_batches`` training batches, visited in turn, and one validation batch that is the same for every seed.
 
-    The values are drawn on the CPU and then moved, so that they are the same on every device, and in batches of any
-    size: there are ``num_batches * batch_size`` items. ``sizes`` define an item; any size below 1 raises a
-    ``ValueError``.
+    There is nothing to learn: a falling training loss means that the model memorizes the batches. The values are drawn
+    on the CPU and then moved, the same on every device and in batches of any size. ``sizes`` define an item; any size
+    below 1 raises a ``ValueError``.
     """
 
     tokens_per_batch: int | None = None
@@ -58,7 +54,7 @@ class _Synthetic:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[Drawn],
         sizes: dict[str, int],
         *,
         num_batches: int,
@@ -72,7 +68,7 @@ class _Synthetic:
         self._train = self._drawn(parts, num_batches, device, "train", seed)
         (self._val,) = self._drawn(parts, 1, device, "val")
 
-    def _drawn(self, parts: Sequence[Part], num_batches: int, device: torch.device, *key: str | int) -> list[Batch]:
+    def _drawn(self, parts: Sequence[Drawn], num_batches: int, device: torch.device, *key: str | int) -> list[Batch]:
         num_drawings = -(-num_batches * self.batch_size // _AT_ONCE)
         home = "meta" if device.type == "meta" else "cpu"  # on meta there is nothing to draw
         drawn = [part.empty(num_drawings * _AT_ONCE, home) for part in parts]
@@ -105,7 +101,7 @@ class SyntheticRegression(_Synthetic):
 
     def __init__(self, *, in_features: int, out_features: int, **common: Unpack[Common]) -> None:
         sizes = {"in_features": in_features, "out_features": out_features}
-        super().__init__([Part((in_features,)), Part((out_features,))], sizes, **common)
+        super().__init__([Drawn((in_features,)), Drawn((out_features,))], sizes, **common)
 
 
 class SyntheticTokens(_Synthetic):
@@ -113,7 +109,7 @@ class SyntheticTokens(_Synthetic):
 
     def __init__(self, *, vocab_size: int, seq_len: int, **common: Unpack[Common]) -> None:
         sizes = {"vocab_size": vocab_size, "seq_len": seq_len}
-        super().__init__([Part((seq_len + 1,), vocab_size)], sizes, **common)
+        super().__init__([Drawn((seq_len + 1,), vocab_size)], sizes, **common)
         self.tokens_per_batch = self.batch_size * seq_len
 
     def _batch(self, parts: list[Tensor]) -> Batch:
@@ -126,4 +122,4 @@ class SyntheticImages(_Synthetic):
 
     def __init__(self, *, image_size: int, in_channels: int, num_classes: int, **common: Unpack[Common]) -> None:
         sizes = {"image_size": image_size, "in_channels": in_channels, "num_classes": num_classes}
-        super().__init__([Part((in_channels, image_size, image_size)), Part((), num_classes)], sizes, **common)
+        super().__init__([Drawn((in_channels, image_size, image_size)), Drawn((), num_classes)], sizes, **common)

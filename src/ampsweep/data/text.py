@@ -6,7 +6,7 @@ import numpy as np
 
 from ampsweep.argument_checks import require_fraction
 from ampsweep.data.fingerprint import digest
-from ampsweep.data.token_crops import Crops, TokenCrops, readable_file
+from ampsweep.data.tokens import Crops, TokenCrops, readable_file
 
 
 class Text(TokenCrops):

@@ -47,11 +47,7 @@ class Parallel:
         return self.rank == 0
 
     def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
-        """Make the precision of these settings.
-
-        Raises:
-            ValueError: the settings are impossible on this device or on any.
-        """
+        """Make the precision of these settings; a ``ValueError`` says why they are impossible on the device."""
         return Precision(config, device)
 
     def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:

@@ -1,7 +1,4 @@
-"""The fit of a model to the strategy of a training: what cannot work is refused before anything starts.
-
-The blocks of a model are its parts whose parameters FSDP2 gathers one at a time.
-"""
+"""The fit of a model to the strategy of a training: what cannot work is refused before anything starts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -15,10 +12,7 @@ from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 def check_fit(
     model: nn.Module, config: ParallelConfig, precision: PrecisionConfig, device_type: str, *, in_parts: bool
 ) -> None:
-    """Check a model, which may be on the meta device, before it is distributed.
-
-    Args:
-        in_parts: a step calls the model's children, each by itself, and not the model.
+    """Check a model, which may be on the meta device, before it is distributed (see `Parallel.distribute`).
 
     Raises:
         ValueError: the strategy does not fit the model or the device, with a sentence for the user.

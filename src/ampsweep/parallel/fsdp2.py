@@ -118,11 +118,7 @@ class Sharded(Ranks):
 def shard(
     model: nn.Module, config: ParallelConfig, precision: Precision, mesh: DeviceMesh, *, in_parts: bool = False
 ) -> None:
-    """Shard the parameters of a model's blocks, and of what is in none, in place; they move to the mesh's device.
-
-    Raises:
-        ValueError: `parallel.blocks` matches no module.
-    """
+    """Shard the parameters of a model's blocks, and of what is in none, in place; they move to the mesh's device."""
     reduced = getattr(torch, config.reduce_dtype or precision.config.parameters)
     gathered = precision.autocast_dtype if precision.casts_by_policy else None  # else autocast casts
     policy = MixedPrecisionPolicy(gathered, reduced)

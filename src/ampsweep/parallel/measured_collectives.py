@@ -1,8 +1,4 @@
-"""FSDP2's collectives, with what they are handed and how long a step waits for them.
-
-On an accelerator they run in streams of their own, and the computing stream waits for their events, in methods of
-torch's `FSDPParamGroup` that are private: there is no public place to measure from. A test fails when they change.
-"""
+"""FSDP2's collectives, with what they are handed and how long a step waits for them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,7 +75,8 @@ class _Reduce(DefaultReduceScatter):
 def _measure_waits(group: FSDPParamGroup, waits: Waits) -> None:
     """Measure how long the computing stream waits for gathered parameters, and for the buffer of a reduction.
 
-    The stream is told to wait before the method tells it so, which then adds nothing.
+    It does so in private methods of torch's `FSDPParamGroup`, as there is no public place to measure from; a test fails
+    when they change. The stream waits before the method, which then adds nothing.
     """
     module = group.device_handle
 

@@ -27,11 +27,7 @@ class RankPlace:
 
 
 def place_in(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
-    """Read this process's place; None if no launcher has started it as a rank.
-
-    Raises:
-        ValueError: a variable is missing, or is no number.
-    """
+    """Read this process's place, None if it is no rank; a ``ValueError`` names a variable that is wrong."""
     if not {"RANK", "WORLD_SIZE"} <= environment.keys():
         return None
     missing = [name for name in VARIABLES if name not in environment]

@@ -87,8 +87,7 @@ class Ranks(Parallel):
         if torch.equal(ends[0], -ends[1]):
             return
         of_ranks = self.gather([*values.values()])
-        for number, key in enumerate(values):
-            told = [one[number] for one in of_ranks]
+        for key, *told in zip(values, *of_ranks, strict=True):
             if len({*told}) > 1:
                 listed = ", ".join(f"{value:g} on rank {rank}" for rank, value in enumerate(told[:8]))
                 raise RanksDisagreeError(f"the ranks disagree at step {step}: {key} is {listed}")

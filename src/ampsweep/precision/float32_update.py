@@ -35,9 +35,9 @@ ELEMENTWISE: Final = (
 _OF_A_SCALER: Final = ("grad_scale", "found_inf")
 _SHARE: Final = 16
 """A round has this part of the elements, so that what is cast for it takes at most a byte a parameter."""
-_ON_CPU: Final = (2**16, 2**20)
+_ROUNDS: Final = {"cpu": (2**16, 2**20)}
 """The fewest and the most elements of a round: on a CPU what is cast is to stay in its caches."""
-_ELSEWHERE: Final = (2**24, 2**26)
+_ROUNDS_ELSEWHERE: Final = (2**24, 2**26)
 """The same elsewhere: calls for fewer elements would take the host longer than the device."""
 
 Build = Callable[[Sequence[nn.Parameter]], Optimizer]
@@ -117,7 +117,7 @@ class Float32Update(Optimizer):
             if keeping is Keeping.MASTER and one is not parameter:
                 self.state[parameter][MASTER_WEIGHT] = one.detach()
         device = device or parameters[0].device
-        smallest, largest = _ON_CPU if device.type == "cpu" else _ELSEWHERE
+        smallest, largest = _ROUNDS.get(device.type, _ROUNDS_ELSEWHERE)
         share = sum(parameter.numel() for parameter in parameters) // _SHARE
         self._rounds = [*rounds_of(self.param_groups, min(max(share, smallest), largest))]
         self._noise = noise_for(parameters[0], device) if draws else None

@@ -9,7 +9,7 @@ from torch import nn
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.float8_layers import ALIGNMENT, Float8Layers, plan_layers
-from ampsweep.precision.precision import Precision, StepWork
+from ampsweep.precision.precision import Precision
 from ampsweep.precision.support import Abilities, ModeUnavailableError, abilities_of
 from ampsweep.precision.torchao_import import import_torchao, require_torchao
 from ampsweep.record.parts import Float8Layer, Float8Proof, ModeProof
@@ -111,7 +111,7 @@ class Float8(Precision):
         self._arithmetic = "rounded" if bool((results == 1).all()) else "exact"
         return ModeProof(float8=self._proof())
 
-    def prove_step(self, work: StepWork) -> ModeProof:
+    def prove_step(self, work: Any) -> ModeProof:
         converted = [
             Float8Layer(
                 name=name,

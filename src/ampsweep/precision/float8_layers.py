@@ -81,11 +81,7 @@ def _place(name: str, layer: nn.Linear) -> tuple[str, int, int]:
 
 
 class Float8Layers:
-    """The converted layers of one model.
-
-    Args:
-        device_type: the type of device whose autocast decides whether they multiply in float8.
-    """
+    """The converted layers of one model, which multiply in float8 under the autocast of a type of device."""
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type

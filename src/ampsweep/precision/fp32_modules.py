@@ -1,8 +1,4 @@
-"""Modules that compute in float32 while the rest of a model runs under autocast (`precision.fp32_modules`).
-
-Autocast is switched off around their forward and their half-precision inputs are cast, as torch's documentation of
-`torch.autocast` has it for a subregion that needs float32.
-"""
+"""Modules that compute in float32 while the rest of a model runs under autocast (`precision.fp32_modules`)."""
 
 import copy
 import difflib
@@ -58,11 +54,7 @@ class Fp32Modules:
 
 
 def find_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, list[nn.Module]]:
-    """Find the modules that each pattern matches; a module with two names is found by either.
-
-    Raises:
-        ValueError: a pattern matches no module; the sentence has names that there are.
-    """
+    """Find the modules that each pattern matches, by any of their names; a ``ValueError`` names one without any."""
     named = [*model.named_modules(remove_duplicate=False)]
     matched = {pattern: [module for name, module in named if fnmatchcase(name, pattern)] for pattern in patterns}
     for pattern, modules in matched.items():
@@ -104,7 +96,6 @@ class _InFloat32:
             return self._forward(*in_float32(args), **in_float32(kwargs))
 
     def remove_from(self, module: nn.Module) -> None:
-        """Give `module` the forward back that it had."""
         if self._was_on_object:
             module.forward = self._forward
         else:

@@ -22,11 +22,7 @@ class StochasticRounding(Precision):
     keeping = Keeping.STOCHASTIC
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the step.
-
-        Raises:
-            ValueError: the optimizer rounds to nearest, as `Precision.optimizer` has not built it.
-        """
+        """Take the step; a ``ValueError`` is raised unless `Precision.optimizer` has built the optimizer."""
         self._require_own(optimizer)
         super().step(optimizer)
 
@@ -81,11 +77,7 @@ class MasterWeights(Precision):
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the step, or skip it; gradients that the optimizer does not unscale itself are unscaled first.
-
-        Raises:
-            ValueError: `Precision.optimizer` has not built the optimizer, which would have no master weights.
-        """
+        """Take the step, or skip it; a ``ValueError`` refuses what `Precision.optimizer` has not built."""
         self._require_own(optimizer)
         unscales_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
         if self._scales and not unscales_itself and not self.found_nonfinite(optimizer):

@@ -1,9 +1,9 @@
 """A precision mode as one object that a training loop calls at the same places in every mode."""
 
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 import torch
@@ -29,26 +29,6 @@ from ampsweep.record.parts import ModeProof
 _NOTHING: Final = nullcontext()
 _in_force: list["Precision"] = []
 """The modes whose flags are set in this process, the innermost last."""
-
-
-class StepWork(Protocol):
-    """A traced step's work, by dtype (see `ampsweep.tracing.step.TracedStep`)."""
-
-    @property
-    def forward_flops(self) -> dict[str, int]:
-        """Floating-point operations outside backward."""
-
-    @property
-    def region_flops(self) -> Mapping[str, dict[str, int]]:
-        """Those of each region."""
-
-    @property
-    def casts(self) -> dict[str, int]:
-        """Numbers of tensors cast."""
-
-    @property
-    def region_casts(self) -> Mapping[str, dict[str, int]]:
-        """Those of each region, outside backward."""
 
 
 class Precision:
@@ -195,8 +175,8 @@ class Precision:
         """Test the mode's own arithmetic on the device; empty where it is torch's."""
         return ModeProof()
 
-    def prove_step(self, work: StepWork) -> ModeProof:
-        """Collect from a traced step the work of the parts that compute apart."""
+    def prove_step(self, work: Any) -> ModeProof:
+        """Collect from `work`, an `ampsweep.tracing.step.TracedStep`, that of the parts that compute apart."""
         if self.fp32_modules is None:
             return ModeProof()
         return ModeProof(

@@ -13,12 +13,7 @@ _BEHIND = 0xFFFF
 
 
 class RoundingNoise:
-    """Random 16-bit numbers, the same for the same seed and number of the update.
-
-    Args:
-        seed: that of the run.
-        update: the number of the update within the run, so that no state has to be saved.
-    """
+    """Random 16-bit numbers, a function of the run's seed and the number of the update."""
 
     def __init__(self, device: torch.device, seed: int, update: int) -> None:
         self._generator = torch.Generator(device)
@@ -36,11 +31,7 @@ class RoundingNoise:
             yield numbers[begin : begin + num]
 
     def rounds(self, num: int, place: int) -> Iterator[Callable[[Tensor], None]]:
-        """Yield functions that round up to `num` values in place, as `round_stochastically_` does.
-
-        Args:
-            place: that of the first one among the elements of all parameters.
-        """
+        """Yield functions that round up to `num` values in place; `place` is the first one's among all parameters."""
         for numbers in self.numbers(num):
             yield partial(round_stochastically_, noise=numbers)
 
