@@ -4,7 +4,7 @@ import pytest
 import torch
 from devices import needs_cuda
 
-from ampsweep.data.copied_ahead import AHEAD_BYTES, CopiedAhead, copies_ahead
+from ampsweep.data.batch_reader import AHEAD_BYTES, CopiedAhead, copies_ahead
 
 CPU = torch.device("cpu")
 NUM_VALUES = AHEAD_BYTES // 4

@@ -8,8 +8,8 @@ from children import children
 from torch.utils.data import IterableDataset
 
 from ampsweep.data.map_dataset import MapDataset
+from ampsweep.data.stream_batches import StreamItems
 from ampsweep.data.stream_dataset import StreamDataset
-from ampsweep.data.stream_items import StreamItems
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
 
@@ -96,7 +96,7 @@ def test_each_worker_has_an_epoch_of_its_own(wrap):
     shared = inner._epoch
     assert shared.is_shared()
     items = StreamItems(wrap(inner), key=("key",), least=1, who="")
-    items.skip_to(90)  # two passes, and a part of the third
+    items.read(88, 2, list, "key")  # two passes, and a part of the third
     assert inner.epoch == 2
     assert shared.item() == 0, "where the other workers would see it"
 

@@ -8,7 +8,7 @@ from children import children
 from steps import composed, measured, predicted
 from torch.utils.data import Dataset
 
-from ampsweep.data.copied_ahead import AHEAD_BYTES
+from ampsweep.data.batch_reader import AHEAD_BYTES
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation
 from ampsweep.predict.target_device import TargetDevice

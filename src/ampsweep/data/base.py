@@ -15,11 +15,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Share:
-    """Every `world_size`-th micro-batch of an order, from micro-batch `rank` on.
-
-    A step of so many ranks, with any number of micro-batches each, so takes the next items of the order, whichever of
-    the ranks gets which.
-    """
+    """A rank's micro-batches: every `world_size`-th of an order, from micro-batch `rank` on."""
 
     rank: int = 0
     world_size: int = 1
@@ -32,10 +28,10 @@ class Share:
         return own * self.world_size + self.rank
 
     def num_batches(self, number: int | Fraction | None) -> int | Fraction | None:
-        """Number of the rank's own batches among so many; a fraction where it is not whole."""
+        """Number of the rank's own batches among so many."""
         if number is None:
             return None
-        found = number / Fraction(self.world_size)
+        found = Fraction(number) / self.world_size
         return found.numerator if found.denominator == 1 else found
 
     def rounds(self, number: int) -> Iterator[tuple[int, bool]]:
@@ -80,10 +76,7 @@ class Data(Protocol):
 
     @property
     def num_train_batches(self) -> int | Fraction | None:
-        """Number of micro-batches in an epoch, as a fraction where it is not whole; None for data without epochs.
-
-        The order goes on over the border of two epochs, so that it does not depend on the size of a batch.
-        """
+        """Number of micro-batches in an epoch, maybe a fraction: batches go on over its end. None: no epochs."""
 
     @property
     def tokens_per_batch(self) -> int | None:
@@ -96,9 +89,9 @@ class Data(Protocol):
     def train_batch(self, index: int) -> Any:
         """Micro-batch ``index`` since the start of training: a function of (seed, index) alone.
 
-        A resumed run therefore needs no state of its data, and every arm of a comparison sees the same batches. Its
-        items are those from ``index * batch_size`` on of an order that depends on the seed alone. So a step has the
-        same samples, however many processes and micro-batches share them.
+        Its items are those from ``index * batch_size`` on of an order that depends on the seed alone: every arm sees
+        the same batches, a resumed run needs no state of its data, and a step has the same samples however many
+        processes and micro-batches share them.
         """
 
     def val_batches(self) -> Iterator[Any]:
@@ -107,7 +100,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class Validatable(Protocol):
-    """Data whose content can be checked in full, once before a sweep; for every run that would be too slow."""
+    """Data whose content is checked in full once before a sweep; for every run that would be too slow."""
 
     def validate(self) -> None:
         """Read everything; raise a ``ValueError`` for content that cannot be trained on."""
@@ -117,8 +110,8 @@ class Validatable(Protocol):
 class Stateful(Protocol):
     """Data whose next batch is no function of its index alone: a stream that has to go on where it was.
 
-    A state that was taken after a step stands for the place in the order after that step, whichever rank tells it: any
-    rank can go on from it, of any number of ranks.
+    A state taken after a step is the place in the order after that step on every rank: any rank can go on from it, of
+    any number of ranks.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,15 +135,10 @@ class Indexed(Protocol):
 
 @runtime_checkable
 class Divisible(Protocol):
-    """Data with its own notion of a rank's part, as where it is read ahead; any other is divided by index."""
+    """Data that divides itself among ranks, as it is read ahead; any other is divided by index."""
 
     def for_rank(self, share: Share) -> Data:
-        """The data as the rank of a share sees it, which yields `val_rounds`."""
-
-
-@runtime_checkable
-class Divided(Protocol):
-    """Data as one of several ranks sees it."""
+        """The data as the rank of a share sees it."""
 
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
         """The rank's validation batches, and whether each counts.
@@ -164,7 +152,7 @@ def for_rank(data: Data, rank: int, world_size: int) -> Data:
     """The data as a rank sees it: its micro-batch i is micro-batch i * world_size + rank of the whole order.
 
     ``batch_size``, ``tokens_per_batch`` and the fingerprint stay; an epoch has ``num_train_batches / world_size`` of
-    the rank's micro-batches. ``val_batches`` are those of `Divided.val_rounds`. A single process sees the data itself.
+    the rank's micro-batches. ``val_batches`` are those of `val_rounds`. A single process sees the data itself.
     """
     if world_size == 1:
         return data
@@ -176,11 +164,9 @@ def for_rank(data: Data, rank: int, world_size: int) -> Data:
 
 def val_rounds(data: Data) -> Iterator[tuple[Any, bool]]:
     """The validation batches of data, and whether each counts: for a single process all do."""
-    if isinstance(data, Divided):
-        yield from data.val_rounds()
-        return
-    for batch in data.val_batches():
-        yield batch, True
+    if isinstance(data, Divisible | _DividedByIndex):
+        return data.val_rounds()
+    return ((batch, True) for batch in data.val_batches())
 
 
 class _DividedByIndex:
@@ -214,12 +200,8 @@ class _DividedByIndex:
 class _DividedStream(_DividedByIndex):
     """A rank's part of a stream: it reads all micro-batches, one after the other, and keeps its own."""
 
-    def __init__(self, data: Data, share: Share) -> None:
-        super().__init__(data, share)
-        assert isinstance(data, Stateful)
-        self._stream: Stateful = data
-        self._next: int | None = None
-        """Index of the stream's next micro-batch; None before the first, which tells it."""
+    _next: int | None = None
+    """Index of the stream's next micro-batch; None before the first, which tells it."""
 
     def train_batch(self, index: int) -> Any:
         self._pass_by(index * self._share.world_size, self._share.index(index))
@@ -231,11 +213,13 @@ class _DividedStream(_DividedByIndex):
         """The state after the batches of all ranks: that of a single process."""
         if self._next is not None:
             self._pass_by(self._next, -(-self._next // self._share.world_size) * self._share.world_size)
-        return self._stream.state_dict()
+        assert isinstance(self._data, Stateful)
+        return self._data.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
         self._next = None
-        return self._stream.load_state_dict(state)
+        assert isinstance(self._data, Stateful)
+        return self._data.load_state_dict(state)
 
     def _pass_by(self, begin: int, end: int) -> None:
         """Read the other ranks' micro-batches up to `end`; from `begin` on, if none has been read."""
@@ -275,22 +259,13 @@ def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> Any:
-    """Convert a batch: floating-point tensors to `dtype` and, on request, images (N, C, H, W) to channels-last layout.
-
-    Integer tensors (tokens, labels) stay as they are.
-    """
-    if type(batch) is tuple and not channels_last:  # the usual case, in every step: nothing would change
-        for value in batch:
-            if not isinstance(value, Tensor) or (value.dtype != dtype and value.is_floating_point()):
-                break
-        else:
-            return batch
+    """Convert a batch's floating-point tensors to `dtype` and, on request, images (N, C, H, W) to channels-last."""
 
     def converted(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
         if channels_last and tensor.dim() == 4:
             return tensor.to(dtype, memory_format=torch.channels_last)
-        return tensor if tensor.dtype == dtype else tensor.to(dtype)
+        return tensor.to(dtype)
 
     return map_tensors(batch, converted)

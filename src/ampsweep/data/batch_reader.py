@@ -1,4 +1,4 @@
-"""Batches of a user's datasets, read here or by workers, whose number is chosen by timing the first reads."""
+"""Batches of a user's datasets: read here or by workers, and on CUDA copied to the device ahead of their step."""
 
 import copy
 import itertools
@@ -7,37 +7,36 @@ import os
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 import torch
+from torch import Tensor
 
-from ampsweep.data.base import Share
-from ampsweep.data.copied_ahead import CopiedAhead
+from ampsweep.data.base import Share, batch_to_device, map_batch
 from ampsweep.data.workers import Batches, Workers, why_not_sent
 from ampsweep.tracing.host_memory import is_measuring
+from ampsweep.tracing.ledger import tensors_in
 
 _NUM_TIMED: Final = 4
 """Batches that are timed before workers are chosen: the first two steps take longer, one of them is traced."""
 _HANDING_OVER_S: Final = 1e-3
-"""Time to read a batch from which on workers pay: to hand one over takes some tenths of a millisecond of this process,
-and there are processes to start."""
+"""The reading time of a batch above which workers pay: handing one over takes some tenths of a millisecond."""
 _COMPUTES: Final = 0.5
-"""Share of the time of reading in which a processor works; below it a reader waits, for a disk or a network."""
+"""The share of processor time in the time of a read below which a reader waits, for a disk or a network."""
 _MOST: Final = 16
+AHEAD_BYTES: Final = 2**12
+"""The least size of an item for batches to be copied ahead: smaller ones take PCIe no longer than the host takes for a
+stream and its events. It is that of an item, so that the memory of a training is affine in its batch size."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The settings of a data set's workers.
-
-    Raises:
-        ValueError: a number is not whole, or there is no worker to prefetch. The config's checks are of their size.
-    """
+    """The settings of a data set's workers; raises a ``ValueError`` for those that do not fit each other."""
 
     num_workers: int | None = None
-    """None: as many as reading takes, found out by timing the first batches; 0 where it is quick."""
+    """None: chosen by timing the first batches."""
     prefetch_factor: int | None = None
     """Batches that each worker has read ahead; None: torch's default, 2."""
 
@@ -58,15 +57,12 @@ class BatchReader:
     """The batches of a source by index.
 
     Workers begin with the second batch or any later one, and end with a batch that does not follow: a check or a
-    prediction, which reads the first, starts none.
-
-    Args:
-        most: workers at most where their number is chosen.
+    prediction, which reads the first, starts none. `most` is the largest number of workers to choose.
     """
 
     def __init__(self, source: Batches, settings: WorkerSettings, device: torch.device, *, most: int = _MOST) -> None:
         self._source, self._settings, self._device, self._most = source, settings, device, most
-        # What is "read" to a device without values is a prediction's.
+        # A prediction reads to the meta device.
         self.num_workers: int | None = 0 if device.type == "meta" else settings.num_workers
         """Number of workers; None until it is chosen."""
         self._workers: Workers | None = None
@@ -103,7 +99,7 @@ class BatchReader:
             workers.close()
 
     def stop_workers(self) -> None:
-        """End the workers, and let go of what is open here; the next batches start them again."""
+        """End the workers and close what is open here; the next batches start them again."""
         self._end_workers()
         self._source.close()
 
@@ -124,15 +120,14 @@ class BatchReader:
         self._reads.append(TimedRead(began_s, time.perf_counter(), time.thread_time() - began_busy_s))
         if len(self._reads) == _NUM_TIMED:
             self.num_workers = min(num_workers_for(self._reads, self._device), self._most)
-            if self.num_workers > 0:
-                self._source.close()
-                if why_not_sent(self._source) is not None:
-                    self.num_workers = 0
+            self._source.close()
+            if self.num_workers and why_not_sent(self._source) is not None:
+                self.num_workers = 0
         return batch
 
 
 class TimedRead(NamedTuple):
-    """The time of a read, and that in which a processor worked for it, in seconds."""
+    """The time of a read, and the processor's time in it, in seconds."""
 
     began_s: float
     ended_s: float
@@ -142,11 +137,8 @@ class TimedRead(NamedTuple):
 def num_workers_for(reads: Sequence[TimedRead], device: torch.device) -> int:
     """The number of workers with which reading keeps up with a training on `device`, with a core for each.
 
-    Those that compute themselves get the cores that a training on the CPU leaves, but one at least: while this process
-    reads, all but one of its cores are idle. The ranks of a training on this machine share its cores.
-
-    Args:
-        reads: of batches that follow each other; between two of them the training takes a step.
+    Workers that compute get the cores that a training on the CPU leaves, and at least one. `reads` are of consecutive
+    batches, with a step of the training after each.
     """
     cores = max(1, _num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # which torch's launcher tells ranks
     lengths_s = [read.ended_s - read.began_s for read in reads]
@@ -165,6 +157,58 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class CopiedAhead:
+    """Batches that `read` returns on the host, moved to the device.
+
+    A batch of large items is copied in a stream of its own while the step computes on the one before. Its memory is
+    allocated in the step's own stream, whose earlier work the copy waits for. With `record_stream` instead, the
+    allocator would keep freed batches until the device is done, and the peak would depend on how far the host is ahead.
+    """
+
+    def __init__(self, read: Callable[[int], Any], batch_size: int, device: torch.device) -> None:
+        self._read, self._batch_size, self._device = read, batch_size, device
+        self._is_cuda = device.type == "cuda"
+        self._stream: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
+        self._ahead: tuple[int, Any, Any] | None = None
+        """Index, batch and event of the copy that is under way."""
+
+    def __call__(self, index: int) -> Any:
+        ahead = self._ahead
+        self.close()
+        if ahead is not None and ahead[0] == index:
+            batch = ahead[1]
+        else:
+            batch = batch_to_device(self._read(index), self._device)
+        if self._is_cuda and copies_ahead(batch, self._batch_size):
+            self._ahead = index + 1, *self._begun(self._read(index + 1))
+        return batch
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._ahead[2])
+            self._ahead = None
+
+    def _begun(self, batch: Any) -> tuple[Any, Any]:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+
+        def copied(tensor: Tensor) -> Tensor:
+            if tensor.device == self._device:
+                return tensor
+            there = torch.empty_like(tensor, device=self._device)
+            source = tensor.pin_memory()
+            with torch.cuda.stream(self._stream):
+                there.copy_(source, non_blocking=True)
+            return there
+
+        moved = map_batch(batch, copied)
+        return moved, self._stream.record_event()
+
+
+def copies_ahead(batch: Any, batch_size: int) -> bool:
+    """Return True if the batch after one like this is copied ahead."""
+    return sum(tensor.nbytes for tensor in tensors_in(batch)) >= AHEAD_BYTES * batch_size
+
+
 class ReadDataset(ABC):
     """The common part of data made of a user's datasets: how batches are read, and those that a rank has."""
 
@@ -173,12 +217,10 @@ class ReadDataset(ABC):
     """On CUDA the batch after the current one is on the device, if its items are large: see ``CopiedAhead``."""
     batch_size: int
     _device: torch.device
-    _share: Share
     _reader: BatchReader
     _batches: CopiedAhead
 
     def for_rank(self, share: Share) -> Self:
-        """The same data as a rank sees it."""
         other = copy.copy(self)
         other._begin(share)
         return other
@@ -193,12 +235,11 @@ class ReadDataset(ABC):
 
     def val_batches(self) -> Iterator[Any]:
         """The batches of one pass; the last may be smaller."""
-        for batch, _ in self.val_rounds():
-            yield batch
+        return (batch for batch, _ in self.val_rounds())
 
     @abstractmethod
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        """The same, and whether each counts (see `ampsweep.data.base.Divided`)."""
+        """The same, and whether each counts (see `ampsweep.data.base.Divisible`)."""
 
     def stop_workers(self) -> None:
         self._batches.close()

@@ -66,21 +66,9 @@ class Digits:
 
 
 def _images_and_labels() -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """The pixels, (1797, 64) from 0 to 16, and the labels, (1797,).
-
-    The file that `sklearn.datasets.load_digits` reads is read without it: to import that takes a run far longer.
-
-    Raises:
-        ValueError: scikit-learn is missing.
-    """
+    """The pixels, (1797, 64) from 0 to 16, and the labels, (1797,), without scikit-learn's slow import."""
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise ValueError("the digits come with scikit-learn, which is not installed")
-    file = Path(package.submodule_search_locations[0]) / _FILE
-    if file.is_file():
-        rows = np.loadtxt(file, delimiter=",")
-        return rows[:, :-1], rows[:, -1]
-    from sklearn.datasets import load_digits  # a version that keeps them elsewhere
-
-    images, labels = load_digits(return_X_y=True)
-    return images, labels
+    rows = np.loadtxt(Path(package.submodule_search_locations[0]) / _FILE, delimiter=",")
+    return rows[:, :-1], rows[:, -1]

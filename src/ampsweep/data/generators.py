@@ -1,285 +1,157 @@
-"""Reading of data with random numbers that depend on a key alone, whichever generator an augmentation draws from.
+"""The generators that augmentations draw from, seeded by a key: torch's on the CPU, `random`'s and NumPy's global."""
 
-The generators are torch's on the CPU, that of `random`, and NumPy's global one.
-"""
-
-import _random
 import random
-from collections.abc import Callable, Sequence
-from ctypes import memmove, string_at
-from typing import Any, Final, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from ctypes import string_at
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.random.mtrand import get_bit_generator, set_bit_generator
+from numpy.random.mtrand import get_bit_generator
+from torch import Tensor
 
 from ampsweep.data.seeding import seed_of, seeds_of
 
 Read = TypeVar("Read")
-_HIDDEN: Final[Any] = random.random.__self__  # type: ignore[attr-defined]
-"""The generator behind the functions of `random`."""
-_ADDRESS: Final = id(_HIDDEN) + object.__basicsize__
-"""Address of its own fields, behind an object's head, in CPython, the only Python that runs torch."""
-_SIZE: Final = _random.Random.__basicsize__ - object.__basicsize__
-_NUMPY_SIZE: Final = 4 * 625
-"""A Mersenne Twister is 624 words and the position in them."""
+States = dict[str, Any]
+"""The states of the generators by name, as plain values and a tensor."""
 
-
-class Marked(Protocol):
-    """A generator as it was at a moment, the object's construction."""
-
-    def has_moved(self) -> bool:
-        """Tell whether something has drawn from it or seeded it since."""
-
-    def restore(self) -> None:
-        """Put it back as it was."""
-
-    def seed(self, seed: int) -> None:
-        """Seed it."""
-
-
-class OfTorch:
-    """torch's generator on the CPU; `torch.manual_seed` would seed the device's as well, which is the model's."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self) -> None:
-        self._state = torch.default_generator.get_state()
-
-    def has_moved(self) -> bool:
-        now, size = torch.default_generator.get_state(), self._state.nbytes
-        return string_at(now.data_ptr(), size) != string_at(self._state.data_ptr(), size)
-
-    def restore(self) -> None:
-        torch.default_generator.set_state(self._state)
-
-    def seed(self, seed: int) -> None:
-        torch.default_generator.manual_seed(seed)
-
-
-class OfRandom:
-    """The generator of `random`.
-
-    Its bytes are compared where they lie: `random.getstate` takes 10 microseconds.
-    """
-
-    __slots__ = ("_normal", "_state")
-
-    def __init__(self) -> None:
-        self._state = string_at(_ADDRESS, _SIZE)
-        self._normal = _HIDDEN.gauss_next
-
-    def has_moved(self) -> bool:
-        return string_at(_ADDRESS, _SIZE) != self._state or _HIDDEN.gauss_next != self._normal
-
-    def restore(self) -> None:
-        memmove(_ADDRESS, self._state, _SIZE)
-        _HIDDEN.gauss_next = self._normal
-
-    def seed(self, seed: int) -> None:
-        random.seed(seed)
-
-
-class OfNumPy:
-    """NumPy's global generator.
-
-    Its bytes are compared where they lie, too: `np.random.get_state` takes 40 microseconds. One of another kind than
-    usual counts as moved.
-
-    Args:
-        whole: keep also a normal number that is left over for the next call; else that is gone where `restore` is
-            needed.
-    """
-
-    __slots__ = ("_address", "_generator", "_state")
-
-    def __init__(self, *, whole: bool) -> None:
-        self._generator = get_bit_generator()
-        is_usual = type(self._generator) is np.random.MT19937
-        self._address = self._generator.ctypes.state_address if is_usual and not whole else 0
-        """Address of the state; 0 where all is kept."""
-        self._state: Any = string_at(self._address, _NUMPY_SIZE) if self._address else np.random.get_state(legacy=False)
-
-    def has_moved(self) -> bool:
-        return (
-            self._address == 0
-            or string_at(self._address, _NUMPY_SIZE) != self._state
-            or get_bit_generator() is not self._generator
-        )
-
-    def restore(self) -> None:
-        if not self.has_moved():
-            return  # with what it has left over
-        set_bit_generator(self._generator)  # without what a draw has left over
-        if self._address == 0:
-            np.random.set_state(self._state)
-        else:
-            memmove(self._address, self._state, _NUMPY_SIZE)
-
-    def seed(self, seed: int) -> None:
-        if type(get_bit_generator()) is not np.random.MT19937:  # the only kind that takes a seed
-            set_bit_generator(np.random.MT19937(0))
-        np.random.seed(seed)
-
-
-def marked() -> tuple[Marked, ...]:
-    """All generators as they are now, nothing left out."""
-    return OfTorch(), OfRandom(), OfNumPy(whole=True)
-
-
-_KINDS: Final = frozenset(range(3))
-"""Numbers of the generators, in the order of `marked`."""
-_NUMPY: Final = 2
+_NUM_WORDS: Final = 624
+"""Words of a Mersenne Twister, which lie in memory before the position in them."""
 
 
 class ItemReading:
     """Reads batches of items with the generators seeded for each item, so that it is the same one in any batch.
 
     Afterwards the generators are as they were: the model's own random numbers, as those of dropout, do not depend on
-    who reads. What `collate` draws depends on the batch.
-
-    To seed all of them takes 10 microseconds an item, and to save them 0.1 ms a batch, as long as a batch in memory
-    takes to read. So a generator is only watched until something has drawn from it; the first batch that does is read a
-    second time.
-
-    Args:
-        fetch: reads items by their numbers, into a list. What it returns instead of a list is one thing, and seeded by
-            its first item.
-        collate: makes a batch of what `fetch` returns.
+    reading. What `collate` draws depends on the batch. Seeding and saving can take as long as reading a small batch:
+    a generator is only watched until something has drawn from it, and the first batch that does is read again.
     """
 
-    def __init__(self, fetch: Callable[[list[int]], Any], collate: Callable[[Any], Any]) -> None:
+    def __init__(self, fetch: Callable[[list[int]], list[Any]], collate: Callable[[list[Any]], Any]) -> None:
         self._fetch, self._collate = fetch, collate
-        self._by_items: frozenset[int] = frozenset()
-        self._by_collate: frozenset[int] = frozenset()
-        """The generators from which items were drawn, and from which `collate` has drawn."""
-        self._has_items = True
+        self._drawn_by_items: set[str] = set()
+        self._drawn_by_collate: set[str] = set()
 
     def __call__(self, items: list[int], key: Sequence[str | int], *, first: int, index: int) -> Any:
-        """Read a batch.
+        """Read a batch: `key` and their positions from `first` on seed the items, `key` and `index` seed `collate`."""
+        while True:
+            known = self._drawn_by_items | self._drawn_by_collate
+            watches = "numpy" not in known
+            before, drawn = states_of_all(watched_only=watches), known
+            try:
+                fetched = self._fetched(items, key, first)
+                by_items = _moved(before, but=self._drawn_by_items, watched_only=watches)
+                drawn = known | by_items
+                _seed(drawn, seed_of(*key, index))
+                batch = self._collate(fetched)
+            finally:
+                by_collate = _moved(before, but=drawn, watched_only=watches)
+                _restore(before, drawn | by_collate)
+            if not by_items and not by_collate:
+                return batch
+            self._drawn_by_items |= by_items
+            self._drawn_by_collate |= by_collate
 
-        Args:
-            key, first: seed items, the first of which is at position `first`.
-            index: seeds `collate` together with the key.
-        """
-        known = self._by_items | self._by_collate
-        before = OfTorch(), OfRandom(), OfNumPy(whole=_NUMPY in known)
-        try:
-            while True:
-                fetched = self._fetched(before, items, key, first)
-                if moved := self._moved(before, but=self._by_items):
-                    self._by_items |= moved
-                else:
-                    known = self._by_items | self._by_collate
-                    _seed(before, known, *key, index)
-                    batch = self._collate(fetched)
-                    if not (moved := self._moved(before, but=known)):
-                        return batch
-                    self._by_collate |= moved
-                _restore(before)  # and read again, since `collate` may have changed the items
-        finally:
-            _restore(before)
-
-    def _fetched(self, before: tuple[Marked, ...], items: list[int], key: Sequence[str | int], first: int) -> Any:
-        if not self._by_items:
-            fetched = self._fetch(items)
-            self._has_items = isinstance(fetched, list)
-            return fetched
-        if not self._has_items:
-            _seed(before, self._by_items, *key, "item", first)
+    def _fetched(self, items: list[int], key: Sequence[str | int], first: int) -> list[Any]:
+        if not self._drawn_by_items:
             return self._fetch(items)
-        found: list[Any] = []
-        generators = [before[kind] for kind in self._by_items]
+        found = []
         for item, seed in zip(items, seeds_of(*key, "item", first=first, number=len(items)), strict=True):
-            for generator in generators:
-                generator.seed(seed)
+            _seed(self._drawn_by_items, seed)
             found += self._fetch([item])
         return found
 
-    def _moved(self, before: tuple[Marked, ...], *, but: frozenset[int]) -> frozenset[int]:
-        return frozenset(kind for kind in _KINDS - but if before[kind].has_moved())
-
-
-def _seed(generators: tuple[Marked, ...], kinds: frozenset[int], *key: str | int) -> None:
-    seed = seed_of(*key)
-    for kind in kinds:
-        generators[kind].seed(seed)
-
-
-def _restore(generators: tuple[Marked, ...]) -> None:
-    for generator in generators:
-        generator.restore()
-
 
 class OwnGenerators:
-    """Generators of a reader's own, which take everybody's place while it is entered.
-
-    They go on where they were: what is drawn depends on how they were seeded and on what was read since, and not on how
-    much was read at once.
-    """
+    """Generators of a reader's own, which take the place of the process's while it is entered, and go on from there."""
 
     def __init__(self) -> None:
-        self._own: tuple[Marked, ...] = ()
-        self._seeded: tuple[Marked, ...] = ()
-        """The generators as they were when they were seeded last."""
-        self._others: tuple[Marked, ...] = ()
+        self._own: States = {}
+        self._others: States = {}
         self._is_kept = False
 
     def __enter__(self) -> Self:
-        self._others, self._is_kept = marked(), False
-        for generator in self._own:
-            generator.restore()
+        self._others, self._is_kept = states_of_all(), False
+        restore_all(self._own)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.keep()
-        for generator in self._others:
-            generator.restore()
+        restore_all(self._others)
 
     def keep(self) -> None:
-        """Note how they are; until the end of the entry they may be used for anything else."""
+        """Save them; until the end of the entry they may be used for anything else."""
         if not self._is_kept:
-            self._own, self._is_kept = marked(), True
-
-    def seed(self, seed: int) -> None:
-        """Seed all of them, while they are entered."""
-        for generator in self._others:
-            generator.seed(seed)
-
-    def begin(self, seed: int) -> None:
-        """Seed all of them, while they are entered, to go on from there."""
-        self.seed(seed)
-        self._seeded = OfTorch(), OfRandom(), OfNumPy(whole=False)
-
-    def state(self) -> dict[str, Any] | None:
-        """Their state, while they are entered, as plain values and a tensor; None: as they were begun."""
-        if not any(generator.has_moved() for generator in self._seeded):
-            return None
-        of_numpy: Any = np.random.get_state(legacy=False)
-        return {
-            "torch": torch.default_generator.get_state(),
-            "random": random.getstate(),
-            "numpy": _plain(of_numpy),
-        }
-
-    def load_state(self, state: dict[str, Any] | None) -> None:
-        if state is None:
-            return
-        torch.default_generator.set_state(state["torch"])
-        random.setstate(state["random"])
-        np.random.set_state(state["numpy"])
+            self._own, self._is_kept = states_of_all(), True
 
 
 def seeded(read: Callable[[], Read], *key: str | int) -> Read:
     """Call `read` with all generators seeded by `key`, and return its result; afterwards they are as they were."""
-    generators = OwnGenerators()
-    with generators:
-        generators.seed(seed_of(*key))
+    with OwnGenerators():
+        seed_all(seed_of(*key))
         return read()
 
 
-def _plain(value: Any) -> Any:
-    """The same in Python's own types."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+def seed_all(seed: int) -> None:
+    _seed(_SEED, seed)
+
+
+def restore_all(states: States) -> None:
+    _restore(states, states)
+
+
+def states_of_all(*, watched_only: bool = False) -> States:
+    """The states of all generators.
+
+    With `watched_only` NumPy's are bytes of its memory, as `np.random.get_state` takes 40 microseconds; they lack the
+    normal number that a draw may have left over for the next.
+    """
+    numpy: Any
+    if watched_only:
+        numpy = string_at(get_bit_generator().ctypes.state_address, 4 * (_NUM_WORDS + 1))
+    else:
+        numpy = np.random.get_state()
+        numpy = tuple(part.tolist() if isinstance(part, np.ndarray) else part for part in numpy)
+    return {"torch": torch.default_generator.get_state(), "random": random.getstate(), "numpy": numpy}
+
+
+def _restore_numpy(state: Any) -> None:
+    if isinstance(state, bytes):
+        words = np.frombuffer(state, dtype=np.uint32)
+        state = "MT19937", words[:_NUM_WORDS], words[_NUM_WORDS]
+    np.random.set_state(state)
+
+
+_SEED: Final[dict[str, Callable[[int], object]]] = {
+    "torch": torch.default_generator.manual_seed,  # `torch.manual_seed` would seed the device's as well
+    "random": random.seed,
+    "numpy": np.random.seed,
+}
+_RESTORE: Final[dict[str, Callable[[Any], object]]] = {
+    "torch": torch.default_generator.set_state,
+    "random": random.setstate,
+    "numpy": _restore_numpy,
+}
+
+
+def _seed(names: Iterable[str], seed: int) -> None:
+    for name in names:
+        _SEED[name](seed)
+
+
+def _restore(states: States, names: Iterable[str]) -> None:
+    for name in names:
+        _RESTORE[name](states[name])
+
+
+def _moved(before: States, *, but: set[str], watched_only: bool) -> set[str]:
+    """The generators, but for some, that something has drawn from or seeded since."""
+    if before.keys() <= but:
+        return set()
+    now = states_of_all(watched_only=watched_only)
+    return {name for name in before.keys() - but if not _equal(before[name], now[name])}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)

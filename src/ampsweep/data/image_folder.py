@@ -25,31 +25,19 @@ _SHORT_SIDE: Final = 256 / 224
 class ImageFolder(MapDataset):
     """Images in a folder of folders, one for each class; classes are numbered in the order of their names.
 
-    Inputs are (B, 3, S, S) float32 in [0, 1], targets (B,) int64. Where `path` has folders `train` and `val`, these
-    hold the folders of the classes; else a share of the images, the same for every seed, is held out. With `augment` a
-    random part of each training image is resized to S x S, and mirrored half of the time; else, and for validation, it
-    is the centre of the image.
+    Inputs are (B, 3, S, S) float32 in [0, 1], targets (B,) int64. Without folders `train` and `val` in `path`, a share
+    of the images, the same for every seed, is held out. With `augment` a random part of each training image is resized
+    to S x S, and mirrored half of the time; else, and for validation, it is the centre of the image.
     """
 
     def __init__(
-        self,
-        *,
-        path: str,
-        image_size: int,
-        num_classes: int,
-        val_fraction: float,
-        augment: bool,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
-        num_workers: int | None = None,
-        prefetch_factor: int | None = None,
+        self, *, path: str, image_size: int, num_classes: int, val_fraction: float, augment: bool, **settings: Any
     ) -> None:
-        """List the images.
+        """List the images; `settings` are those of `MapDataset`.
 
         Raises:
-            ValueError: Pillow is missing, the folder has not as many classes or no image of one, an image that is read
-                for the fingerprint is damaged, or what `MapDataset` refuses.
+            ValueError: Pillow is missing, the folder has not as many classes or no image of one, an image is damaged,
+                or what `MapDataset` refuses.
         """
         require_positive(image_size=image_size, num_classes=num_classes)
         require_fraction(val_fraction=val_fraction)
@@ -61,15 +49,8 @@ class ImageFolder(MapDataset):
             train, val = (_images(split, num_classes) for split in splits)
         else:
             train, val = _held_out(_images(root, num_classes), val_fraction)
-        super().__init__(
-            train=ImageFiles(train, image_size, augment=augment),
-            val=ImageFiles(val, image_size, augment=False),
-            batch_size=batch_size,
-            seed=seed,
-            device=device,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-        )
+        files = (ImageFiles(train, image_size, augment=augment), ImageFiles(val, image_size, augment=False))
+        super().__init__(train=files[0], val=files[1], **settings)
 
 
 class ImageFiles(Dataset[Any]):
@@ -82,11 +63,7 @@ class ImageFiles(Dataset[Any]):
         return len(self._files)
 
     def __getitem__(self, item: int) -> tuple[Tensor, int]:
-        """Read an image: (3, S, S) float32 in [0, 1], and its class.
-
-        Raises:
-            ValueError: the file is missing, damaged or no image.
-        """
+        """Read an image, (3, S, S) float32 in [0, 1], and its class; a ``ValueError`` names a file that has none."""
         from PIL import Image, UnidentifiedImageError
 
         file, label = self._files[item]

@@ -10,8 +10,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
-from ampsweep.data.batch_reader import BatchReader, ReadDataset, WorkerSettings
-from ampsweep.data.copied_ahead import CopiedAhead
+from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, WorkerSettings
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.generators import ItemReading, seeded
 from ampsweep.data.seeding import Shuffle, require_batch
@@ -22,11 +21,10 @@ _NUM_SAMPLES = 8
 class MapDataset(ReadDataset):
     """A pair of the user's own ``torch.utils.data.Dataset``; ``collate`` makes batches of their items.
 
-    Workers read ahead where that is faster than to read here. Either way torch's CPU generator, ``random`` and NumPy's
-    global one are seeded from (seed, position in the order) while an item is read, and restored afterwards, so that
-    augmentations drawn from them are the same in every arm, after a resume, with any number of workers and in batches
-    of any size. What ``collate`` draws depends on (seed, batch). A generator that the dataset keeps for itself is its
-    own affair. The fingerprint covers class names, lengths and eight evenly spaced items of each set.
+    torch's CPU generator, ``random`` and NumPy's global one are seeded from (seed, position in the order) while an item
+    is read, and restored afterwards: augmentations drawn from them are the same in every arm, after a resume, with any
+    number of workers and in batches of any size. What ``collate`` draws depends on (seed, batch). The fingerprint
+    covers class names, lengths and eight evenly spaced items of each set.
     """
 
     def __init__(
@@ -44,17 +42,18 @@ class MapDataset(ReadDataset):
         """Take the two datasets and fingerprint them; see ``WorkerSettings`` for the workers.
 
         Raises:
-            ValueError: a dataset has no length or no items or is empty, a batch is larger than ``train``, a setting of
-                the workers is out of range, or what they need cannot be sent to them.
+            ValueError: a dataset is not map-style or empty, a batch is larger than ``train``, or the settings of the
+                workers are wrong.
         """
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)
         for name, dataset in (("train", train), ("val", val)):
             _require_items(name, dataset)
-        require_batch(batch_size, length_of(train))
+        require_batch(batch_size, len(train))  # type: ignore[arg-type]
         self._settings.require_sendable(train, val, collate)
         self.batch_size = batch_size
-        self._train, self._collate, self._seed, self._device = train, collate, seed, device
+        self._train: Any = train
+        self._collate, self._seed, self._device = collate, seed, device
         self._val = ItemBatches(val, batch_size=batch_size, collate=collate, shuffle=None, key=("val",))
         self._begin(WHOLE)
         self.fingerprint = digest(self._source.fingerprint(), self._val.fingerprint())
@@ -66,7 +65,7 @@ class MapDataset(ReadDataset):
             yield batch_to_device(batch, self._device), counts
 
     def _begin(self, share: Share) -> None:
-        shuffle = Shuffle(length_of(self._train), self.batch_size, self._seed, share)
+        shuffle = Shuffle(len(self._train), self.batch_size, self._seed, share)
         self._share, self.num_train_batches = share, shuffle.num_batches
         self._source = ItemBatches(
             self._train,
@@ -82,9 +81,8 @@ class MapDataset(ReadDataset):
 class ItemBatches:
     """Micro-batches of the items of a dataset, by index: the same in this process and in any worker.
 
-    Args:
-        shuffle: the order of the items; None: their own, in which the last batch may be smaller.
-        key: seeds the random numbers that are drawn while an item is read, together with its position in the order.
+    Without a `shuffle` the items are in their own order, and the last batch may be smaller. `key` and its position in
+    the order seed what is drawn while an item is read.
     """
 
     def __init__(
@@ -96,22 +94,23 @@ class ItemBatches:
         shuffle: Shuffle | None,
         key: tuple[str | int, ...],
     ) -> None:
-        self._dataset, self._batch_size, self._collate = dataset, batch_size, collate
+        self._dataset: Any = dataset
+        self._batch_size, self._collate = batch_size, collate
         self._shuffle, self._key = shuffle, key
         self._reading = ItemReading(partial(_fetched, dataset), collate)
 
     def __len__(self) -> int:
         """The number of batches in one pass in the items' own order."""
-        return -(-length_of(self._dataset) // self._batch_size)
+        return -(-len(self._dataset) // self._batch_size)
 
     def __getitem__(self, index: int) -> Any:
-        """Read micro-batch `index`; any index, if the order is a shuffle, else one below the length."""
+        """Read micro-batch `index`, below the length if the items are in their own order."""
         if self._shuffle is not None:
             first, items = self._shuffle.first(index), self._shuffle.items(index)
             key_of_batch = first // self._batch_size
         else:
             first = key_of_batch = index * self._batch_size
-            items = torch.arange(first, min(first + self._batch_size, length_of(self._dataset)))
+            items = torch.arange(first, min(first + self._batch_size, len(self._dataset)))
         if (batch := self._indexed(items)) is not None:
             return batch
         return self._reading(items.tolist(), self._key, first=first, index=key_of_batch)
@@ -121,7 +120,7 @@ class ItemBatches:
 
     def fingerprint(self) -> str:
         """The digest of the dataset's class, its length and eight evenly spaced items, whatever the seed."""
-        length = length_of(self._dataset)
+        length = len(self._dataset)
         items = sorted({step * (length - 1) // (_NUM_SAMPLES - 1) for step in range(_NUM_SAMPLES)})
         samples = [seeded(partial(self._read, [item]), "fingerprint", item) for item in items]
         return digest(type(self._dataset).__qualname__, str(length), *map(batch_digest, samples))
@@ -137,11 +136,6 @@ class ItemBatches:
         if any(type(tensor) is not Tensor for tensor in dataset.tensors):
             return None
         return [tensor[items] for tensor in dataset.tensors]
-
-
-def length_of(dataset: Dataset[Any]) -> int:
-    assert isinstance(dataset, Sized)
-    return len(dataset)
 
 
 def _require_items(name: str, dataset: Dataset[Any]) -> None:

@@ -13,27 +13,23 @@ from torch import Tensor
 from ampsweep.data.base import WHOLE, Share
 
 _TABLE_UP_TO: Final = 2**16
-"""Longest order that is drawn as a table. Longer ones are computed item by item, which needs no memory; of few items a
-computed order would be too regular."""
+"""Longest order that is drawn as a table; longer ones are computed item by item, but of few items too regularly."""
 _AT_ONCE: Final = 2**13
 """Items that are looked up together, if they make a batch."""
 
 
 def generator(*key: str | int) -> torch.Generator:
-    """A CPU generator seeded by a hash of ``key``, so that similar keys, as (0, 1) and (1, 0), are unrelated.
-
-    It is always on the CPU, so that the values are the same on every device.
-    """
+    """A generator seeded by a hash of ``key``, on the CPU: its values are the same on every device."""
     return torch.Generator().manual_seed(seed_of(*key))
 
 
 def seed_of(*key: str | int) -> int:
-    """The 32 bits of the hash that seed generators, which are Mersenne Twisters and take no more of a seed."""
+    """A seed of 32 bits, all that a Mersenne Twister takes."""
     return int.from_bytes(_hashed(*key)[:4], "little")
 
 
 def seeds_of(*key: str | int, first: int, number: int) -> list[int]:
-    """The 32 bits that seed generators at so many positions, from `first` on."""
+    """Such seeds of `number` positions, from `first` on."""
     base = np.frombuffer(_hashed(*key)[:8], dtype="<u8")[0]
     positions = np.arange(first, first + number, dtype=np.uint64)
     seeds: list[int] = _below(np.uint64(2**32), base ^ (positions * np.uint64(0x9E3779B97F4A7C15))).tolist()
@@ -43,8 +39,8 @@ def seeds_of(*key: str | int, first: int, number: int) -> list[int]:
 class Shuffle:
     """A new permutation of ``num_items`` in each epoch, one after the other, cut into batches.
 
-    An item's place in the order depends on the seed alone: a batch may have the last items of an epoch and the first of
-    the next. The memory it takes and the time until its first batch do not grow with ``num_items``.
+    A batch may have the last items of an epoch and the first of the next. Memory and the time until the first batch do
+    not grow with ``num_items``.
     """
 
     def __init__(self, num_items: int, batch_size: int, seed: int, share: Share = WHOLE) -> None:
@@ -93,17 +89,17 @@ class Shuffle:
 
 
 class Permutation:
-    """A pseudorandom permutation of the numbers below ``num_items``, each of which it computes by itself.
+    """A pseudorandom permutation of the numbers below ``num_items``, computed for any number by itself.
 
     It is the generalized Feistel network of J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", 2002:
-    a number is a pair of digits, of which each round adds a keyed hash of one to the other. A few more numbers than
-    ``num_items`` have two digits; where one of these comes out, it goes in again.
+    each round adds a keyed hash of one of a number's two digits to the other. A result beyond ``num_items`` goes in
+    again.
     """
 
     _ROUNDS: Final = 6
 
     def __init__(self, num_items: int, *key: str | int) -> None:
-        """Below some thousand items it is a permutation all the same, but a poor one. At most 2**62 are possible."""
+        """Take up to 2**62 items; below some thousand the order is poor."""
         assert 0 < num_items <= 2**62
         self._num_items = np.uint64(num_items)
         base = math.isqrt(num_items - 1) + 1

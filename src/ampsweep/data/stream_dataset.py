@@ -12,10 +12,9 @@ from torch.utils.data import IterableDataset, default_collate
 
 from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
-from ampsweep.data.batch_reader import BatchReader, ReadDataset, WorkerSettings
-from ampsweep.data.copied_ahead import CopiedAhead
+from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, WorkerSettings
 from ampsweep.data.fingerprint import batch_digest, batch_probe, digest
-from ampsweep.data.generators import OwnGenerators, seeded
+from ampsweep.data.generators import OwnGenerators, seed_all, seeded
 from ampsweep.data.seeding import seed_of
 from ampsweep.data.stream_batches import StreamBatches, StreamPlace
 from ampsweep.data.workers import is_plain
@@ -29,11 +28,10 @@ class StreamDataset(ReadDataset):
     """A pair of the user's own ``torch.utils.data.IterableDataset``; ``collate`` makes batches of their items.
 
     The stream is endless: where it ends it begins again, with ``set_epoch`` if the dataset has that, and within a batch
-    if need be. ``train_batch`` goes forwards; any other index begins from the start. While items are read, generators
-    are the stream's own, seeded with each pass. A worker reads the same batches as this process; several, whose dataset
-    tells by ``get_worker_info`` which items are theirs, take turns, and their number and the size of a batch are part
-    of what a batch is. A rank reads all items, and drops those of the others, or those of some of the workers, which
-    the ranks share among them. The fingerprint covers class names and the first eight items of each set.
+    if need be. ``train_batch`` goes forwards; any other index begins from the start. One worker reads the same batches
+    as this process; several take turns, and each dataset finds its items by ``get_worker_info``. A rank reads all items
+    and drops those of the others, unless the ranks share several workers. The fingerprint covers class names and the
+    first eight items of each set.
     """
 
     num_train_batches: int | None = None
@@ -53,12 +51,10 @@ class StreamDataset(ReadDataset):
     ) -> None:
         """Take the two datasets and read their first items.
 
-        ``num_val_batches``: validation ends after so many batches; None: with the dataset. ``num_workers``: None is 0,
-        or 1 where reading takes longer than handing over.
+        ``num_val_batches``: None is all of the dataset. ``num_workers``: None chooses 0 or 1 by the time of reading.
 
         Raises:
-            ValueError: a dataset is not iterable or has no items, a setting of the workers is out of range, or what
-                they need cannot be sent to them.
+            ValueError: a dataset is not iterable or empty, or the settings of the workers are wrong.
         """
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)
@@ -89,8 +85,8 @@ class StreamDataset(ReadDataset):
     def state_dict(self) -> dict[str, Any]:
         """The place in the stream after the batch that was delivered last, as plain values and tensors.
 
-        A state that a dataset tells may not be all of it, as where a shuffle keeps items back. So each stream's is the
-        one before its last batch, which is read again and compared with what it was.
+        A dataset's state may be incomplete, as where a shuffle keeps items back. So each stream's is the one before its
+        last batch, which is read again and compared.
         """
         latest: dict[int, StreamPlace | None] = {**self._source.places}
         latest |= {stream: place for index, stream, place in self._passed if index < self._next}
@@ -99,7 +95,7 @@ class StreamDataset(ReadDataset):
             "position": self._position(self._next),
             "batch_size": self.batch_size,
             "num_streams": self._source.num_streams,
-            "places": [[stream, place.num_before, place.state, place.probe] for stream, place in places.items()],
+            "places": [[stream, *place] for stream, place in places.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
@@ -151,7 +147,7 @@ class StreamDataset(ReadDataset):
     def _val_items(self) -> Iterator[list[Any]]:
         generators = OwnGenerators()
         with generators:
-            generators.begin(seed_of("val", 0))
+            seed_all(seed_of("val", 0))
             source = iter(self._val)
         for _ in itertools.count() if self._num_val_batches is None else range(self._num_val_batches):
             with generators:

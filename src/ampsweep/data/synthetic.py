@@ -1,12 +1,7 @@
-"""Random data that stays on the device, as in the PyTorch AMP recipe, so that a step spends no time on data.
+"""Random data that stays on the device (https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html)."""
 
-See https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html. There is nothing to learn from it: a falling
-training loss means that the model memorizes the batches.
-"""
-
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -16,36 +11,41 @@ from ampsweep.data.base import Batch
 from ampsweep.data.fingerprint import digest
 from ampsweep.data.seeding import generator
 
-Fill = Callable[[Tensor, torch.Generator], object]
-"""A function that draws the values of a tensor in place."""
-
-
 _AT_ONCE: Final = 16
 """Items that are drawn together, whatever the size of a batch."""
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A part of an item."""
+class Common(TypedDict):
+    """The arguments of all synthetic data."""
+
+    num_batches: int
+    batch_size: int
+    seed: int
+    device: torch.device
+
+
+class Drawn(NamedTuple):
+    """A part of an item: standard normal numbers (float32), or uniform ones below a limit (int64)."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
-    fill: Fill
+    limit: int | None = None
 
+    def empty(self, num_items: int, device: str) -> Tensor:
+        dtype = torch.float32 if self.limit is None else torch.int64
+        return torch.empty(num_items, *self.shape, dtype=dtype, device=device)
 
-def _normal(*shape: int) -> Drawn:
-    return Drawn(shape, torch.float32, lambda values, rng: values.normal_(generator=rng))
-
-
-def _below(limit: int, *shape: int) -> Drawn:
-    return Drawn(shape, torch.int64, lambda values, rng: values.random_(limit, generator=rng))
+    def fill(self, values: Tensor, rng: torch.Generator) -> None:
+        if self.limit is None:
+            values.normal_(generator=rng)
+        else:
+            values.random_(self.limit, generator=rng)
 
 
 class _Synthetic:
     """``num_batches`` training batches, visited in turn, and one validation batch that is the same for every seed.
 
-    The values are drawn on the CPU and then moved, so that they are the same on every device. The items are the same
-    ones in batches of any size: how many there are is ``num_batches * batch_size``. ``sizes`` define an item; any size
+    There is nothing to learn: a falling training loss means that the model memorizes the batches. The values are drawn
+    on the CPU and then moved, the same on every device and in batches of any size. ``sizes`` define an item; any size
     below 1 raises a ``ValueError``.
     """
 
@@ -54,19 +54,30 @@ class _Synthetic:
 
     def __init__(
         self,
-        parts: list[Drawn],
+        parts: Sequence[Drawn],
         sizes: dict[str, int],
+        *,
         num_batches: int,
         batch_size: int,
         seed: int,
         device: torch.device,
     ) -> None:
         require_positive(**sizes, num_batches=num_batches, batch_size=batch_size)
-        self.batch_size = batch_size
-        self.num_train_batches = num_batches
+        self.batch_size, self.num_train_batches = batch_size, num_batches
         self.fingerprint = digest(type(self).__name__, repr(sizes), repr(num_batches))
-        self._train = [*map(self._batch, _drawn(device, parts, batch_size, num_batches, "train", seed))]
-        (self._val,) = map(self._batch, _drawn(device, parts, batch_size, 1, "val"))
+        self._train = self._drawn(parts, num_batches, device, "train", seed)
+        (self._val,) = self._drawn(parts, 1, device, "val")
+
+    def _drawn(self, parts: Sequence[Drawn], num_batches: int, device: torch.device, *key: str | int) -> list[Batch]:
+        num_drawings = -(-num_batches * self.batch_size // _AT_ONCE)
+        home = "meta" if device.type == "meta" else "cpu"  # on meta there is nothing to draw
+        drawn = [part.empty(num_drawings * _AT_ONCE, home) for part in parts]
+        for number in range(num_drawings) if home == "cpu" else ():
+            rng = generator(*key, number)
+            for part, values in zip(parts, drawn, strict=True):
+                part.fill(values[number * _AT_ONCE : (number + 1) * _AT_ONCE], rng)
+        batches = [torch.split(values, self.batch_size)[:num_batches] for values in drawn]
+        return [self._batch([part.to(device, copy=True) for part in batch]) for batch in zip(*batches, strict=True)]
 
     def _batch(self, parts: list[Tensor]) -> Batch:
         inputs, targets = parts
@@ -88,29 +99,18 @@ class _Synthetic:
 class SyntheticRegression(_Synthetic):
     """Normal inputs (B, in_features) and targets (B, out_features), float32."""
 
-    def __init__(
-        self,
-        *,
-        in_features: int,
-        out_features: int,
-        num_batches: int,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, *, in_features: int, out_features: int, **common: Unpack[Common]) -> None:
         sizes = {"in_features": in_features, "out_features": out_features}
-        super().__init__([_normal(in_features), _normal(out_features)], sizes, num_batches, batch_size, seed, device)
+        super().__init__([Drawn((in_features,)), Drawn((out_features,))], sizes, **common)
 
 
 class SyntheticTokens(_Synthetic):
     """Uniform token ids (B, seq_len) and the ids that follow them, int64."""
 
-    def __init__(
-        self, *, vocab_size: int, seq_len: int, num_batches: int, batch_size: int, seed: int, device: torch.device
-    ) -> None:
+    def __init__(self, *, vocab_size: int, seq_len: int, **common: Unpack[Common]) -> None:
         sizes = {"vocab_size": vocab_size, "seq_len": seq_len}
-        super().__init__([_below(vocab_size, seq_len + 1)], sizes, num_batches, batch_size, seed, device)
-        self.tokens_per_batch = batch_size * seq_len
+        super().__init__([Drawn((seq_len + 1,), vocab_size)], sizes, **common)
+        self.tokens_per_batch = self.batch_size * seq_len
 
     def _batch(self, parts: list[Tensor]) -> Batch:
         (tokens,) = parts
@@ -120,38 +120,6 @@ class SyntheticTokens(_Synthetic):
 class SyntheticImages(_Synthetic):
     """Normal images (B, in_channels, image_size, image_size), float32, and uniform classes (B,), int64."""
 
-    def __init__(
-        self,
-        *,
-        image_size: int,
-        in_channels: int,
-        num_classes: int,
-        num_batches: int,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, *, image_size: int, in_channels: int, num_classes: int, **common: Unpack[Common]) -> None:
         sizes = {"image_size": image_size, "in_channels": in_channels, "num_classes": num_classes}
-        parts = [_normal(in_channels, image_size, image_size), _below(num_classes)]
-        super().__init__(parts, sizes, num_batches, batch_size, seed, device)
-
-
-def _drawn(
-    device: torch.device, parts: list[Drawn], batch_size: int, num_batches: int, *key: str | int
-) -> Iterator[list[Tensor]]:
-    """Draw batches of the items that `key` stands for, part by part."""
-    for index in range(num_batches):
-        home = device if device.type == "meta" else "cpu"  # on meta there is nothing to draw
-        batch = [torch.empty(batch_size, *part.shape, dtype=part.dtype, device=home) for part in parts]
-        first, end = index * batch_size, (index + 1) * batch_size
-        for number in range(first // _AT_ONCE, -(-end // _AT_ONCE)) if device.type != "meta" else ():
-            begin, rng = number * _AT_ONCE, generator(*key, number)
-            wanted = slice(max(first, begin) - first, min(end, begin + _AT_ONCE) - first)
-            for part, values in zip(parts, batch, strict=True):
-                if wanted.stop - wanted.start == _AT_ONCE:
-                    part.fill(values[wanted], rng)
-                    continue
-                whole = torch.empty(_AT_ONCE, *part.shape, dtype=part.dtype)
-                part.fill(whole, rng)
-                values[wanted] = whole[wanted.start + first - begin :][: wanted.stop - wanted.start]
-        yield [values.to(device) for values in batch]
+        super().__init__([Drawn((in_channels, image_size, image_size)), Drawn((), num_classes)], sizes, **common)

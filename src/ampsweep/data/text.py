@@ -1,11 +1,12 @@
 """Text as bytes: real language with a vocabulary of 256 and no tokenizer."""
 
+from typing import Unpack
+
 import numpy as np
-import torch
 
 from ampsweep.argument_checks import require_fraction
 from ampsweep.data.fingerprint import digest
-from ampsweep.data.token_crops import TokenCrops, readable_file
+from ampsweep.data.tokens import Crops, TokenCrops, readable_file
 
 
 class Text(TokenCrops):
@@ -18,17 +19,7 @@ class Text(TokenCrops):
 
     vocab_size = 256
 
-    def __init__(
-        self,
-        *,
-        path: str | None = None,
-        seq_len: int,
-        val_fraction: float,
-        num_val_batches: int,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, *, path: str | None = None, val_fraction: float, **crops: Unpack[Crops]) -> None:
         """Hold out the last ``val_fraction`` of the bytes for validation.
 
         Raises:
@@ -39,16 +30,8 @@ class Text(TokenCrops):
         tokens = np.frombuffer(content, dtype=np.uint8)
         num_train = round(len(tokens) * (1 - val_fraction))
         self.fingerprint = digest(content)
-        super().__init__(
-            tokens[:num_train],
-            tokens[num_train:],
-            source="the text of pydoc_data.topics" if path is None else f"data file {path}",
-            seq_len=seq_len,
-            num_val_batches=num_val_batches,
-            batch_size=batch_size,
-            seed=seed,
-            device=device,
-        )
+        source = "the text of pydoc_data.topics" if path is None else f"data file {path}"
+        super().__init__(tokens[:num_train], tokens[num_train:], source=source, **crops)
 
 
 def _python_topics() -> bytes:

@@ -1,4 +1,4 @@
-"""Workers that read batches ahead, as torch's DataLoader has them, and the end and errors that a user can read."""
+"""The workers of torch's DataLoader, with an end and with errors that a user can read."""
 
 import ctypes
 import multiprocessing
@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import connection, util
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from torch import Tensor
@@ -36,19 +37,14 @@ class Batches(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
     def close(self) -> None:
-        """Let go of what is open, which another process must not share; the next batch opens it again."""
+        """Close what another process must not share; the next batch opens it again."""
 
 
 class Workers:
-    """Processes that read batches ahead, and hand them over in order.
+    """Processes that read `batches`, of which each has a copy, ahead and hand them over in the order of `indices`.
 
-    They end with `close`, with the interpreter, and when this process is killed.
-
-    Args:
-        batches: what each worker gets a copy of.
-        indices: the batches to read, in order.
-        prefetch_factor: batches that each worker has read ahead; None: torch's default, 2.
-        pins: hand batches over in pinned memory.
+    They end with `close`, with the interpreter, and when this process is killed. With `pins` batches arrive in pinned
+    memory.
     """
 
     def __init__(
@@ -78,13 +74,13 @@ class Workers:
         """Wait for the next batch; there must be one.
 
         Raises:
-            MemoryError: there was none left for reading it.
+            MemoryError: reading it raised one.
             ValueError: reading it raised, or a worker has died: in one sentence.
         """
         self._require_alive()
         try:
             batch = next(self._iterator)
-        except (RuntimeError, OSError, EOFError):  # as it shows here that a worker has died, or is about to
+        except (RuntimeError, OSError, EOFError):  # a worker has died, or is about to
             dying = connection.wait([process.sentinel for process in self._processes], _DYING_S)
             for process in self._processes:
                 if process.sentinel in dying:  # which closes before the process can be waited for
@@ -126,11 +122,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _begin_worker(parent: int, _: int) -> None:
-    """Prepare this process, a worker of `parent`.
-
-    The stop signals, which Ctrl-C and batch systems send to every process, are the parent's, whose death is the
-    worker's own, too.
-    """
+    """Prepare this worker: stop signals are for its `parent`, with which it dies."""
     for number in STOP_SIGNALS:
         signal.signal(number, _ignore)  # no SIG_IGN: a program that the user's code starts would inherit it
     release_stop_signals()
@@ -177,7 +169,7 @@ def how_ended(exitcode: int) -> str:
 
 
 def why_not_sent(*parts: Any) -> str | None:
-    """A sentence on why these parts of a data set cannot be sent to a worker; None: they can."""
+    """A sentence on why these parts of a data set cannot be sent to a worker, or None if they can."""
     method = multiprocessing.get_start_method()
     if method == "fork":
         return None
@@ -189,7 +181,7 @@ def why_not_sent(*parts: Any) -> str | None:
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a value is made of tensors and of Python's own types, which a checkpoint can hold."""
+    """Return True if a value consists of tensors and Python's own types, which a checkpoint can hold."""
     if type(value) is dict:
         return is_plain([*value.keys(), *value.values()])
     if type(value) in (list, tuple):  # a generator's state has hundreds of numbers
@@ -198,11 +190,5 @@ def is_plain(value: Any) -> bool:
 
 
 def _require_picklable(value: Any) -> None:
-    pickle.Pickler(_Nowhere()).dump(value)
-
-
-class _Nowhere:
-    """A file that keeps nothing."""
-
-    def write(self, content: Any) -> int:
-        return len(content)
+    with Path(os.devnull).open("wb") as nowhere:
+        pickle.Pickler(nowhere).dump(value)

@@ -46,8 +46,8 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractC
 class _FrozenStatistics(AbstractContextManager[None]):
     """Normalize by the batch, but leave running statistics alone: the recomputation sees no new batch.
 
-    The running buffers stay in place because backward saves them, and a checkpoint must save the same tensors twice.
-    It can be entered again: a penalty on gradients makes backward pass a block twice.
+    The running buffers stay in place, since a checkpoint must save the same tensors twice. It can be entered again, as
+    a penalty on gradients makes backward pass a block twice.
     """
 
     def __init__(self, block: nn.Module) -> None:

@@ -64,9 +64,9 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential
 class ResNet(CheckpointedModel):
     """torchvision's ResNet of depth 18 or 50, with its parameter names and initialization, so that its weights load.
 
-    Images of up to 64x64 get the stem of the paper's CIFAR networks (a 3x3 convolution of stride 1, no max-pooling),
-    because otherwise little of them would reach the first block. The last stage sees a 32nd of the image's side (an 8th
-    with the small stem): where that is a single pixel, as for 8x8, training needs a batch of at least two images.
+    Images of up to 64x64 get the stem of the paper's CIFAR networks (a 3x3 convolution of stride 1, no max-pooling).
+    The last stage sees a 32nd of the image's side (an 8th with the small stem): where that is a single pixel, as for
+    8x8, training needs a batch of at least two images.
     """
 
     def __init__(self, depth: int, num_classes: int, in_channels: int, image_size: int) -> None:

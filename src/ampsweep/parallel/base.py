@@ -47,16 +47,11 @@ class Parallel:
         return self.rank == 0
 
     def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
-        """Make the precision of these settings.
-
-        Raises:
-            ValueError: the settings are impossible on this device or on any.
-        """
+        """Make the precision of these settings; a ``ValueError`` says why they are impossible on the device."""
         return Precision(config, device)
 
     def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:
-        """Move the model, as it was built on the CPU, to the device in the dtype of its parameters, or this rank's part
-        of it; the module stays the same object.
+        """Move the model, or this rank's part of it, from the CPU to the device in the dtype of its parameters.
 
         Args:
             in_parts: a step calls the model's children, each by itself, and not the model.
@@ -67,11 +62,7 @@ class Parallel:
         return precision.convert(model)
 
     def micro_batches(self, num: int, trained: Sequence[nn.Parameter] | None) -> Iterable[object]:
-        """Count the micro-batches of one turn; the gradients are reduced when they have been taken.
-
-        Args:
-            trained: the parameters that the turn trains; None: all.
-        """
+        """Count the micro-batches of a turn that trains some parameters (None: all), and then reduce the gradients."""
         return range(num)
 
     def backward(self, precision: Precision) -> Callable[..., None]:
@@ -79,9 +70,7 @@ class Parallel:
         return precision.backward
 
     def evaluation(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Enclose an evaluation of the model; on entry all ranks get the buffers of the first one, whose running
-        statistics are the ones that count, and are saved.
-        """
+        """Enclose an evaluation; all ranks get the buffers of the first, whose running statistics count."""
         return nullcontext()
 
     def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
@@ -92,7 +81,7 @@ class Parallel:
         """Compute the 2-norm of all gradients as one vector, 0-dim on their device, bit-equal to `get_total_norm`."""
         if device.type != "cpu" or not gradients:
             return nn.utils.get_total_norm(gradients)
-        # Its sorting by device and dtype pays where it saves kernel launches; here it takes longer than the norms.
+        # `get_total_norm` sorts by device and dtype, which on a CPU takes longer than the norms.
         norms: list[Tensor] = [torch.linalg.vector_norm(gradient) for gradient in gradients]
         total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
         return total
@@ -110,11 +99,11 @@ class Parallel:
         return [item]
 
     def agree(self, stop: Stop) -> Stop:
-        """The request to end the run that all ranks see after the same step."""
+        """A request to end the run that all ranks see after the same step."""
         return stop
 
     def cause(self, error: BaseException, fault: RankFault) -> RankFault:
-        """The fault that ends the training: this rank's, which all others are told, or that of another before it."""
+        """The fault that ends the training: this rank's, or that of another before it."""
         return fault
 
     def leave(self) -> None:
@@ -133,9 +122,7 @@ SINGLE = Parallel()
 
 
 def together(ranks: Parallel, part: Callable[[], Item]) -> list[Item]:
-    """Do this rank's part; return what came of all parts, in the order of ranks.
-
-    Without it, a rank whose disk is full would go its way, and the others would wait for it in their next collective.
+    """Do this rank's part; return the results of all ranks in their order, or fail on all ranks together.
 
     Raises:
         OSError: the system's error, on all ranks, if a part met one.

@@ -18,10 +18,8 @@ from ampsweep.precision import Precision
 class Replicated(Ranks):
     """A rank of a training by DDP.
 
-    DDP's engine, which reduces gradients while backward goes on, sees the forward passes of one module, each with one
-    backward pass. Where a step has several turns, with parts of the model called by themselves and backward passes that
-    reach some parameters only, or a loss calls only parts of the model, the gradients are reduced after the backward
-    passes instead.
+    DDP's engine reduces gradients during the backward pass of a whole model. Where a step has several turns, or a loss
+    calls only parts of the model, they are reduced after the backward passes instead.
     """
 
     def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
@@ -83,22 +81,16 @@ class Replicated(Ranks):
         return backward
 
     def _require_all_gradients(self) -> None:
-        """Refuse a step of which DDP has not reduced all gradients, as it notices itself only with the next one.
-
-        Raises:
-            RuntimeError: a parameter has none.
-        """
+        """Raise a RuntimeError for a parameter without gradient, which DDP notices only with the next step."""
         for parameter, name in self._names.items():
             if parameter.grad is None:
                 raise RuntimeError(unused(name))
 
 
 class _Engine:
-    """DDP around a model, which stays the object that a task knows, with its attributes and its parameters' names: a
-    call of the model goes through DDP.
+    """DDP around a model, which stays the object that a task knows; its calls go through DDP.
 
-    Calls without gradients, such as those of an evaluation, do not: DDP would share buffers before each, and ranks may
-    have different numbers of them.
+    Calls without gradients, of which ranks may have different numbers, do not: DDP shares buffers before each.
     """
 
     def __init__(self, model: nn.Module, ranks: Replicated, config: ParallelConfig) -> None:

@@ -1,7 +1,4 @@
-"""The fit of a model to the strategy of a training: what cannot work is refused before anything starts.
-
-The blocks of a model are its parts whose parameters FSDP2 gathers one at a time.
-"""
+"""The fit of a model to the strategy of a training: what cannot work is refused before anything starts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -15,10 +12,7 @@ from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 def check_fit(
     model: nn.Module, config: ParallelConfig, precision: PrecisionConfig, device_type: str, *, in_parts: bool
 ) -> None:
-    """Check a model, which may be on the meta device, before it is distributed.
-
-    Args:
-        in_parts: a step calls the model's children, each by itself, and not the model.
+    """Check a model, which may be on the meta device, before it is distributed (see `Parallel.distribute`).
 
     Raises:
         ValueError: the strategy does not fit the model or the device, with a sentence for the user.
@@ -98,9 +92,8 @@ def roots_of(model: nn.Module, *, in_parts: bool) -> list[nn.Module]:
 def blocks_of(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
     """The modules that are gathered one at a time, the innermost first.
 
-    They are those whose names match `patterns`; without any, those that the model or a part of it names: in an
-    attribute `blocks` that lists modules, or by their classes' names in `_no_split_modules`, as Hugging Face's models
-    do.
+    They are those whose names match `patterns`; without any, those that an attribute `blocks` of the model or a part
+    of it lists, or whose classes Hugging Face's `_no_split_modules` names.
 
     Raises:
         ValueError: a pattern matches no module.

@@ -75,8 +75,7 @@ class Sharded(Ranks):
     def _train_only(self, trained: Sequence[nn.Parameter]) -> None:
         """Have a backward pass compute gradients of these parameters alone.
 
-        The leaves of autograd's graph are the gathered parameters, which `inputs` of a backward pass cannot name, and
-        which follow the sharded ones in whether they need a gradient.
+        The leaves of autograd's graph are the gathered parameters, which `inputs` of a backward pass cannot name.
         """
         wanted = {*trained}
         if all(one.requires_grad == (one in wanted) for one in self._trained):
@@ -102,8 +101,7 @@ class Sharded(Ranks):
     def evaluation(self, model: nn.Module) -> Iterator[None]:
         with super().evaluation(model):
             yield
-        # A root keeps what it has gathered for its forward pass until the next backward pass, and its parameters are
-        # meanwhile those, in the dtype in which they were gathered.
+        # Until the next backward pass a root's parameters would be the gathered ones, in the dtype of the gathering.
         self._reshard()
 
     def _reshard(self) -> None:
@@ -120,28 +118,18 @@ class Sharded(Ranks):
 def shard(
     model: nn.Module, config: ParallelConfig, precision: Precision, mesh: DeviceMesh, *, in_parts: bool = False
 ) -> None:
-    """Shard the parameters of a model's blocks, and of what is in none, in place; they move to the mesh's device.
-
-    Raises:
-        ValueError: `parallel.blocks` matches no module.
-    """
-    policy = policy_of(config, precision)
+    """Shard the parameters of a model's blocks, and of what is in none, in place; they move to the mesh's device."""
+    reduced = getattr(torch, config.reduce_dtype or precision.config.parameters)
+    gathered = precision.autocast_dtype if precision.casts_by_policy else None  # else autocast casts
+    policy = MixedPrecisionPolicy(gathered, reduced)
     roots = roots_of(model, in_parts=in_parts)
     for block in blocks_of(model, config.blocks):
         if not any(block is root for root in roots):
             fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
-    whole = MixedPrecisionPolicy(policy.param_dtype, policy.reduce_dtype, torch.float32)
+    # A loss is computed in float32, as autocast would have it, from outputs in that dtype.
+    whole = MixedPrecisionPolicy(gathered, reduced, torch.float32) if precision.casts_by_policy else policy
     for root in roots:
-        # A loss is computed in float32, as autocast would have it, from outputs in that dtype.
-        fully_shard(root, mesh=mesh, mp_policy=whole if precision.casts_by_policy else policy)
-
-
-def policy_of(config: ParallelConfig, precision: Precision) -> MixedPrecisionPolicy:
-    """The dtypes in which parameters are gathered, if autocast does not cast them, and gradients reduced."""
-    reduced = getattr(torch, config.reduce_dtype or precision.config.parameters)
-    return MixedPrecisionPolicy(
-        param_dtype=precision.autocast_dtype if precision.casts_by_policy else None, reduce_dtype=reduced
-    )
+        fully_shard(root, mesh=mesh, mp_policy=whole)
 
 
 def _whole(norm: Tensor) -> Tensor:
@@ -151,9 +139,9 @@ def _whole(norm: Tensor) -> Tensor:
 
 
 class _CastByPolicy(Precision):
-    """A mode whose forward pass computes wholly in the autocast dtype, for the parameters come in it.
+    """A mode whose forward pass computes wholly in the autocast dtype, that of the gathered parameters.
 
-    Autocast would keep some operators in float32; here none is. An evaluation computes as the training does.
+    An evaluation computes as the training does.
     """
 
     casts_by_policy = True

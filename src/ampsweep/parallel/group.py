@@ -23,10 +23,7 @@ _COMMUNICATION: Final = re.compile(
 
 
 def store_of(place: RankPlace) -> Store:
-    """Connect to the store of the ranks, which the launcher serves, or rank 0.
-
-    Another attempt of the launcher's finds nothing of the one before.
-    """
+    """Connect to the ranks' store, which the launcher serves, or rank 0; each attempt of the launcher has its own."""
     store = TCPStore(
         place.address,
         place.port,
@@ -90,8 +87,8 @@ def joined(
     """Join the other ranks in a process group: gloo on the host, and beside it NCCL on CUDA devices.
 
     Args:
-        tell: called, maybe in another thread and more than once, with the fault that ends the training.
-        end: called in another thread with a fault that the main one has not noticed, before this process ends.
+        tell: called, in any thread and maybe more than once, with the fault that ends the training.
+        end: called in another thread before this process ends, with a fault that the main thread has not noticed.
     """
     backend = (
         "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
@@ -110,5 +107,5 @@ def joined(
 
 
 def is_of_communication(error: BaseException) -> bool:
-    """Tell whether an error is what a rank sees of another's end."""
+    """Return True for an error that another rank's end causes."""
     return isinstance(error, dist.DistError | OtherRankError) or bool(_COMMUNICATION.search(str(error)))

@@ -1,10 +1,7 @@
-"""FSDP2's collectives, with what they are handed and how long a step waits for them.
+"""FSDP2's collectives, with what they are handed and how long a step waits for them."""
 
-On an accelerator they run in streams of their own, and the computing stream waits for their events, in methods of
-torch's `FSDPParamGroup` that are private: there is no public place to measure from. A test fails when they change.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,43 +35,48 @@ def _groups_of(module: FSDPModule) -> Sequence[FSDPParamGroup]:
     return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
+@contextmanager
+def _waiting(ranks: Ranks, async_op: bool, *tensors: Tensor) -> Iterator[None]:
+    """Measure the wait for a collective, which on a CPU blocks the computing."""
+    if ranks.device.type != "cpu":
+        yield
+        return
+    with ranks.waits, until_let_go(*(() if async_op else tensors)):
+        yield
+
+
 class _Gather(DefaultAllGather):
-    """torch's own way to gather, which on a CPU blocks the computing."""
+    """torch's own way to gather."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self._ranks, self._blocks = ranks, ranks.device.type == "cpu"
+        self._ranks = ranks
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
-        if not self._blocks:
-            return super().__call__(output_tensor, input_tensor, group, async_op)
-        waited_for = () if async_op else (output_tensor, input_tensor)
-        with self._ranks.waits, until_let_go(*waited_for):
+        with _waiting(self._ranks, async_op, output_tensor, input_tensor):
             return super().__call__(output_tensor, input_tensor, group, async_op)
 
 
 class _Reduce(DefaultReduceScatter):
-    """torch's own way to reduce and scatter, which on a CPU blocks the computing."""
+    """torch's own way to reduce and scatter."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self._ranks, self._blocks = ranks, ranks.device.type == "cpu"
+        self._ranks = ranks
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> dist.Work:
         self._ranks.reduced_bytes += input_tensor.nbytes
-        if not self._blocks:
-            return super().__call__(output_tensor, input_tensor, group, op, async_op)
-        waited_for = () if async_op else (output_tensor, input_tensor)
-        with self._ranks.waits, until_let_go(*waited_for):
+        with _waiting(self._ranks, async_op, output_tensor, input_tensor):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 
 def _measure_waits(group: FSDPParamGroup, waits: Waits) -> None:
     """Measure how long the computing stream waits for gathered parameters, and for the buffer of a reduction.
 
-    The stream is told to wait before the method tells it so, which then adds nothing.
+    It does so in private methods of torch's `FSDPParamGroup`, as there is no public place to measure from; a test fails
+    when they change. The stream waits before the method, which then adds nothing.
     """
     module = group.device_handle
 

@@ -18,30 +18,11 @@ from ampsweep.record.reading import converted
 _KEY: Final = "fault"
 _BEAT_S: Final = 0.5
 _SILENT_S: Final = 5.0
-"""The time without a beat after which a rank of this machine is lost, if it has not computed anything meanwhile."""
+"""The time without a beat after which a rank of this machine is lost, unless it computes."""
 _FAR_SILENT_S: Final = 30.0
-"""The same of a rank on another machine, or that has never beaten, of which nothing else is known."""
+"""The same of a rank on another machine, or that has never beaten."""
 _LEFT_S: Final = 3.0
-"""The time in which the main thread is to notice a fault by itself, as most communication then fails."""
-
-
-class FaultBoard:
-    """The place that holds the first fault of any rank, in the store that all share.
-
-    Every method raises RuntimeError where the store is gone.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def post(self, fault: RankFault) -> RankFault:
-        """Post a fault, unless there is one; returns the first."""
-        first: bytes = self._store.compare_set(_KEY, "", msgspec.json.encode(fault).decode())
-        return converted(msgspec.json.decode(first), RankFault)
-
-    def read(self) -> RankFault | None:
-        """The first fault; None while there is none."""
-        return converted(msgspec.json.decode(self._store.get(_KEY)), RankFault) if self._store.check([_KEY]) else None
+"""The time in which the main thread is to notice a fault by itself, by communication that fails."""
 
 
 @dataclass
@@ -54,14 +35,9 @@ class _Beats:
 
 
 class Peers:
-    """Beats for this rank, looks for a fault on the board, and posts one for a rank that has fallen silent.
+    """Beats for this rank, looks for a posted fault, and posts one for a rank that has fallen silent.
 
-    Rank 0 watches all others, and rank 1 watches rank 0.
-
-    Args:
-        tell: called in the watch's thread with a fault as soon as it is seen.
-        end: called there, before the process is ended, if the main thread has not noticed the fault within three
-            seconds.
+    Rank 0 watches all others, and rank 1 watches rank 0. `tell` and `end` are those of `group.joined`.
     """
 
     def __init__(
@@ -72,7 +48,7 @@ class Peers:
         tell: Callable[[RankFault], None],
         end: Callable[[RankFault], None],
     ) -> None:
-        self._store, self._board, self._rank, self._tell, self._end = store, FaultBoard(store), rank, tell, end
+        self._store, self._rank, self._tell, self._end = store, rank, tell, end
         watched = range(1, world_size) if rank == 0 else [0] if rank == 1 else []
         self._beats = {other: _Beats(changed_s=time.monotonic()) for other in watched}
         self._fault: RankFault | None = None
@@ -83,22 +59,22 @@ class Peers:
         self._thread.start()
 
     def cause(self, fault: RankFault, *, may_follow: bool) -> RankFault:
-        """Find the fault that ends the training, for a rank that has one: the first of all, which is posted.
+        """Find the first fault of all for a rank that has one, which is posted.
 
         Args:
-            may_follow: the rank's own fault looks like what another's end causes: the other's is waited for.
+            may_follow: the rank's own fault may follow from another's, which is waited for.
         """
         self._has_noticed.set()
         deadline_s = time.monotonic() + _LEFT_S
         while may_follow and time.monotonic() < deadline_s:
             try:
-                if (first := self._board.read()) is not None:
+                if (first := self._posted()) is not None:
                     return first
             except RuntimeError:
                 break
             time.sleep(0.05)
         try:
-            return self._board.post(self._lost() or fault if may_follow else fault)
+            return self._post(self._lost() or fault if may_follow else fault)
         except RuntimeError:  # the store is gone with the rank or the launcher that served it
             return self._fault or fault
 
@@ -114,7 +90,7 @@ class Peers:
             try:
                 self._beat(number)
                 if self._fault is None:
-                    self._fault = self._board.read() or self._silent()
+                    self._fault = self._posted() or self._silent()
             except RuntimeError:
                 continue  # the main thread's own communication tells, or its parent's end does
             if self._fault is None or self._has_noticed.is_set():
@@ -128,6 +104,14 @@ class Peers:
                 finally:
                     os._exit(1)
 
+    def _post(self, fault: RankFault) -> RankFault:
+        """Post a fault in the store, unless there is one; returns the first. Raises RuntimeError without store."""
+        first: bytes = self._store.compare_set(_KEY, "", msgspec.json.encode(fault).decode())
+        return converted(msgspec.json.decode(first), RankFault)
+
+    def _posted(self) -> RankFault | None:
+        return converted(msgspec.json.decode(self._store.get(_KEY)), RankFault) if self._store.check([_KEY]) else None
+
     def _beat(self, number: int) -> None:
         self._store.set(f"beat/{self._rank}", f"{number}|{socket.gethostname()}|{os.getpid()}")
 
@@ -139,9 +123,9 @@ class Peers:
             is_near = beats.host == socket.gethostname()
             if silent_s > (_SILENT_S if is_near else _FAR_SILENT_S):
                 if is_near and _has_computed(beats):
-                    beats.changed_s = time.monotonic()  # it is busy in a library that leaves Python no time
+                    beats.changed_s = time.monotonic()  # a library keeps Python from beating
                     continue
-                return self._board.post(
+                return self._post(
                     RankFault(rank=rank, status="failed", error=f"it stopped answering {silent_s:.0f} s ago")
                 )
         return None
@@ -170,7 +154,7 @@ class Peers:
 
 
 def _has_computed(beats: _Beats) -> bool:
-    """Tell whether the process has used a processor since its last beat."""
+    """Return True if the process has used a processor since its last beat."""
     try:
         if psutil.Process(beats.pid).status() == psutil.STATUS_STOPPED:
             return False

@@ -27,30 +27,19 @@ class RankPlace:
 
 
 def place_in(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
-    """Read this process's place; None if no launcher has started it as a rank.
-
-    Raises:
-        ValueError: a variable is missing, or is no number.
-    """
+    """Read this process's place, None if it is no rank; a ``ValueError`` names a variable that is wrong."""
     if not {"RANK", "WORLD_SIZE"} <= environment.keys():
         return None
     missing = [name for name in VARIABLES if name not in environment]
     if missing:
         raise ValueError(f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start the ranks with torchrun")
+    numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
     try:
-        numbers = {name: int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
-        local_world_size = int(environment.get("LOCAL_WORLD_SIZE", "1"))
+        rank, world_size, local_rank, local_world_size, port = (int(environment.get(name, "1")) for name in numbers)
     except ValueError as error:
         raise ValueError(f"RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and MASTER_PORT: {error}") from error
-    return RankPlace(
-        rank=numbers["RANK"],
-        world_size=numbers["WORLD_SIZE"],
-        local_rank=numbers["LOCAL_RANK"],
-        local_world_size=local_world_size,
-        address=environment["MASTER_ADDR"],
-        port=numbers["MASTER_PORT"],
-        has_store=environment.get(_STORE_IS_SERVED) == "True",
-    )
+    has_store = environment.get(_STORE_IS_SERVED) == "True"
+    return RankPlace(rank, world_size, local_rank, local_world_size, environment["MASTER_ADDR"], port, has_store)
 
 
 def place_variables(rank: int, world_size: int, port: int) -> dict[str, str]:

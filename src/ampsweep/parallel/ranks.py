@@ -15,9 +15,9 @@ from ampsweep.parallel.group import Group
 from ampsweep.parallel.waits import Waits
 
 _AGREE_EVERY_S: Final = 0.25
-"""Time between two agreements of the ranks: a request to stop is followed that much later at most."""
+"""The longest time between two agreements, and so until a request to stop is followed."""
 _MOST_STEPS: Final = 100
-"""Steps between two agreements at most: those to come may be much slower than those by which it is reckoned."""
+"""The most steps between two agreements: coming ones may be much slower than those measured."""
 
 
 class RanksDisagreeError(RuntimeError):
@@ -87,8 +87,7 @@ class Ranks(Parallel):
         if torch.equal(ends[0], -ends[1]):
             return
         of_ranks = self.gather([*values.values()])
-        for number, key in enumerate(values):
-            told = [one[number] for one in of_ranks]
+        for key, *told in zip(values, *of_ranks, strict=True):
             if len({*told}) > 1:
                 listed = ", ".join(f"{value:g} on rank {rank}" for rank, value in enumerate(told[:8]))
                 raise RanksDisagreeError(f"the ranks disagree at step {step}: {key} is {listed}")
@@ -97,7 +96,7 @@ class Ranks(Parallel):
 class _AgreedStop:
     """A request to stop that all ranks see after the same step, and the clock of rank 0.
 
-    Between two agreements nothing is exchanged; rank 0 tells each time after how many steps the next one is due.
+    Rank 0 says at each agreement after how many steps the next one is due; in between nothing is exchanged.
     """
 
     def __init__(self, ranks: Ranks, stop: Stop) -> None:

@@ -47,12 +47,10 @@ def _widened(_: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
 class Averaging:
     """The averages of gradients over all ranks, computed after a backward pass.
 
-    All ranks must have gradients of the same parameters, which is looked at: they agree on it once for each set of
-    parameters, and each then compares by itself.
+    The ranks agree once for each set of parameters which ones have gradients, and each then compares by itself.
 
     Args:
-        may_differ: ranks may have gradients of different parameters. They then agree in each step, and a gradient that
-            a rank lacks counts as zero; one that all lack stays absent.
+        may_differ: agree in each step instead; a gradient that some ranks lack counts as zero there.
     """
 
     def __init__(self, ranks: Ranks, reduce_dtype: torch.dtype, *, may_differ: bool = False) -> None:

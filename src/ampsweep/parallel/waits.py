@@ -12,14 +12,14 @@ from torch.autograd import Variable
 Moment = Any
 """A moment as a step's clock takes it: seconds on the host, or an event in the queue of the stream that computes."""
 _LONGEST_S: Final = 0.1
-"""The longest time to wait: by then it is no thread that was about to."""
+"""The longest time to wait for gloo's thread."""
 
 
 class Waits:
     """The stretches of a step in which nothing is computed, because a collective is not done.
 
     Each is enclosed with `with`; outside of steps nothing is kept. Taking a moment waits for no device: on one with a
-    queue it is an event of the computing stream, before and after that stream is told to wait for another.
+    queue it is an event of the computing stream.
     """
 
     __slots__ = ("_began", "_last", "_now", "_stretches")
@@ -48,12 +48,10 @@ class Waits:
             self._stretches.append((self._began, self._now()))
 
     def from_last_gradient(self, loss: Tensor) -> Callable[[], None]:
-        """Prepare for the wait at the end of a backward pass that begins at `loss`; call what is returned when the pass
-        has returned.
+        """Prepare for the wait at the end of a backward pass from `loss`; call what is returned after the pass.
 
-        All gradients are there when autograd calls what was queued to be called at its end, in the order in which it
-        was queued; only then do DDP and FSDP2 wait for their last reductions, which they have queued later. The way to
-        queue is private in torch, whose own FSDP2 goes it, too.
+        At its end autograd calls what was queued, in that order: first ours, then those in which DDP and FSDP2 wait for
+        their last reductions. The way to queue is private in torch; its own FSDP2 uses it, too.
         """
         if self._now is None:
             return _nothing
@@ -80,10 +78,9 @@ def _nothing() -> None:
 
 @contextmanager
 def until_let_go(*tensors: Tensor) -> Iterator[None]:
-    """Leave, after a collective of tensors on the host, when nobody holds them who did not before.
+    """Leave, after a collective of tensors on the host, when no references remain except earlier ones.
 
-    The thread of gloo's that has run it lets go of them a moment after its caller is told that it is done; on a busy
-    machine that is milliseconds, in which memory is held that the caller has freed.
+    gloo's thread drops its own a moment, on a busy machine milliseconds, after it has said that the collective is done.
     """
     storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type == "cpu"]
     before = [_num_holders(storage) for storage in storages]

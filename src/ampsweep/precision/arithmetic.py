@@ -50,9 +50,9 @@ def kept_bits(
 ) -> dict[str, int]:
     """Measure how many bits behind the binary point float32 matmuls, and others, keep on `device` now.
 
-    Numbers of more and more bits (see `_numbers`) are multiplied by 1; those that come back unchanged were not rounded.
-    Flags are no proof: `NVIDIA_TF32_OVERRIDE` and `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` bypass them, and so can a library.
-    Call it with the mode's flags set and outside autocast; it waits for the device, once for each kind.
+    Numbers of more and more bits are multiplied by 1; those that come back unchanged were not rounded. Flags are no
+    proof: `NVIDIA_TF32_OVERRIDE`, `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` and libraries bypass them. Call it with the mode's
+    flags set and outside autocast; it waits for the device, once for each kind.
 
     Args:
         others: further kinds of `kinds_in`; what is not named need not load its library.
@@ -119,8 +119,7 @@ def flops_by_arithmetic(
 def _numbers(count: int, device: torch.device) -> Tensor:
     """The numbers 1.1, 1.01, 1.101, 1.0101, ... (binary), of 1 to 23 bits behind the point, over and over.
 
-    Set bits alternate because single ones prove too little: a sum of two bfloat16 holds 1 + 2**-23, too, as 1 and
-    2**-23, yet not numbers whose bits reach farther than both parts do.
+    Set bits alternate because a sum of two bfloat16 holds numbers of single ones, such as 1 + 2**-23.
     """
     numbers = [1 + sum(2.0**-place for place in range(bits, 0, -2)) for bits in range(1, FLOAT32_BITS + 1)]
     told = torch.tensor(numbers, dtype=torch.float32, device=device)

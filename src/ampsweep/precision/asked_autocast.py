@@ -1,8 +1,4 @@
-"""Autocast as the user's own code asked for it, on a machine that lacks the device.
-
-Where there is no CUDA, `torch.autocast("cuda")` warns, turns itself off and forgets that it was to be on. As a
-decorator it is made when a module is imported, long before a prediction for CUDA can know.
-"""
+"""Autocast as the user's own code asked for it: without CUDA `torch.autocast("cuda")` turns itself off and forgets."""
 
 import functools
 import warnings

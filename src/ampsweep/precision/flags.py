@@ -13,11 +13,9 @@ _BACKENDS: Final[Any] = torch.backends  # its switches are properties that type 
 def fp32_arithmetic(*, matmul: str, tf32: bool, cudnn_benchmark: bool | None = None) -> Iterator[None]:
     """Set how float32 matmuls and convolutions are computed within the context; on leaving restore the switches.
 
-    cuDNN's TF32 is on by default, so a baseline that sets nothing is not float32 for convolutions. torch has older and
-    newer switches. Reading an older one, as libraries still do, raises if the two disagree
-    (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"). So the older ones are set, which sets most of
-    the newer ones, and then those newer ones that would still follow an inherited value
-    (`torch.backends.fp32_precision`).
+    cuDNN's TF32 is on by default. torch has older and newer switches, and reading an older one, as libraries still do,
+    raises if the two disagree (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"). So the older ones
+    are set, which sets most of the newer ones, and then those that would still follow an inherited value.
 
     Args:
         matmul: highest, high or medium, as for `torch.set_float32_matmul_precision`. On CUDA the last two are TF32, in
@@ -46,9 +44,8 @@ def fp32_arithmetic(*, matmul: str, tf32: bool, cudnn_benchmark: bool | None = N
 def emulated_casts(wanted: bool) -> AbstractContextManager[None]:
     """Let what is compiled within the context round wherever eager code casts to a half precision, if that is wanted.
 
-    Otherwise the compiler fuses operators and keeps what is between them in float32, which is nearer to exact
-    arithmetic and other than eager. The switch is `torch._inductor.config.emulate_precision_casts`, whose module is
-    documented but private by its name; it is imported only where the switch is wanted.
+    Otherwise the compiler keeps what is between fused operators in float32. The switch's module is documented but
+    private by its name.
     """
     if not wanted:
         return nullcontext()

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.precision.fused_momentum import begin_momentum
 from ampsweep.precision.pieces import HALF, Piece, Scratch, copy_all, flat, gradient_of, is_dense, is_of, rounds_of
 from ampsweep.precision.rounding import KernelNoise, RoundingNoise, joined, noise_for
 
@@ -37,9 +36,9 @@ _OF_A_SCALER: Final = ("grad_scale", "found_inf")
 _SHARE: Final = 16
 """A round has this part of the elements, so that what is cast for it takes at most a byte a parameter."""
 _ROUNDS: Final = {"cpu": (2**16, 2**20)}
-"""Elements of a round at least and at most, by type of device: on a CPU what is cast is to stay in its caches."""
+"""The fewest and the most elements of a round: on a CPU what is cast is to stay in its caches."""
 _ROUNDS_ELSEWHERE: Final = (2**24, 2**26)
-"""The same of others: calls for fewer elements would take the host longer than the device."""
+"""The same elsewhere: calls for fewer elements would take the host longer than the device."""
 
 Build = Callable[[Sequence[nn.Parameter]], Optimizer]
 
@@ -53,25 +52,25 @@ class Keeping(Enum):
 
 
 class Float32Update(Optimizer):
-    """An optimizer of any class, whose update is taken in float32 on a part of the elements after the other.
+    """An optimizer of any class, whose update is taken in float32 on one part of the elements after the other.
 
-    What is kept in half precision is cast for the update, and rounded after it. All else sees an ordinary optimizer of
-    the model's parameters: its groups have these, its state has what the class keeps for each, and master weights.
+    What is kept in half precision is cast for the update and rounded after it. From outside it is an ordinary optimizer
+    of the model's parameters, whose state has what the class keeps for each, and master weights.
 
     Args:
         parameters: the model's, floating-point and dense.
         build: builds the optimizer of the class, of parameters that stand for these in float32, in their order.
         keeping: how parameters in half precision are kept.
-        state_dtype: float32 or bfloat16, in which tensors of a parameter's shape are kept; bfloat16 is rounded as the
-            parameters are, and where these are not rounded, stochastically: rounded to nearest, a second moment with
-            beta2=0.999 would not decay, as the change of a step is less than half the distance of two numbers.
-        values: float32 values that parameters were rounded from, where they are known; those master weights begin with.
-        device: the device that the parameters are on, or stand for those on.
+        state_dtype: float32 or bfloat16, in which tensors of a parameter's shape are kept. bfloat16 is rounded as the
+            parameters are, and beside float32 ones stochastically: rounded to nearest, a second moment with beta2=0.999
+            would not decay, as a step changes it by less than half the distance of two numbers.
+        values: known float32 values that parameters were rounded from, with which master weights begin.
+        device: the device of the parameters, or of those that they stand for.
         seed: of stochastic rounding.
 
     Raises:
-        ValueError: the class does not update each element by itself, and more is wanted than master weights; or a
-            parameter is sharded, or does not lie densely in memory.
+        ValueError: a class that does not update each element by itself is to do more than keep master weights, or a
+            parameter is sharded or not dense in memory.
     """
 
     def __init__(
@@ -99,11 +98,11 @@ class Float32Update(Optimizer):
         self.is_whole = type(self.inner) not in ELEMENTWISE
         """True if the class takes whole parameters only."""
         if self.is_whole and (keeping is not Keeping.MASTER or state_dtype != torch.float32):
-            wanted = "another dtype of state or gradients than the parameters'"
-            if keeping is Keeping.STOCHASTIC:
-                wanted = "stochastic rounding"
-            elif keeping is Keeping.MASTER:
-                wanted = f"state in {dtype_name(state_dtype)}"
+            wanted = {
+                Keeping.NEAREST: "another dtype of state or gradients than the parameters'",
+                Keeping.STOCHASTIC: "stochastic rounding",
+                Keeping.MASTER: f"state in {dtype_name(state_dtype)}",
+            }[keeping]
             raise ValueError(
                 f"{wanted} needs a class that updates each element by itself, which {type(self.inner).__name__} is not "
                 f"known to do; torch's {', '.join(one.__name__ for one in ELEMENTWISE)} do"
@@ -253,7 +252,7 @@ class Float32Update(Optimizer):
         self.inner.state = defaultdict(dict)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a state of this class or of the inner one: whatever dtype it comes in, it is kept in its own.
+        """Load a state of this class or of the inner one, in any dtype.
 
         A parameter without a master weight in it goes on from its own value.
         """
@@ -307,6 +306,22 @@ class Float32Update(Optimizer):
 def class_of(optimizer: Optimizer) -> type[Optimizer]:
     """The class that the user has chosen: that of the optimizer, or of the one whose update is taken in float32."""
     return type(optimizer.inner if isinstance(optimizer, Float32Update) else optimizer)
+
+
+def begin_momentum(optimizer: Optimizer) -> None:
+    """Give a fused SGD zero momentum where it has none yet.
+
+    torch leaves the momentum uninitialized for the first step's kernel to fill, which does nothing if the scaler has
+    found a non-finite gradient (`_fused_sgd` in torch/optim/sgd.py, torch 2.13). After zeros the first applied step
+    makes the momentum equal to the gradient, as torch's own first step does.
+    """
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        if group["fused"] and group["momentum"] and not group["dampening"]:
+            for parameter in group["params"]:
+                if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter.grad)
 
 
 def _loaded(pieces: Sequence[Piece], stored: Sequence[dict[str, Tensor]], scratch: Scratch) -> list[dict[str, Tensor]]:

@@ -1,7 +1,7 @@
 """Modes whose linear layers multiply in float8, by torchao's conversion."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -9,7 +9,7 @@ from torch import nn
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.float8_layers import ALIGNMENT, Float8Layers, plan_layers
-from ampsweep.precision.precision import Precision, StepWork
+from ampsweep.precision.precision import Precision
 from ampsweep.precision.support import Abilities, ModeUnavailableError, abilities_of
 from ampsweep.precision.torchao_import import import_torchao, require_torchao
 from ampsweep.record.parts import Float8Layer, Float8Proof, ModeProof
@@ -19,18 +19,10 @@ _LOST_BIT: Final = 2.0**-5
 _E4M3_MAX: Final = 448.0
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    name: str
-    """torchao's name, of `torchao.float8.Float8LinearRecipeName`."""
-    capability: tuple[int, int]
-    """The least compute capability of an NVIDIA GPU whose kernels multiply so (torchao's documentation)."""
-
-
-_RECIPES: Final[Mapping[str, _Recipe]] = {
-    "fp8_tensorwise": _Recipe("tensorwise", (8, 9)),
-    "fp8_rowwise": _Recipe("rowwise", (9, 0)),
-}
+_RECIPES: Final = {"fp8_tensorwise": "tensorwise", "fp8_rowwise": "rowwise"}
+"""torchao's names of the modes' scalings (`torchao.float8.Float8LinearRecipeName`)."""
+_CAPABILITIES: Final = {"fp8_tensorwise": (8, 9), "fp8_rowwise": (9, 0)}
+"""The least compute capability of an NVIDIA GPU with such kernels (torchao's documentation)."""
 
 
 class Float8(Precision):
@@ -43,7 +35,8 @@ class Float8(Precision):
 
     def __init__(self, mode: str | PrecisionConfig, device: torch.device | str) -> None:
         super().__init__(mode, device)
-        self._recipe = _RECIPES[self.config.mode]
+        self.recipe = _RECIPES[self.config.mode]
+        """The scaling of torchao's recipe, `tensorwise` or `rowwise`."""
         self._layers = Float8Layers(self.device.type)
         self.emulated = self.why_emulated(self.config, abilities_of(self.device))
         self._arithmetic: str | None = None
@@ -75,18 +68,13 @@ class Float8(Precision):
 
     @classmethod
     def why_emulated(cls, config: PrecisionConfig, device: Abilities) -> str | None:
-        needed = _RECIPES[config.mode].capability
+        needed = _CAPABILITIES[config.mode]
         if device.capability is not None and device.capability >= needed:
             return None
         return (
             f"{device.name} has no float8 kernels for {config.mode}, which need an NVIDIA GPU of compute capability "
             f"{needed[0]}.{needed[1]} or later"
         )
-
-    @property
-    def recipe(self) -> str:
-        """The scaling of torchao's recipe, `tensorwise` or `rowwise`."""
-        return self._recipe.name
 
     @property
     def converted(self) -> Collection[str]:
@@ -101,7 +89,7 @@ class Float8(Precision):
 
     def _convert(self, model: nn.Module, chosen: Callable[..., bool]) -> nn.Module:
         torchao = import_torchao("torchao.float8", f"precision={self.config.mode}")
-        recipe = torchao.Float8LinearConfig.from_recipe_name(self._recipe.name)
+        recipe = torchao.Float8LinearConfig.from_recipe_name(self.recipe)
         config = replace(recipe, emulate=self.emulated is not None)
         converted: nn.Module = torchao.convert_to_float8_training(model, module_filter_fn=chosen, config=config)
         return converted
@@ -123,7 +111,7 @@ class Float8(Precision):
         self._arithmetic = "rounded" if bool((results == 1).all()) else "exact"
         return ModeProof(float8=self._proof())
 
-    def prove_step(self, work: StepWork) -> ModeProof:
+    def prove_step(self, work: Any) -> ModeProof:
         converted = [
             Float8Layer(
                 name=name,
@@ -139,17 +127,13 @@ class Float8(Precision):
 
     def _proof(self) -> Float8Proof:
         return Float8Proof(
-            recipe=self._recipe.name,
-            emulated=self.emulated,
-            arithmetic=self._arithmetic,
-            kept=self._layers.kept,
+            recipe=self.recipe, emulated=self.emulated, arithmetic=self._arithmetic, kept=self._layers.kept
         )
 
 
 def recipe_of(config: PrecisionConfig) -> str | None:
     """The scaling of the settings' recipe, `tensorwise` or `rowwise`; None for a mode that is not float8."""
-    found = _RECIPES.get(config.mode)
-    return None if found is None else found.name
+    return _RECIPES.get(config.mode)
 
 
 def _in_float8(counts: Mapping[str, int]) -> dict[str, int]:

@@ -28,10 +28,9 @@ class Float8Plan:
 def plan_layers(model: nn.Module, fp32_patterns: Sequence[str]) -> Float8Plan:
     """Choose the layers of `model` to convert: every `nn.Linear` but those that `KeptLayer.why` tells of.
 
-    torchao's documentation and torchtitan's training configurations leave out the output layer, whose rounding goes
-    into the loss directly, and sizes that the kernels do not take. The output layer is the last `nn.Linear` in the
-    order of definition, unless layers of its size stand at the same place of other blocks (`blocks.0.projection`,
-    `blocks.1.projection`), and every one whose weight is an embedding's, too.
+    As in torchao's documentation and torchtitan's configurations, the output layer is left out, whose rounding goes
+    into the loss directly. It is the last `nn.Linear` defined, unless layers of its size stand at the same place of
+    other blocks (`blocks.0.projection`, `blocks.1.projection`), and any one whose weight is an embedding's.
 
     Raises:
         ValueError: a pattern matches no module.
@@ -60,8 +59,7 @@ def _why_kept(layer: nn.Linear) -> WhyKept | None:
         return "subclass"
     if layer.in_features % ALIGNMENT or layer.out_features % ALIGNMENT:
         return "size"
-    # A conversion makes a new module of the same parameters: what else hangs on the old one would be lost. Modules have
-    # no public list of their hooks; each kind is an attribute with this ending.
+    # A conversion makes a new module of the same parameters and would lose hooks, of which there is no public list.
     hooks = any(value for key, value in vars(layer).items() if key.endswith("_hooks"))
     is_changed = hooks or "forward" in vars(layer) or not isinstance(layer.weight, nn.Parameter)
     return "changed" if is_changed else None
@@ -83,11 +81,7 @@ def _place(name: str, layer: nn.Linear) -> tuple[str, int, int]:
 
 
 class Float8Layers:
-    """The converted layers of one model.
-
-    Args:
-        device_type: the type of device whose autocast decides whether they multiply in float8.
-    """
+    """The converted layers of one model, which multiply in float8 under the autocast of a type of device."""
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
@@ -100,10 +94,7 @@ class Float8Layers:
     def convert(
         self, model: nn.Module, plan: Float8Plan, conversion: Callable[[nn.Module, Callable[..., bool]], nn.Module]
     ) -> None:
-        """Convert the layers of the plan of `model` in place; parameters stay the same objects, and keep their names.
-
-        `conversion` is torchao's, of a model and a filter of module and name.
-        """
+        """Convert the plan's layers of `model` in place; parameters stay the same objects, and keep their names."""
         chosen, before = {*plan.converted.values()}, {*model.modules()}
         conversion(model, lambda module, _: module in chosen)
         self.sizes, self.kept = {}, plan.kept
@@ -116,8 +107,7 @@ class Float8Layers:
 class _UnderAutocast:
     """The forward of a converted layer: in float8 under autocast, else as it was.
 
-    torchao's layer asks CUDA's autocast on every device, by a function that torch calls outdated. Here it gets its
-    input in autocast's dtype, which it would give to itself on CUDA, and finds autocast off.
+    torchao's layer asks CUDA's autocast on every device; here it gets its input in autocast's dtype and autocast off.
     """
 
     def __init__(self, name: str, layer: nn.Linear, layers: Float8Layers) -> None:
@@ -141,10 +131,10 @@ class _UnderAutocast:
             return self._multiply(input.to(dtype))
 
     def _multiply(self, input: Tensor) -> Tensor:
-        """Compute the layer of an input (..., features) of any number of rows.
+        """Compute the layer of an input (..., features).
 
-        The rows are what the gradient of the weight adds up, and as such have to be a multiple of `ALIGNMENT`, too:
-        rows of zeros are added, which change no scale and no sum.
+        The number of rows, over which the weight's gradient sums, has to be a multiple of `ALIGNMENT`, too: rows of
+        zeros are added, which change no scale and no sum.
         """
         forward: Callable[[nn.Linear, Tensor], Tensor] = type(self._layer).forward
         rows = input.shape[:-1].numel()
@@ -155,7 +145,7 @@ class _UnderAutocast:
 
 
 def restore_layers(model: nn.Module) -> None:
-    """Make every converted layer of `model` an `nn.Linear` again, in place; parameters stay the same objects."""
+    """Make every converted layer of `model` an `nn.Linear` of the same parameters again, in place."""
     for parent in [*model.modules()]:
         for name, child in [*parent.named_children()]:
             if isinstance(vars(child).get("forward"), _UnderAutocast):

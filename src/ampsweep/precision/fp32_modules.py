@@ -1,8 +1,4 @@
-"""Modules that compute in float32 while the rest of a model runs under autocast (`precision.fp32_modules`).
-
-Autocast is switched off around their forward and their half-precision inputs are cast, as torch's documentation of
-`torch.autocast` has it for a subregion that needs float32.
-"""
+"""Modules that compute in float32 while the rest of a model runs under autocast (`precision.fp32_modules`)."""
 
 import copy
 import difflib
@@ -23,14 +19,10 @@ _MOST_NAMES: Final = 8
 
 
 class Fp32Modules:
-    """The modules of one model that match the patterns, and all modules within them.
+    """The modules of one model that match patterns (of `fnmatch.fnmatchcase`), and all modules within them.
 
     What wraps a module stands in its `forward` attribute: a module is covered however it is called, and names in state
     dicts stay as they are.
-
-    Args:
-        patterns: of module names, as `fnmatch.fnmatchcase` takes them.
-        device_type: the type of device whose autocast is switched off.
     """
 
     def __init__(self, patterns: Sequence[str], device_type: str) -> None:
@@ -42,20 +34,15 @@ class Fp32Modules:
 
     @property
     def running(self) -> bool:
-        """Tell whether the forward of one of the modules is running."""
         return self.depth > 0
 
     @property
     def idle_patterns(self) -> list[str]:
-        """Patterns none of whose modules was called: what they name is computed elsewhere, as autocast has it."""
+        """Patterns none of whose modules was called: what they name is computed elsewhere, under autocast."""
         return [pattern for pattern in self.patterns if pattern not in self.has_run]
 
     def cover(self, model: nn.Module) -> None:
-        """Wrap the modules of `model`, in place of any wrapped before.
-
-        Raises:
-            ValueError: a pattern matches no module; the sentence has names that there are.
-        """
+        """Wrap these modules of `model`, and no others; raise the ``ValueError`` of `find_modules`."""
         matched = find_modules(model, self.patterns)
         uncover(model)
         patterns_of: dict[nn.Module, set[str]] = {}
@@ -67,11 +54,7 @@ class Fp32Modules:
 
 
 def find_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, list[nn.Module]]:
-    """Find the modules that each pattern matches; a module with two names is found by either.
-
-    Raises:
-        ValueError: a pattern matches no module; the sentence has names that there are.
-    """
+    """Find the modules that each pattern matches, by any of their names; a ``ValueError`` names one without any."""
     named = [*model.named_modules(remove_duplicate=False)]
     matched = {pattern: [module for name, module in named if fnmatchcase(name, pattern)] for pattern in patterns}
     for pattern, modules in matched.items():
@@ -113,7 +96,6 @@ class _InFloat32:
             return self._forward(*in_float32(args), **in_float32(kwargs))
 
     def remove_from(self, module: nn.Module) -> None:
-        """Give `module` the forward back that it had."""
         if self._was_on_object:
             module.forward = self._forward
         else:
@@ -121,9 +103,9 @@ class _InFloat32:
 
 
 def in_float32(value: Any) -> Any:
-    """Cast the float16 and bfloat16 tensors in nested tuples, lists, mappings and dataclasses to float32.
+    """Cast the float16 and bfloat16 tensors in nested tuples, lists, dicts and dataclasses to float32.
 
-    Wider ones stay as they are, as autocast leaves them, and so does every container in which nothing changes.
+    Every container in which nothing changes stays as it is.
     """  # in Python that torch.compile takes in without a break
     if isinstance(value, Tensor):
         return value.float() if value.dtype in _HALF else value
@@ -140,17 +122,15 @@ def in_float32(value: Any) -> Any:
         copied.update(cast)
         return copied
     if is_dataclass(value) and not isinstance(value, type):
-        return _dataclass_in_float32(value)
+        old = {one.name: getattr(value, one.name) for one in fields(value) if hasattr(value, one.name)}
+        new = in_float32(old)
+        if new is old:
+            return value
+        changed: Any = copy.copy(value)
+        for name in old:
+            object.__setattr__(changed, name, new[name])  # frozen ones, too
+        return changed
     return value
-
-
-def _dataclass_in_float32(value: Any) -> Any:
-    copied = None
-    for one in fields(value):
-        if hasattr(value, one.name) and (new := in_float32(old := getattr(value, one.name))) is not old:
-            copied = copy.copy(value) if copied is None else copied
-            object.__setattr__(copied, one.name, new)  # frozen ones, too
-    return value if copied is None else copied
 
 
 def _is(one: Any, other: Any) -> bool:

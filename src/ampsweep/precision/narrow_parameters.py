@@ -1,7 +1,6 @@
 """Modes whose parameters are in half precision, with stochastic rounding or with float32 master weights."""
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -23,17 +22,12 @@ class StochasticRounding(Precision):
     keeping = Keeping.STOCHASTIC
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the step.
-
-        Raises:
-            ValueError: the optimizer rounds to nearest, as `Precision.optimizer` has not built it.
-        """
+        """Take the step; a ``ValueError`` is raised unless `Precision.optimizer` has built the optimizer."""
         self._require_own(optimizer)
         super().step(optimizer)
 
     @classmethod
-    def missing_ability(cls: type[Self], config: PrecisionConfig, device: Abilities) -> str | None:
-        """One sentence saying why a device with these abilities cannot run these settings, or None when it can."""
+    def missing_ability(cls, config: PrecisionConfig, device: Abilities) -> str | None:
         if config.parameters != "bfloat16":
             return f"stochastic rounding rounds float32 to bfloat16, and precision.parameters is {config.parameters}"
         return super().missing_ability(config, device)
@@ -83,11 +77,7 @@ class MasterWeights(Precision):
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the step, or skip it; gradients that the optimizer does not unscale itself are unscaled first.
-
-        Raises:
-            ValueError: `Precision.optimizer` has not built the optimizer, which would have no master weights.
-        """
+        """Take the step, or skip it; a ``ValueError`` refuses what `Precision.optimizer` has not built."""
         self._require_own(optimizer)
         unscales_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
         if self._scales and not unscales_itself and not self.found_nonfinite(optimizer):

@@ -1,9 +1,9 @@
 """A precision mode as one object that a training loop calls at the same places in every mode."""
 
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 import torch
@@ -20,37 +20,15 @@ from ampsweep.config.schema import PrecisionConfig
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.precision.flags import emulated_casts, fp32_arithmetic
 from ampsweep.precision.float8_layers import restore_layers
-from ampsweep.precision.float32_update import Build, Float32Update, Keeping
+from ampsweep.precision.float32_update import Build, Float32Update, Keeping, begin_momentum
 from ampsweep.precision.fp32_modules import FP32_MODULES, Fp32Modules, find_modules, uncover
-from ampsweep.precision.fused_momentum import begin_momentum
 from ampsweep.precision.pieces import HALF
 from ampsweep.precision.support import Abilities, abilities_of, missing_ability
 from ampsweep.record.parts import ModeProof
 
 _NOTHING: Final = nullcontext()
 _in_force: list["Precision"] = []
-"""The modes whose flags are set, the innermost last. It is of the process, as the switches are: backward passes run a
-checkpoint's forward again in threads of their own."""
-
-
-class StepWork(Protocol):
-    """The protocol of what a traced step tells of its work, by dtype (see `ampsweep.tracing.step.TracedStep`)."""
-
-    @property
-    def forward_flops(self) -> dict[str, int]:
-        """Floating-point operations outside backward, by the dtype of their operands."""
-
-    @property
-    def region_flops(self) -> Mapping[str, dict[str, int]]:
-        """The parts of them in each region."""
-
-    @property
-    def casts(self) -> dict[str, int]:
-        """Number of tensors cast to a dtype."""
-
-    @property
-    def region_casts(self) -> Mapping[str, dict[str, int]]:
-        """The parts of them in each region, outside backward."""
+"""The modes whose flags are set in this process, the innermost last."""
 
 
 class Precision:
@@ -70,8 +48,7 @@ class Precision:
     ...     precision.update()
 
     A mode that computes in a new way is a subclass, named in its entry of the table of modes: `Precision(mode)` then
-    makes an object of that subclass, as `pathlib.Path` makes a `PosixPath`. The subclass overrides the methods that
-    differ, and calls those it overrides.
+    makes an object of that subclass, as `pathlib.Path` makes a `PosixPath`.
 
     Args:
         mode: a mode's name (`ampsweep.config.modes.MODES`) or your own settings.
@@ -82,7 +59,6 @@ class Precision:
     """
 
     keeping = Keeping.NEAREST
-    """The way in which parameters narrower than float32 are kept from one update to the next."""
     casts_by_policy = False
     """True if FSDP2 casts parameters as it gathers them, in place of autocast."""
 
@@ -113,24 +89,24 @@ class Precision:
             enabled=mode.grad_scaler,
         )
         self.emulated: str | None = None
-        """`why_emulated` of the device; a prediction, on a device that only has sizes, puts that of its target here."""
+        """`why_emulated` of the device; a prediction sets that of its target."""
         self.fp32_modules: Fp32Modules | None = None
-        """The modules kept in float32; None where autocast is off, or nothing is named."""
+        """The modules kept in float32; None without autocast or names."""
         if mode.autocast and mode.fp32_modules:
             self.fp32_modules = Fp32Modules(mode.fp32_modules, self.device.type)
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
         self.cudnn_benchmark: bool | None = None
-        """True if cuDNN tries its algorithms (`trainer.cudnn_benchmark`); None: as it is set."""
+        """`trainer.cudnn_benchmark`; None: as it is set."""
         self.scales_in_losses = False
-        """True once a loss has used gradients that were scaled: it may then be infinite because of the scale."""
+        """True once a loss has used scaled gradients: it may then be infinite because of the scale."""
         self.frees_parameters = False
-        """True if a backward pass frees the parameters, as FSDP2's does: it cannot be differentiated."""
+        """True if a backward pass frees the parameters, as FSDP2's does, and cannot be differentiated."""
         self.joins_losses = False
-        """True if several losses of a forward pass go backward together, as DDP's engine wants one backward pass."""
+        """True if several losses go backward together, as DDP's engine needs one backward pass."""
         self._one = torch.ones((), device=self.device)
         self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._converted_from: dict[nn.Parameter, Tensor] = {}
-        """float32 values of parameters, from their conversion until master weights are made of them."""
+        """float32 values of converted parameters, until master weights are made of them."""
 
     @classmethod
     def missing_ability(cls, config: PrecisionConfig, device: Abilities) -> str | None:
@@ -154,24 +130,19 @@ class Precision:
                 _in_force.remove(self)
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place; keep
-        the modules of `precision.fp32_modules` in float32.
+        """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place.
 
         Raises:
-            ValueError: a pattern of `precision.fp32_modules` matches no module.
+            ValueError: as `adapt` does.
         """
         self.adapt(model)
         return cast_floating_point(model.to(device=self.device), self.parameters_dtype)
 
     def adapt(self, model: nn.Module) -> None:
-        """Fit the modules of `model` to the mode, in place of what another has made of them; part of `convert`.
-
-        The modules of `precision.fp32_modules`, and no others, are kept out of autocast. The names of parameters and
-        buffers stay as they are.
+        """Fit the modules of `model` to this mode alone; a part of `convert`. Names in the state dict stay as they are.
 
         Raises:
-            ValueError: a pattern of `precision.fp32_modules` matches no module, in any mode, or the mode does not fit
-                the model.
+            ValueError: a pattern of `precision.fp32_modules` matches no module, or the mode does not fit the model.
         """
         restore_layers(model)
         if self.fp32_modules is not None:
@@ -191,24 +162,21 @@ class Precision:
 
     @classmethod
     def why_emulated(cls, config: PrecisionConfig, device: Abilities) -> str | None:
-        """The reason why a device with these abilities computes the mode in another format, or None if it does not.
-
-        Time and memory of an emulation tell nothing of the mode's.
-        """
+        """The reason why a device with these abilities computes the mode in another format, or None if it does not."""
         return None
 
     @property
     def region(self) -> Callable[[], str | None] | None:
-        """A function that names the part of the model that is running, whose work `prove_step` wants counted apart."""
+        """A function that names the running part of the model whose work `prove_step` wants counted apart."""
         kept = self.fp32_modules
         return None if kept is None else lambda: FP32_MODULES if kept.running else None
 
     def prove(self) -> ModeProof:
-        """Test how the mode's own arithmetic computes on the device; empty for modes of torch's own arithmetic."""
+        """Test the mode's own arithmetic on the device; empty where it is torch's."""
         return ModeProof()
 
-    def prove_step(self, work: StepWork) -> ModeProof:
-        """Collect what a traced step tells of the parts that compute apart from the others."""
+    def prove_step(self, work: Any) -> ModeProof:
+        """Collect from `work`, an `ampsweep.tracing.step.TracedStep`, that of the parts that compute apart."""
         if self.fp32_modules is None:
             return ModeProof()
         return ModeProof(
@@ -227,8 +195,8 @@ class Precision:
     ) -> torch.optim.Optimizer:
         """Build an optimizer of these parameters of a converted model.
 
-        It is `build(parameters)` itself where the update takes parameters, gradients and state as they are. Otherwise
-        its update computes in float32, and `build` gets parameters that stand for them in float32, in their order.
+        Where parameters, gradients or state are not in float32 and the mode wants more than torch does, its update
+        computes in float32, and `build` gets parameters that stand for them in float32, in their order.
 
         >>> precision = Precision("pure_bf16", device="cpu")
         >>> model = precision.convert(nn.Linear(4, 1))
@@ -236,7 +204,7 @@ class Precision:
 
         Args:
             state_dtype: float32 or bfloat16, in which the state is kept; None: as the mode has it.
-            device: the device whose memory and kernels count, where parameters only stand for those on it.
+            device: the device of the parameters that these stand for; None: their own.
 
         Raises:
             ValueError: the class cannot be updated so, see `Float32Update`.
@@ -265,7 +233,7 @@ class Precision:
             )
 
     def _takes_as_they_are(self, parameters: Sequence[nn.Parameter], state_dtype: str | None) -> bool:
-        """Tell whether an optimizer of torch's updates these parameters as the mode wants it."""
+        """Return True if torch's own optimizers update these parameters as the mode wants it."""
         real = [one for one in parameters if one.is_floating_point()]
         if self.keeping is not Keeping.NEAREST and any(one.dtype != torch.float32 for one in real):
             return False
@@ -280,7 +248,7 @@ class Precision:
         return torch.autocast(self.device.type, self.autocast_dtype, cache_enabled=self.config.cache_enabled)
 
     def eval_autocast(self, how: str | None = None) -> AbstractContextManager[None]:
-        """Context for evaluation: `autocast`, the training's, or `full`, none; None: as `precision.eval` says."""
+        """Context for evaluation: `autocast` or `full`; None: as `precision.eval` says."""
         return self.autocast() if (how or self.config.eval) == "autocast" else nullcontext()
 
     def backward(self, *losses: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
@@ -298,16 +266,15 @@ class Precision:
     def gradients(self, loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = True) -> tuple[Tensor, ...]:
         """Compute the gradients of a loss with respect to `inputs`, as a penalty in the loss itself needs them.
 
-        The loss is scaled meanwhile, so that float16 gradients do not vanish, and the gradients are divided by the
-        scale; nothing waits for the device. Autocast is off, as for every backward pass. The source is "Gradient
-        penalty" in https://pytorch.org/docs/stable/notes/amp_examples.html.
+        The loss is scaled, so that float16 gradients do not vanish, and the gradients are divided by the scale, without
+        waiting for the device ("Gradient penalty" in https://pytorch.org/docs/stable/notes/amp_examples.html).
 
         Args:
             loss: a scalar, attached to its graph.
-            create_graph: the gradients have a graph of their own, through which the penalty can be differentiated.
+            create_graph: let the gradients be differentiated.
 
         Raises:
-            ValueError: they are to have one, and the backward pass frees what it leads to.
+            ValueError: they are to be, and the backward pass frees the parameters.
         """
         if create_graph and self.frees_parameters:
             raise ValueError("FSDP2 frees parameters after a backward pass, which cannot be differentiated; use ddp")
@@ -337,8 +304,7 @@ class Precision:
     def found_nonfinite(self, optimizer: torch.optim.Optimizer) -> Sequence[Tensor]:
         """The flags of the optimizer's gradients, one a device, nonzero where one of them is not finite.
 
-        There are none before `unscale_` or `step`, after `update`, and without scaler, which has no public name for
-        them.
+        There are some between `unscale_` or `step` and `update` only. The scaler has no public name for them.
         """
         return [*self.scaler._found_inf_per_device(optimizer).values()] if self._scales else []
 
@@ -360,8 +326,8 @@ class Precision:
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
         """Restore the scale; return a sentence for the user if only one of this mode and `state` has a scaler.
 
-        Growth and backoff stay this mode's own. A growth tracker beyond the interval restarts at zero: torch compares
-        the two for equality, so the scale would never grow again.
+        Growth and backoff stay this mode's own. torch compares the growth tracker with the interval for equality:
+        beyond it the scale would never grow again.
         """
         if self.scaler.is_enabled() and state:
             own = {key: getattr(self.config, key) for key in ("growth_factor", "backoff_factor", "growth_interval")}
@@ -395,7 +361,7 @@ def cast_floating_point(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:
-    """Find the class that computes a mode, given by name or settings: the mode's own class, else `Precision`."""
+    """The class that computes a mode, given by name or settings."""
     entry = MODES.get(mode if isinstance(mode, str) else mode.mode)
     if entry is None or entry.implementation is None:
         return Precision

@@ -13,12 +13,7 @@ _BEHIND = 0xFFFF
 
 
 class RoundingNoise:
-    """Random 16-bit numbers, the same for the same seed and number of the update.
-
-    Args:
-        seed: that of the run.
-        update: the number of the update within the run, so that no state has to be saved.
-    """
+    """Random 16-bit numbers, a function of the run's seed and the number of the update."""
 
     def __init__(self, device: torch.device, seed: int, update: int) -> None:
         self._generator = torch.Generator(device)
@@ -27,7 +22,7 @@ class RoundingNoise:
     def numbers(self, num: int) -> Iterator[Tensor]:
         """Draw tensors of `num` uniform numbers (int16), one after the other independent at each place.
 
-        They are views of one drawing, each a place further on: to draw is what takes the time on a CPU.
+        They are views of one drawing, each a place further on, as drawing takes the time on a CPU.
         """
         drawn = torch.empty((num + 7) // 4 + 1, dtype=torch.int64, device=self._generator.device)
         drawn.random_(-(2**63), None, generator=self._generator)
@@ -36,20 +31,13 @@ class RoundingNoise:
             yield numbers[begin : begin + num]
 
     def rounds(self, num: int, place: int) -> Iterator[Callable[[Tensor], None]]:
-        """Yield functions that round up to `num` values in place, as `round_stochastically_` does.
-
-        Args:
-            place: that of the first one among the elements of all parameters.
-        """
+        """Yield functions that round up to `num` values in place; `place` is the first one's among all parameters."""
         for numbers in self.numbers(num):
             yield partial(round_stochastically_, noise=numbers)
 
 
 class KernelNoise:
-    """The same by one kernel on a CUDA device, without memory for the numbers.
-
-    That of an element follows from seed, update and its place, so that the size of rounds changes nothing.
-    """
+    """The same by one kernel on a CUDA device: an element's number follows from seed, update and its place."""
 
     def __init__(self, seed: int, update: int) -> None:
         self._seed, self._update = seed % 2**31, update % 2**31

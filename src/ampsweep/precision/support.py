@@ -1,7 +1,4 @@
-"""The abilities that a precision mode needs of a device: checked before a run; a missing one is never worked around.
-
-Which kernels a model needs is known only when it calls them: those without the mode's dtype are told by their errors.
-"""
+"""The abilities that a precision mode needs of a device; a missing one is never worked around."""
 
 import re
 from collections.abc import Callable
@@ -94,8 +91,7 @@ def abilities_of(device: torch.device) -> Abilities:
 
 
 def emulates_casts(kind: str, torch_version: tuple[int, int] = INSTALLED_TORCH) -> bool:
-    """Tell whether what a torch compiles for a type of device rounds under `precision.emulate_precision_casts` as eager
-    code does.
+    """Return True if compiled code rounds under `precision.emulate_precision_casts` as eager code does.
 
     Before 2.13 the C++ code for a CPU does not heed it (torch/_inductor/codegen/cpp.py); that of 2.15 rounds the
     number in `0.3 * h`, too.

@@ -26,26 +26,13 @@ class MissingTorchaoError(ModeUnavailableError):
 
 
 def require_torchao(needed_by: str) -> None:
-    """Refuse what needs torchao where it is not installed, without importing it.
-
-    Args:
-        needed_by: the setting that needs it, as the user writes it.
-
-    Raises:
-        MissingTorchaoError: it is not installed.
-    """
+    """Raise a `MissingTorchaoError` if torchao is not installed; `needed_by` is the user's setting that needs it."""
     if find_spec("torchao") is None:
         raise MissingTorchaoError(NO_TORCHAO.format(needed_by))
 
 
 def import_torchao(module: str, needed_by: str) -> ModuleType:
-    """Import a module of torchao; what it logs of extensions that it does without is left out.
-
-    So is what Python 3.12 says of its string literals when it compiles it.
-
-    Raises:
-        MissingTorchaoError: torchao is not installed.
-    """
+    """Import a module of torchao without its warnings; raise a `MissingTorchaoError` if it is not installed."""
     require_torchao(needed_by)
     with _without_idle_words(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=SyntaxWarning)

@@ -13,7 +13,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, for_rank
-from ampsweep.data.copied_ahead import copies_ahead
+from ampsweep.data.batch_reader import copies_ahead
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import MASTER_WEIGHT

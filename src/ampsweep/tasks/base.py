@@ -30,10 +30,9 @@ Loss = Callable[[Any, Any], Tensor | Sequence[Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A part of a step: losses of batches of its own, and then a step of each of its optimizers.
+    """A part of a step: losses of its own batches, and then a step of each of its optimizers.
 
-    Only what these optimizers train gets gradients. Of several losses each has a backward pass of its own, and what
-    they share of the graph is kept until the last.
+    Only what these train gets gradients. Each loss has its own backward pass; what they share of the graph is kept.
     """
 
     name: str
@@ -71,13 +70,10 @@ def turns_of(task: Task) -> Sequence[Turn]:
 
 
 def at_least_float32(output: Tensor) -> Tensor:
-    """Cast a model's half-precision output to float32; float32 and wider stay as they are.
+    """Cast a model's half-precision output to float32, as torch's own losses do under autocast.
 
-    Losses are sums over many values, and bfloat16 would round the result to 3 digits, coarser than the gaps that a
-    comparison looks for. Under autocast torch's own losses do the same.
+    bfloat16 would round a loss to 3 digits, coarser than the gaps that a comparison looks for.
     """
-    if output.dtype == torch.float32:  # the usual case, in every step
-        return output
     return output.to(torch.promote_types(output.dtype, torch.float32))
 
 

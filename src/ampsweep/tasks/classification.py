@@ -47,7 +47,9 @@ class Classification:
         if not self.gradient_penalty:
             return self._cross_entropy(self._logits(model, inputs), classes)
         if self.penalty_of == "inputs":
-            inputs = _with_gradient(inputs)
+            if not inputs.is_floating_point():
+                raise ValueError(f"task.penalty_of=inputs: the inputs are {inputs.dtype}, which has no gradients")
+            inputs = inputs.detach().requires_grad_()
         loss = self._cross_entropy(self._logits(model, inputs), classes)
         if self.penalty_of == "inputs":
             norm = input_gradient_norm(loss, inputs)
@@ -70,17 +72,11 @@ class Classification:
         return F.cross_entropy(at_least_float32(logits), classes, label_smoothing=self.label_smoothing)
 
 
-def _with_gradient(inputs: Tensor) -> Tensor:
-    if not inputs.is_floating_point():
-        raise ValueError(f"task.penalty_of=inputs: the inputs are {inputs.dtype}, which has no gradients")
-    return inputs.detach().requires_grad_()
-
-
 def parameter_gradient_norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Compute the 2-norm of the gradients of a scalar loss with respect to all `parameters`, taken as one vector.
 
-    It is bitwise that of "Gradient penalty" in https://pytorch.org/docs/stable/notes/amp_examples.html, but for
-    gradients that are all zero: there its own gradient is zero, and not NaN.
+    It is bitwise that of "Gradient penalty" in https://pytorch.org/docs/stable/notes/amp_examples.html, but its own
+    gradient at zero is zero, and not NaN.
     """
     squares = [at_least_float32(gradient).pow(2).sum() for gradient in gradients(loss, parameters)]
     first, *others = squares

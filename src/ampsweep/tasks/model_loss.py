@@ -30,25 +30,19 @@ class ModelLoss:
             raise ValueError(f'targets must be "targets" or "inputs", got {targets!r}')
         if input_argument is not None and target_argument is None:
             raise ValueError(f"target_argument must be named when input_argument is, got {input_argument!r} and None")
-        self.input_argument = input_argument
-        self.target_argument = target_argument
-        self.targets = targets
+        self.input_argument, self.target_argument, self.targets = input_argument, target_argument, targets
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Compute the model's own mean loss; raise a ``ValueError`` for an output that holds no scalar loss."""
         if isinstance(batch, Mapping):
             return _loss_of(model(**batch))
         inputs, targets = batch
-        positional, named = [], {}
-        for argument, value in (
-            (self.input_argument, inputs),
-            (self.target_argument, inputs if self.targets == "inputs" else targets),
-        ):
-            if argument is None:
-                positional.append(value)
-            else:
-                named[argument] = value
-        return _loss_of(model(*positional, **named))
+        targets = inputs if self.targets == "inputs" else targets
+        if self.target_argument is None:
+            return _loss_of(model(inputs, targets))
+        if self.input_argument is None:
+            return _loss_of(model(inputs, **{self.target_argument: targets}))
+        return _loss_of(model(**{self.input_argument: inputs, self.target_argument: targets}))
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: Any) -> tuple[dict[str, Tensor], int]:
