@@ -15,7 +15,6 @@ from ampsweep.report.figure import Figure
 from ampsweep.report.filters import Filters
 from ampsweep.report.markup import Markup, join, json_in_script, name, tag
 from ampsweep.report.palette import ArmStyle
-from ampsweep.report.plotly import plotly
 from ampsweep.report.tables import Cell, Column, Table, Tone
 
 _SIGNS: Final[dict[Tone, str]] = {"good": "▲", "bad": "▼", "even": "=", "open": "?"}
@@ -152,7 +151,7 @@ class _Page:
         return tag("th", content, scope="row", class_=kind) if is_first else tag("td", content, class_=kind)
 
     def _figure(self, figure: Figure) -> Markup:
-        drawn = plotly(figure)
+        drawn = figure.plotly()
         self.figures.append(json_in_script({"traces": drawn["data"], "layout": drawn["layout"]}))
         identifier = f"figure-{len(self.figures)}"
         table = None

@@ -36,6 +36,10 @@ class Cell:
         return self.value if self.value is not None else None if self.text in (ABSENT, "") else self.text
 
 
+def count_cell(count: int) -> Cell:
+    return Cell(str(count), count)
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: its header, the name of its data (with the unit), and the way it is shown."""
