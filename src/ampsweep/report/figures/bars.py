@@ -7,7 +7,6 @@ from typing import Final
 from ampsweep.analysis.runs import PEAK_MEMORY, Run
 from ampsweep.analysis.waterfall import UNATTRIBUTED, Waterfall
 from ampsweep.memory_categories import memory_key
-from ampsweep.report.cells import axis_unit, quantity, quantity_cell
 from ampsweep.report.figure import Figure, Json, NoFigure, axis, bars, row_axis, rule, scatter
 from ampsweep.report.figures.drawing import (
     Remarks,
@@ -22,7 +21,7 @@ from ampsweep.report.figures.drawing import (
 )
 from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
 from ampsweep.report.panels import Panel
-from ampsweep.report.tables import Cell, Column, count_cell
+from ampsweep.report.tables import Cell, Column, axis_unit, count_cell, quantity, quantity_cell
 from ampsweep.report.workload_data import Anything, ArmRuns, WorkloadData
 from ampsweep.text import GIB
 

@@ -11,13 +11,12 @@ import numpy as np
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.swept import Series, value_text
 from ampsweep.metrics import METRICS
-from ampsweep.report.cells import axis_unit, quantity_cell
-from ampsweep.report.curves import Curve, band, short_numbers
 from ampsweep.report.figure import Figure, Json, NoFigure, area, axis, label, rule, scatter, whiskers
 from ampsweep.report.figures.drawing import Remarks, Style, arms_table, axis_title, metric_name, panel_figure
 from ampsweep.report.figures.pairs import NULL, effect_title, effect_unit, effects, mean_cell
+from ampsweep.report.histories import Curve, band, short_numbers
 from ampsweep.report.panels import Panel
-from ampsweep.report.tables import Cell, Column, Row, Table, count_cell
+from ampsweep.report.tables import Cell, Column, Row, Table, axis_unit, count_cell, quantity_cell
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import seeds_text
 

@@ -11,7 +11,6 @@ from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio, saved_pct
-from ampsweep.report.cells import axis_unit, estimate_cell, quantity
 from ampsweep.report.figure import Figure, Json, NoFigure, axis, margin, row_axis, rule, scatter, whiskers
 from ampsweep.report.figures.drawing import (
     Remarks,
@@ -24,7 +23,7 @@ from ampsweep.report.figures.drawing import (
     rows_height,
 )
 from ampsweep.report.panels import Effect, Panel
-from ampsweep.report.tables import Cell, Column, Table, count_cell
+from ampsweep.report.tables import Cell, Column, Table, axis_unit, count_cell, estimate_cell, quantity
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB, duration, milliseconds, num_bytes, number, ratio
 
