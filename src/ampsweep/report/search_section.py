@@ -5,10 +5,10 @@ from typing import Final
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
 from ampsweep.report.dashboard import Panels
-from ampsweep.report.document import Prose, Section, sentences
+from ampsweep.report.document import Item, Prose, Section, items_of
 from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, estimate_cell, table_of, value_cell
 from ampsweep.report.workload_data import SearchData
-from ampsweep.text import num_bytes, number, percent, predicted_bytes, ratio
+from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_bytes, ratio
 
 
 def search_section(one: Panels[SearchData]) -> Section:
@@ -20,7 +20,7 @@ def search_section(one: Panels[SearchData]) -> Section:
         blocks=(
             Prose(found.sentence, "headline"),
             largest_batches_table(found),
-            sentences(found.lines),
+            *items_of(Item(as_sentence(line)) for line in found.lines),
             *(figure for _, figure in one.shown),
             Section(title="Batches tried", blocks=(_probes(found.arms),), folded=True),
         ),
