@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from ampsweep.report.curves import Curve, band, short_numbers
+from ampsweep.report.histories import Curve, band, short_numbers
 
 
 def curve(values, steps=None):

@@ -293,7 +293,7 @@ def test_the_speed_of_a_contaminated_run_is_in_no_panel(write, tmp_path):
     free.contamination = disturbed.contamination
     element, figure = panel(page_of(records, tmp_path), "samples-per-sec")
     assert {trace["meta"]["arm"] for trace in figure["traces"]} == {"fp32"}
-    assert "Left out as contaminated: amp_bf16 (seed 0, 1)." in element.text
+    assert "Left out as contaminated: amp_bf16 (seeds 0, 1)." in element.text
 
 
 def test_colours_are_the_modes_own_everywhere(page):

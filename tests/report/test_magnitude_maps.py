@@ -8,7 +8,6 @@ from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics
 from ampsweep.report.figure import NoFigure
 from ampsweep.report.figures.magnitude_map import MAX_ROWS, layer_rows, magnitude_map
 from ampsweep.report.html import html
-from ampsweep.report.plotly import plotly
 
 
 def drawn(of, kind="activation"):
@@ -16,7 +15,7 @@ def drawn(of, kind="activation"):
 
 
 def cells(figure):
-    return plotly(figure)["data"][0]
+    return figure.plotly()["data"][0]
 
 
 def test_each_cell_is_the_share_of_a_row():
@@ -40,11 +39,11 @@ def test_gradients_are_moved_by_the_scale():
 
     assert [x + 12 for x in ends(alone)] == ends(scaled)
     assert cells(drawn(numerics(2)))["z"] == cells(drawn(numerics(2, scale=4096.0)))["z"], "activations are not"
-    assert "times the scale 4,096" in drawn(numerics(2, scale=4096.0), "gradient").x.title
+    assert "times the scale 4,096" in drawn(numerics(2, scale=4096.0), "gradient").x["title"]["text"]
 
 
 def test_the_ranges_of_formats_are_drawn_where_they_are():
-    traces = plotly(drawn(numerics(2)))["data"]
+    traces = drawn(numerics(2)).plotly()["data"]
     lines = {(one["legendgroup"], one["line"]["dash"]): one for one in traces if one.get("mode") == "lines"}
     assert lines["float16", "solid"]["x"][0] == -14
     assert lines["float16", "solid"]["x"][3] == pytest.approx(16, abs=1e-3)
@@ -59,7 +58,7 @@ def test_the_ranges_of_formats_are_drawn_where_they_are():
 
 def test_magnitudes_beyond_bfloat16_bring_its_range_into_view():
     tiny = RunNumerics(magnitudes=[magnitudes("a", "weight", -124)])
-    names = {one.get("name") for one in plotly(drawn(tiny, "weight"))["data"]}
+    names = {one.get("name") for one in drawn(tiny, "weight").plotly()["data"]}
     assert "bfloat16" in names
 
 

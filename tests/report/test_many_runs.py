@@ -91,7 +91,7 @@ def test_a_page_of_many_seeds_draws_some_and_counts_all(tmp_path: Path) -> None:
     curves = next(figure for figure in figures if figure.key == "train-loss")
     assert curves.table is not None
     assert curves.table.rows[0].cells[-1].text == "1200"  # the figures are of all runs
-    alone = [mark for mark in curves.marks if mark.owner.seed is not None]
+    alone = [trace for trace in curves.traces if "seed" in trace["meta"]]
     assert len(alone) == 2 * 200
     assert "bands and figures are of all" in " ".join(curves.remarks)
 

@@ -9,12 +9,11 @@ from page_reader import read_page
 
 from ampsweep.commands.main import main
 from ampsweep.report.console import Brief, show
-from ampsweep.report.data_formats import FORMATS, as_csv, as_json, as_latex
+from ampsweep.report.data_formats import FORMATS, as_csv, as_json, as_latex, formats, put_out
 from ampsweep.report.document import Code, Document, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
-from ampsweep.report.output import formats, put_out
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table, text_table
 from ampsweep.report.terminal import Terminal

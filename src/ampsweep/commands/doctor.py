@@ -21,7 +21,7 @@ from ampsweep.launch.signals import stop_signals_as_interrupt
 from ampsweep.record import write_atomically
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.redaction import hidden
-from ampsweep.report.output import CONSOLE, formats, put_out
+from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.run.directories import new_directory
 from ampsweep.run.recorded_run import RecordedRun, is_run_directory
 from ampsweep.text import escaped

@@ -14,7 +14,7 @@ from ampsweep import __version__
 from ampsweep.commands.entry import ended
 from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
-from ampsweep.report.output import CONSOLE, formats
+from ampsweep.report.data_formats import CONSOLE, formats
 from ampsweep.tracking.wandb.selection import SCHEME
 
 

@@ -17,7 +17,7 @@ from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.processes import start_fork_server
 from ampsweep.record import find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
-from ampsweep.report.output import put_out
+from ampsweep.report.data_formats import put_out
 from ampsweep.report.wandb.send_comparison import publish_after
 from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory, requeued_multirun
 from ampsweep.sweep.live_comparison import LiveComparison

@@ -13,7 +13,7 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
-from ampsweep.report.output import CONSOLE, formats, put_out
+from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.text import escaped
 
 _HELP = """\

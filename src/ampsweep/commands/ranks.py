@@ -16,7 +16,7 @@ from ampsweep.launch.isolated import run_isolated
 from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import SOME_FAILED, Status, exit_code
-from ampsweep.report.output import put_out
+from ampsweep.report.data_formats import put_out
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.sweep.plan import Plan

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ampsweep.config.errors import UserError
 from ampsweep.report.compare import compare_directories
 from ampsweep.report.comparison_document import HTML_NAME, comparison_document, write_comparison
+from ampsweep.report.data_formats import CONSOLE, put_out
 from ampsweep.report.document import Document
-from ampsweep.report.output import CONSOLE, put_out
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import resolved_directory
 from ampsweep.text import escaped, listed, plural

@@ -27,7 +27,7 @@ from ampsweep.launch.signals import StopRequest, stop_signals_as_interrupt
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.launch.watched import call_watched
 from ampsweep.record.outcome import ALL_ENDED, exit_code
-from ampsweep.report.output import CONSOLE, formats, put_out
+from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.run.failure import ERROR_NAME, RunFailedError, failed, kept_error

@@ -10,7 +10,7 @@ from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, witho
 from ampsweep.doctor.loss.causes import OfOperator
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section, items_of, section_of
-from ampsweep.report.figure import Axis, Figure, Scatter
+from ampsweep.report.figure import Figure, axis, scatter
 from ampsweep.report.numerics_shown import numerics_blocks
 from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR, arm_colour, arm_styles
 from ampsweep.report.tables import Tone, text_table
@@ -125,20 +125,20 @@ def _error_growth(of: Diagnosis) -> Figure | None:
         key="error-growth",
         title="Growth of the error through the net",
         question="Where does the error become larger than the dtype explains?",
-        marks=[
-            Scatter(
-                name="explained by dtype and inputs",
-                x=places,
-                y=explained,
-                colour=MODE_COLOURS[_BASELINE],
+        traces=[
+            scatter(
+                "explained by dtype and inputs",
+                places,
+                explained,
+                MODE_COLOURS[_BASELINE],
                 line=2,
                 dash="dash",
                 hover=texts,
             ),
-            Scatter(name=of.arm, x=places, y=own, colour=_colour(of), line=2, symbols=["circle"], size=5, hover=texts),
+            scatter(of.arm, places, own, _colour(of), line=2, symbol="circle", size=5, hover=texts),
         ],
-        x=Axis(title="operator of the step"),
-        y=Axis(title="relative error", log=True, power=True),
+        x=axis("operator of the step"),
+        y=axis("relative error", log=True, power=True),
         remarks=(remark,) if infinite is not None else (),
         legend=True,
     )
@@ -161,21 +161,21 @@ def _losses(of: Diagnosis) -> Figure | None:
         key="losses",
         title="Loss",
         question="Does it learn as float32 does?",
-        marks=[
-            Scatter(
-                name=arm,
-                x=[one["step"] for one in points],
-                y=[_finite(one[key]) for one in points],
-                colour=colour,
+        traces=[
+            scatter(
+                arm,
+                [one["step"] for one in points],
+                [_finite(one[key]) for one in points],
+                colour,
                 line=2,
                 dash=dash,
-                symbols=["circle"],
+                symbol="circle",
                 size=5,
             )
             for arm, key, colour, dash in lines
         ],
-        x=Axis(title="step"),
-        y=Axis(title="loss", log=wide),
+        x=axis("step"),
+        y=axis("loss", log=wide),
         remarks=tuple(remarks),
         legend=True,
     )

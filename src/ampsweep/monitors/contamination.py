@@ -62,6 +62,7 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
     # Where the CPU was free during the steps, load before them is no matter. A GPU shows only some of its users.
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
+    neighbours = "unknown" if evidence.others is None else "seen" if evidence.others else "none"
     if not reasons and unknown:
         reasons, verdict, busy_before = [unknown], "unknown", None
     else:
@@ -70,7 +71,7 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
         verdict=verdict,
         reasons=reasons,
         busy_before=busy_before,
-        neighbours=None if device.type == "cpu" or evidence.host is None else _neighbours(evidence.others),
+        neighbours=None if device.type == "cpu" or evidence.host is None else neighbours,
         figures=_figures(evidence),
     )
 
@@ -107,12 +108,6 @@ def _judge_cpu(host: ProcessorUse, data_wait_share: float) -> tuple[list[str], s
     if host.own_cores < MIN_OWN_CORES * (1 - data_wait_share):
         reasons.append(f"the run kept only {host.own_cores:.2f} cores busy: it waited for a processor or the disk")
     return reasons, "" if host.foreign_cores is not None else "the system does not tell what else its processors did"
-
-
-def _neighbours(others: frozenset[int] | None) -> str:
-    if others is None:
-        return "unknown"
-    return "seen" if others else "none"
 
 
 def _judge_gpu(device: torch.device, evidence: Evidence) -> tuple[list[str], str]:

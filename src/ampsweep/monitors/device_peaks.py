@@ -38,11 +38,12 @@ def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None
     row = _row(device_name)
     if row is None or not flops:
         return None
+    rates = asdict(row)
     by_dtype: dict[str, float] = {}
     seconds = 0.0
     for dtype, count in flops.items():
         arithmetic = "float8" if dtype.startswith("float8_") else dtype
-        tflops_per_sec = row.of(arithmetic)
+        tflops_per_sec: float | None = rates.get(arithmetic)
         if tflops_per_sec is None:
             return None
         by_dtype[arithmetic] = tflops_per_sec
@@ -80,16 +81,6 @@ class _Row:
     tf32: float | None = None
     bfloat16: float | None = None
     float8: float | None = None
-
-    def of(self, arithmetic: str) -> float | None:
-        known = {
-            "float32": self.float32,
-            "tf32": self.tf32,
-            "float16": self.float16,
-            "bfloat16": self.bfloat16,
-            "float8": self.float8,
-        }
-        return known.get(arithmetic)
 
 
 _AMPERE: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper"

@@ -48,7 +48,7 @@ class DeviceSampler:
         """Metrics with readings that covered time before they were to count, and the seconds that one covers."""
 
     def __enter__(self) -> Self:
-        source = _open(self._device)
+        source = _Cpu() if self._device.type == "cpu" else NvmlDevice.open(self._device)
         if source is not None:
             self._thread = Thread(target=self._run, args=(source,), name="device-sampler", daemon=True)
             self._thread.start()
@@ -90,14 +90,16 @@ class DeviceSampler:
                 if key not in self._series
             }
 
-    def _run(self, source: "_Gpu | _Cpu") -> None:
+    def _run(self, source: "NvmlDevice | _Cpu") -> None:
         began_s, counts = time.perf_counter(), self._counts
-        counts_since_s = began_s
+        counts_since_s, began_j = began_s, source.energy_j()
         try:
             while not self._is_over:
                 self._sample_now.wait(self._interval_s)
                 self._sample_now.clear()
-                sample, now_s = source.read(), time.perf_counter()
+                sample, energy_j, now_s = source.readings(), source.energy_j(), time.perf_counter()
+                if began_j is not None and energy_j is not None:
+                    sample["device/energy_j"] = energy_j - began_j
                 if counts:
                     self._count(sample, now_s - began_s, now_s - counts_since_s, source.averaged_s)
                 with self._lock:
@@ -140,31 +142,13 @@ class _Series:
         return self.last if key == "device/energy_j" else self.integral / self.seconds
 
 
-class _Gpu:
-    def __init__(self, nvml: NvmlDevice) -> None:
-        self._nvml = nvml
-        self.averaged_s: Mapping[str, float] = nvml.averaged_s
-        """Seconds before a reading that it covers, by metric key; other readings are of their moment."""
-        self._energy_at_start_j = nvml.energy_j()
-
-    def read(self) -> dict[str, float]:
-        sample = self._nvml.readings()
-        energy_j = self._nvml.energy_j()
-        if energy_j is not None and self._energy_at_start_j is not None:
-            sample["device/energy_j"] = energy_j - self._energy_at_start_j
-        return sample
-
-    def close(self) -> None:
-        self._nvml.close()
-
-
 class _Cpu:
     def __init__(self) -> None:
-        self.averaged_s: Mapping[str, float] = {}
+        self.averaged_s: dict[str, float] = {}
         self._num_cores, self._process = num_available_cores(), psutil.Process()
         self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
 
-    def read(self) -> dict[str, float]:
+    def readings(self) -> dict[str, float]:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         busy_cores = (cpu_s - self._cpu_s) / (wall_s - self._wall_s)
         self._wall_s, self._cpu_s = wall_s, cpu_s
@@ -174,15 +158,11 @@ class _Cpu:
             "memory/process_gib": self._process.memory_info().rss / GIB,
         }
 
+    def energy_j(self) -> None:
+        """Return None: nothing counts it."""
+
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
-
-
-def _open(device: torch.device) -> _Gpu | _Cpu | None:
-    if device.type == "cpu":
-        return _Cpu()
-    nvml = NvmlDevice.open(device)
-    return None if nvml is None else _Gpu(nvml)
 
 
 class EnergyMeter:
@@ -203,23 +183,24 @@ class EnergyMeter:
         self, read: Callable[[], float | None], samples_per_step: int, min_stretch_s: float = MIN_STRETCH_S
     ) -> None:
         self._read, self._samples_per_step, self._min_stretch_s = read, samples_per_step, min_stretch_s
-        self._began: _Moment | None = None
+        self._began: tuple[float, float, int] | None = None
+        """The time in seconds, the joules and the steps at the beginning of the stretch."""
         self._joules = 0.0
         self._num_steps = 0
 
     def begin(self, num_steps: int) -> None:
         joules = self._read()
-        self._began = None if joules is None else _Moment(time.perf_counter(), joules, num_steps)
+        self._began = None if joules is None else (time.perf_counter(), joules, num_steps)
 
     def end(self, num_steps: int) -> None:
         """End the stretch after this many steps; does nothing without `begin`."""
         began, self._began = self._began, None
-        if began is None or time.perf_counter() - began.seconds < self._min_stretch_s:
+        if began is None or time.perf_counter() - began[0] < self._min_stretch_s:
             return
         joules = self._read()
         if joules is not None:
-            self._joules += joules - began.joules
-            self._num_steps += num_steps - began.num_steps
+            self._joules += joules - began[1]
+            self._num_steps += num_steps - began[2]
 
     def summary(self) -> dict[str, float]:
         """The energy per sample by metric key; empty without a stretch that counts."""
@@ -231,10 +212,3 @@ class EnergyMeter:
 def read_energy_j(device: torch.device) -> float | None:
     """The device's energy counter in joules; None where it has none."""
     return told_by_nvml(device, NvmlDevice.energy_j)
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    seconds: float
-    joules: float
-    num_steps: int

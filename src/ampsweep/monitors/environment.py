@@ -101,13 +101,13 @@ def _accelerator(device: torch.device) -> dict[str, Any]:
         return {}
     major, minor = torch.cuda.get_device_capability(device)
     backends: Any = torch.backends
-    facts: dict[str, Any] = {
+    facts = {
         "cuda": torch.version.cuda,
         "cudnn": backends.cudnn.version(),
         "capability": f"{major}.{minor}",
+        "driver": told_by_nvml(device, NvmlDevice.driver_version),
+        "power_limit_w": told_by_nvml(device, NvmlDevice.power_limit_w),
     }
-    facts["driver"] = told_by_nvml(device, NvmlDevice.driver_version)
-    facts["power_limit_w"] = told_by_nvml(device, NvmlDevice.power_limit_w)
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 

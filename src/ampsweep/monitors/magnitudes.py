@@ -1,7 +1,7 @@
 """The magnitudes of tensors, counted by exponent: selections are taken on the device, and counted on the host later."""
 
 import math
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -212,9 +212,9 @@ def _counted(selection: SelectedElements, magnitudes: _Floats, most: float) -> C
 
 def added(one: Magnitudes, other: Magnitudes, *, same_step: bool = False) -> Magnitudes:
     """Add up the magnitudes of one tensor in two steps, or in two calls of its module in the same step."""
-    counts = dict(_by_exponent(one))
-    for exponent, count in _by_exponent(other):
-        counts[exponent] = counts.get(exponent, 0) + count
+    counts = Counter[int]()
+    for each in (one, other):
+        counts.update({each.first_exponent + index: count for index, count in enumerate(each.counts)})
     first = min(counts, default=0)
     return replace(
         one,
@@ -224,10 +224,5 @@ def added(one: Magnitudes, other: Magnitudes, *, same_step: bool = False) -> Mag
         num_nonfinite=one.num_nonfinite + other.num_nonfinite,
         max_abs=max(one.max_abs, other.max_abs),
         first_exponent=first,
-        counts=[counts.get(exponent, 0) for exponent in range(first, max(counts, default=-1) + 1)],
+        counts=[counts[exponent] for exponent in range(first, max(counts, default=-1) + 1)],
     )
-
-
-def _by_exponent(magnitudes: Magnitudes) -> Iterator[tuple[int, int]]:
-    for index, count in enumerate(magnitudes.counts):
-        yield magnitudes.first_exponent + index, count

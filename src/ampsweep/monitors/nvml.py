@@ -21,6 +21,8 @@ _INSTANT_POWER_S: Final = 0.1
 """Even NVML_FI_DEV_POWER_INSTANT is updated every 100 ms only (Yang et al., "Part-time Power Measurements", SC 2024,
 arXiv:2312.02741)."""
 _POWER: Final = "device/power_w"
+_THROTTLED: Final = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown")
+"""Heat or hardware protection; the power cap, a setting, does not count."""
 _POWER_INSTANT: Final = 186
 """NVML_FI_DEV_POWER_INSTANT of nvml.h, which the first bindings of version 12 do not name."""
 
@@ -72,13 +74,9 @@ class NvmlDevice:
 
     def process_gib(self) -> float | None:
         """Memory of this process on the GPU; None where the driver does not know the process by its id (containers)."""
-        used = self._try(
-            lambda nvml, handle: [
-                process.usedGpuMemory
-                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-                if process.pid == os.getpid() and process.usedGpuMemory is not None
-            ]
-        )
+        running = self._try(lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+        of_each = (process.usedGpuMemory for process in running if process.pid == os.getpid())
+        used = [num_bytes for num_bytes in of_each if num_bytes is not None]
         return sum(used) / GIB if used else None
 
     def held_gib(self) -> float | None:
@@ -147,26 +145,15 @@ _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {
         nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     ),
     "device/clock_mhz": lambda nvml, handle: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-    "device/throttled_pct": lambda nvml, handle: 100.0 * _is_throttled(nvml, handle),
-    "device/power_capped_pct": lambda nvml, handle: (
-        100.0 * _is_slowed_down(nvml, handle, nvml.nvmlClocksThrottleReasonSwPowerCap)
-    ),
+    "device/throttled_pct": lambda nvml, handle: _is_slowed_down(nvml, handle, *_THROTTLED),
+    "device/power_capped_pct": lambda nvml, handle: _is_slowed_down(nvml, handle, "SwPowerCap"),
 }
 
 
-def _is_throttled(nvml: Any, handle: Any) -> bool:
-    """Tell whether heat or hardware protection slows the GPU down now; the power cap, a setting, does not count."""
-    reasons = (
-        nvml.nvmlClocksThrottleReasonHwSlowdown
-        | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
-        | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
-        | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
-    )
-    return _is_slowed_down(nvml, handle, reasons)
-
-
-def _is_slowed_down(nvml: Any, handle: Any, reasons: int) -> bool:
-    return bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & reasons)
+def _is_slowed_down(nvml: Any, handle: Any, *reasons: str) -> float:
+    """100 if the driver names one of these reasons for low clocks now, else 0."""
+    now = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return 100.0 * any(now & getattr(nvml, f"nvmlClocksThrottleReason{reason}") for reason in reasons)
 
 
 def partition_names(uuids: Sequence[str]) -> list[str | None]:
@@ -177,17 +164,15 @@ def partition_names(uuids: Sequence[str]) -> list[str | None]:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return [None for _ in uuids]
+    names: list[str | None] = []
     try:
-        return [_partition_name(pynvml, uuid) for uuid in uuids]
+        for uuid in uuids:
+            names.append(None)
+            with suppress(pynvml.NVMLError):
+                names[-1] = str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
     finally:
         pynvml.nvmlShutdown()
-
-
-def _partition_name(nvml: Any, uuid: str) -> str | None:
-    try:
-        return str(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByUUID(uuid)))
-    except nvml.NVMLError:
-        return None
+    return names
 
 
 def _find(nvml: Any, device: torch.device) -> Any:
@@ -201,14 +186,8 @@ def _find(nvml: Any, device: torch.device) -> Any:
             return nvml.nvmlDeviceGetHandleByUUID(name)
     address = f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}.0"
     with suppress(nvml.NVMLError):
-        handle = nvml.nvmlDeviceGetHandleByPciBusId(address)
-        return None if _is_partitioned(nvml, handle) else handle
+        handle, is_partitioned = nvml.nvmlDeviceGetHandleByPciBusId(address), False
+        with suppress(nvml.NVMLError):  # of a GPU that cannot be partitioned
+            is_partitioned = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        return None if is_partitioned else handle
     return None
-
-
-def _is_partitioned(nvml: Any, handle: Any) -> bool:
-    try:
-        current, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:  # a GPU that cannot be partitioned
-        return False
-    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)

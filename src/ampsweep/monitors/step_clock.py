@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -35,8 +35,6 @@ class StepClock:
 
     def __init__(self, device: torch.device, samples_per_step: int, tokens_per_step: int | None) -> None:
         self._timer = Moments(device)
-        self._first_steady: int | None = None
-        """Index of the first unread step after warm-up; None during warm-up."""
         self._work = {"perf/samples_per_sec": samples_per_step}
         if tokens_per_step is not None:
             self._work["perf/tokens_per_sec"] = tokens_per_step
@@ -47,25 +45,18 @@ class StepClock:
         self._start: Any = None
         self._since: Any = None
         """The moment from which on no step was taken; None before the first."""
-        self._unread: list[_Stretch] = []
-        self._own: list[tuple[int, Any, Any, int]] = []
-        """Stretches within unread steps that the suite took: index of the step, two moments, weight."""
-        self._warmup: set[int] = set()
-        """Indices of unread steps that were marked as warm-up; those that were traced are in `_traced` too."""
-        self._traced: set[int] = set()
-        self._after_wait: set[int] = set()
-        """Indices of unread steps that begin, or will begin, with an empty queue."""
-        self._lags_s: dict[int, float] = {}
-        """Seconds by which the device was behind the host at the end of unread steps after which the host waited."""
-        self._cuts: list[int] = []
+        self._own: list[tuple[Any, Any, int]] = []
+        """Stretches of the current step that the suite took: two moments, weight."""
+        self._is_warm = False
+        self._is_queue_empty = False
+        """The next step begins, or the current one began, with an empty queue."""
+        self._unread: list[_Step] = []
         self._window = _Times()
         self._windows: list[_Times] = []
         """Windows that have ended and were not returned yet; `_window` is the current one."""
         self._steady = _Times()
         self._flowing_ms, self._launch_ms, self._lag_ms = array("d"), array("d"), array("d")
         """Steps after warm-up: times of those after no wait, the host's times of those after one, and lags."""
-        self._waits: list[Waits] = []
-        """Waits of each unread step for other ranks; empty where there are none."""
 
     def begin(self) -> None:
         """Begin a step; call it before fetching the step's data."""
@@ -75,17 +66,16 @@ class StepClock:
         """End the step; the host waited this many seconds for its data, and the device, in a training of several ranks,
         for the others between these moments of `now`.
         """
-        if waits is not None:
-            self._waits.append(waits)
         assert self._start is not None, "end before begin"
-        ended = self.now()
-        self._unread.append((self._start, ended, data_wait_s, self._since))
-        self._start, self._since = None, ended
+        step = _Step(self._start, self.now(), data_wait_s, waits, self._since, self._own)
+        step.is_steady, step.is_after_wait = self._is_warm, self._is_queue_empty
+        self._unread.append(step)
+        self._start, self._since, self._own, self._is_queue_empty = None, step.end, [], False
 
     def own(self, since: Any, weight: int = 1) -> None:
         """Note that the current step's time since this moment went to the suite; it counts for as many steps."""
         if self._start is not None:
-            self._own.append((len(self._unread), since, self.now(), weight))
+            self._own.append((since, self.now(), weight))
 
     def restart(self) -> None:
         """Leave out the time since the latest step: it was no training's."""
@@ -93,29 +83,31 @@ class StepClock:
 
     def wait(self) -> None:
         """Wait until the device has finished the latest step."""
-        num_unread = len(self._unread)
-        if self._timer.has_queue and num_unread and num_unread not in self._after_wait:
-            self._lags_s[num_unread - 1] = self._timer.lag_s(self._unread[-1][1])
-            self._after_wait.add(num_unread)
+        if self._timer.has_queue and self._unread and not self._is_queue_empty:
+            self._unread[-1].lag_s = self._timer.lag_s(self._unread[-1].end)
+            self._is_queue_empty = True
 
     def end_warmup(self) -> None:
         """End warm-up: the next step is the first that the summary includes."""
-        self._first_steady = len(self._unread)
+        self._is_warm = True
 
     def mark_warmup(self, num_steps: int = 1) -> None:
         """Mark the latest steps as warm-up (a compilation, a growing allocator); call it before they are read."""
-        num_unread = len(self._unread)
-        assert num_steps <= num_unread, "steps that were read already"
-        self._warmup.update(range(num_unread - num_steps, num_unread))
+        assert num_steps <= len(self._unread), "steps that were read already"
+        for step in self._unread[len(self._unread) - num_steps :]:
+            step.is_steady = False
 
     def mark_traced(self) -> None:
         """Mark the latest step as traced: it is warm-up, and no window includes its time. Call it before it is read."""
         assert self._unread, "no step since the last reading"
-        self._traced.add(len(self._unread) - 1)
+        self._unread[-1].is_traced = True
 
     def cut(self) -> None:
         """End a window: `windows` will include the steps since the last cut."""
-        self._cuts.append(len(self._unread))
+        if self._unread:
+            self._unread[-1].num_cuts += 1
+        else:
+            self._end_window()
 
     def windows(self) -> list[dict[str, float]]:
         """Return mean step time and throughput of each window ended since the last call, oldest first.
@@ -157,7 +149,7 @@ class StepClock:
 
     @property
     def waits_for_host(self) -> bool:
-        """Tell whether the device, after warm-up, had done a step about when the host had launched it."""
+        """True if, after warm-up, the device ends each step about when the host has launched it (launch-bound)."""
         self._read()
         if not self._lag_ms:
             return False
@@ -182,48 +174,45 @@ class StepClock:
             figures["perf/communication_ms"] = sum(times.communication_ms) / len(times.communication_ms)
         return figures | {key: 1e3 * work * len(times.step_ms) / times.wall_ms for key, work in self._work.items()}
 
+    def _end_window(self) -> None:
+        self._windows.append(self._window)
+        self._window = _Times()
+
     def _read(self) -> None:
         unread, self._unread = self._unread, []
-        own, self._own = self._own, []
-        cuts, self._cuts = self._cuts, []
-        warmup, self._warmup = self._warmup, set()
-        traced, self._traced = self._traced, set()
-        after_wait, lags_s = self._after_wait, self._lags_s
-        between = self._timer.between_ms
         if self._timer.has_queue and unread:
-            self._timer.lag_s(unread[-1][1])
-        step_ms = [between(start, end) for start, end, _, _ in unread]
-        has_waited = self._timer.has_queue and (bool(unread) or 0 in after_wait)  # to read is to wait
-        self._after_wait, self._lags_s = {0} if has_waited else set(), {}
-        wait_ms = [1e3 * wait_s for _, _, wait_s, _ in unread]
-        waits, self._waits = self._waits, []
-        apart_ms = [sum(between(*wait) for wait in of_step) for of_step in waits]
-        between_ms = [0.0 if since is None else between(since, start) for start, _, _, since in unread]
-        own_ms = [0.0] * len(unread)
-        for index, start, end, weight in own:
-            if index < len(unread):  # else of a step that has not ended
-                own_ms[index] += weight * between(start, end)
-        read = _Read(step_ms, wait_ms, apart_ms, between_ms, own_ms)
-        first_steady = len(unread) if self._first_steady is None else self._first_steady
-        self._first_steady = None if self._first_steady is None else 0
-        self._steady.add(read, first_steady, len(unread), without=warmup | traced)
-        if self._timer.has_queue:
-            for index in range(first_steady, len(unread)):
-                if index in warmup or index in traced:
-                    continue
-                if index in after_wait:
-                    (_, began_s), (_, ended_s), waited_s, _ = unread[index]
-                    self._launch_ms.append(1e3 * (ended_s - began_s - waited_s))
-                else:
-                    self._flowing_ms.append(step_ms[index])
-                if index in lags_s:
-                    self._lag_ms.append(1e3 * lags_s[index])
-        begin = 0
-        for cut in cuts:
-            self._window.add(read, begin, cut, without=traced)
-            self._windows.append(self._window)
-            self._window, begin = _Times(), cut
-        self._window.add(read, begin, len(unread), without=traced)
+            self._timer.lag_s(unread[-1].end)
+            self._is_queue_empty = True  # to read is to wait
+        for step in unread:
+            step_ms = self._timer.between_ms(step.start, step.end)
+            if not step.is_traced:
+                self._add(step, step_ms, self._window)
+            if step.is_steady and not step.is_traced:
+                self._add(step, step_ms, self._steady)
+                if self._timer.has_queue:
+                    self._note_queue(step, step_ms)
+            for _ in range(step.num_cuts):
+                self._end_window()
+
+    def _add(self, step: "_Step", step_ms: float, times: "_Times") -> None:
+        between = self._timer.between_ms
+        before_ms = 0.0 if step.since is None else between(step.since, step.start)
+        times.step_ms.append(step_ms)
+        times.data_wait_ms += 1e3 * step.data_wait_s
+        if step.waits is not None:
+            times.communication_ms.append(sum(between(*wait) for wait in step.waits))
+        times.between_ms += before_ms
+        times.own_ms += sum(weight * between(start, end) for start, end, weight in step.own)
+        times.wall_ms += step_ms + before_ms
+
+    def _note_queue(self, step: "_Step", step_ms: float) -> None:
+        """Note what launching a step took that found the queue empty, or the time of another step, and the lag."""
+        if step.is_after_wait:
+            self._launch_ms.append(1e3 * (step.end[1] - step.start[1] - step.data_wait_s))
+        else:
+            self._flowing_ms.append(step_ms)
+        if step.lag_s is not None:
+            self._lag_ms.append(1e3 * step.lag_s)
 
 
 class Stopwatch:
@@ -246,46 +235,35 @@ class Stopwatch:
         self.seconds = 0.0
 
 
-_Stretch = tuple[Any, Any, float, Any]
-"""Two moments of a timer, the seconds between them that the host waited for data, and the moment that ended what was
-before."""
+class _Step:
+    """A step until its times are read: moments of a timer, and what was noted of it meanwhile."""
 
+    __slots__ = (
+        *("start", "end", "data_wait_s", "waits", "since", "own"),
+        *("is_steady", "is_traced", "is_after_wait", "lag_s", "num_cuts"),
+    )
 
-class _Read(NamedTuple):
-    """Times of steps in ms, one of each a step; those apart are empty in a training of one rank."""
-
-    step: Sequence[float]
-    wait: Sequence[float]
-    apart: Sequence[float]
-    between: Sequence[float]
-    own: Sequence[float]
+    def __init__(
+        self, start: Any, end: Any, data_wait_s: float, waits: Waits | None, since: Any, own: list[tuple[Any, Any, int]]
+    ) -> None:
+        self.start, self.end, self.since = start, end, since
+        self.data_wait_s, self.waits, self.own = data_wait_s, waits, own
+        self.is_steady = self.is_traced = self.is_after_wait = False
+        self.lag_s: float | None = None
+        """Seconds by which the device was behind the host at its end, if the host waited then."""
+        self.num_cuts = 0
+        """Windows that end with it."""
 
 
 class _Times:
-    """Step times of several steps, and in all of them what was waiting for data and what the suite took."""
+    """Times of several steps, and what waiting for data and the suite took in all of them."""
 
     def __init__(self) -> None:
-        self.step_ms = array("d")
-        self.data_wait_ms = 0.0
-        self.communication_ms = array("d")
-        """Waits for other ranks, of each step; empty where there are none."""
+        self.step_ms, self.communication_ms = array("d"), array("d")
+        """Of each step its time and its waits for other ranks; the latter is empty in a training of one rank."""
+        self.data_wait_ms = self.between_ms = self.own_ms = 0.0
         self.wall_ms = 0.0
         """Time of the steps and of what lay before each."""
-        self.between_ms = self.own_ms = 0.0
-
-    def add(self, read: _Read, begin: int, end: int, *, without: set[int]) -> None:
-        """Add the steps from `begin` to `end` (exclusive), except those in `without`."""
-        if without:
-            kept = [index for index in range(begin, end) if index not in without]
-            added = _Read(*([values[index] for index in kept] if values else values for values in read))
-        else:
-            added = _Read(*(values[begin:end] for values in read))
-        self.step_ms.extend(added.step)
-        self.data_wait_ms += sum(added.wait)
-        self.communication_ms.extend(added.apart)
-        self.between_ms += sum(added.between)
-        self.own_ms += sum(added.own)
-        self.wall_ms += sum(added.step) + sum(added.between)
 
 
 class Moments:

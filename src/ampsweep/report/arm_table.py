@@ -19,8 +19,7 @@ from ampsweep.analysis.step_limits import (
     StepLimit,
     WaitForData,
 )
-from ampsweep.report.cells import estimate_cell, spread_cell, value_cell
-from ampsweep.report.tables import Cell, Column, Row, Table, Tone
+from ampsweep.report.tables import Cell, Column, Row, Table, Tone, count_cell, estimate_cell, spread_cell, value_cell
 from ampsweep.text import loss, milliseconds, num_bytes, number, percent
 
 WORDS: Final[dict[str, Tone]] = {
@@ -125,7 +124,7 @@ _FIGURES: Final = (
     ),
     _Figure(
         Column("n", "pairs", numeric=True),
-        lambda arm, _: Cell() if arm.is_baseline else Cell(str(arm.num_pairs), arm.num_pairs),
+        lambda arm, _: Cell() if arm.is_baseline else count_cell(arm.num_pairs),
         "pairs with the baseline: runs of one seed that differ in nothing but precision; fewer than 3 give no interval",
     ),
     _Figure(

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.method import method
-from ampsweep.analysis.resumed import ResumedArm, jumps_sentence
+from ampsweep.analysis.resumed import jumps_sentence
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
 from ampsweep.finding import Finding
 from ampsweep.record import write_atomically
@@ -55,11 +55,12 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     """
     shown = arrange(compared.comparison, compared.histories, directory, panels)
     comparison = shown.comparison
+    how = [Item(text, f"{figure}:") for figure, text in (*methods(comparison.workloads), *method(comparison))]
     sections = [
         _verdicts(shown),
         section_of("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
         section_of("Saved in one precision, resumed in another", "resumed", _resumed(comparison)),
-        section_of("Notes", "", _notes(comparison)),
+        section_of("Notes", "", items_of([_said(note.sentence) for note in comparison.notes])),
         section_of("What went wrong", "problems", _tables(problems_table(comparison))),
         section_of("Against each other", "series", [_series(one, shown) for one in shown.series]),
         section_of("Panels", "panels", _panels(shown), on_screen=False),
@@ -76,7 +77,7 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
             on_screen=False,
         ),
         section_of("Environment", "environment", _tables(*environment_tables(shown)), on_screen=False),
-        section_of("How each figure was taken", "method", _method(comparison), on_screen=False),
+        section_of("How each figure was taken", "method", items_of(how), on_screen=False),
     ]
     if not comparison.compared:
         sections.insert(0, Section(blocks=(Prose("No runs to compare.", "headline"),)))
@@ -221,22 +222,13 @@ def _in_short(judged: Judgements) -> Cell:
     return Cell(", ".join(known) or statuses_text(judged.figures.statuses))
 
 
-def _resumed(comparison: Comparison) -> list[Section]:
+def _resumed(comparison: Comparison) -> Iterator[Section]:
     """A table for each workload with runs that went on from another run's checkpoint."""
-    return [
-        Section(title=one.title, blocks=(*_jumps(one.resumed), resumed_table(one.resumed)), facts=one.facts)
-        for one in comparison.workloads
-        if one.resumed
-    ]
-
-
-def _jumps(resumed: Sequence[ResumedArm]) -> list[Prose]:
-    sentence = jumps_sentence(resumed)
-    return [Prose(as_sentence(sentence))] if sentence else []
-
-
-def _notes(comparison: Comparison) -> list[Items]:
-    return items_of([_said(note.sentence) for note in comparison.notes])
+    for one in comparison.workloads:
+        if one.resumed:
+            jumps = jumps_sentence(one.resumed)
+            said = [Prose(as_sentence(jumps))] if jumps else []
+            yield Section(title=one.title, blocks=(*said, resumed_table(one.resumed)), facts=one.facts)
 
 
 def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
@@ -274,11 +266,6 @@ def _absent(panels: Sequence[tuple[Any, str]]) -> list[Section]:
     items = tuple(_said(reason, f"{panel.title}:") for panel, reason in panels)
     title = f"Not shown: {plural(len(panels), 'panel')} without figures"
     return [Section(title=title, blocks=(Items(items),), folded=True)]
-
-
-def _method(comparison: Comparison) -> list[Items]:
-    figures = [*methods(comparison.workloads), *method(comparison)]
-    return items_of([Item(how, f"{figure}:") for figure, how in figures])
 
 
 def _summary(comparison: Comparison) -> dict[str, Scalar]:

@@ -1,4 +1,4 @@
-"""A document as data: JSON of what it was made from, its tables as CSV and as LaTeX."""
+"""A document on standard output: for people, or as data: JSON of what it was made from, its tables as CSV or LaTeX."""
 
 import csv
 import io
@@ -8,10 +8,13 @@ from collections.abc import Callable
 from typing import Final
 
 from ampsweep.finding import as_data
+from ampsweep.report.console import show
 from ampsweep.report.document import Document, tables
 from ampsweep.report.markdown import markdown
 from ampsweep.report.tables import Cell, Column, Scalar, Table
+from ampsweep.report.terminal import Terminal
 
+CONSOLE: Final = "console"
 _LATEX: Final = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -105,3 +108,16 @@ FORMATS: Final[dict[str, Callable[[Document], str]]] = {
     "markdown": markdown,
 }
 """The formats that a command prints instead of what a person reads on a terminal; each takes any document."""
+
+
+def formats() -> tuple[str, ...]:
+    """The formats that a command line may ask for, the first one if it asks for none."""
+    return CONSOLE, *FORMATS
+
+
+def put_out(document: Document, chosen: str = CONSOLE) -> None:
+    """Print a document and nothing else."""
+    if chosen == CONSOLE:
+        show(document, Terminal())
+    else:
+        print(FORMATS[chosen](document), end="")

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from ampsweep.report.figure import Figure
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.tables import Cell, Column, Scalar, Table, Tone
-from ampsweep.text import as_sentence
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,6 @@ class Items:
 
     items: tuple[Item, ...]
     title: str = ""
-
-
-def sentences(clauses: Iterable[str]) -> Items:
-    """A list of clauses as sentences."""
-    return Items(tuple(Item(as_sentence(clause)) for clause in clauses))
 
 
 @dataclass(frozen=True)

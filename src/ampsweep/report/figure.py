@@ -1,143 +1,25 @@
-"""The figure of a report: what it shows, whatever draws it."""
+"""The figure of a report, and the parts of its picture as Plotly's JSON: the one place that knows how they look."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 from ampsweep.report.tables import Table
 
-INK: Final = "#333333"
-"""The colour of outlines; a dark page draws them light."""
-
+Json = dict[str, Any]
 Number = float | int | None
 """A value on an axis; None is a gap."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Axis:
-    """An axis, of numbers or of rows."""
-
-    title: str = ""
-    rows: tuple[str, ...] = ()
-    """The rows from the top, where it is no axis of numbers."""
-    log: bool = False
-    from_zero: bool = False
-    range: tuple[float, float] | None = None
-    """Ends that are not those of the values."""
-    ticks: Mapping[float, str] | None = None
-    """Places of ticks and their labels; None: where they suit the values."""
-    power: bool = False
-    """Ticks are powers of ten."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Owner:
-    """The arms and seeds that a mark belongs to, by which a page hides it."""
-
-    arm: str | None = None
-    arms: tuple[str, ...] = ()
-    """The arm of each point, where they are of several."""
-    seed: int | None = None
-    seeds: tuple[int, ...] = ()
-    """The seed of each point, where they are of several."""
-    only_alone: bool = False
-    """Drawn only where its seed is chosen."""
-    over_seeds: bool = False
-    """Hidden where a seed is chosen: it says something of their spread."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bars:
-    """A bar a row, in the colour of what they are parts of."""
-
-    name: str
-    rows: Sequence[str]
-    values: Sequence[Number]
-    texts: Sequence[str] = ()
-    hover: Sequence[str] = ()
-    colour: str
-    patterns: Sequence[str] = ()
-    """One a bar: a stripe tells what is predicted from what is measured."""
-    inside: bool = False
-    """The texts stand inside the bars, or are left out."""
-    owner: Owner = Owner()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scatter:
-    """Scatter, a line through them, or both."""
-
-    name: str
-    x: Sequence[Number | str]
-    y: Sequence[Number | str]
-    colour: str
-    line: float = 0.0
-    """Width in pixels; 0: no line."""
-    dash: str = "solid"
-    symbols: Sequence[str] = ()
-    """One a point, or one for all; none: no markers."""
-    size: int = 9
-    outlined: bool = False
-    hollow: bool = False
-    opacity: float = 1.0
-    texts: Sequence[str] = ()
-    """Beside the points."""
-    label: str = ""
-    """Its name where a pointer is over it, if that says more than the legend's."""
-    hover: Sequence[str] = ()
-    interval: Literal["x", "y"] | None = None
-    ends: Sequence[tuple[float, float]] = ()
-    """The ends of the interval of each point along that axis."""
-    legend: bool = True
-    hidden: bool = False
-    """Drawn once its name in the legend is chosen."""
-    group: str = ""
-    """Marks of one group are shown and hidden together."""
-    owner: Owner = Owner()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Area:
-    """The area between two lines."""
-
-    x: Sequence[Number]
-    low: Sequence[Number]
-    high: Sequence[Number]
-    colour: str
-    group: str
-    owner: Owner = Owner()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Heat:
-    """Cells in rows, coloured by a share of a whole, whose logarithm to base ten is drawn."""
-
-    x: Sequence[float]
-    logs: Sequence[Sequence[Number]]
-    """By row, from -5 (and less) to 0."""
-    texts: Sequence[Sequence[str]]
-    names: Sequence[str]
-    """Names of the rows, in full."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """A dotted line across the figure at a value of the x or the y axis."""
-
-    at: float
-    axis: Literal["x", "y"] = "x"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Margin:
-    """A shaded stretch of the x axis in one row."""
-
-    row: int
-    low: float
-    high: float
-
-
-Mark = Bars | Scatter | Area | Heat
+_INK: Final = "#333333"
+"""The colour of outlines; a dark page draws them light."""
+_BAR_TEXT: Final = "#111111"
+_BESIDE: Final = ("auto", "middle right")
+"""Positions of texts that may stand beside what is drawn."""
+_TEXT_PX: Final = 7
+"""Width of a character beside a bar, for which there is room on the right."""
+_LEAST_DECADE: Final = -5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,16 +36,40 @@ class Figure:
     """The limits of what it shows, a sentence each."""
     table: Table | None = None
     wide: bool = False
-    x: Axis = Axis()
-    y: Axis = Axis()
-    marks: Sequence[Mark] = ()
-    rules: Sequence[Rule] = ()
-    margins: Sequence[Margin] = ()
+    traces: Sequence[Json] = ()
+    """In `meta` each says what it belongs to, by which a page hides it: `arm` and `seed`, or those of each point
+    (`arms`, `seeds`); `only_alone`: drawn only where its seed is chosen; `over_seeds`: hidden where any is."""
+    x: Json = field(default_factory=dict)
+    y: Json = field(default_factory=dict)
+    shapes: Sequence[Json] = ()
     stacked: bool = False
     """Bars of one row stand one after another, not below each other."""
     legend: bool = False
     height: int = 340
     """Pixels."""
+
+    def plotly(self) -> Json:
+        """`data` and `layout`."""
+        layout: Json = {
+            "xaxis": self.x or axis(),
+            "yaxis": self.y or axis(),
+            "height": self.height,
+            "showlegend": self.legend,
+            "hovermode": "closest",
+            "shapes": list(self.shapes),
+        }
+        types = {trace["type"] for trace in self.traces}
+        if "bar" in types:
+            layout |= {"barmode": "stack" if self.stacked else "group", "bargap": 0.3}
+            layout |= {"legend": {"traceorder": "normal"}}
+            layout |= {"uniformtext": {"minsize": 11, "mode": "hide"}} if self.stacked else {}
+        if texts := [one for trace in self.traces if trace.get("textposition") in _BESIDE for one in trace["text"]]:
+            layout["margin"] = {"r": _TEXT_PX * max(map(len, texts)) + 8}
+        if "heatmap" in types:
+            # The formats that were chosen stay when the theme changes.
+            layout |= {"uirevision": "kept", "margin": {"t": 66}}
+            layout["legend"] = {"y": 1.0, "yref": "container", "yanchor": "top"}
+        return {"data": list(self.traces), "layout": layout}
 
 
 @dataclass(frozen=True)
@@ -171,3 +77,205 @@ class NoFigure:
     """The reason, a clause, why there is nothing to show."""
 
     reason: str
+
+
+def label(plain: str) -> str:
+    """Text that Plotly, which reads some HTML in labels, shows as it is."""
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def row_label(row: str) -> str:
+    """A row as a label of an axis, an arm over as many lines as it has parts."""
+    return label(row).replace("+", "<br>+")
+
+
+def axis(
+    title: str = "",
+    *,
+    log: bool = False,
+    power: bool = False,
+    from_zero: bool = False,
+    range: tuple[float, float] | None = None,
+    ticks: Mapping[float, str] | None = None,
+) -> Json:
+    """An axis of numbers.
+
+    Args:
+        power: ticks are powers of ten.
+        range: ends that are not those of the values.
+        ticks: places of ticks and their labels; None: where they suit the values.
+    """
+    drawn: Json = {"title": {"text": label(title)}, "automargin": True, "zeroline": False}
+    if log:
+        # Ticks at 1, 2 and 5 of each decade, with whole figures: Plotly's own are bare digits between decades.
+        drawn |= {"type": "log", **({"dtick": 1, "exponentformat": "power"} if power else {"dtick": "D2"})}
+    if not power:
+        drawn |= {"tickformat": "~g"} if log else {"exponentformat": "e"}  # no SI prefixes beside our own units
+    if from_zero:
+        drawn["rangemode"] = "tozero"
+    if range is not None:
+        drawn["range"] = list(range)
+    if ticks is not None:
+        texts = [re.sub(r"\^(-?\d+)", r"<sup>\1</sup>", label(one).replace("\n", "<br>")) for one in ticks.values()]
+        drawn |= {"tickvals": list(ticks), "ticktext": texts, "tickangle": 0, "showgrid": False}
+    return drawn
+
+
+def row_axis(rows: Sequence[str]) -> Json:
+    """An axis of rows from the top."""
+    labels = [*map(row_label, rows)]
+    drawn = {"title": {"text": ""}, "automargin": True, "zeroline": False, "fixedrange": True, "type": "category"}
+    return drawn | {"categoryorder": "array", "categoryarray": labels, "range": [len(labels) - 0.45, -0.55]}
+
+
+def bars(
+    name: str,
+    rows: Sequence[str],
+    values: Sequence[Number],
+    colour: str,
+    *,
+    meta: Json,
+    texts: Sequence[str] = (),
+    hover: Sequence[str] = (),
+    patterns: Sequence[str] = (),
+    inside: bool = False,
+) -> Json:
+    """A bar a row, with a pattern each.
+
+    Args:
+        inside: the texts stand inside the bars, or are left out.
+    """
+    trace: Json = {
+        "type": "bar",
+        "orientation": "h",
+        "x": list(values),
+        "y": [*map(row_label, rows)],
+        "name": label(name),
+        "hoverinfo": "text+name",
+        "hovertext": list(hover or texts),
+        "cliponaxis": False,
+        "marker": {
+            "color": colour,
+            "line": {"width": 1, "color": "rgba(0,0,0,0.35)"},
+            "pattern": {"shape": list(patterns), "fillmode": "overlay", "fgcolor": _BAR_TEXT, "fgopacity": 0.25},
+        },
+        "meta": meta,
+    }
+    if texts:
+        place = "inside" if inside else "auto"
+        trace |= {"text": list(texts), "textposition": place, "textangle": 0, "insidetextanchor": "middle"}
+        trace |= {"insidetextfont": {"color": _BAR_TEXT}, "constraintext": "both" if inside else "none"}
+    return trace
+
+
+def scatter(
+    name: str,
+    x: Sequence[Number | str],
+    y: Sequence[Number | str],
+    colour: str,
+    *,
+    line: float = 0.0,
+    dash: str = "solid",
+    symbol: str = "",
+    size: int = 9,
+    edge: float = 0.0,
+    hollow: bool = False,
+    texts: Sequence[str] = (),
+    hover: Sequence[str] = (),
+    meta: Json | None = None,
+    **more: Any,
+) -> Json:
+    """Points, a line through them, or both.
+
+    Args:
+        line, edge: widths in pixels of the line and of the outlines of points; 0: none.
+        symbol: of each point; empty: no markers.
+        texts: beside the points.
+        more: further attributes of the trace.
+    """
+    modes = [mode for mode, is_on in (("lines", line), ("markers", symbol), ("text", texts)) if is_on]
+    trace: Json = {
+        "type": "scatter",
+        "mode": "+".join(modes) or "none",
+        "x": _places(x),
+        "y": _places(y),
+        "name": label(name),
+        "showlegend": True,
+        "opacity": 1.0,
+        "hoverinfo": ("text+name" if hover else "x+y+name") if name else "skip",
+        "meta": meta or {},
+    }
+    if hover:
+        trace["hovertext"] = list(hover)
+    if line:
+        trace["line"] = {"color": colour, "width": line, "dash": dash}
+    if symbol:
+        outline = {"width": 3, "color": colour} if hollow else {"width": edge, "color": _INK}
+        symbol = f"{symbol}-open" if hollow else symbol
+        trace["marker"] = {"color": colour, "symbol": symbol, "size": size, "line": outline}
+    if texts:
+        trace |= {"text": [*map(label, texts)], "textposition": "middle right", "cliponaxis": False}
+    return trace | more
+
+
+def whiskers(
+    along: Literal["x", "y"], values: Sequence[float], ends: Sequence[tuple[float, float]], colour: str
+) -> Json:
+    """The attribute of a scatter for the intervals of its points; none where each is a single value."""
+    if all(low == high for low, high in ends):
+        return {}
+    above = [high - value for value, (_, high) in zip(values, ends, strict=True)]
+    below = [value - low for value, (low, _) in zip(values, ends, strict=True)]
+    drawn = {"type": "data", "array": above, "arrayminus": below, "color": colour, "thickness": 2, "width": 7}
+    return {f"error_{along}": drawn}
+
+
+def _places(values: Sequence[Number | str]) -> list[Any]:
+    return [row_label(value) if isinstance(value, str) else value for value in values]
+
+
+def area(x: Sequence[Number], low: Sequence[Number], high: Sequence[Number], colour: str, **more: Any) -> list[Json]:
+    """The area between two lines, as two traces."""
+    red, green, blue = bytes.fromhex(colour[1:])
+    edge: Json = {"type": "scatter", "mode": "lines", "x": list(x), "line": {"width": 0}, "hoverinfo": "skip"}
+    edge |= {"showlegend": False, **more}
+    filled = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.18)"}
+    return [{**edge, "y": list(low)}, {**edge, "y": list(high), **filled}]
+
+
+def heat(
+    x: Sequence[float], shares: Sequence[Sequence[float]], texts: Sequence[Sequence[str]], names: Sequence[str]
+) -> Json:
+    """Cells in rows with these names, coloured by the logarithm of a share of a whole from 10**-5 (and less) on."""
+    logs = [[round(max(math.log10(one), _LEAST_DECADE), 2) if one else None for one in row] for row in shares]
+    decades = range(_LEAST_DECADE, 1)
+    bar = {"thickness": 12, "lenmode": "pixels", "len": 220, "y": 1.0, "yanchor": "top", "outlinewidth": 0}
+    return {
+        "type": "heatmap",
+        "x": list(x),
+        "y": list(range(len(names))),
+        "z": logs,
+        "text": [list(row) for row in texts],
+        "customdata": [[label(name)] * len(x) for name in names],
+        "hovertemplate": "%{customdata}<br>2<sup>%{x:.1f}</sup>: %{text} of its elements<extra></extra>",
+        "hoverongaps": False,
+        "colorscale": "Viridis",
+        "zmin": _LEAST_DECADE,
+        "zmax": 0,
+        "ygap": 1,
+        "showlegend": False,
+        "colorbar": bar | {"tickvals": list(decades), "ticktext": [f"{100 * 10.0**decade:g}%" for decade in decades]},
+    }
+
+
+def rule(at: float, along: Literal["x", "y"] = "x") -> Json:
+    """A dotted line across the figure at a value of the x or the y axis."""
+    across = "y" if along == "x" else "x"
+    ends = {f"{along}0": at, f"{along}1": at, f"{across}0": 0, f"{across}1": 1, f"{across}ref": "paper"}
+    return {"type": "line", **ends, "line": {"dash": "dot"}}
+
+
+def margin(row: int, low: float, high: float) -> Json:
+    """A shaded stretch of the x axis in one row."""
+    place = {"x0": low, "x1": high, "y0": row - 0.4, "y1": row + 0.4}
+    return {"type": "rect", "layer": "below", **place, "line": {"width": 0}, "fillcolor": "rgba(128,128,128,0.22)"}

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -10,15 +11,15 @@ from typing import Final
 
 from plotly.offline import get_plotlyjs
 
-from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
+from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section, blocks_of
 from ampsweep.report.figure import Figure
-from ampsweep.report.filters import Filters
 from ampsweep.report.markup import Markup, join, json_in_script, name, tag
 from ampsweep.report.palette import ArmStyle
-from ampsweep.report.plotly import plotly
-from ampsweep.report.tables import Cell, Column, Table, Tone
+from ampsweep.report.tables import Cell, Column, Scalar, Table, Tone, scalar_text
 
 _SIGNS: Final[dict[Tone, str]] = {"good": "▲", "bad": "▼", "even": "=", "open": "?"}
+_LABELS: Final = {"model": "Model", "model_size": "Size", "batch_size": "Batch", "seq_len": "Sequence", "data": "Data"}
+"""Labels of filters, the first ones first."""
 _LONG: Final = 32
 """Characters of a text that has room in its column."""
 
@@ -52,7 +53,7 @@ class _Page:
     """A document on its way to HTML: collects the figures, which the page's script knows by number."""
 
     document: Document
-    filters: Filters
+    filters: "Filters"
     figures: list[str] = field(default_factory=list)
     """As JSON."""
 
@@ -152,7 +153,7 @@ class _Page:
         return tag("th", content, scope="row", class_=kind) if is_first else tag("td", content, class_=kind)
 
     def _figure(self, figure: Figure) -> Markup:
-        drawn = plotly(figure)
+        drawn = figure.plotly()
         self.figures.append(json_in_script({"traces": drawn["data"], "layout": drawn["layout"]}))
         identifier = f"figure-{len(self.figures)}"
         table = None
@@ -248,3 +249,47 @@ def _policy(scripts: Iterable[str]) -> str:
 
 def _asset(file_name: str) -> str:
     return (files("ampsweep.report") / "assets" / file_name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The choices of a reader."""
+
+    choices: tuple[tuple[str, str, tuple[str, ...]], ...]
+    """Key, label and values of each filter; the last one is of seeds."""
+
+    @classmethod
+    def of(cls, document: Document) -> "Filters":
+        """The filters by facts that vary, without any that only repeats an earlier one."""
+        facts = [one.facts for one in blocks_of(document.sections) if isinstance(one, Section) and one.facts]
+        found = [
+            (key, _LABELS.get(key, key), {scalar_text(one[key]) for one in facts if key in one})
+            for key in _varied(facts)
+        ]
+        found.append(("seed", "Seed", {str(seed) for seed in document.seeds}))
+        return cls(tuple((key, label, tuple(sorted(values, key=_numbers_first))) for key, label, values in found))
+
+    def read_by_script(self, facts: Mapping[str, Scalar]) -> str | None:
+        """The facts of an element as the page's script reads them to decide whether it is shown."""
+        known = {key: scalar_text(facts[key]) for key, _, _ in self.choices if key in facts}
+        return json.dumps(known) if known else None
+
+
+def _varied(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    keys = [*dict.fromkeys((*_LABELS, *(key for one in facts for key in one)))]
+    chosen: dict[tuple[int | None, ...], str] = {}
+    for key in keys:
+        numbers: dict[str, int] = {}
+        partition = tuple(
+            numbers.setdefault(scalar_text(one[key]), place) if key in one else None for place, one in enumerate(facts)
+        )
+        if len(numbers) > 1:
+            chosen.setdefault(partition, key)
+    return list(chosen.values())
+
+
+def _numbers_first(value: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(value), value
+    except ValueError:
+        return 1, 0.0, value

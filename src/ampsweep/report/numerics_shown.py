@@ -7,11 +7,10 @@ from typing import Final
 from ampsweep.analysis.headroom import headroom_of
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
-from ampsweep.report.cells import value_cell
 from ampsweep.report.document import Block, Item, Prose, Section, items_of
 from ampsweep.report.figure import Figure
 from ampsweep.report.figures.magnitude_map import magnitude_map
-from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.report.tables import Cell, Column, Row, Table, value_cell
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence
 

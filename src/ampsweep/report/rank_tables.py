@@ -9,8 +9,7 @@ from ampsweep.analysis.dtype_steps import DtypeStep
 from ampsweep.analysis.rank_table import RankRow, RankTable
 from ampsweep.analysis.swept import Series, value_text
 from ampsweep.memory_categories import MEMORY_CATEGORIES
-from ampsweep.report.cells import estimate_cell, value_cell
-from ampsweep.report.tables import Cell, Column, Columns, Row, Table, table_of
+from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, estimate_cell, table_of, value_cell
 from ampsweep.text import loss, milliseconds, num_bytes
 
 _MAX_RANKS: Final = 16
@@ -36,7 +35,7 @@ def ranks_table(named: Sequence[tuple[str, RankTable]]) -> Table:
 
 
 def _rank_cells(arm: str, row: RankRow, of: RankTable) -> Iterator[Cell]:
-    yield from (Cell(arm), Cell(str(row.rank), row.rank))
+    yield from (Cell(arm), count_cell(row.rank))
     yield from (Cell(", ".join(one) or "-") for one in (row.hosts, row.devices))
     yield value_cell(row.peak_bytes, num_bytes)
     yield from (value_cell(row.peak_by_category.get(one) or None, num_bytes) for one in MEMORY_CATEGORIES)
@@ -103,7 +102,7 @@ def strategies_table(series: Series, comparison: Comparison) -> Table:
 def _own(arm: ArmComparison) -> Iterator[Cell]:
     """The arm's own figures: those of the fullest and of the slowest rank."""
     ranks = arm.ranks
-    yield Cell("1", 1) if ranks is None else Cell(str(len(ranks.rows)), len(ranks.rows))
+    yield Cell("1", 1) if ranks is None else count_cell(len(ranks.rows))
     yield value_cell(arm.peak_memory_bytes, num_bytes)
     yield value_cell(None if ranks is None else ranks.memory_spread_bytes or None, num_bytes)
     yield value_cell(arm.step_ms, milliseconds)

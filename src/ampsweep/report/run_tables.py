@@ -13,10 +13,23 @@ from ampsweep.analysis.runs import Run, Scalar, leaves
 from ampsweep.analysis.workloads import varied_keys
 from ampsweep.config.modes import arm_after
 from ampsweep.metrics import METRICS
-from ampsweep.report.cells import quantity, spread_cell, value_cell
 from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.extent import JSON_NAME, first_rows
-from ampsweep.report.tables import ABSENT, Cell, Column, Columns, Row, Table, scalar_text, table_of, text_table
+from ampsweep.report.tables import (
+    ABSENT,
+    Cell,
+    Column,
+    Columns,
+    Row,
+    Table,
+    count_cell,
+    quantity,
+    scalar_text,
+    spread_cell,
+    table_of,
+    text_table,
+    value_cell,
+)
 from ampsweep.text import listed, loss, plural, signed
 
 _MAX_PROBLEMS: Final = 500
@@ -53,14 +66,14 @@ def _problem(one: Problem, arms: Sequence[str], facts: Mapping[str, Scalar]) -> 
 _RESUMED: Final[Columns[ResumedArm]] = (
     (Column("saved in"), lambda one: Cell(one.saved_in)),
     (Column("resumed in"), lambda one: Cell(one.resumed_in)),
-    (Column("after step", "step", numeric=True), lambda one: Cell(str(one.step), one.step)),
+    (Column("after step", "step", numeric=True), lambda one: count_cell(one.step)),
     (Column("train loss there", "loss", numeric=True, optional=True), lambda one: spread_cell(one.loss, loss)),
     (Column("its jump", "loss_jump", numeric=True), lambda one: spread_cell(one.loss_jump, _signed)),
     (
         Column(f"skipped in the next {NUM_NEAR_STEPS}", "skipped_steps", numeric=True, optional=True),
         lambda one: value_cell(one.skipped_steps, str),
     ),
-    (Column("runs", numeric=True), lambda one: Cell(str(one.num_runs), one.num_runs)),
+    (Column("runs", numeric=True), lambda one: count_cell(one.num_runs)),
 )
 
 
@@ -82,7 +95,7 @@ def runs_table(shown: Dashboard) -> Table:
     rows = tuple(
         Row(
             (
-                *(Cell(entry.arm), Cell(str(entry.seed), entry.seed)),
+                *(Cell(entry.arm), count_cell(entry.seed)),
                 Cell(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
                 *(_figure(entry.run, column.key) for column in _FIGURES),
                 *(Cell(settings or ABSENT), _directory(entry.directory), _tracked(entry.tracked_at)),

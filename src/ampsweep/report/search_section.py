@@ -4,12 +4,11 @@ from typing import Final
 
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
-from ampsweep.report.cells import estimate_cell, value_cell
 from ampsweep.report.dashboard import Panels
-from ampsweep.report.document import Prose, Section, sentences
-from ampsweep.report.tables import Cell, Column, Columns, Row, Table, table_of
+from ampsweep.report.document import Item, Prose, Section, items_of
+from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, estimate_cell, table_of, value_cell
 from ampsweep.report.workload_data import SearchData
-from ampsweep.text import num_bytes, number, percent, predicted_bytes, ratio
+from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_bytes, ratio
 
 
 def search_section(one: Panels[SearchData]) -> Section:
@@ -21,7 +20,7 @@ def search_section(one: Panels[SearchData]) -> Section:
         blocks=(
             Prose(found.sentence, "headline"),
             largest_batches_table(found),
-            sentences(found.lines),
+            *items_of(Item(as_sentence(line)) for line in found.lines),
             *(figure for _, figure in one.shown),
             Section(title="Batches tried", blocks=(_probes(found.arms),), folded=True),
         ),
@@ -39,7 +38,7 @@ def _probes(arms: tuple[ArmSearch, ...]) -> Table:
     rows = [
         Row(
             (
-                *(Cell(arm.arm), Cell(str(probe.batch_size), probe.batch_size)),
+                *(Cell(arm.arm), count_cell(probe.batch_size)),
                 Cell("out of memory" if probe.outcome == "oom" else probe.outcome),
                 value_cell(probe.peak_bytes, num_bytes),
                 Cell(probe.error or "-"),
@@ -95,6 +94,6 @@ _COLUMNS: Final[Columns[ArmSearch]] = (
         Column("prediction error (%)", "prediction_error_pct", numeric=True, data_only=True),
         lambda arm: value_cell(arm.prediction_error_pct, percent),
     ),
-    (Column("n", "runs", numeric=True), lambda arm: Cell(str(arm.num_runs), arm.num_runs)),
+    (Column("n", "runs", numeric=True), lambda arm: count_cell(arm.num_runs)),
     (Column("status", rank=1), lambda arm: Cell(statuses_text(arm.statuses))),
 )

@@ -1,8 +1,11 @@
-"""A table of a report: cells that are data and text, for every renderer."""
+"""A table of a report: cells that are data and text, and figures as cells, for every renderer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeVar
+
+from ampsweep.analysis.statistics import Estimate, Spread, in_brackets
+from ampsweep.text import GIB, milliseconds, num_bytes, number, percent, signed
 
 Scalar = str | int | float | bool | None
 Tone = Literal["good", "bad", "even", "open"]
@@ -34,6 +37,10 @@ class Cell:
     def data(self) -> Scalar:
         """The value, or the text where that is the datum; None where nothing was measured."""
         return self.value if self.value is not None else None if self.text in (ABSENT, "") else self.text
+
+
+def count_cell(count: int) -> Cell:
+    return Cell(str(count), count)
 
 
 @dataclass(frozen=True)
@@ -116,3 +123,87 @@ def text_table(key: str, headers: Sequence[str], rows: Iterable[Sequence[str]], 
         columns=tuple(map(Column, headers)),
         rows=tuple(Row(tuple(map(Cell, row)), arm=row[0] if of_arms else None) for row in rows),
     )
+
+
+EstimateKind = Literal["ratio", "difference", "percent", "bytes"]
+_BINARY: Final = (("GiB", 1.0), ("MiB", 2.0**10), ("KiB", 2.0**20), ("B", 2.0**30))
+
+
+def value_cell(value: float | None, text: Callable[[float], str], detail: str = "") -> Cell:
+    """A figure; absent where there is none."""
+    return Cell() if value is None else Cell(text(value), value, detail=detail)
+
+
+def estimate_cell(of: Estimate | None, kind: EstimateKind, *details: str, n: int | None = None) -> Cell:
+    """An estimate, after other details its interval, and its n where that is not the `n` of the row."""
+    if of is None:
+        return Cell()
+    value, interval = of.ratio_parts if kind == "ratio" else of.text()
+    if kind == "difference":
+        value, interval = of.text(digits=2, sign=True)
+    text = {"ratio": f"{value}x", "difference": value, "percent": percent(of.value), "bytes": num_bytes(of.value)}[kind]
+    ends = "" if kind == "bytes" else in_brackets(interval).strip()
+    if ends and kind == "percent":
+        ends += "%"
+    if kind == "difference" and of.value == 0 and of.exact:
+        text, ends = "0", "identical"
+    counted = "" if n is None or of.n == n else f"n={of.n}"
+    return Cell(text, of.value, of.low, of.high, joined(*details, f"{ends} {counted}".strip()))
+
+
+def spread_cell(of: Spread | None, text: Callable[[float], str], *details: str) -> Cell:
+    """A mean over seeds with its standard deviation."""
+    if of is None:
+        return Cell()
+    if of.mean == 0 and not of.sd:
+        return Cell("0", 0.0, detail=joined(*details))
+    sd = "" if of.sd is None else f"sd {text(of.sd).lstrip('+')}"
+    return Cell(text(of.mean), of.mean, detail=joined(sd, *details))
+
+
+def joined(*details: str) -> str:
+    """The parts of a detail that there are."""
+    return "; ".join(detail for detail in details if detail)
+
+
+def quantity(value: float, unit: str, *, sign: bool = False) -> str:
+    """A value of a metric with its unit, in the digits that every report uses.
+
+    >>> quantity(0.5, "GiB"), quantity(12.34, "ms"), quantity(7.0, "%"), quantity(1.0, "", sign=True)
+    ('512 MiB', '12.3 ms', '7.0%', '+1.00')
+    >>> quantity(40.0, "samples")
+    '40'
+    """
+    plus = "+" if sign and value > 0 else ""
+    if unit == "GiB":
+        return ("" if num_bytes(value * GIB) == "0 B" else plus) + num_bytes(value * GIB)
+    if unit == "samples":
+        return f"{plus}{value:.0f}"
+    if unit == "ms":
+        return plus + milliseconds(value)
+    if unit == "%":
+        return plus + percent(value)
+    text = (signed if sign else number)(value)
+    return f"{text} {unit}" if unit else text
+
+
+def quantity_cell(value: float | None, unit: str) -> Cell:
+    """A value of a metric as a cell; absent where there is none."""
+    return Cell() if value is None else Cell(quantity(value, unit), value)
+
+
+@dataclass(frozen=True)
+class AxisUnit:
+    """The factor that values of a metric are multiplied by for an axis, and the unit they then have."""
+
+    factor: float
+    unit: str
+
+
+def axis_unit(values: Iterable[float], unit: str) -> AxisUnit:
+    """The unit in which an axis shows `values`: bytes in the largest unit of which there is at least one."""
+    if unit != "GiB":
+        return AxisUnit(1.0, unit)
+    largest = max((abs(value) for value in values), default=0.0)
+    name, factor = next(((name, factor) for name, factor in _BINARY if largest * factor >= 1), _BINARY[0])
+    return AxisUnit(factor, name)

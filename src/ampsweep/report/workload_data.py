@@ -13,8 +13,7 @@ from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.run_findings import RunEntry
 from ampsweep.analysis.runs import OF_SPEED, Run
 from ampsweep.analysis.search_comparison import SearchComparison
-from ampsweep.report.curves import Curve
-from ampsweep.report.histories import Histories
+from ampsweep.report.histories import Curve, Histories
 
 Anything = WorkloadComparison | SearchComparison
 Compared = TypeVar("Compared", bound=Anything, covariant=True)

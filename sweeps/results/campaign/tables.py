@@ -5,8 +5,7 @@ from typing import Final
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.arm_table import arms_table as arms_of
-from ampsweep.report.cells import quantity
-from ampsweep.report.tables import ABSENT
+from ampsweep.report.tables import ABSENT, quantity
 from ampsweep.text import milliseconds, num_bytes, number, percent, ratio
 from campaign.results import Arm, Workload
 from campaign.roofline import Bound, Moved

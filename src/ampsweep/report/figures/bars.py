@@ -1,15 +1,13 @@
 """Kinds of panels with bars: a metric of each arm, metrics that contain each other, parts of a whole, and changes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from ampsweep.analysis.runs import PEAK_MEMORY, Run
 from ampsweep.analysis.waterfall import UNATTRIBUTED, Waterfall
 from ampsweep.memory_categories import memory_key
-from ampsweep.report.cells import axis_unit, quantity, quantity_cell
-from ampsweep.report.figure import Axis, Bars, Figure, Mark, NoFigure, Owner, Rule, Scatter
+from ampsweep.report.figure import Figure, Json, NoFigure, axis, bars, row_axis, rule, scatter
 from ampsweep.report.figures.drawing import (
     Remarks,
     Style,
@@ -23,9 +21,9 @@ from ampsweep.report.figures.drawing import (
 )
 from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
 from ampsweep.report.panels import Panel
-from ampsweep.report.tables import Cell, Column
+from ampsweep.report.tables import Cell, Column, axis_unit, count_cell, quantity, quantity_cell
 from ampsweep.report.workload_data import Anything, ArmRuns, WorkloadData
-from ampsweep.text import GIB, num_bytes
+from ampsweep.text import GIB
 
 _SPARE: Final = 0.06
 """Share of the values' range that is left free on either side of an axis that does not begin at zero."""
@@ -55,7 +53,7 @@ def by_arm(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFi
         return NoFigure(f"every run that measured {key} is contaminated") if is_disturbed else not_measured(panel)
     figures, name = _figures(data, key, measured)
     every = [*figures.values(), *(value for values in measured.values() for _, value in values)]
-    unit = axis_unit([max(map(abs, every))], panel.unit)
+    unit, text = axis_unit([max(map(abs, every))], panel.unit), partial(quantity, unit=panel.unit)
     low, high = (unit.factor * end for end in (min(every), max(every)))
     if panel.from_zero:
         ends = min(0.0, 1.05 * low), max(0.0, 1.05 * high)
@@ -63,39 +61,29 @@ def by_arm(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFi
     else:
         spare = _SPARE * (high - low) or _SPARE * abs(high) or 1.0
         ends = low - spare, high + spare
-    marks: list[Mark] = []
-    rows = {}
+    traces, rows = list[Json](), {}
     for arm, values in measured.items():
-        figure, runs = figures[arm], [value for _, value in values]
-        marks.append(_bar(panel, arm, name, figure, unit.factor, style))
-        by_seed = [(run.seed, value) for run, value in values]
-        marks.append(dots(arm, by_seed, unit.factor, partial(quantity, unit=panel.unit), style))
-        text = Scatter(
-            name="", x=[ends[1]], y=[arm], colour=style.arms[arm].colour, texts=[quantity(figure, panel.unit)]
-        )
-        marks.append(replace(text, owner=Owner(arm=arm)))
-        ends_of = (figure, min(runs), max(runs))
-        rows[arm] = [*(quantity_cell(one, panel.unit) for one in ends_of), Cell(str(len(runs)), len(runs))]
+        figure, look, meta = figures[arm], style.arms[arm], {"arm": arm}
+        x, hover = [figure * unit.factor], [f"{name} {text(figure)}"]
+        traces += [
+            bars(arm, [arm], x, look.colour, patterns=[look.pattern], hover=hover, meta=meta)
+            if panel.from_zero
+            else scatter(arm, x, [arm], look.colour, symbol="line-ns-open", size=26, edge=1.5, hover=hover, meta=meta),
+            dots(arm, [(run.seed, value) for run, value in values], unit.factor, text, style),
+            scatter("", [ends[1]], [arm], look.colour, texts=[text(figure)], meta=meta),
+        ]
+        runs = [value for _, value in values]
+        rows[arm] = [*(quantity_cell(one, panel.unit) for one in (figure, min(runs), max(runs))), count_cell(len(runs))]
     remarks.of_dots(max(map(len, measured.values())), style)
     return panel_figure(
         panel,
         remarks,
-        marks=marks,
-        x=Axis(title=f"{axis_title(metric_name(panel), unit.unit)}, {name}", range=ends),
-        y=Axis(rows=tuple(measured)),
+        traces=traces,
+        x=axis(f"{axis_title(metric_name(panel), unit.unit)}, {name}", range=ends),
+        y=row_axis([*measured]),
         height=rows_height(len(measured)),
         table=arms_table(panel, (name, "lowest", "highest", "runs"), rows),
     )
-
-
-def _bar(panel: Panel, arm: str, name: str, figure: float, factor: float, style: Style) -> Mark:
-    """The figure of an arm: a bar from zero, or where the axis does not begin there, a line across the row."""
-    look, owner, said = style.arms[arm], Owner(arm=arm), [f"{name} {quantity(figure, panel.unit)}"]
-    x, y, colour = [figure * factor], [arm], look.colour
-    if panel.from_zero:
-        return Bars(name=arm, rows=y, values=x, hover=said, colour=colour, patterns=[look.pattern], owner=owner)
-    line = ["line-ns-open"]
-    return Scatter(name=arm, x=x, y=y, colour=colour, symbols=line, size=26, outlined=True, hover=said, owner=owner)
 
 
 def _figures(data: ArmRuns[Anything], key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
@@ -160,33 +148,26 @@ def _grouped(
     spare = _ROOM_FOR_LABELS * ((high - low) or 1.0)
 
     def written(value: float | None) -> str:
-        plus = "+" if is_change and value is not None and value > 0 else ""
-        return "-" if value is None else plus + num_bytes(value * GIB)
+        return "-" if value is None else quantity(value, "GiB", sign=is_change)
 
-    marks = [
-        Bars(
-            name=arm,
-            rows=rows,
-            values=[None if value is None else value * unit.factor for value in of.values()],
-            texts=[written(value) if value or not is_change else "" for value in of.values()],
-            colour=style.arms[arm].colour,
-            patterns=[style.arms[arm].pattern] * len(rows),
-            owner=Owner(arm=arm),
-        )
-        for arm, of in values.items()
-    ]
+    def drawn(arm: str, of: Mapping[str, float | None]) -> Json:
+        scaled = [None if value is None else value * unit.factor for value in of.values()]
+        texts = [written(value) if value or not is_change else "" for value in of.values()]
+        look = style.arms[arm]
+        patterns = [look.pattern] * len(rows)
+        return bars(arm, rows, scaled, look.colour, texts=texts, patterns=patterns, meta={"arm": arm})
+
+    cells = {arm: [Cell(written(one), one) for one in of.values()] for arm, of in values.items()}
     return panel_figure(
         panel,
         remarks,
-        marks=marks,
-        x=Axis(title=axis_title(title, unit.unit), range=(low - spare * is_change, high + spare)),
-        y=Axis(rows=tuple(rows)),
-        rules=[Rule(at=0.0)] if is_change else [],
+        traces=[drawn(*of_arm) for of_arm in values.items()],
+        x=axis(axis_title(title, unit.unit), range=(low - spare * is_change, high + spare)),
+        y=row_axis(rows),
+        shapes=[rule(0.0)] if is_change else [],
         height=rows_height(len(rows) * len(values), 26, legend=True),
         legend=True,
-        table=arms_table(
-            panel, rows, {arm: [Cell(written(one), one) for one in of.values()] for arm, of in values.items()}
-        ),
+        table=arms_table(panel, rows, cells),
     )
 
 
@@ -198,52 +179,55 @@ _Parts = Mapping[str, float]
 
 def stack(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFigure:
     """A bar an arm, its metrics stacked, of the run with the median whole; below it, striped, what was predicted."""
-    bars: dict[_Bar, _Parts] = {}
-    for arm in data.names:
-        runs = data.runs_of(arm)
-        if measured := _middle([_measured(panel, run) for run in runs if run.measured]):
-            bars[arm, False] = measured
-        if predicted := _middle([_predicted(panel, run) for run in runs]):
-            bars[arm, True] = predicted
-    if not bars:
+    kinds: tuple[tuple[bool, Callable[[Panel, Run], _Parts]], ...] = ((False, _measured), (True, _predicted))
+    found = {
+        (arm, is_predicted): _middle([parts(panel, run) for run in data.runs_of(arm)])
+        for arm in data.names
+        for is_predicted, parts in kinds
+    }
+    shown = {bar: parts for bar, parts in found.items() if parts}
+    if not shown:
         return not_measured(panel)
     remarks = Remarks()
-    remarks.without([arm for arm in data.measured_arms if (arm, False) not in bars])
-    unit = axis_unit((sum(parts.values()) for parts in bars.values()), panel.unit)
-    used = [key for key in (*panel.metrics, _REST) if any(parts.get(key) for parts in bars.values())]
+    remarks.without([arm for arm in data.measured_arms if (arm, False) not in shown])
+    unit = axis_unit((sum(parts.values()) for parts in shown.values()), panel.unit)
+    used = [key for key in (*panel.metrics, _REST) if any(parts.get(key) for parts in shown.values())]
     if _REST in used:
         remarks.clauses.append(_WHAT_THE_REST_IS)
-    labels = [f"{arm} (predicted)" if is_predicted else arm for arm, is_predicted in bars]
-    marks = [
-        Bars(
-            name=_category(key).replace("_", " "),
-            rows=labels,
-            values=[None if key not in parts else parts[key] * unit.factor for parts in bars.values()],
-            texts=[quantity(parts[key], panel.unit) if key in parts else "" for parts in bars.values()],
-            colour=CATEGORY_COLOURS.get(_category(key), OTHER_COLOUR),
-            patterns=["/" if is_predicted else "" for _, is_predicted in bars],
+    labels = [f"{arm} (predicted)" if is_predicted else arm for arm, is_predicted in shown]
+    arms = [arm for arm, _ in shown]
+    names = {key: key.partition("/")[2].removesuffix("_gib") for key in used}
+    traces = [
+        bars(
+            name.replace("_", " "),
+            labels,
+            [None if key not in parts else parts[key] * unit.factor for parts in shown.values()],
+            CATEGORY_COLOURS.get(name, OTHER_COLOUR),
+            texts=[quantity(parts[key], panel.unit) if key in parts else "" for parts in shown.values()],
+            patterns=["/" if is_predicted else "" for _, is_predicted in shown],
             inside=True,
-            owner=Owner(arms=tuple(arm for arm, _ in bars)),
+            meta={"arms": arms},
         )
-        for key in used
+        for key, name in names.items()
     ]
     rows = {
-        label: [_whole(bar, bars, panel.unit), *(quantity_cell(parts.get(key), panel.unit) for key in used)]
-        for label, (bar, parts) in zip(labels, bars.items(), strict=True)
+        text: [_whole(bar, shown, panel.unit), *(quantity_cell(parts.get(key), panel.unit) for key in used)]
+        for text, (bar, parts) in zip(labels, shown.items(), strict=True)
     }
-    names = [Column(_category(key).replace("_", " "), key, numeric=True) for key in used]
+    columns: list[Column | str] = [
+        "all",
+        *(Column(name.replace("_", " "), key, numeric=True) for key, name in names.items()),
+    ]
     return panel_figure(
         panel,
         remarks,
-        marks=marks,
+        traces=traces,
         stacked=True,
-        x=Axis(title=axis_title("memory at the peak", unit.unit)),
-        y=Axis(rows=tuple(labels)),
-        height=rows_height(len(bars), 44, legend=True),
+        x=axis(axis_title("memory at the peak", unit.unit)),
+        y=row_axis(labels),
+        height=rows_height(len(shown), 44, legend=True),
         legend=True,
-        table=arms_table(
-            panel, ("all", *names), rows, {label: arm for label, (arm, _) in zip(labels, bars, strict=True)}
-        ),
+        table=arms_table(panel, columns, rows, dict(zip(labels, arms, strict=True))),
     )
 
 
@@ -254,6 +238,8 @@ def _middle(of_runs: Sequence[_Parts]) -> _Parts:
 
 
 def _measured(panel: Panel, run: Run) -> _Parts:
+    if not run.measured:
+        return {}
     parts = {key: value for key in panel.metrics if (value := run.figure(key)) is not None}
     return _with_rest(parts, run.figure(panel.whole) if panel.whole else None)
 
@@ -279,7 +265,3 @@ def _whole(bar: _Bar, bars: Mapping[_Bar, _Parts], unit: str) -> Cell:
     total, measured = sum(bars[bar].values()), sum(bars.get((bar[0], False), {}).values())
     miss = f" ({100 * (total - measured) / measured:+.1f}%)" if bar[1] and measured else ""
     return Cell(quantity(total, unit) + miss, total)
-
-
-def _category(key: str) -> str:
-    return key.partition("/")[2].removesuffix("_gib")

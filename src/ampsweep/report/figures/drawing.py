@@ -1,18 +1,18 @@
 """Parts that all kinds of panels are drawn with: the looks of arms, the extent of a page, axes, remarks."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.extent import Extent
-from ampsweep.report.figure import Figure, NoFigure, Owner, Scatter
+from ampsweep.report.figure import Figure, Json, NoFigure, scatter
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.report.workload_data import Anything, ArmRuns
-from ampsweep.text import as_sentence, listed
+from ampsweep.text import as_sentence, seeds_text
 
 _ROW_PX: Final = 38
 _NAMES: Final = {
@@ -71,18 +71,23 @@ class Remarks:
         """Note arms without a value of `key`, and those whose runs are contaminated: that has no speed."""
         disturbed = {arm: runs for arm in arms if (runs := data.contaminated(arm, key))}
         self.without([arm for arm in arms if arm not in shown and arm not in disturbed])
-        seeds = {arm: listed(map(str, sorted({run.seed for run in runs}))) for arm, runs in disturbed.items()}
+        seeds = {arm: sorted({run.seed for run in runs}) for arm, runs in disturbed.items()}
         if seeds:
-            named = ", ".join(f"{arm} (seed {of})" for arm, of in seeds.items())
+            named = ", ".join(f"{arm} ({seeds_text(of)})" for arm, of in seeds.items())
             self.clauses.append(f"left out as contaminated: {named}")
 
 
 def panel_figure(panel: Panel, remarks: Remarks, **content: Any) -> Figure:
     """The figure of a panel; `content` is what it shows."""
-    figure = Figure(
-        key=panel.key, title=panel.title, question=panel.question, note=panel.note, wide=panel.kind in _WIDE
+    return Figure(
+        key=panel.key,
+        title=panel.title,
+        question=panel.question,
+        note=panel.note,
+        wide=panel.kind in ("front", "stack", "chain"),
+        remarks=tuple(map(as_sentence, remarks.clauses)),
+        **content,
     )
-    return replace(figure, remarks=tuple(map(as_sentence, remarks.clauses)), **content)
 
 
 def arms_table(
@@ -106,22 +111,13 @@ def arms_table(
 
 def dots(
     arm: str, by_seed: Sequence[tuple[int, float]], factor: float, text: Callable[[float], str], style: Style
-) -> Scatter:
+) -> Json:
     """A dot a seed in the row of an arm; `factor` turns a value into the unit of the axis."""
-    drawn = style.extent.dots(by_seed)
-    return Scatter(
-        name=arm,
-        x=[value * factor for _, value in drawn],
-        y=[arm] * len(drawn),
-        colour=style.arms[arm].colour,
-        symbols=[style.arms[arm].symbol],
-        outlined=True,
-        hover=[f"seed {seed}: {text(value)}" for seed, value in drawn],
-        owner=Owner(arm=arm, seeds=tuple(seed for seed, _ in drawn)),
-    )
-
-
-_WIDE: Final = ("front", "stack", "chain")
+    drawn, look = style.extent.dots(by_seed), style.arms[arm]
+    x, y = [value * factor for _, value in drawn], [arm] * len(drawn)
+    hover = [f"seed {seed}: {text(value)}" for seed, value in drawn]
+    meta = {"arm": arm, "seeds": [seed for seed, _ in drawn]}
+    return scatter(arm, x, y, look.colour, symbol=look.symbol, edge=1.5, hover=hover, meta=meta)
 
 
 def not_measured(panel: Panel) -> NoFigure:

@@ -19,7 +19,7 @@ from ampsweep.analysis.headroom import (
 )
 from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, NumericFormat
 from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
-from ampsweep.report.figure import Axis, Figure, Heat, NoFigure, Scatter
+from ampsweep.report.figure import Figure, Json, NoFigure, axis, heat, scatter
 from ampsweep.report.palette import FORMAT_COLOURS
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.text import as_sentence, number, percent
@@ -30,8 +30,6 @@ _SHOWN_AT_FIRST: Final = (FLOAT16, BFLOAT16)
 _ROW_PX: Final = 17
 _LEAST_SHARE: Final = 1e-5
 """The axis begins and ends where this share of all elements is beyond it."""
-_LEAST_DECADE: Final = -5.0
-"""The power of ten of the smallest share with a colour of its own."""
 MAX_ROWS: Final = 48
 _LEAST_PART: Final = 3
 """Layers that share rows have at least this part of `MAX_ROWS`, if there are enough of them."""
@@ -124,22 +122,20 @@ def magnitude_map(
     ranges = {name: [found.ranges[place] for place in places] for name, found in headroom.items()}
     step = 8 if high - low <= 64 else 16 if high - low <= 128 else 32
     scaled = "" if scale is None else f", times the scale {scale_text(scale)}"
+    ticks = {float(at): f"2^{at}" for at in range(low, high + 1) if at % step == 0}
+    labels = {float(place): row.label for place, row in enumerate(rows)}
     return Figure(
         key=kind,
         title=title,
         question=question,
         remarks=tuple(map(as_sentence, remarks)),
         table=_table(kind, tensors, ranges),
-        marks=[
+        traces=[
             _cells(rows, counts, shift, low, high),
-            *(mark for of in formats for mark in _limits(of, len(rows), low, high)),
+            *(line for of in formats for line in _limits(of, len(rows), low, high)),
         ],
-        x=Axis(
-            title=f"magnitude{scaled}",
-            range=(low, high),
-            ticks={float(at): f"2^{at}" for at in range(low, high + 1) if at % step == 0},
-        ),
-        y=Axis(range=(len(rows) - 0.5, -0.5), ticks={float(place): row.label for place, row in enumerate(rows)}),
+        x=axis(f"magnitude{scaled}", range=(low, high), ticks=ticks),
+        y=axis(range=(len(rows) - 0.5, -0.5), ticks=labels),
         height=150 + max(_ROW_PX * len(rows), 200),
         legend=True,
     )
@@ -161,51 +157,41 @@ def _ends(counts: Sequence[ExponentCounts], shift: int) -> tuple[int, int]:
     return low, max(first_beyond(ordered[::-1]) + 1, FLOAT16.max_exponent + 3)
 
 
-def _cells(rows: Sequence[LayerRow], counts: Sequence[ExponentCounts], shift: int, low: int, high: int) -> Heat:
+def _cells(rows: Sequence[LayerRow], counts: Sequence[ExponentCounts], shift: int, low: int, high: int) -> Json:
     exponents = range(low, high)
     shares = [[one.counts.get(exponent - shift, 0) / one.total for exponent in exponents] for one in counts]
-    return Heat(
-        x=[exponent + 0.5 for exponent in exponents],
-        logs=[[round(max(math.log10(share), _LEAST_DECADE), 2) if share else None for share in row] for row in shares],
-        texts=[[percent(100 * share) if share else "" for share in row] for row in shares],
-        names=[row.name for row in rows],
-    )
+    texts = [[percent(100 * share) if share else "" for share in row] for row in shares]
+    return heat([exponent + 0.5 for exponent in exponents], shares, texts, [row.name for row in rows])
 
 
-def _limits(of: NumericFormat, num_rows: int, low: int, high: int) -> Iterator[Scatter]:
+def _limits(of: NumericFormat, num_rows: int, low: int, high: int) -> Iterator[Json]:
     """The limits of a format: full lines around its normal numbers, a dotted one where everything becomes zero."""
-    top, bottom = -0.5, num_rows - 0.5
     full = [at for at in (float(of.min_normal_exponent), math.log2(of.max)) if low <= at <= high]
     zero = [at for at in (float(of.min_exponent - 1),) if low <= at <= high]
+    is_hidden = {} if of in _SHOWN_AT_FIRST else {"visible": "legendonly"}
     for places, dash, name in ((full, "solid", of.name), (zero, "dot", f"{of.name}: below it zero")):
         if places:
-            yield Scatter(
-                name=name,
-                x=[x for at in places for x in (at, at, None)],
-                y=[y for _ in places for y in (top, bottom, None)],
-                colour=FORMAT_COLOURS[of.name],
-                line=2,
-                dash=dash,
-                group=of.name,
-                legend=places is full or not full,
-                hidden=of not in _SHOWN_AT_FIRST,
-            )
+            x = [x for at in places for x in (at, at, None)]
+            y = [-0.5, num_rows - 0.5, None] * len(places)
+            in_legend = places is full or not full
+            more: Json = {"legendgroup": of.name, "showlegend": in_legend, **is_hidden}
+            yield scatter(name, x, y, FORMAT_COLOURS[of.name], line=2, dash=dash, **more)
 
 
 def _table(kind: str, tensors: Sequence[Magnitudes], ranges: Mapping[str, Sequence[LayerRange]]) -> Table:
     headers = ["dtype", "largest", "zeros", "unchanged"]
     for name in ranges:
         headers += [f"{name}: {part}" for part in ("subnormal", "becomes zero", "near its largest", "inf")]
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for place, one in enumerate(tensors):
         zeros_pct = 100 * one.num_zeros / max(one.num_elements, 1)
-        cells = [one.dtype, number(one.max_abs), _share(zeros_pct), _share(one.unchanged_pct)]
+        shares = [zeros_pct, one.unchanged_pct]
         for held in (of_format[place] for of_format in ranges.values()):
-            subnormal_pct = held.below_normal_pct - held.lost_pct
-            cells += map(_share, (subnormal_pct, held.lost_pct, held.near_max_pct, held.above_pct))
-        rows.append((layer_text(one.layer), *cells))
+            shares += [held.below_normal_pct - held.lost_pct, held.lost_pct, held.near_max_pct, held.above_pct]
+        texts = [layer_text(one.layer), one.dtype, number(one.max_abs), *map(_share, shares)]
+        rows.append(Row(tuple(map(Cell, texts))))
     columns = (Column("layer"), *(Column(header, numeric=True, optional=True) for header in headers))
-    return Table(key=kind, columns=columns, rows=tuple(Row(tuple(map(Cell, row))) for row in rows))
+    return Table(key=kind, columns=columns, rows=tuple(rows))
 
 
 def _share(value: float | None) -> str:

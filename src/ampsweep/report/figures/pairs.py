@@ -11,8 +11,7 @@ from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio, saved_pct
-from ampsweep.report.cells import axis_unit, estimate_cell, quantity
-from ampsweep.report.figure import Axis, Figure, Margin, Mark, NoFigure, Owner, Rule, Scatter
+from ampsweep.report.figure import Figure, Json, NoFigure, axis, margin, row_axis, rule, scatter, whiskers
 from ampsweep.report.figures.drawing import (
     Remarks,
     Style,
@@ -24,7 +23,7 @@ from ampsweep.report.figures.drawing import (
     rows_height,
 )
 from ampsweep.report.panels import Effect, Panel
-from ampsweep.report.tables import Cell, Column, Table
+from ampsweep.report.tables import Cell, Column, Table, axis_unit, count_cell, estimate_cell, quantity
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB, duration, milliseconds, num_bytes, number, ratio
 
@@ -90,22 +89,18 @@ def effect_unit(panel: Panel) -> str:
 
 def effect_text(effect: float, panel: Panel) -> str:
     """One effect with its unit."""
-    return (
-        ratio(effect) if panel.effect == "ratio" else quantity(effect, effect_unit(panel), sign=panel.effect == "gap")
-    )
+    if panel.effect == "ratio":
+        return ratio(effect)
+    return quantity(effect, effect_unit(panel), sign=panel.effect == "gap")
 
 
 def mean_cell(of: Estimate, panel: Panel) -> Cell:
     """The mean with its interval, both in the digits that the interval asks for."""
     if panel.effect == "ratio" or effect_unit(panel) == "":
         return estimate_cell(of, "ratio" if panel.effect == "ratio" else "difference")
-    ends = (
-        "exact"
-        if of.exact
-        else ""
-        if of.interval is None
-        else f"[{', '.join(effect_text(e, panel) for e in of.interval)}]"
-    )
+    ends = "exact" if of.exact else ""
+    if not of.exact and of.interval is not None:
+        ends = f"[{', '.join(effect_text(end, panel) for end in of.interval)}]"
     return Cell(effect_text(of.value, panel), of.value, of.low, of.high, ends)
 
 
@@ -121,48 +116,48 @@ def pairs(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     remarks.of_dots(max(len(one.by_seed) for one in found), style)
     unit = axis_unit((effect for one in found for _, effect in one.by_seed), effect_unit(panel))
     parities = [_parity(panel, data, one.arm) for one in found]
-    marks: list[Mark] = [
-        _decisive(one.arm, parity, style) for one, parity in zip(found, parities, strict=True) if parity
-    ]
-    marks += [mark for one in found for mark in _arm(one, panel, unit.factor, style)]  # dots over intervals
+    traces = [_decisive(one.arm, parity, style) for one, parity in zip(found, parities, strict=True) if parity]
+    for one in found:  # dots over intervals
+        text = partial(effect_text, panel=panel)
+        traces += [_mean(one, panel, unit.factor, style), dots(one.arm, one.by_seed, unit.factor, text, style)]
     held = [Column("margin", numeric=True), Column("gap (90% interval)", numeric=True), Column("parity")]
     columns: list[Column | str] = ["mean", "pairs", *(held if any(parities) else [])]
     rows = {
-        one.arm: [mean_cell(one.mean, panel), Cell(str(one.mean.n), one.mean.n), *_held(parity)][: len(columns)]
+        one.arm: [mean_cell(one.mean, panel), count_cell(one.mean.n), *_held(parity)][: len(columns)]
         for one, parity in zip(found, parities, strict=True)
     }
     return panel_figure(
         panel,
         remarks,
-        marks=marks,
-        x=Axis(title=effect_title(panel, unit.unit)),
-        y=Axis(rows=tuple(one.arm for one in found)),
-        rules=[Rule(at=NULL[panel.effect])],
-        margins=[
-            Margin(row=row, low=-one.margin, high=one.margin) for row, one in enumerate(parities) if one is not None
+        traces=traces,
+        x=axis(effect_title(panel, unit.unit)),
+        y=row_axis([one.arm for one in found]),
+        shapes=[
+            rule(NULL[panel.effect]),
+            *(margin(row, -one.margin, one.margin) for row, one in enumerate(parities) if one is not None),
         ],
         height=rows_height(len(found)),
         table=arms_table(panel, columns, rows),
     )
 
 
-def _arm(of: Effects, panel: Panel, factor: float, style: Style) -> list[Mark]:
-    look, mean = style.arms[of.arm], of.mean
-    cell = mean_cell(mean, panel)
-    middle = Scatter(
-        name=of.arm,
-        x=[mean.value * factor],
-        y=[of.arm],
-        colour=look.colour,
-        symbols=["diamond-tall"],
-        hollow=True,  # else it would hide the dots
+def _mean(of: Effects, panel: Panel, factor: float, style: Style) -> Json:
+    """A diamond, hollow so that it hides no dot, with its interval."""
+    colour, mean, cell = style.arms[of.arm].colour, of.mean, mean_cell(of.mean, panel)
+    x = [mean.value * factor]
+    ends = [] if mean.interval is None else [(mean.interval[0] * factor, mean.interval[1] * factor)]
+    return scatter(
+        of.arm,
+        x,
+        [of.arm],
+        colour,
+        symbol="diamond-tall",
+        hollow=True,
         size=22,
         hover=[f"mean {cell.text} {cell.detail}".strip()],
-        interval=None if mean.interval is None else "x",
-        ends=[] if mean.interval is None else [(mean.interval[0] * factor, mean.interval[1] * factor)],
-        owner=Owner(arm=of.arm, over_seeds=True),
+        meta={"arm": of.arm, "over_seeds": True},
+        **whiskers("x", x, ends, colour),
     )
-    return [middle, dots(of.arm, of.by_seed, factor, partial(effect_text, panel=panel), style)]
 
 
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
@@ -171,22 +166,20 @@ def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
 
 
-def _decisive(arm: str, of: Parity, style: Style) -> Scatter:
+def _decisive(arm: str, of: Parity, style: Style) -> Json:
     """The interval that decides parity, thick over the thin one."""
     ends = [end for end in (of.low, of.high) if end is not None]
-    owner = Owner(arm=arm, over_seeds=True)
-    return Scatter(
-        name="", x=ends, y=[arm] * len(ends), colour=style.arms[arm].colour, line=7, opacity=0.6, owner=owner
-    )
+    meta = {"arm": arm, "over_seeds": True}
+    return scatter("", ends, [arm] * len(ends), style.arms[arm].colour, line=7, opacity=0.6, meta=meta)
 
 
 def _held(of: Parity | None) -> tuple[Cell, Cell, Cell]:
     """The margin, the 90% interval that decides parity, and the verdict."""
     if of is None:
         return Cell(), Cell(), Cell()
-    gap = Estimate(value=of.gap, n=of.n, exact=of.low is not None and of.low == of.high)
-    if of.low != of.high:
-        gap = Estimate(value=of.gap, n=of.n, low=of.low, high=of.high)
+    is_exact = of.low is not None and of.low == of.high
+    low, high = (None, None) if of.low == of.high else (of.low, of.high)
+    gap = Estimate(value=of.gap, n=of.n, low=low, high=high, exact=is_exact)
     return Cell(f"±{number(of.margin, 2)}", of.margin), estimate_cell(gap, "difference"), Cell(of.verdict)
 
 
@@ -221,53 +214,46 @@ def front(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     return panel_figure(
         panel,
         remarks,
-        marks=[_through(of, points), *(_marker(one, points[one.arm], of, style) for one in of.arms)],
-        x=Axis(title=axis_title(COST_NAMES[of.cost], _COST_UNITS[of.cost])),
-        y=Axis(title=axis_title("peak memory", unit.unit)),
-        rules=[] if limit is None else [Rule(at=limit / GIB * unit.factor, axis="y")],
+        traces=[_through(of, points), *(_marker(one, points[one.arm], of, style) for one in of.arms)],
+        x=axis(axis_title(COST_NAMES[of.cost], _COST_UNITS[of.cost])),
+        y=axis(axis_title("peak memory", unit.unit)),
+        shapes=[] if limit is None else [rule(limit / GIB * unit.factor, "y")],
         height=420,
         legend=True,
         table=_front_table(panel, of),
     )
 
 
-def _marker(one: FrontArm, point: tuple[float, float], of: Front, style: Style) -> Scatter:
-    interval = None if one.cost_ratio is None else one.cost_ratio.interval
+def _marker(one: FrontArm, point: tuple[float, float], of: Front, style: Style) -> Json:
+    ratio_ends = None if one.cost_ratio is None else one.cost_ratio.interval
     scale = 1.0 if one.cost_ratio is None else one.cost / one.cost_ratio.value
-    said = [_cost(one.cost, of.cost), num_bytes(one.peak_bytes), _place(one, of)]
-    return Scatter(
-        name=one.arm,
-        x=[point[0]],
-        y=[point[1]],
-        colour=style.arms[one.arm].colour,
-        symbols=[_SYMBOLS[one.loss]],
+    ends = [] if ratio_ends is None else [(ratio_ends[0] * scale, ratio_ends[1] * scale)]
+    colour = style.arms[one.arm].colour
+    return scatter(
+        one.arm,
+        [point[0]],
+        [point[1]],
+        colour,
+        symbol=_SYMBOLS[one.loss],
         size=15,
         hollow=one.beaten is not None,
-        outlined=True,
-        hover=["; ".join(said)],
-        interval=None if interval is None else "x",
-        ends=[] if interval is None else [(interval[0] * scale, interval[1] * scale)],
-        owner=Owner(arm=one.arm, over_seeds=True),
+        edge=1.5,
+        hover=["; ".join([_cost(one.cost, of.cost), num_bytes(one.peak_bytes), _place(one, of)])],
+        meta={"arm": one.arm, "over_seeds": True},
+        **whiskers("x", [point[0]], ends, colour),
     )
 
 
-def _through(of: Front, points: dict[str, tuple[float, float]]) -> Scatter:
+def _through(of: Front, points: dict[str, tuple[float, float]]) -> Json:
     """The line through the arms of the front whose loss is not worse, as far as none of them beats them otherwise."""
     on_front = sorted((points[one.arm], one.arm) for one in of.unbeaten if one.loss != "worse")
     line: list[tuple[tuple[float, float], str]] = []
     for point, arm in on_front:
         if not line or point[1] < line[-1][0][1]:
             line.append((point, arm))
-    return Scatter(
-        name="",
-        x=[point[0] for point, _ in line],
-        y=[point[1] for point, _ in line],
-        colour="#888888",
-        line=1.5,
-        dash="dash",
-        legend=False,
-        owner=Owner(arms=tuple(arm for _, arm in line), over_seeds=True),
-    )
+    x, y = [point[0] for point, _ in line], [point[1] for point, _ in line]
+    meta = {"arms": [arm for _, arm in line], "over_seeds": True}
+    return scatter("", x, y, "#888888", line=1.5, dash="dash", showlegend=False, meta=meta)
 
 
 def _front_table(panel: Panel, of: Front) -> Table:

@@ -7,7 +7,6 @@ from typing import Any, Final
 from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, blocks_of, tables
 from ampsweep.report.figure import Figure
-from ampsweep.report.plotly import plotly
 from ampsweep.report.tables import Table
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, PageTable
 
@@ -49,5 +48,5 @@ def _drawn(figures: Iterable[Figure]) -> dict[str, Mapping[str, Any]]:
     for figure in figures:
         number = counts[figure.key] = counts.get(figure.key, 0) + 1
         if number <= _MAX_OF_A_KEY:
-            found[f"panels{'' if number == 1 else f' {number}'}/{figure.key}"] = plotly(figure)
+            found[f"panels{'' if number == 1 else f' {number}'}/{figure.key}"] = figure.plotly()
     return found
