@@ -6,11 +6,10 @@ from typing import ClassVar, Final
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.costs import Cost, CostKind, Goal, Ranking, cost_of
-from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import PEAK_MEMORY, Run, metric_words
-from ampsweep.analysis.statistics import MIN_PAIRS
+from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS
 from ampsweep.analysis.step_limits import TOO_SMALL
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall

@@ -15,7 +15,6 @@ from itertools import permutations
 from typing import Final, Literal
 
 from ampsweep.analysis.costs import MAX_DOUBT, ArmValues, CostKind
-from ampsweep.analysis.equivalence import two_one_sided_tests
 from ampsweep.analysis.recommendation import MIN_DIFFERENCE
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
@@ -25,6 +24,7 @@ from ampsweep.analysis.statistics import (
     geometric_mean,
     in_both,
     ratio_between,
+    two_one_sided_tests,
 )
 from ampsweep.finding import Finding
 

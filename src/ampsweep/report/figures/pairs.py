@@ -38,7 +38,7 @@ _EFFECTS: Final[dict[Effect, Callable[[float, float], float]]] = {
 }
 _OF_COMPARISON: Final[dict[tuple[str, Effect], Callable[[ArmComparison], Estimate | None]]] = {
     (STEP_MS, "ratio"): lambda arm: arm.speedup,
-    (PEAK_MEMORY, "saved"): lambda arm: None if arm.memory_saved_bytes is None else arm.memory_saved_bytes.over(GIB),
+    (PEAK_MEMORY, "saved"): lambda arm: (of := arm.memory_saved_bytes) and of.mapped(lambda size: size / GIB),
     (PEAK_MEMORY, "saved_pct"): lambda arm: arm.memory_saved_pct,
     (VAL_LOSS, "gap"): lambda arm: arm.loss_gap,
 }
