@@ -168,7 +168,9 @@ def _arm(of: Effects, panel: Panel, factor: float, style: Style) -> list[Mark]:
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     """The parity of the metric, where the comparison judges it."""
     verdict = data.verdict_on(arm)
-    return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
+    return (
+        next((one for one in verdict.judgements.parities if one.metric == panel.metrics[0]), None) if verdict else None
+    )
 
 
 def _decisive(arm: str, of: Parity, style: Style) -> Scatter:
