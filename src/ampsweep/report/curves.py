@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ampsweep.analysis.time_to_loss import MetricSeries
+
 Array = NDArray[np.float64]
 
 _DIGITS: Final = 5
@@ -15,12 +17,8 @@ _DIGITS: Final = 5
 _MAX_WHOLE: Final = 1e15
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Values of one metric by step; steps grow, and values are non-finite where the run logged such."""
-
-    steps: Array
-    values: Array
+class Curve(MetricSeries):
+    """A metric's values by step, for a page."""
 
     def __len__(self) -> int:
         return len(self.steps)
