@@ -13,13 +13,16 @@ Severity = Literal["note", "warning", "fault"]
 """`note`: worth knowing; `warning`: some figures do not count; `fault`: none does, or a training goes wrong."""
 
 
-_WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
+_WRITTEN: Final[dict[str, Callable[[Any], Any]]] = {
     "bytes": num_bytes,
+    "joined": lambda values: ", ".join(map(str, values)),
     "ms": milliseconds,
     "number": number,
     "percent": percent,
+    "runs": lambda num_runs_of: ", ".join(f"{name} ({plural(count, 'run')})" for name, count in num_runs_of.items()),
     "seeds": seeds_text,
     "share": lambda share: f"{number(100 * share, 2)}%",
+    "size": len,
 }
 
 
@@ -32,7 +35,7 @@ class _Template(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec.startswith("count "):
             return plural(value, format_spec.removeprefix("count "))
-        return _WRITTEN[format_spec](value) if format_spec in _WRITTEN else format(value, format_spec)
+        return str(_WRITTEN[format_spec](value)) if format_spec in _WRITTEN else format(value, format_spec)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

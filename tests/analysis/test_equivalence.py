@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from ampsweep.analysis.equivalence import (
+from ampsweep.analysis.statistics import (
     MAX_FURTHER_PAIRS,
     POWER,
     chance_inside,

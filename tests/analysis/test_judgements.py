@@ -115,7 +115,7 @@ def test_runs_cut_short_complete_no_pair_but_have_a_speed():
     short = sweep("amp_fp16", [1500.0, 1540.0, 1460.0], cut_short="trainer.max_seconds=20 passed")
     found = verdict(FP32 + short)
     assert found.too_few_pairs.failures == {"cut short": 3}
-    assert (found.judgements.speed, found.parities) == ("slower", ())
+    assert (found.judgements.speed, found.judgements.parities) == ("slower", ())
 
 
 def test_other_code_has_no_partner():

@@ -1,6 +1,7 @@
 """What is said of an arm's speed, memory and learning."""
 
 from dataclasses import fields, replace
+from operator import neg
 
 import pytest
 from synthetic_records import sweep
@@ -142,7 +143,7 @@ def test_launching_is_said_once_where_all_of_it_is_too_small():
     ("word", "saved", "share", "text", "short"),
     [
         ("saves", SAVED, SHARE, "saves 400 MiB of peak memory (40.0%)", "40.0% less peak memory"),
-        ("adds", -SAVED, -SHARE, "adds 400 MiB of peak memory (40.0%)", "40.0% more peak memory"),
+        ("adds", SAVED.mapped(neg), SHARE.mapped(neg), "adds 400 MiB of peak memory (40.0%)", "40.0% more peak memory"),
         ("same", NOTHING, NOTHING, "the same peak memory", "the same peak memory"),
         ("too few pairs", ONE_PAIR, ONE_PAIR, "the same peak memory (n=1)", "the same peak memory"),
         (

@@ -156,7 +156,7 @@ def test_why_an_arm_is_refused(of, text):
 
 def test_an_arm_that_learns_worse_is_refused_with_its_gap():
     (arm,) = workload(FP32 + sweep("amp_fp16", FAST, val_loss=[2.10, 2.12, 2.08])).verdict.arms
-    held = arm.parities[0]
+    held = arm.judgements.parities[0]
     assert Worse(parity=held).sentence == f"val loss is worse: {held.grounds}"
 
 

@@ -1,5 +1,6 @@
 import math
 import random
+from operator import neg
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_an_estimate_resolves_only_what_its_interval_leaves_out():
 
 def test_a_negated_estimate_swaps_the_ends_of_its_interval():
     estimate = mean_difference([1.0, 2.0, 3.0])
-    assert -estimate == mean_difference([-1.0, -2.0, -3.0])
+    assert estimate.mapped(neg) == mean_difference([-1.0, -2.0, -3.0])
 
 
 @pytest.mark.parametrize("n", [3, 5])

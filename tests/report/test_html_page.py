@@ -119,7 +119,7 @@ def test_pairs_show_each_pair_and_the_mean_with_its_interval(page, gpu_runs):
 
 def test_the_loss_gap_lies_against_margin_and_interval(page, gpu_runs):
     verdicts = compare(gpu_runs, baseline="fp32", margin_pct=1.0).workloads[0].verdict.arms
-    parity = verdicts[0].parities[0]
+    parity = verdicts[0].judgements.parities[0]
     element, figure = panel(page, "loss-gap")
     margins = [shape for shape in figure["layout"]["shapes"] if shape["type"] == "rect"]
     assert (margins[0]["x0"], margins[0]["x1"]) == pytest.approx((-parity.margin, parity.margin))

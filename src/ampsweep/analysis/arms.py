@@ -38,10 +38,7 @@ _WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
 
 
 class WithinRun(Finding):
-    """Spread of the steps of a run after warm-up, medians over the runs.
-
-    It does not tell how far another run would be from these, so no interval and no verdict is derived from it.
-    """
+    """Spread of the steps of a run after warm-up, medians over the runs; no other run need be as near."""
 
     template = (
         "step time within {num_runs:count run}: IQR {step_ms_iqr:ms} ({iqr_pct:percent}), p95 {step_ms_p95:ms}; "
@@ -62,32 +59,30 @@ class WithinRun(Finding):
 class ArmComparison:
     """One arm of a workload. A figure that was not measured is None.
 
-    Step time, peak memory, loss and accuracy are those of the runs that also give the arm's speedup, saving and gap, so
-    that none of these contradicts them: of an arm its pairs, of the baseline all runs that are in any pair. Only where
-    no pair has a figure it is of all the arm's runs. Step time and peak memory come from completed runs, cut short or
-    not, losses and accuracy from those not cut short. A run whose proof contradicts its mode contributes no figure, a
-    contaminated run no speed.
+    Step time, peak memory, loss and accuracy are those of the runs that also give the arm's speedup, saving and gap: of
+    an arm its pairs, of the baseline all runs that are in any pair. Only where no pair has a figure it is of all the
+    arm's runs.
     """
 
     arm: str
     is_baseline: bool
     num_runs: int
     num_pairs: int
-    """Pairs with the baseline that give speed and memory, cut short or not."""
+    """Pairs with the baseline, cut short or not."""
     num_completed_pairs: int
     """Pairs in which both arms took all of their steps."""
     num_expected_pairs: int
-    """Pairs that there would be if this arm and the baseline had completed for every seed that either was run with."""
+    """Pairs if this arm and the baseline had completed for every seed that either was run with."""
     num_without_partner: int
     """Completed runs of this arm without a completed baseline run of their pair key."""
     num_contaminated: int
-    """Runs of this arm whose memory and loss count, but not their speed, which something else may have changed."""
+    """Runs of this arm whose memory and loss count, but not their speed."""
     statuses: dict[str, int]
-    """Number of runs by how they ended: a status, or for some of the completed ones `cut short` or `disproved`."""
+    """Number of runs by `Run.outcome`."""
     num_timed: int
-    """Runs that the speedup is of, the baseline's among them; of the baseline those of all speedups."""
+    """Runs behind the speedup, the baseline's among them; of the baseline those behind all speedups."""
     num_unchecked: int
-    """Those of them of which nothing tells whether anything else slowed them down."""
+    """Those of them whose contamination is unknown."""
     step_ms: float | None
     """Geometric mean of each uncontaminated run's median step time."""
     num_operators: int | None
@@ -95,13 +90,13 @@ class ArmComparison:
     us_per_operator: float | None
     limits: tuple[StepLimit, ...]
     within_run: WithinRun | None
-    """The spread of the steps of a run; only if there are fewer than three uncontaminated runs."""
+    """Only if there are fewer than three uncontaminated runs."""
     speedup: Estimate | None
     """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
     peak_memory_bytes: float | None
     """Mean of the peak of allocated tensor bytes after warm-up."""
     predicted_memory_bytes: float | None
-    """Median over runs of the peak that was predicted for them, those out of memory included."""
+    """Median over runs, those out of memory included."""
     prediction_error_pct: float | None
     """Median over runs of the predicted peak minus the measured one, in percent of the measured one."""
     unvouched: tuple[str, ...]
@@ -112,27 +107,22 @@ class ArmComparison:
     loss_gap: Estimate | None
     """This arm's final validation loss minus the baseline's: positive is worse."""
     loss_gap_pct: float | None
-    """The mean gap in percent of the mean loss of the baseline's runs in these pairs."""
+    """In percent of the mean loss of the baseline's runs in these pairs."""
     val_accuracy: Spread | None
     autocast_penalty: Estimate | None
     """Validation loss under autocast minus that in full precision, of the final weights: mean over the arm's runs."""
     skipped_steps: int | None
     """Total over the arm's runs that report it."""
     baseline_there: BaselineThere | None
-    """None for the baseline, and for an arm whose pairs are those of the baseline's row."""
     dtypes: dict[str, str]
-    """The five dtypes of its step, as far as its records have them: `compute`, `parameters`, `gradients`, `reduction`
-    across ranks, `optimizer_state`."""
+    """As `Run.dtypes`."""
     casts: str | None
-    """The part that casts to the compute dtype: `autocast`, or `policy` (FSDP2's); None where nothing is cast."""
+    """As `Run.casts`."""
     ranks: RankTable | None
     notes: tuple[Finding, ...]
 
     def figure(self, key: str) -> float | None:
-        """The arm's one figure of metric `key`, in the metric's unit; None of a metric that it has none of its own of.
-
-        Whatever shows the metric of an arm shows this, and medians over runs of other metrics only.
-        """
+        """The arm's one figure of metric `key`, in the metric's unit; None of metrics shown as medians over runs."""
         figures = {
             STEP_MS: self.step_ms,
             PEAK_MEMORY: None if self.peak_memory_bytes is None else self.peak_memory_bytes / GIB,
@@ -150,17 +140,10 @@ def summarise_arm(
     all_pairs: Sequence[Pair],
     findings: Iterable[RunFinding],
 ) -> ArmComparison:
-    """Summarise the `runs` of one arm in one workload.
-
-    Args:
-        arm: the arm's label.
-        runs: the arm's runs, at least one.
-        baseline_runs: the workload's runs of the baseline; for the baseline itself the same as `runs`.
-        all_pairs: the pairs of every arm of the workload.
-        findings: on each of its runs.
-    """
+    """Summarise the `runs` of one arm in one workload, at least one, with the pairs of every arm and their findings."""
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
+    own_pairs = all_pairs if is_baseline else pairs
     paired, seeds = {pair.pair_key for pair in pairs}, {run.seed for run in (*runs, *baseline_runs)}
     measured = [run for run in runs if run.measured]
     undisturbed = [run for run in measured if run.contamination is None]
@@ -168,12 +151,12 @@ def summarise_arm(
     gap = mean_difference([after - before for before, after in losses.values()])
     in_mode = [run for run in runs if not run.contradictions]
     skipped = [value for run in in_mode if (value := run.figure(SKIPPED_STEPS)) is not None]
-    penalties = [*figures_of_runs(runs, AUTOCAST_PENALTY).values()]
-    timed = _timed_runs(all_pairs if is_baseline else pairs, is_baseline=is_baseline)
-    operators = operator_time(runs)
+    timed = _timed_runs(own_pairs, is_baseline=is_baseline)
+    operators = operator_time(runs) or (None, None, None)
+    counted = Counter(run.outcome for run in runs)
 
     def own(key: str) -> list[float]:
-        row = one_side(paired_figures(all_pairs if is_baseline else pairs, key), of_baseline=is_baseline)
+        row = one_side(paired_figures(own_pairs, key), of_baseline=is_baseline)
         return [*(row or figures_of_runs(runs, key)).values()]
 
     step_ms, peaks = [value for value in own(STEP_MS) if value > 0], own(PEAK_MEMORY)
@@ -186,12 +169,12 @@ def summarise_arm(
         num_expected_pairs=0 if is_baseline else len(pairs) + len(seeds - {pair.arm_runs[0].seed for pair in pairs}),
         num_without_partner=0 if is_baseline else sum(run.pair_key not in paired for run in measured),
         num_contaminated=len(measured) - len(undisturbed),
-        statuses=_statuses(runs),
+        statuses=dict(sorted(counted.items(), key=lambda item: (item[0] != "completed", -item[1], item[0]))),
         num_timed=len(timed),
         num_unchecked=sum(run.unknown_contamination is not None for run in timed),
         step_ms=geometric_mean(step_ms) if step_ms else None,
-        num_operators=None if operators is None else operators[0],
-        us_per_operator=None if operators is None else operators[2],
+        num_operators=operators[0],
+        us_per_operator=operators[2],
         limits=step_limits(runs),
         within_run=_within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
         speedup=mean_ratio([*times.values()]),
@@ -205,7 +188,7 @@ def summarise_arm(
         loss_gap=gap,
         loss_gap_pct=_gap_pct(gap, [before for before, _ in losses.values()]),
         val_accuracy=spread(own(VAL_ACCURACY)),
-        autocast_penalty=mean_difference(penalties),
+        autocast_penalty=mean_difference([*figures_of_runs(runs, AUTOCAST_PENALTY).values()]),
         skipped_steps=round(sum(skipped)) if skipped else None,
         baseline_there=None if is_baseline else baseline_there(pairs, all_pairs),
         dtypes=next((known for run in runs if (known := run.dtypes)), {}),
@@ -218,12 +201,9 @@ def summarise_arm(
 def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:
     """The runs whose speeds are compared, each once: of an arm with the baseline's of its pairs."""
     compared = paired_figures(pairs, STEP_MS)
-    sides = [
-        pair.baseline_runs if is_baseline else (*pair.baseline_runs, *pair.arm_runs)
-        for pair in pairs
-        if pair.pair_key in compared
-    ]
-    return list({run.directory: run for side in sides for run in side if run.contamination is None}.values())
+    timed = [pair for pair in pairs if pair.pair_key in compared]
+    found = [run for pair in timed for run in (*pair.baseline_runs, *(() if is_baseline else pair.arm_runs))]
+    return list({run.directory: run for run in found if run.contamination is None}.values())
 
 
 def _gap_pct(gap: Estimate | None, baseline_losses: Iterable[float]) -> float | None:
@@ -233,13 +213,7 @@ def _gap_pct(gap: Estimate | None, baseline_losses: Iterable[float]) -> float | 
     return None if baseline_loss == 0 else 100 * gap.value / abs(baseline_loss)
 
 
-def _statuses(runs: Sequence[Run]) -> dict[str, int]:
-    counted = Counter(run.outcome for run in runs)
-    return dict(sorted(counted.items(), key=lambda item: (item[0] != "completed", -item[1], item[0])))
-
-
 def _within_run(runs: Sequence[Run]) -> WithinRun | None:
-    """The spread within `runs`, which are uncontaminated ones of one arm; None if they did not measure it."""
     figures = [[value for key in _WITHIN_RUN if (value := run.figure(key)) is not None] for run in runs]
     found = [of_run for of_run in figures if len(of_run) == len(_WITHIN_RUN) and of_run[0] > 0]
     if not found:

@@ -6,11 +6,10 @@ from typing import ClassVar, Final
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.costs import Cost, CostKind, Goal, Ranking, cost_of
-from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import PEAK_MEMORY, Run, metric_words
-from ampsweep.analysis.statistics import MIN_PAIRS
+from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS
 from ampsweep.analysis.step_limits import TOO_SMALL
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall
@@ -19,6 +18,7 @@ from ampsweep.finding import Finding
 from ampsweep.text import first_line, plural, seeds_text
 
 _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
+_UNSUPPORTED: Final = "unsupported on this device"
 LARGER: Final = "compare on a larger model, batch or sequence"
 
 
@@ -31,10 +31,8 @@ class Refusal(Finding):
 
 
 class Unsupported(Refusal):
-    """Every run of the arm is unsupported."""
-
     cause: str
-    """The error in the first run's record."""
+    """The error of the first run."""
 
     @property
     def sentence(self) -> str:
@@ -59,8 +57,8 @@ class Diverged(Refusal):
 
     cause: str
     seeds: tuple[int, ...]
-    """Those with this cause, and those with another one."""
     other_seeds: tuple[int, ...]
+    """Those that diverged for another cause."""
 
     @property
     def sentence(self) -> str:
@@ -104,7 +102,6 @@ class OverMemory(Refusal):
     template = "needs {peak_bytes:bytes} at its peak, more than the {limit_bytes:bytes} given"
 
     peak_bytes: float
-    """The largest peak of the arm's runs, on the fullest rank."""
     limit_bytes: float
 
 
@@ -117,18 +114,14 @@ class Missing(Finding):
 
     @property
     def next_step(self) -> str:
-        """The step that would give it."""
         return self.filled(self.remedy)
 
 
 class TooFewPairs(Missing):
-    """Fewer than three pairs completed in both arms, so that nothing is concluded about the arm."""
-
     severity = "warning"
 
     baseline: str
     unsupported: bool
-    """No run of the arm can run on this device."""
     num_completed: int
     num_expected: int
     failures: dict[str, int]
@@ -166,8 +159,6 @@ class TooFewPairs(Missing):
 
 
 class SpeedNotKnown(Missing):
-    """Its speed is neither resolved from the baseline's nor known to be about the same."""
-
     template = "its speed is not known well enough: {speed}"
     remedy = "time {arm} again with more seeds, on an idle machine"
 
@@ -185,8 +176,6 @@ class NoFinalLoss(Missing):
 
 
 class ParityOpen(Missing):
-    """A final metric may still be worse than the baseline's by more than the margin."""
-
     unsettled: tuple[Parity, ...]
 
     @property
@@ -216,17 +205,12 @@ class Candidate:
 
     arm: str
     too_few_pairs: TooFewPairs | None
-    """The reason why nothing is concluded about it; None for an arm with at least three completed pairs."""
+    """The reason why nothing is concluded about it."""
     judgements: Judgements
     waterfall: Waterfall | None
     time_to_loss: TimeToLoss | None
     refusal: Refusal | None = field(repr=False)
     pairs: tuple[Pair, ...] = field(repr=False)
-
-    @property
-    def parities(self) -> tuple[Parity, ...]:
-        """One of the final validation loss, and one of the accuracy where there is one."""
-        return self.judgements.parities
 
     @property
     def conclusion(self) -> str:
@@ -238,28 +222,23 @@ class Candidate:
 
     @property
     def n(self) -> str:
-        """The number of completed pairs, after a clause: ' (n=3)'."""
         return f" (n={self.judgements.figures.num_completed_pairs})"
 
     @property
     def is_judged(self) -> bool:
-        """True if it is not refused and three pairs completed."""
         return self.refusal is None and self.too_few_pairs is None
 
     @property
     def open_parity(self) -> Missing | None:
-        """The first thing that is missing to judge its learning by; None if nothing is."""
         if self.judgements.parity == "not measured":
             return NoFinalLoss(arm=self.arm)
         unsettled = tuple(one for one in self.judgements.parities if not one.not_worse)
         return ParityOpen(arm=self.arm, unsettled=unsettled) if unsettled else None
 
     def cost(self, kind: CostKind) -> Cost:
-        """Its cost beside the baseline's."""
         return cost_of(kind, self.pairs, self.time_to_loss)
 
     def open(self, ranking: Ranking) -> Missing | None:
-        """The first thing that is missing to judge the arm by; None if nothing is."""
         if self.too_few_pairs is not None:
             return self.too_few_pairs
         cost = self.cost(ranking.cost)
@@ -272,7 +251,6 @@ class Candidate:
 
 
 def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | None:
-    """The pairs that are missing, with their causes; None for an arm with at least three completed in both arms."""
     if arm.num_completed_pairs >= MIN_PAIRS:
         return None
     return TooFewPairs(
@@ -290,7 +268,7 @@ def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | 
 def refusal(
     runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], goal: Goal
 ) -> Refusal | None:
-    """Find the first reason to refuse the arm of `runs`, in the order of the classes above; None if there is none."""
+    """Find the first reason to refuse the arm of `runs`, in the order of the classes above."""
     return next(_refusals(runs, baseline_runs, parities), None) or over_memory(runs, goal)
 
 
@@ -315,14 +293,13 @@ def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Seque
 
 
 def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
-    """The reason why the baseline's runs are nothing to compare with: more than half of them ended without figures."""
+    """The reason why the baseline's runs are nothing to compare with."""
     if all(run.outcome == "unsupported" for run in runs):
         return Unsupported(cause=_error(runs[0]))
     return next(_mostly(runs, "disproved", "diverged", "oom", "failed"), None)
 
 
 def over_memory(runs: Sequence[Run], goal: Goal) -> Refusal | None:
-    """Refuse an arm any of whose runs needed more than the memory given; a run without a peak tells nothing."""
     limit = goal.memory_bytes
     peaks = [peak for run in runs if run.measured and (peak := run.num_bytes(PEAK_MEMORY)) is not None]
     if limit is None or not peaks or max(peaks) <= limit:
@@ -330,15 +307,11 @@ def over_memory(runs: Sequence[Run], goal: Goal) -> Refusal | None:
     return OverMemory(peak_bytes=max(peaks), limit_bytes=limit)
 
 
-_UNSUPPORTED: Final = "unsupported on this device"
-
-
 def _failures(arm: ArmComparison) -> dict[str, int]:
     return {status: count for status, count in arm.statuses.items() if status in _WITHOUT_FIGURES}
 
 
 def _mostly(runs: Sequence[Run], *outcomes: str) -> Iterator[Refusal]:
-    """The `outcomes` that more than half of the runs share."""
     for outcome in outcomes:
         found = [run for run in runs if run.outcome == outcome]
         if 2 * len(found) > len(runs):

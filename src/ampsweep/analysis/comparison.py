@@ -34,14 +34,12 @@ class WorkloadComparison:
     arms: tuple[ArmComparison, ...]
     verdict: Verdict
     cautions: tuple[Finding, ...]
-    """Signs, in the baseline's runs, that figures do not carry over or tell little of arithmetic."""
+    """Signs in the baseline's runs that figures do not carry over, or tell little of arithmetic."""
     runs: tuple[RunEntry, ...]
     resumed: tuple[ResumedArm, ...]
-    """The runs that went on from another run's checkpoint, by the arms that they were saved in and resumed in."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arms in the order of tables."""
         return tuple(one.arm for one in self.arms)
 
     @property
@@ -60,10 +58,7 @@ class WorkloadComparison:
 
     @property
     def predicted_peaks(self) -> str | None:
-        """Each arm's predicted peak with its error: 'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB'.
-
-        Operators that the predictions do not vouch for are named after them. None without predictions.
-        """
+        """'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB', and the operators that are not vouched for."""
         told = [
             f"{arm.arm} {predicted_bytes(arm.predicted_memory_bytes, arm.prediction_error_pct)}"
             for arm in self.arms
@@ -87,17 +82,14 @@ _CONSEQUENCES: Final[dict[FileProblemKind, str]] = {
 
 
 class FileProblem(Finding):
-    """A file of a run that could not be read, or not in full. `reason`: what its reader says, to follow the path."""
+    """A file of a run that could not be read, or not in full; `reason` is a clause that follows the path."""
 
     severity = "warning"
+    template = "{path} {reason}"
 
     path: str
     name: FileProblemKind
     reason: str
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.path} {self.reason}"
 
     @property
     def why(self) -> str:
@@ -105,13 +97,12 @@ class FileProblem(Finding):
 
     @property
     def consequence(self) -> str:
-        """The data that a comparison lacks for it."""
         return _CONSEQUENCES[self.name]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Runs of one arm and workload with the same problem. Of a file that belongs to no run neither is known."""
+    """Runs of one arm and workload with the same problem; a file may belong to no known run."""
 
     finding: RunFinding | FileProblem
     arm: str | None = None
@@ -133,21 +124,16 @@ class Predicted(Finding):
 
 
 class SeveralDevices(Finding):
-    """Runs of devices that are not compared with each other."""
+    template = "runs of {num_runs_of:size} devices are compared only with those of the same: {num_runs_of:runs}"
 
     num_runs_of: dict[str, int]
 
-    @property
-    def sentence(self) -> str:
-        devices = f"runs of {len(self.num_runs_of)} devices"
-        return f"{devices} are compared only with those of the same: {_counted(self.num_runs_of)}"
-
 
 class SeveralWorldSizes(Finding):
-    """Arms that lack partners because they ran on other numbers of ranks."""
+    """Arms without partners, as they ran on another number of ranks."""
 
     arms_of: tuple[tuple[int, tuple[str, ...]], ...]
-    """(number of ranks, the arms that ran on as many)."""
+    """(number of ranks, its arms)."""
 
     @property
     def sentence(self) -> str:
@@ -157,26 +143,20 @@ class SeveralWorldSizes(Finding):
 
 class MixedDevices(Finding):
     severity = "warning"
-    template = "in some runs the ranks had different devices, and the slowest and smallest decide: {counted}"
+    template = "in some runs the ranks had different devices, and the slowest and smallest decide: {num_runs_of:runs}"
 
     num_runs_of: dict[str, int]
     """By the devices of all ranks of a run."""
 
-    @property
-    def counted(self) -> str:
-        return _counted(self.num_runs_of)
-
 
 class SeveralSources(Finding):
-    """Runs that several states of the package's source have made."""
+    template = (
+        "the runs were made by {num_runs_of:size} states of ampsweep's source, which keep no runs of one version from "
+        "pairing: {num_runs_of:runs}"
+    )
 
     num_runs_of: dict[str, int]
     """By version and digest of the source."""
-
-    @property
-    def sentence(self) -> str:
-        states = f"the runs were made by {len(self.num_runs_of)} states of ampsweep's source"
-        return f"{states}, which keep no runs of one version from pairing: {_counted(self.num_runs_of)}"
 
 
 class OtherMargin(Finding):
@@ -192,11 +172,6 @@ class ContaminationUnknown(Finding):
 
     num_runs: int
     cause: str
-    """Text from the records."""
-
-
-def _counted(num_runs_of: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ({plural(count, 'run')})" for name, count in num_runs_of.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +182,6 @@ class Comparison:
     margin_pct: float
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
-    """Searches for the largest batch that trains: each arm has a batch of its own, and little else is compared."""
     notes: tuple[Finding, ...]
     goal: Goal = field(default_factory=Goal)
     series: tuple[Series, ...] = ()
@@ -216,7 +190,6 @@ class Comparison:
 
     @property
     def compared(self) -> tuple[WorkloadComparison | SearchComparison, ...]:
-        """Workloads and searches."""
         return (*self.workloads, *self.searches)
 
     @property
@@ -238,7 +211,7 @@ class Comparison:
         return sorted(found, key=lambda one: _GRAVEST.index(one.finding.severity))
 
     def relative_to(self, directory: Path) -> "Comparison":
-        """Copy the comparison with run directories relative to `directory`, so that the tree can be moved."""
+        """A copy with run directories relative to `directory`, so that the tree can be moved."""
         base = directory.resolve()
         return replace(
             self,
@@ -261,15 +234,12 @@ def compare(
     """Compare every arm with the arm `baseline`, within each workload.
 
     Args:
-        records: run directories with their records, as `record.find_records` gives them. A directory given twice counts
-            once; predicted runs are left out. Both are noted.
+        records: run directories with their records. A directory given twice counts once, predicted runs not at all.
         baseline: label of the arm the others are compared with.
-        margin_pct: loss gap, in percent of the baseline's loss, that each gap is held against.
-        goal: the goal that an arm is recommended for; None: least time, in whatever memory.
-        curves: run directory, as in `records`, -> `loss_curves.loss_curves` of its history; of a run without them, or
-            without any at all, no time to a loss is known.
-        series: run directory -> metric key -> values of its history, of at least `RESUMED_KEYS`; without them no jump
-            of the loss after a checkpoint is known.
+        margin_pct: loss gap, in percent of the baseline's loss, that counts as none.
+        goal: what an arm is recommended for; None: least time, in whatever memory.
+        curves: by run directory the `loss_curves` of its history, for the time to a loss.
+        series: by run directory the series of `RESUMED_KEYS`, for the jump of the loss after a checkpoint.
         file_problems: files of the runs that could not be read, or not in full.
 
     Raises:
@@ -295,7 +265,7 @@ def compare(
         entries = {run.directory: run_entry(run, unpaired.get(run.directory)) for run in workload.runs}
 
         def findings(runs: Sequence[Run]) -> Iterator[RunFinding]:
-            """The findings on single runs; that there is no baseline to pair with is said by the verdict, once."""
+            """The verdict says once that there is no baseline to pair with."""
             every = (one for run in runs for one in entries[run.directory].findings)
             return (one for one in every if of_baseline or not isinstance(one, NotPaired))
 
@@ -333,10 +303,7 @@ def _seen_from(base: Path, one: _Compared) -> _Compared:
 
 
 def _path_from(base: Path, path: str) -> str:
-    """`path` as seen from `base`, which is resolved, where it lies below it; elsewhere absolute.
-
-    Of a link the name counts, not what it points to.
-    """
+    """`path` relative to `base`, which is resolved, or absolute elsewhere; a link at its end is not followed."""
     absolute = Path(path).parent.resolve() / Path(path).name
     return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
 

@@ -1,6 +1,4 @@
-"""The goal that an arm is recommended for, the costs that it may go by, pair by pair, and the figures of arms by pair
-key, so that any two arms can be held against each other where both have them.
-"""
+"""The goal that an arm is recommended for, the costs that it may go by, and the figures of arms by pair key."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ CostKind = Literal["time to loss", "energy to loss", "step time", "energy of a s
 """The cost that ranks arms: up to the loss that the baseline ends at, or of a step (a sample) whatever it learns."""
 
 PassedOverWhy = Literal["no curves", "other metrics", "no energy", "not reached", "too few pairs", "too noisy"]
-"""The reason why the cost up to the loss does not rank the arms."""
 
 _PASSED_OVER: Final[dict[PassedOverWhy, str]] = {
     "no curves": "no undisturbed curve of the loss is known of {}",
@@ -31,7 +28,7 @@ _MAX_NAMED: Final = 4
 """Arms that a sentence names; more are counted."""
 
 MAX_DOUBT: Final = 1.1
-"""Factor of the baseline's cost within which a cost must be known to lie if the two are not resolved."""
+"""Factor within which two costs must be known to lie if they are not resolved."""
 
 TO_LOSS: Final[Mapping[Objective, CostKind]] = {"time": "time to loss", "energy": "energy to loss"}
 OF_STEP: Final[Mapping[Objective, CostKind]] = {"time": "step time", "energy": "energy of a sample"}
@@ -70,7 +67,10 @@ class Cost:
     @property
     def is_known(self) -> bool:
         """True if the cost is resolved from the baseline's, or known to be about the same."""
-        return self.gain is not None and is_known(self.gain)
+        gain = self.gain
+        if gain is None or gain.exact or gain.resolves(1.0):
+            return gain is not None
+        return gain.interval is not None and gain.interval[0] >= 1 / MAX_DOUBT and gain.interval[1] <= MAX_DOUBT
 
     @property
     def is_more(self) -> bool:
@@ -80,7 +80,7 @@ class Cost:
 
 
 class PassedOver(Finding):
-    """One reason why the cost up to the loss does not rank the arms, and the arms that it holds for."""
+    """A reason why the cost up to the loss does not rank the arms, and the arms that it holds for."""
 
     why: PassedOverWhy
     arms: tuple[str, ...]
@@ -93,14 +93,11 @@ class PassedOver(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The cost that arms are ranked by."""
-
     cost: CostKind
     metric: str | None = None
     margin_pct: float | None = None
-    """The margin on it, in percent of the loss that the baseline ends at."""
+    """In percent of the loss that the baseline ends at."""
     passed_over: tuple[PassedOver, ...] = ()
-    """Reasons why it is no cost up to the loss."""
 
     @property
     def is_to_loss(self) -> bool:
@@ -112,7 +109,6 @@ class Ranking:
 
 
 def cost_of(kind: CostKind, pairs: Sequence[Pair], to_loss: TimeToLoss | None) -> Cost:
-    """The cost of the arm of `pairs`, whose way to the loss is `to_loss`."""
     if kind in OF_STEP.values():
         figures = paired_figures(pairs, STEP_MS if kind == "step time" else ENERGY_OF_SAMPLE)
         return Cost(by_pair=figures, gain=mean_ratio(figures.values()))
@@ -128,33 +124,23 @@ def ranking(objective: Objective, arms: Mapping[str, tuple[Sequence[Pair], TimeT
 
     An arm that did not reach the loss, though its run cost more than the baseline's way there, is known to cost more.
     """
-    metric = next((to_loss.metric for _, to_loss in arms.values() if to_loss is not None), None)
+    first = next((to_loss for _, to_loss in arms.values() if to_loss is not None), None)
     why: dict[PassedOverWhy, list[str]] = {}
     for arm, (pairs, to_loss) in arms.items():
-        kind = _passed_over(TO_LOSS[objective], pairs, to_loss, metric)
-        if kind is not None:
+        if (kind := _passed_over(TO_LOSS[objective], pairs, to_loss, first)) is not None:
             why.setdefault(kind, []).append(arm)
-    if why or metric is None:
+    if why or first is None:
         passed_over = tuple(PassedOver(why=kind, arms=tuple(of)) for kind, of in why.items())
         return Ranking(cost=OF_STEP[objective], passed_over=passed_over)
-    margin_pct = next(to_loss.margin_pct for _, to_loss in arms.values() if to_loss is not None)
-    return Ranking(cost=TO_LOSS[objective], metric=metric, margin_pct=margin_pct)
-
-
-def is_known(ratio: Estimate) -> bool:
-    """True if a ratio is resolved from 1, or known to lie within 10% of it."""
-    if ratio.exact or ratio.resolves(1.0):
-        return True
-    ends = ratio.interval
-    return ends is not None and ends[0] >= 1 / MAX_DOUBT and ends[1] <= MAX_DOUBT
+    return Ranking(cost=TO_LOSS[objective], metric=first.metric, margin_pct=first.margin_pct)
 
 
 def _passed_over(
-    kind: CostKind, pairs: Sequence[Pair], to_loss: TimeToLoss | None, metric: str | None
+    kind: CostKind, pairs: Sequence[Pair], to_loss: TimeToLoss | None, first: TimeToLoss | None
 ) -> PassedOverWhy | None:
-    if to_loss is None:
+    if to_loss is None or first is None:
         return "no curves"
-    if to_loss.metric != metric:
+    if to_loss.metric != first.metric:
         return "other metrics"
     if kind == "energy to loss" and not to_loss.joules:
         return "no energy"

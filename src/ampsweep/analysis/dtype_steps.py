@@ -37,8 +37,6 @@ _WIDTH: Final = re.compile(r"\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class DtypeChange:
-    """One of the five dtypes that a step changes, by its names in torch."""
-
     kind: DtypeKind
     before: str
     after: str
@@ -46,8 +44,6 @@ class DtypeChange:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingChange:
-    """A setting of the precision, other than a dtype, that a step changes; None where an arm does not set it."""
-
     name: str
     before: str | None
     after: str | None
@@ -104,12 +100,27 @@ def dtype_steps(
     steps = []
     for place, after in enumerate(order[1:], start=1):
         nearest = min(enumerate(order[:place]), key=lambda one: _distance(one[1], after, known, place - one[0]))[1]
-        steps.append(_step(nearest, after, known, values, cost))
+        one, other = values[nearest], values[after]
+        steps.append(
+            DtypeStep(
+                before=nearest,
+                after=after,
+                dtypes=_changed_dtypes(known[nearest], known[after]),
+                settings=_changed_settings(nearest, after),
+                speedup=ratio_between(one["step time"], other["step time"]),
+                gain=None if cost == "step time" else ratio_between(one[cost], other[cost]),
+                memory_saved_bytes=difference_between(one["memory"], other["memory"]),
+                memory_saved_pct=mean_difference(
+                    [saved_pct(*both) for both in in_both(one["memory"], other["memory"])]
+                ),
+                loss_gap=difference_between(other["loss"], one["loss"]),
+            )
+        )
     return tuple(steps)
 
 
 def bits(dtype: str) -> int | None:
-    """Bits of a number of this dtype, by its name.
+    """Bits of a number of this dtype.
 
     >>> bits("bfloat16"), bits("float8_e4m3fn"), bits("bool")
     (16, 8, None)
@@ -145,25 +156,4 @@ def _changed_settings(before: str, after: str) -> tuple[SettingChange, ...]:
         SettingChange(name=name, before=theirs.get(name), after=mine.get(name))
         for name in dict.fromkeys([*mine, *theirs])
         if mine.get(name) != theirs.get(name)
-    )
-
-
-def _step(
-    before: str,
-    after: str,
-    dtypes: Mapping[str, Mapping[str, str]],
-    values: Mapping[str, ArmValues],
-    cost: CostKind,
-) -> DtypeStep:
-    one, other = values[before], values[after]
-    return DtypeStep(
-        before=before,
-        after=after,
-        dtypes=_changed_dtypes(dtypes[before], dtypes[after]),
-        settings=_changed_settings(before, after),
-        speedup=ratio_between(one["step time"], other["step time"]),
-        gain=None if cost == "step time" else ratio_between(one[cost], other[cost]),
-        memory_saved_bytes=difference_between(one["memory"], other["memory"]),
-        memory_saved_pct=mean_difference([saved_pct(*peaks) for peaks in in_both(one["memory"], other["memory"])]),
-        loss_gap=difference_between(other["loss"], one["loss"]),
     )

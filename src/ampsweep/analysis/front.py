@@ -15,7 +15,6 @@ from itertools import permutations
 from typing import Final, Literal
 
 from ampsweep.analysis.costs import MAX_DOUBT, ArmValues, CostKind
-from ampsweep.analysis.equivalence import two_one_sided_tests
 from ampsweep.analysis.recommendation import MIN_DIFFERENCE
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
@@ -25,6 +24,7 @@ from ampsweep.analysis.statistics import (
     geometric_mean,
     in_both,
     ratio_between,
+    two_one_sided_tests,
 )
 from ampsweep.finding import Finding
 
@@ -44,8 +44,6 @@ _WORSE: Final[dict[Axis | CostKind, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Beaten:
-    """The arm that beats another, and where the beaten one is worse."""
-
     by: str
     worse_in: tuple[Axis, ...]
 
@@ -56,7 +54,7 @@ class Beaten:
 
 @dataclass(frozen=True, kw_only=True)
 class FrontArm:
-    """One arm's place. Figures are those of its pairs with the baseline, the baseline's of all pairs."""
+    """One arm's place, by its pairs with the baseline; the baseline's by all pairs."""
 
     arm: str
     cost: float
@@ -64,9 +62,9 @@ class FrontArm:
     cost_ratio: Estimate | None
     peak_bytes: float
     loss_gap: Estimate | None
-    """Final validation loss minus the baseline's; None for the baseline, and where it was not measured."""
+    """Final validation loss minus the baseline's."""
     loss: Relation
-    """Its final loss against the baseline's: beyond the margin, within it or not known."""
+    """Its final loss against the baseline's."""
     beaten: Beaten | None
     """None for an arm on the front."""
 
@@ -81,7 +79,6 @@ class Front(Finding):
 
     @property
     def unbeaten(self) -> tuple[FrontArm, ...]:
-        """The arms on the front."""
         return tuple(one for one in self.arms if one.beaten is None)
 
     @property
@@ -134,7 +131,6 @@ _Relations = dict[Axis, Relation]
 
 
 def _relations(one: ArmValues, other: ArmValues, kind: CostKind, margin: float | None) -> _Relations:
-    """The place of `one` against `other` on each axis."""
     return {
         "cost": _by_ratio(one[kind], other[kind]),
         "memory": _by_ratio(one["memory"], other["memory"]),

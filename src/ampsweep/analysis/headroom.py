@@ -1,25 +1,16 @@
-"""The headroom of a training in a low-precision format, before it is trained in it: from the magnitudes of any run.
+"""The headroom of a training in a low-precision format, judged from the magnitudes of any run of it.
 
-A training under autocast with a scaler works in a format if
+A training under autocast with a scaler works in a format if no activation or weight that is cast exceeds the format's
+largest number, and if there is a scale with which no gradient does either and next to nothing of any layer's gradients
+falls below half of the smallest number, where it becomes zero. `GradScaler` finds its way down from too large a scale
+within a few steps; up from one that is too small it takes thousands.
 
-- no activation and no weight that is cast exceeds the format's largest number: the scale does not reach them, and the
-  loss is inf or NaN whatever it is;
-- there is a scale S with which the largest gradient that is computed, of an activation or a parameter, stays below the
-  largest number, as a single inf reaches the parameters and skips the step, and with which next to nothing of any
-  layer's gradients falls below half of the smallest number, where it becomes zero.
+Values that no module returns, such as the scores of an attention written by hand, are in no magnitudes. A layer whose
+gradients vanish counts even if it hardly contributes to the loss.
 
-`GradScaler` begins at 65,536, halves the scale on each step with inf or NaN and doubles it after 2,000 without. So it
-finds its way down from a scale that is too large within a few steps, but up from one that is too small it takes
-thousands. Parameters and their updates stay in float32 and have no part in this; a cast rounds, too, which is another
-question than the range. The loss itself is multiplied by the scale in float32.
-
-Values that no module returns, such as the scores of an attention written by hand, are in no magnitudes, so that nothing
-is known of them here. And a layer whose gradients vanish counts even if it hardly contributes to the loss.
-
-The formats of 8 bits have so short a range that each tensor has a scale of its own, which brings its largest element to
-the format's largest number: there the range within one tensor decides. They are used as in "FP8 Formats for Deep
-Learning" (P. Micikevicius et al., 2022, https://arxiv.org/abs/2209.05433): e4m3 for activations and weights, e5m2 for
-gradients of activations.
+In the formats of 8 bits each tensor has a scale of its own, which brings its largest element to the format's largest
+number. They are used as in "FP8 Formats for Deep Learning" (P. Micikevicius et al., 2022,
+https://arxiv.org/abs/2209.05433): e4m3 for activations and weights, e5m2 for gradients of activations.
 """
 
 import math
@@ -35,8 +26,7 @@ from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
 from ampsweep.text import number, percent, plural
 
 MAX_LOST_PCT: Final = 5.0
-"""The share of the sum of a layer's magnitudes that may become zero. Of normally distributed values the 25 % that are
-smallest have it: a third of their standard deviation is then the smallest number of the format."""
+"""The share of the sum of a layer's magnitudes that may become zero: that of the smallest quarter of normal values."""
 INITIAL_SCALE: Final = 65536.0
 """The scale with which `torch.amp.GradScaler` begins."""
 SMALLEST_SCALE: Final = 2.0**-24
@@ -45,12 +35,10 @@ NEAR: Final = 4.0
 """Magnitudes within this factor of the largest number are near it."""
 
 HeadroomVerdict = Literal["works", "works_below", "works_above", "works_with_tensor_scales", "does_not_work"]
-"""`works`: as it is; `works_below`: with a smaller scale than the present one, which the scaler finds by skipping some
-steps; `works_above`: with a larger one, which it finds after thousands of steps; `works_with_tensor_scales`: a format
-of 8 bits, each tensor with a scale of its own."""
+"""`works_below`, `works_above`: with a smaller or a larger scale than the present one; `works_with_tensor_scales`: a
+format of 8 bits, each tensor with a scale of its own."""
 ObstacleKind = Literal["too_large", "vanishes", "too_wide"]
-"""`too_large`: exceeds the largest number; `vanishes`: is too small for the smallest; `too_wide`: any scale that keeps
-it makes another layer, or itself, exceed the largest number."""
+"""`too_wide`: any scale that keeps it from vanishing makes another layer, or itself, exceed the largest number."""
 
 SCALED: Final[tuple[TensorKind, ...]] = ("activation_gradient", "gradient")
 """The kinds that the scale multiplies."""
@@ -72,25 +60,20 @@ KIND_NAMES: Final[dict[TensorKind, str]] = {
     "weight": "weights",
     "update": "updates",
 }
-"""The kinds of tensors in prose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRange:
-    """The part of one tensor that a format holds, with the scale; shares are of its elements other than zero."""
+    """Shares of a tensor's elements other than zero by their place in a format's range, with the scale."""
 
-    layer: str
-    kind: TensorKind
-    max_abs: float
-    """With the scale."""
     below_normal_pct: float
-    """Below the smallest normal number: they lose digits, or become zero."""
+    """These lose digits, or become zero."""
     lost_pct: float
-    """Below half of the smallest number: they become zero."""
+    """These become zero."""
     near_max_pct: float
     """Within a factor of `NEAR` of the largest number, or above it."""
     above_pct: float
-    """Above the largest number: they become inf."""
+    """These become inf."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,23 +99,20 @@ class Headroom(Finding):
     best_scale: float
     """The scale itself where it works; else the one to begin with."""
     min_scale: float
-    """The smallest scale with which no layer's gradients lose more than `MAX_LOST_PCT`; 0 without gradients, and
-    of formats whose tensors have scales of their own."""
+    """The smallest scale with which no layer's gradients lose more than `MAX_LOST_PCT`; 0 of formats of 8 bits."""
     max_scale: float
-    """The largest scale with which no gradient exceeds the largest number; inf without gradients, and of formats
-    whose tensors have scales of their own."""
+    """The largest scale with which no gradient exceeds the largest number; inf of formats of 8 bits."""
     min_scale_layer: str | None = None
-    """The layer whose gradients ask for `min_scale`."""
     max_scale_layer: str | None = None
-    """The layer with the largest gradient."""
+    """The layers whose gradients ask for `min_scale` and for `max_scale`."""
     fullest_layer: str | None = None
     """The layer with the largest activation or weight."""
     fullest_pct: float | None = None
-    """The activation or weight over the largest number of the format."""
+    """That value in percent of the largest number of the format."""
     obstacles: tuple[Obstacle, ...] = ()
-    """The layers in the way, in the order of the model; empty unless it does not work."""
+    """The layers in the way, in the order of the model."""
     ranges: tuple[LayerRange, ...] = ()
-    """Every tensor that was looked at, updates too."""
+    """Of every tensor in the order of the run's magnitudes."""
 
     @property
     def sentence(self) -> str:
@@ -196,10 +176,8 @@ class Headroom(Finding):
             within = f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
             told.append(f" with scales from {within}, of which {scale_text(self.scale)} is one")
         if self.fullest_pct is not None and self.fullest_layer is not None:
-            value = (
-                f"the largest value, in {layer_text(self.fullest_layer)}, is {percent(self.fullest_pct)} of its limit"
-            )
-            told.append(f"{'; ' if told else ': '}{value}")
+            value = f"the largest value, in {layer_text(self.fullest_layer)}, is {percent(self.fullest_pct)}"
+            told.append(f"{'; ' if told else ': '}{value} of its limit")
         return "".join(told)
 
     def _in_its_way(self, one: Obstacle) -> str:
@@ -219,17 +197,13 @@ class Headroom(Finding):
 
 @dataclass(frozen=True)
 class ExponentCounts:
-    """Numbers of elements other than zero by the exponent of two of their magnitudes.
-
-    Within one exponent magnitudes are taken to be spread evenly.
-    """
+    """Numbers of elements other than zero by the exponent of two of their magnitudes, taken as spread evenly within."""
 
     counts: Mapping[int, int]
     """`counts[e]` elements have a magnitude in [2**e, 2**(e + 1))."""
 
     @staticmethod
     def of(tensors: Iterable[Magnitudes]) -> "ExponentCounts":
-        """The counts of some tensors together."""
         counts: Counter[int] = Counter()
         for one in tensors:
             counts.update({one.first_exponent + place: count for place, count in enumerate(one.counts) if count})
@@ -237,7 +211,6 @@ class ExponentCounts:
 
     @cached_property
     def total(self) -> int:
-        """Elements other than zero."""
         return sum(self.counts.values())
 
     def share_below(self, threshold: float) -> float:
@@ -251,11 +224,7 @@ class ExponentCounts:
         return below / self._whole if self.counts else 0.0
 
     def threshold_of(self, share: float) -> float | None:
-        """The threshold below which elements have this share of the sum of all magnitudes; None without elements.
-
-        Args:
-            share: above 0, below 1.
-        """
+        """The threshold below which elements have this share (0 to 1, exclusive) of the sum of all magnitudes."""
         left = share * self._whole
         for exponent in self.counts:
             of_exponent = self._sum(exponent, 1.0)
@@ -282,11 +251,7 @@ def _part_below(exponent: int, threshold: float) -> float:
 
 @dataclass(frozen=True)
 class _Group:
-    """Tensors that are judged together: an activation, or the parameters of one module.
-
-    Of a module's parameters those that are small beside the others are of no weight: a bias that has just begun to
-    learn, or whose gradient is zero but for rounding, as that of an attention's keys.
-    """
+    """Tensors that are judged together: an activation, or the parameters of one module, few of which may be tiny."""
 
     layer: str
     kind: TensorKind
@@ -304,24 +269,20 @@ class _Group:
 
 
 def headroom_of(numerics: RunNumerics) -> dict[str, Headroom]:
-    """Judge each low-precision format by the magnitudes of a run, in float32 or any other dtype.
+    """Judge each low-precision format, by name, by the magnitudes of a run in any dtype.
 
-    float16 is judged from the scale of the run, or without one from that with which a scaler begins. Values that the
-    run's own dtype has lost or made infinite are unknown, and those that no operator in low precision makes or takes,
-    such as a residual stream that is added up in float32 and only normalized, do not count.
-
-    Returns:
-        By the name of the format; one of which nothing was looked at is left out.
+    float16 is judged from the scale of the run, else from `INITIAL_SCALE`. Values that the run's own dtype has lost or
+    made infinite are unknown; those that no operator in low precision makes or takes do not count.
     """
     found = {}
-    scale = INITIAL_SCALE if numerics.scale is None else numerics.scale
     counts = [ExponentCounts.of([one]) for one in numerics.magnitudes]
     for name, kinds in _CAST_KINDS.items():
         groups = [one for one in _groups(numerics, name, kinds) if one.counts.total]
         if groups:
-            own_scale = scale if name == FLOAT16.name else 1.0
-            ranges = _ranges(numerics, counts, FORMATS[name], own_scale)
-            found[name] = _judged(FORMATS[name], groups, own_scale, ranges)
+            scale = (INITIAL_SCALE if numerics.scale is None else numerics.scale) if name == FLOAT16.name else 1.0
+            both = zip(numerics.magnitudes, counts, strict=True)
+            ranges = tuple(_range(*one, FORMATS[name], scale if one[0].kind in SCALED else 1.0) for one in both)
+            found[name] = _judged(FORMATS[name], groups, scale, ranges)
     return found
 
 
@@ -363,9 +324,7 @@ def _verdict(
 
 
 def _best_scale(scale: float, min_scale: float, max_scale: float) -> float:
-    """The scale itself if it is within the limits; of one that is too large what halving leads to, of one that is too
-    small the doubling in the middle of the limits, with as much room on either side.
-    """
+    """The scale itself within the limits; else what halving leads to, or the doubling in the middle of the limits."""
     if min_scale <= scale <= max_scale or math.isinf(max_scale):
         return scale
     largest = scale * 2.0 ** math.floor(math.log2(max_scale / scale))
@@ -376,7 +335,6 @@ def _best_scale(scale: float, min_scale: float, max_scale: float) -> float:
 
 
 def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Iterator[Obstacle]:
-    """The layers that keep a training from working with the best scale there is, or each with its own."""
     for one in groups:
         has_own = of.name in _OF_8_BITS and one.max_abs > 0
         own_scale = scale if one.kind in SCALED and not has_own else 1.0
@@ -408,21 +366,11 @@ def _groups(numerics: RunNumerics, of: str, kinds: Sequence[TensorKind]) -> Iter
         yield _Group(layer, kind, max_abs, ExponentCounts.of(tensors))
 
 
-def _ranges(
-    numerics: RunNumerics, counts: Sequence[ExponentCounts], of: NumericFormat, scale: float
-) -> tuple[LayerRange, ...]:
-    both = zip(numerics.magnitudes, counts, strict=True)
-    return tuple(_range(one, own, of, scale if one.kind in SCALED else 1.0) for one, own in both)
-
-
 def _range(tensor: Magnitudes, counts: ExponentCounts, of: NumericFormat, scale: float) -> LayerRange:
     def below_pct(threshold: float) -> float:
         return 100 * counts.share_below(threshold / scale)
 
     return LayerRange(
-        layer=tensor.layer,
-        kind=tensor.kind,
-        max_abs=tensor.max_abs * scale,
         below_normal_pct=below_pct(2.0**of.min_normal_exponent),
         lost_pct=below_pct(_zero_below(of)),
         near_max_pct=100 - below_pct(of.max / NEAR) if counts.total else 0.0,
@@ -443,7 +391,6 @@ def headroom_lines(found: Mapping[str, Headroom]) -> list[str]:
 
 
 def layer_text(layer: str) -> str:
-    """The name of a module or parameter; the model itself has none."""
     return layer or "the model"
 
 

@@ -3,13 +3,20 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import neg
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS, Position, two_one_sided_tests
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import metric_words
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, in_brackets
+from ampsweep.analysis.statistics import (
+    MAX_FURTHER_PAIRS,
+    MIN_PAIRS,
+    Estimate,
+    Position,
+    in_brackets,
+    two_one_sided_tests,
+)
 from ampsweep.analysis.step_limits import SmallStep, StepLimit, limits_text
 from ampsweep.finding import Finding
 from ampsweep.metrics import METRICS
@@ -19,21 +26,18 @@ _NO_LOSS: Final = "no final loss to compare"
 
 ParityVerdict = Literal["equivalent", "worse", "better", "inconclusive"]
 
-_WHERE_LOWER_IS_BETTER: Final[dict[Position, ParityVerdict]] = {
+_VERDICTS: Final[dict[Position, ParityVerdict]] = {
     "inside": "equivalent",
     "above": "worse",
     "below": "better",
     "open": "inconclusive",
 }
-_WHERE_HIGHER_IS_BETTER: Final[dict[Position, ParityVerdict]] = {
-    **_WHERE_LOWER_IS_BETTER,
-    "above": "better",
-    "below": "worse",
-}
+"""Verdicts on a metric that is better lower."""
+_OPPOSITE: Final[dict[ParityVerdict, ParityVerdict]] = {"worse": "better", "better": "worse"}
 
 
 class Parity(Finding):
-    """One final metric of an arm against the baseline's. Figures are in the metric's own unit (a loss, a share)."""
+    """One final metric of an arm against the baseline's, in the metric's own unit (a loss, a share)."""
 
     metric: str
     verdict: ParityVerdict
@@ -54,7 +58,7 @@ class Parity(Finding):
     further_seeds: int | None
     """About how many more seeds would settle an inconclusive verdict (0 of the others); None if more than 100."""
     not_worse: bool
-    """True if the interval leaves out that the arm is worse by the margin: equivalent, better, or between the two."""
+    """True if the interval leaves out that the arm is worse by the margin."""
     is_share: bool
     """True if the metric is a share that is better higher; its gaps are in percentage points."""
     scale: float
@@ -62,32 +66,27 @@ class Parity(Finding):
 
     @property
     def is_tested(self) -> bool:
-        """True if there are pairs enough for an interval, and so for another verdict than `inconclusive`."""
+        """True if there are enough pairs for an interval, and so for another verdict than `inconclusive`."""
         return self.low is not None
 
     @property
     def sentence(self) -> str:
-        settled_by = self.settled_by
-        return f"{metric_words(self.metric)} {self.verdict}: {self.grounds}" + (f"; {settled_by}" if settled_by else "")
+        found = f"{metric_words(self.metric)} {self.verdict}: {self.grounds}"
+        return f"{found}; {self.settled_by}" if self.settled_by else found
 
     @property
     def grounds(self) -> str:
-        """The grounds of the verdict, in a clause that follows it."""
         if not self.is_tested:
             return f"gap {self._gap_alone} in {plural(self.n, 'pair')}, at least {MIN_PAIRS} are needed"
         margin = f"±{number(self._factor * self.margin, 2)}{self._unit}"
-        places: dict[ParityVerdict, str] = {
-            "equivalent": "inside",
-            "worse": "below" if self.is_share else "above",
-            "better": "above" if self.is_share else "below",
-            "inconclusive": "crosses",
-        }
+        is_above = self.verdict == ("better" if self.is_share else "worse")
+        place = {"equivalent": "inside", "inconclusive": "crosses"}.get(self.verdict, "above" if is_above else "below")
         share = "" if self.is_share else f" ({self.margin_pct:g}%)"
-        return f"gap {self._gap_with_interval} {places[self.verdict]} {margin}{share}, n={self.n}"
+        return f"gap {self._gap_with_interval} {place} {margin}{share}, n={self.n}"
 
     @property
     def settled_by(self) -> str:
-        """The seeds that would settle an inconclusive verdict, and how little these pairs could; else empty."""
+        """The seeds that would settle an inconclusive verdict, and the chance that these pairs had; else empty."""
         if self.verdict != "inconclusive" or not self.is_tested:
             return ""
         further = self.further_seeds
@@ -116,7 +115,7 @@ class Parity(Finding):
 
     @property
     def _factor(self) -> float:
-        """The factor for figures: shares are shown in percentage points."""
+        """Shares are shown in percentage points."""
         return 100.0 if self.is_share else 1.0
 
     @property
@@ -140,16 +139,13 @@ class Parity(Finding):
 
 
 def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity | None:
-    """Hold the paired gaps of `metric` at the end of training against the margin; None where no pair has it.
+    """Hold the paired gaps of `metric` at the end of training against the margin, which is above 0.
 
-    Runs cut short give none: half a training is another training. A margin of nothing (a baseline loss of 0) gives
-    none either.
+    None where no pair has the metric, and where the baseline's loss is 0.
 
     Args:
         pairs: an arm's pairs with the baseline.
-        metric: a key of `metrics.METRICS` that is better lower (its margin is a percentage of the baseline's mean) or
-            a share that is better higher (its margin is in percentage points).
-        margin_pct: the margin, above 0.
+        metric: better lower (`margin_pct` is then of the baseline's mean), or a share (in percentage points).
     """
     values = [figures for pair in pairs if (figures := pair.figures(metric)) is not None]
     is_share = METRICS[metric].better == "higher"
@@ -159,11 +155,10 @@ def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity |
     gaps = [arm - reference for reference, arm in values]
     margin = margin_pct / 100 * scale
     tested = two_one_sided_tests(gaps, margin) if len(gaps) >= MIN_PAIRS else None
-    verdicts = _WHERE_HIGHER_IS_BETTER if is_share else _WHERE_LOWER_IS_BETTER
-    verdict: ParityVerdict = "inconclusive" if tested is None else verdicts[tested.position]
+    verdict = _VERDICTS["open" if tested is None else tested.position]
     return Parity(
         metric=metric,
-        verdict=verdict,
+        verdict=_OPPOSITE.get(verdict, verdict) if is_share else verdict,
         n=len(gaps),
         gap=statistics.fmean(gaps),
         low=None if tested is None else tested.low,
@@ -188,7 +183,7 @@ def overall_parity(parities: Sequence[Parity]) -> ParityVerdict | None:
 
 SpeedWord = Literal["faster", "slower", "unresolved", "same", "too few pairs", "not measured"]
 MemoryWord = Literal["saves", "adds", "unresolved", "same", "too few pairs", "not measured"]
-ParityWord = Literal["equivalent", "better", "worse", "inconclusive", "not measured"]
+ParityWord = ParityVerdict | Literal["not measured"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +199,9 @@ class Judgements:
     parity: ParityWord
     parities: tuple[Parity, ...]
     contaminated: tuple[tuple[str, int], ...]
-    """(arm, number of contaminated runs) of the arm and of the baseline, of either as far as it has any."""
+    """(arm, number of contaminated runs) of the arm and of the baseline, unless 0."""
     workload_is_small: bool = False
-    """True if launching operators limits the baseline's step too, so that the whole workload tells nothing of speed."""
+    """True if launching operators limits the baseline's step too."""
 
     @property
     def speed_text(self) -> str:
@@ -233,7 +228,7 @@ class Judgements:
 
     @property
     def is_timed(self) -> bool:
-        """True if there are pairs enough to judge the speed by."""
+        """True if there are enough pairs to judge the speed by."""
         return self.speed in ("faster", "slower", "same", "unresolved")
 
     def _speed_text(self, *, with_interval: bool) -> str:
@@ -250,7 +245,7 @@ class Judgements:
 
     @property
     def _of_which_runs(self) -> list[str]:
-        """The n of the speed where it is not that of the completed pairs, and the contaminated runs that it lacks."""
+        """The n of the speed unless it is that of the completed pairs, and the contaminated runs that it lacks."""
         runs = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in self.contaminated)
         if self.figures.speedup is None:
             return [runs] if runs else []
@@ -267,7 +262,7 @@ class Judgements:
 
     @property
     def _short_remarks(self) -> list[str]:
-        """The remarks on a speed; none on launching where the workload as a whole is said to be too small."""
+        """The remarks on a speed; none on launching if the whole workload is called too small."""
         told = [limit for limit in self.figures.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
         return self._remarks(told)
 
@@ -278,8 +273,9 @@ class Judgements:
             return "memory not measured"
         if saved.value == 0:
             return "no resolved memory difference" if self.memory == "unresolved" else "the same peak memory"
-        word, size, part = ("saves", saved, share) if saved.value > 0 else ("adds", -saved, -share)
-        figure = f"{word} {num_bytes(size.value)} of peak memory ({percent(part.value)}{in_brackets(part.text()[1])})"
+        word, part = ("saves", share) if saved.value > 0 else ("adds", share.mapped(neg))
+        size = f"{num_bytes(abs(saved.value))} of peak memory"
+        figure = f"{word} {size} ({percent(part.value)}{in_brackets(part.text()[1])})"
         if self.memory == "unresolved":
             return "no resolved memory difference" + (f", {figure}" if with_figure else "")
         if with_figure:
@@ -287,14 +283,14 @@ class Judgements:
         return f"{percent(abs(share.value))} {'less' if saved.value > 0 else 'more'} peak memory"
 
 
-def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
+def judge(arm: ArmComparison, baseline: ArmComparison, parities: tuple[Parity, ...]) -> Judgements:
     """Judge an arm other than the baseline; `parities` holds its final metrics."""
     return Judgements(
         figures=arm,
         speed=_speed(arm.speedup),
         memory=_memory(arm.memory_saved_bytes),
         parity=overall_parity(parities) or "not measured",
-        parities=tuple(parities),
+        parities=parities,
         contaminated=tuple((one.arm, one.num_contaminated) for one in (arm, baseline) if one.num_contaminated),
         workload_is_small=any(isinstance(limit, SmallStep) for limit in baseline.limits),
     )
@@ -323,7 +319,7 @@ def _memory(saved: Estimate | None) -> MemoryWord:
 
 
 def unchecked_text(num_unchecked: int, num_timed: int) -> str:
-    """A clause on runs of a speed of which nothing tells whether anything else slowed them down."""
+    """A clause on timed runs whose contamination is unknown."""
     share = "" if num_unchecked == num_timed else f" of {num_unchecked} of {plural(num_timed, 'run')}"
     return f"contamination{share} unknown"
 

@@ -6,12 +6,13 @@ from it.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run, Scalar
 from ampsweep.analysis.statistics import Values, geometric_mean
@@ -21,39 +22,30 @@ from ampsweep.text import GIB
 
 _MAX_DIFFERENCES: Final = 3
 _NOT_SET: Final = "not set"
-_KNOWN: Final = (str, int, float)
-"""Values in which two runs can differ: texts and numbers."""
 
 
 class NearestRun:
-    """Finds which of `runs`, at least one, has the fewest facts, settings and conditions other than another run.
-
-    What either does not know is no difference. Of equally near ones it is the first.
-    """
+    """Finds the first of `runs` with the fewest known facts, settings and conditions other than another run's."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
-        self._keys = list(dict.fromkeys(key for run in runs for key in self._known(run)))
-        self._rows = np.array([self._row(run) for run in runs], dtype=object)
+        self._keys = list(dict.fromkeys(key for run in runs for key in _known(run)))
+        self._rows = np.array([self._row(run) for run in runs])
 
     def to(self, run: Run) -> Run:
         """The run nearest to `run`."""
-        row = np.array(self._row(run), dtype=object)
+        row = self._row(run)
         differs = (self._rows != row) & (self._rows != None) & (row != None)  # noqa: E711 - of each element
         return self._runs[int(differs.sum(axis=1).argmin())]
 
-    def _row(self, run: Run) -> list[Scalar]:
-        known = self._known(run)
-        return [known.get(key) for key in self._keys]
-
-    @staticmethod
-    def _known(run: Run) -> dict[str, Scalar]:
-        return {**run.facts, **_settings(run), **run.conditions}
+    def _row(self, run: Run) -> NDArray[np.object_]:
+        known = _known(run)
+        return np.array([known.get(key) for key in self._keys], dtype=object)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The measured runs of the baseline and of one other arm under one pair key; several of an arm are repeats."""
+    """The measured runs of the baseline and of another arm under one pair key; several of an arm are repeats."""
 
     pair_key: str
     arm: str
@@ -62,21 +54,17 @@ class Pair:
 
     @property
     def completed(self) -> bool:
-        """True if both arms took all of their steps."""
         return any(run.finished for run in self.baseline_runs) and any(run.finished for run in self.arm_runs)
 
     def figures(self, key: str) -> tuple[float, float] | None:
-        """(baseline, arm) values of metric `key`, each the mean over its repeats that may be compared in it.
-
-        None if either has none.
-        """
+        """(baseline, arm) values of metric `key`, each the mean over its repeats; None if either has none."""
         baseline, arm = mean_figure(self.baseline_runs, key), mean_figure(self.arm_runs, key)
         return None if baseline is None or arm is None else (baseline, arm)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact in which two runs differ, its values as the records have them."""
+    """A fact in which two runs differ."""
 
     key: str
     there: str
@@ -108,10 +96,8 @@ class BaselineWithoutFigures(Unpaired):
 
 
 class NearestRunDiffers(Unpaired):
-    """Runs of the baseline differ in more than precision."""
-
     differences: tuple[Difference, ...]
-    """The most telling ones from the nearest of them, three at most of `num_differences`; none: nothing tells."""
+    """The most telling ones, three at most of `num_differences`; empty if the records do not tell."""
     num_differences: int
 
     @property
@@ -131,24 +117,19 @@ class Pairing:
     unpaired: tuple[tuple[Run, Unpaired], ...]
 
     def of(self, runs: Iterable[Run]) -> list[Pair]:
-        """The pairs with the pair keys of `runs`, in their order among all."""
-        keys = {run.pair_key for run in runs}
-        return [self.pairs[place] for place in sorted(place for key in keys for place in self._places.get(key, ()))]
+        """The pairs with the pair keys of `runs`."""
+        return [pair for key in dict.fromkeys(run.pair_key for run in runs) for pair in self._by_key.get(key, ())]
 
     @cached_property
-    def _places(self) -> Mapping[str, list[int]]:
-        places: dict[str, list[int]] = defaultdict(list)
-        for place, pair in enumerate(self.pairs):
-            places[pair.pair_key].append(place)
-        return places
+    def _by_key(self) -> Mapping[str, list[Pair]]:
+        found: dict[str, list[Pair]] = defaultdict(list)
+        for pair in self.pairs:
+            found[pair.pair_key].append(pair)
+        return found
 
 
 def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
-    """Pair the runs of every arm with those of the arm `baseline` that have the same pair key.
-
-    Runs cut short pair (for speed and memory), contaminated ones (for memory and loss) too; runs with another status
-    than `completed`, and those whose proof contradicts their mode, do not.
-    """
+    """Pair the measured runs of every arm with those of the arm `baseline` that have the same pair key."""
     measured: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.measured:
@@ -184,7 +165,10 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
-    """The differences of two runs of one seed, most telling first: identity, config, conditions, else the rest."""
+    """The differences of two runs of one seed, of the most telling kind: identity, config, conditions, else the rest.
+
+    A fact that is None is unknown and no difference.
+    """
     conditions = dict.fromkeys([*run.conditions, *other.conditions], _NOT_SET)
     for here, there in (
         (run.facts, other.facts),
@@ -192,11 +176,10 @@ def _differences(run: Run, other: Run) -> list[Difference]:
         (conditions | run.conditions, conditions | other.conditions),
         (_left_of_key(run), _left_of_key(other)),
     ):
-        both = [(key, there.get(key), value) for key, value in here.items()]
         found = [
-            Difference(key, there=str(other_value), here=str(value))
-            for key, other_value, value in both
-            if isinstance(value, _KNOWN) and isinstance(other_value, _KNOWN) and value != other_value
+            Difference(key, there=str(there[key]), here=str(value))
+            for key, value in here.items()
+            if value is not None and there.get(key) not in (None, value)
         ]
         if found:
             return found
@@ -204,8 +187,12 @@ def _differences(run: Run, other: Run) -> list[Difference]:
 
 
 def _settings(run: Run) -> dict[str, Scalar]:
-    """The settings, of which null is a value; a fact that is None is unknown."""
+    """The settings, of which null is a value."""
     return {key: NULL if value is None else value for key, value in run.settings.items()}
+
+
+def _known(run: Run) -> dict[str, Scalar]:
+    return {**run.facts, **_settings(run), **run.conditions}
 
 
 def _left_of_key(run: Run) -> dict[str, Scalar]:
@@ -215,7 +202,7 @@ def _left_of_key(run: Run) -> dict[str, Scalar]:
 
 
 def mean_figure(runs: Iterable[Run], key: str) -> float | None:
-    """The mean of metric `key` over those of repeats that may be compared in it; None of none."""
+    """The mean of metric `key` over repeats that may be compared in it; None of none."""
     values = [value for run in runs if (value := run.compared_figure(key)) is not None]
     return statistics.fmean(values) if values else None
 
@@ -259,20 +246,19 @@ class BaselineThere:
     val_accuracy: float | None
 
 
+_MEANS: Final[dict[str, tuple[str, Callable[[Sequence[float]], float]]]] = {
+    "step_ms": (STEP_MS, geometric_mean),
+    "peak_memory_bytes": (PEAK_MEMORY, lambda peaks: statistics.fmean(peaks) * GIB),
+    "val_loss": (VAL_LOSS, statistics.fmean),
+    "val_accuracy": (VAL_ACCURACY, statistics.fmean),
+}
+
+
 def baseline_there(pairs: Sequence[Pair], all_pairs: Sequence[Pair]) -> BaselineThere | None:
     """The baseline's figures in an arm's `pairs`, as far as those behind its own row (`all_pairs`) are others."""
-
-    def in_these_alone(key: str) -> list[float]:
+    found: dict[str, float | None] = {}
+    for name, (key, mean) in _MEANS.items():
         here, everywhere = (one_side(paired_figures(some, key), of_baseline=True) for some in (pairs, all_pairs))
         is_same = here.keys() == everywhere.keys() or len(set(everywhere.values())) == 1
-        return [] if is_same else list(here.values())
-
-    times, peaks, losses, shares = map(in_these_alone, (STEP_MS, PEAK_MEMORY, VAL_LOSS, VAL_ACCURACY))
-    if not any((times, peaks, losses, shares)):
-        return None
-    return BaselineThere(
-        step_ms=geometric_mean(times) if times else None,
-        peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
-        val_loss=statistics.fmean(losses) if losses else None,
-        val_accuracy=statistics.fmean(shares) if shares else None,
-    )
+        found[name] = mean([*here.values()]) if here and not is_same else None
+    return BaselineThere(**found) if any(value is not None for value in found.values()) else None

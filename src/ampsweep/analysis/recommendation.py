@@ -1,22 +1,15 @@
 """The recommendation of an arm to train in, or the facts that are missing to decide on one.
 
-The rule:
-1. An arm is refused for the reasons that `candidates.refusal` lists, among them a peak over the memory given. The
-   baseline may be over it too: it is not recommended then, and the others are compared with it all the same.
-2. Arms are ranked by the time (or the energy, as the goal has it) that they take to the loss that the baseline ends at,
-   the margin included, where every arm that is not refused, has three completed pairs and is known not to be worse (of
-   none such: every one with three pairs) has reached that loss in all of its pairs and its ratio to the baseline is
-   resolved or known to within 10%. An arm that did not reach it, though its whole run took more than the baseline's way
-   there, keeps no one from this: it takes more. Else arms are ranked by the time of a step (the energy of a sample).
-3. An arm is undecided while it has fewer than three completed pairs, while its cost is neither resolved from the
-   baseline's nor known to be within 10% of it, or while a final metric may still be worse than the baseline's by more
-   than the margin. All others are eligible, and so is the baseline.
-4. Of several arms the one of least cost is found, and those that it does not beat by 2% in a way that their pairs
-   resolve (the 95% interval of their own ratio leaves out 1) count as no worse. Of these the one with the smallest peak
-   memory is chosen, or where others need at most 2% more, the nearest of them to the baseline.
-5. The eligible arm so chosen is recommended, unless an undecided arm might be chosen in its place: then nothing is
-   decidable yet, and the steps that would decide it are given.
-6. Of a workload too small to judge speed by, nothing is recommended; nor by an energy that no arm's device counted.
+1. Arms are refused for the reasons of `candidates.refusal`. The baseline may need more than the memory given: it is not
+   recommended then, and the others are compared with it all the same.
+2. Arms are ranked by the time (or energy) that they take to the loss that the baseline ends at, the margin included,
+   where this is known of every arm in question (see `costs.ranking`); else by the time of a step (energy of a sample).
+3. An arm is undecided with fewer than three completed pairs, while its cost is neither resolved from the baseline's nor
+   within 10% of it, or while a final metric may be worse by more than the margin. The others are eligible.
+4. Of the eligible arms, those that the cheapest does not beat by 2%, resolved by their pairs, count as no worse. Of
+   these the one with the smallest peak memory is chosen, or the nearest to the baseline that needs at most 2% more.
+5. It is recommended unless an undecided arm might be chosen in its place. Nothing is recommended of a workload too
+   small to judge speed by, nor by an energy that no device counted.
 
 Intervals are those of single arms: nothing is corrected for how many arms are compared.
 """
@@ -27,7 +20,7 @@ from typing import ClassVar, Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import LARGER, Candidate, Missing, OverMemory, Refusal, SmallWorkload
-from ampsweep.analysis.costs import Goal, Ranking, ranking
+from ampsweep.analysis.costs import ArmValues, Goal, Ranking, ranking
 from ampsweep.analysis.runs import metric_words
 from ampsweep.analysis.statistics import ratio_between
 from ampsweep.analysis.step_limits import TOO_SMALL, SmallStep
@@ -49,7 +42,6 @@ class Undecided(Finding):
 
     @property
     def next_steps(self) -> tuple[str, ...]:
-        """The steps that would decide it."""
         return (self.filled(self.remedy),)
 
 
@@ -71,8 +63,6 @@ class NoOtherArms(Undecided):
 
 
 class StepTooSmall(Undecided):
-    """The workload is too small to judge speed by."""
-
     template = TOO_SMALL
     remedy = LARGER
 
@@ -109,7 +99,7 @@ class Rivals(Undecided):
 
 @dataclass(frozen=True, kw_only=True)
 class ArmStanding:
-    """The outcome of the rule for an arm, the baseline among them."""
+    """The outcome of the rule for an arm or the baseline."""
 
     arm: str
     standing: Standing
@@ -151,6 +141,7 @@ class Recommendation:
 def recommend(
     baseline: ArmComparison,
     candidates: Sequence[Candidate],
+    values: Mapping[str, ArmValues],
     *,
     baseline_refusal: Refusal | None,
     small_step: SmallStep | None,
@@ -161,6 +152,7 @@ def recommend(
     Args:
         baseline: the arm the others are compared with.
         candidates: the other arms, in the order of tables.
+        values: each arm's own figures.
         baseline_refusal: why the baseline would be refused if it were another arm.
         small_step: the sign that the figures of the workload do not tell about speed.
         goal: the cost that is to be little, and the memory given.
@@ -175,20 +167,22 @@ def recommend(
         undecided = NoOtherArms(baseline=baseline.arm)
     elif small_step is not None:
         undecided = StepTooSmall(baseline=baseline.arm, small_step=small_step)
-    elif goal.objective == "energy" and not any(one.cost(ranked.cost).by_pair for one in candidates):
+    elif goal.objective == "energy" and not values[baseline.arm][ranked.cost]:
         undecided = NoEnergy(baseline=baseline.arm)
     else:
         in_question = [one for one in candidates if one.refusal is None]
         eligible = [one for one in in_question if one.arm not in missing]
-        options = [option for one in eligible if (option := _option(one, ranked)) is not None]
+        options = [option for one in eligible if (option := _option(one, ranked, values)) is not None]
         if baseline_refusal is None:
-            options.insert(0, _baseline_option(baseline, candidates, ranked))
+            cost = values[baseline.arm][ranked.cost]
+            options.insert(0, _Option(baseline.arm, True, 1.0, cost, baseline.peak_memory_bytes))
         chosen = _choose(options) if options else None
-        rivals = [one for one in in_question if one.arm in missing and _might_be_chosen(one, chosen, ranked)]
+        rivals = [
+            one.arm for one in in_question if one.arm in missing and _might_be_chosen(one, chosen, ranked, values)
+        ]
         if rivals:
             leader = None if chosen is None else chosen.arm
-            of_rivals = tuple(missing[one.arm] for one in rivals)
-            undecided = Rivals(baseline=baseline.arm, leader=leader, missing=of_rivals)
+            undecided = Rivals(baseline=baseline.arm, leader=leader, missing=tuple(missing[arm] for arm in rivals))
         elif chosen is None:
             undecided = NothingFits(baseline=baseline.arm, limit_bytes=goal.memory_bytes or 0.0)
     arm = chosen.arm if chosen is not None and undecided is None else None
@@ -228,18 +222,11 @@ def _ranking(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
     return ranking(goal.objective, {one.arm: (one.pairs, one.time_to_loss) for one in settled or judged})
 
 
-def _option(one: Candidate, ranked: Ranking) -> _Option | None:
-    """The option of an arm with a cost; one that did not reach the loss in time has none, and is not chosen."""
-    cost = one.cost(ranked.cost)
-    if cost.gain is None:
-        return None
-    own = {key: arm for key, (_, arm) in cost.by_pair.items()}
-    return _Option(one.arm, False, cost.gain.value, own, one.judgements.figures.peak_memory_bytes)
-
-
-def _baseline_option(baseline: ArmComparison, candidates: Sequence[Candidate], ranked: Ranking) -> _Option:
-    cost = {key: both[0] for one in candidates for key, both in one.cost(ranked.cost).by_pair.items()}
-    return _Option(baseline.arm, True, 1.0, cost, baseline.peak_memory_bytes)
+def _option(one: Candidate, ranked: Ranking, values: Mapping[str, ArmValues]) -> _Option | None:
+    """The option of an arm with a cost; one that did not reach the loss has none, and is not chosen."""
+    gain, cost = one.cost(ranked.cost).gain, values[one.arm][ranked.cost]
+    peak_bytes = one.judgements.figures.peak_memory_bytes
+    return None if gain is None else _Option(one.arm, False, gain.value, cost, peak_bytes)
 
 
 def _choose(options: Sequence[_Option]) -> _Option:
@@ -254,20 +241,19 @@ def _choose(options: Sequence[_Option]) -> _Option:
 
 
 def _beats(one: _Option, other: _Option) -> bool:
-    """Tell whether `one` costs less by enough, in the pairs that both have."""
     ratio = ratio_between(other.cost, one.cost)
     return ratio is not None and ratio.value >= 1 + MIN_DIFFERENCE and ratio.resolves(1.0)
 
 
-def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking) -> bool:
-    """Tell whether an undecided arm might take the place of the chosen one, by its facts so far."""
+def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking, values: Mapping[str, ArmValues]) -> bool:
+    """Whether an undecided arm might take the place of the chosen one, by its facts so far."""
     if chosen is None:
         return True
     cost = one.cost(ranked.cost)
     most = cost.gain or cost.gain_at_most
     if most is None or not (most.interval or most.exact):
         return chosen.is_baseline
-    option = _option(one, ranked)
+    option = _option(one, ranked, values)
     if option is None or not cost.is_known:
         return (most.high or most.value) > (1 + MIN_DIFFERENCE) * chosen.gain
     return _choose([chosen, option]) is option
@@ -282,5 +268,5 @@ def _standing(
         missing = SmallWorkload(arm=one.arm)
     if missing is not None:
         return ArmStanding(arm=one.arm, standing="undecided", reason=missing.sentence, missing=missing)
-    told = one.judgements.summary + one.n
-    return ArmStanding(arm=one.arm, standing="recommended" if one.arm == recommended else "eligible", reason=told)
+    standing: Standing = "recommended" if one.arm == recommended else "eligible"
+    return ArmStanding(arm=one.arm, standing=standing, reason=one.judgements.summary + one.n)

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import ClassVar, TypeVar
 
 from ampsweep.analysis.float8_gain import Float8Summary, float8_summary
@@ -19,17 +20,16 @@ class RunFinding(Finding):
     """A finding on runs of one arm that are alike in all but their seeds and measured figures."""
 
     template: ClassVar[str] = "{cause}"
-    """The clause, with the names of fields."""
+    """The sentence without the seeds."""
     consequence: ClassVar[str] = ""
-    """The figures of these runs that do not count; empty where all do."""
+    """The figures of these runs that do not count; empty if all do."""
 
     seeds: tuple[int, ...]
     cause: str = ""
-    """Text from the record; figures in which the runs' texts differ are ranges: '0.6 to 1.0 cores'."""
+    """Text from the records, with ranges where their figures differ: '0.6 to 1.0 cores'."""
 
     @property
     def clause(self) -> str:
-        """The sentence without the seeds."""
         return self.filled(self.template)
 
     @property
@@ -38,7 +38,6 @@ class RunFinding(Finding):
 
     @property
     def name(self) -> str:
-        """The kind in a few words, as the name of a problem."""
         return self.kind().replace("_", " ")
 
     @property
@@ -48,8 +47,6 @@ class RunFinding(Finding):
 
 
 class NotCompleted(RunFinding):
-    """The run failed, diverged, ran out of memory, or could not begin."""
-
     severity = "fault"
     consequence = "no figures"
 
@@ -87,8 +84,6 @@ class NotTimed(RunFinding):
 
 
 class Leaks(RunFinding):
-    """The traced step left memory behind; the cause tells how much."""
-
     severity = "warning"
     template = "a step left {cause} behind"
     consequence = "its memory may grow beyond the peak told here"
@@ -115,8 +110,6 @@ class NotPaired(RunFinding):
 
 
 class GraphBreaks(RunFinding):
-    """The compiled step is in pieces; the cause is the first break."""
-
     template = "torch.compile broke the graph in {num_breaks:count place}, first at {cause}"
 
     num_breaks: int
@@ -131,16 +124,12 @@ class NotCompiled(RunFinding):
 
 
 class InFloat8(RunFinding):
-    """The layers that multiplied in float8, and what that can gain."""
-
     template = "{layers.sentence}"
 
     layers: Float8Summary
 
 
 class UnusableFigure(RunFinding):
-    """The record has something else in the place of a figure."""
-
     severity = "warning"
     template = "{metric} is not a usable figure ({cause}) and left out"
 
@@ -156,8 +145,6 @@ class NothingRecomputed(RunFinding):
 
 
 class Repeats(Finding):
-    """Runs of one seed and pair key."""
-
     template = "{num_runs:count run} of seed {seed} are repeats and averaged"
 
     seed: int
@@ -173,7 +160,7 @@ class SeveralPairKeys(Finding):
 
 
 class OtherDevice(Finding):
-    """Pairs whose runs trained on different devices, though of one model: these may differ in speed."""
+    """Pairs whose runs trained on different devices, though of one model."""
 
     severity = "warning"
 
@@ -193,21 +180,20 @@ class OtherDevice(Finding):
         return f"another device than {self.baseline} in {pairs}: {places} ({seeds_text(self.seeds)})"
 
     def _places(self, num_runs_on: Sequence[tuple[TrainedOn, int]]) -> str:
-        """Devices with the number of runs on each; with their machines if they are of several."""
+        """Devices with the number of runs on each, and their machines if there are several."""
         several = len({place.hosts for place, _ in (*self.num_runs_on, *self.num_baseline_runs_on)}) > 1
-        hosts = [f" of {' and '.join(place.hosts)}" if several and place.hosts else "" for place, _ in num_runs_on]
-        named = zip(num_runs_on, hosts, strict=True)
-        return ", ".join(f"{' and '.join(place.devices)}{host} ({count})" for (place, count), host in named)
+        told = []
+        for place, count in num_runs_on:
+            host = f" of {' and '.join(place.hosts)}" if several and place.hosts else ""
+            told.append(f"{' and '.join(place.devices)}{host} ({count})")
+        return ", ".join(told)
 
 
 _Found = TypeVar("_Found", bound=RunFinding)
 
 
 def merged(findings: Iterable[_Found]) -> tuple[_Found, ...]:
-    """Findings on single runs, the same ones in several as one, whose causes differ in measured figures at most.
-
-    Kinds stay in the order in which they come; of one kind the cause of most runs is first.
-    """
+    """Findings on single runs as one where their causes differ in measured figures at most, the most common first."""
     alike: dict[_Found, list[_Found]] = defaultdict(list)
     for one in findings:
         alike[replace(one, seeds=(), cause="")].append(one)
@@ -226,15 +212,11 @@ def statuses_text(of: Mapping[str, int]) -> str:
 
 
 def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunFinding]:
-    """The findings on one run; `unpaired`: the reason why it is in no pair.
-
-    Where a search is for the largest batch a loss does not matter.
-    """
+    """The findings on one run; `unpaired`: the reason why it is in no pair."""
     record, seeds = run.record, (run.seed,)
-    searches = record.batch_search is not None
     if record.status != "completed":
         yield NotCompleted(seeds=seeds, status=record.status, cause=first_line(record.error or ""))
-    elif record.cut_short is not None and not searches:
+    elif record.cut_short is not None and record.batch_search is None:  # a search needs no final loss
         yield CutShort(seeds=seeds, cause=first_line(record.cut_short))
     if run.contradictions:
         yield Disproved(seeds=seeds, cause="; ".join(run.contradictions))
@@ -267,7 +249,6 @@ def without_effect(record: RunRecord) -> Iterator[RunFinding]:
 
 
 def _of_compilation(run: Run) -> Iterator[RunFinding]:
-    """Findings on compiled code that is less than it seems: in pieces, compiled again while it was timed, or none."""
     found, seeds = run.record.compilation, (run.seed,)
     if run.record.proof.traced == "compiled" and not found.num_graphs:
         yield NotCompiled(seeds=seeds)
@@ -275,13 +256,12 @@ def _of_compilation(run: Run) -> Iterator[RunFinding]:
         first = found.graph_breaks[0]
         cause = first.reason if first.place is None else f"{first.place}: {first.reason}"
         yield GraphBreaks(seeds=seeds, num_breaks=len(found.graph_breaks), cause=cause)
-    late = [one for one in found.recompilations or () if not one.in_warmup]
-    if late:
+    if late := [one for one in found.recompilations or () if not one.in_warmup]:
         yield Recompiled(seeds=seeds, cause=late[0].reason)
 
 
 def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding], pairs: Sequence[Pair]) -> tuple[Finding, ...]:
-    """The `findings` on one arm's `runs`, each once with all of its seeds, then those on all runs and `pairs` of it."""
+    """The `findings` on an arm's single `runs`, merged, then those on its runs and `pairs` together."""
     repeats = Counter((run.pair_key, run.seed) for run in runs if run.measured)
     several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
     return (
@@ -293,20 +273,18 @@ def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding], pairs: 
 
 
 def _on_other_devices(pairs: Sequence[Pair]) -> Iterator[OtherDevice]:
-    apart = [pair for pair in pairs if _places(pair.arm_runs).keys() != _places(pair.baseline_runs).keys()]
+    places = [tuple([run.trained_on for run in runs] for runs in (pair.arm_runs, pair.baseline_runs)) for pair in pairs]
+    apart = [pair for pair, (arm, baseline) in zip(pairs, places, strict=True) if set(arm) != set(baseline)]
     if apart:
+        arm, baseline = (Counter(chain.from_iterable(side)) for side in zip(*places, strict=True))
         yield OtherDevice(
             seeds=_unique(pair.arm_runs[0].seed for pair in apart),
             num_apart=len(apart),
             num_pairs=len(pairs),
             baseline=apart[0].baseline_runs[0].arm,
-            num_runs_on=tuple(sorted(_places(run for pair in pairs for run in pair.arm_runs).items())),
-            num_baseline_runs_on=tuple(sorted(_places(run for pair in pairs for run in pair.baseline_runs).items())),
+            num_runs_on=tuple(sorted(arm.items())),
+            num_baseline_runs_on=tuple(sorted(baseline.items())),
         )
-
-
-def _places(runs: Iterable[Run]) -> Counter[TrainedOn]:
-    return Counter(run.trained_on for run in runs)
 
 
 def _unique(seeds: Iterable[int]) -> tuple[int, ...]:
@@ -315,7 +293,7 @@ def _unique(seeds: Iterable[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """One run in the list of runs. `status` tells `cut short` and `disproved` from `completed`."""
+    """One run in the list of runs; its status is `Run.outcome`."""
 
     directory: str
     run_id: str
@@ -324,21 +302,18 @@ class RunEntry:
     status: str
     error: str | None
     oom: OutOfMemory | None
-    """The facts of a run that ended so; its sentence is the error."""
     not_paired: Unpaired | None
-    """The reason why this run is in no pair; None for one that is, or that was not measured."""
+    """None of a run that is in a pair, or that was not measured."""
     contaminated: str | None
-    """The reason why its speed does not count; None where it does, or where there are no figures to count."""
+    """The reason why its speed does not count; None where it does, or without figures."""
     findings: tuple[RunFinding, ...]
     tracked_at: str | None
-    """The W&B page of the run, or W&B's local directory of one logged offline."""
+    """As `Run.tracked_at`."""
     ranks: RankTable | None
     run: Run = field(repr=False)
-    """The run itself, in its directory as it was given."""
 
 
 def run_entry(run: Run, not_paired: Unpaired | None = None) -> RunEntry:
-    """The entry of `run`; `not_paired`: why it is in no pair."""
     record = run.record
     return RunEntry(
         directory=run.directory.as_posix(),

@@ -34,15 +34,12 @@ _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
 
 class UncheckedThroughput(Finding):
-    """Nothing tells of some trainings whether anything else slowed them down."""
-
     num_unchecked: int
     num_runs: int
 
     @property
     def sentence(self) -> str:
-        unchecked = unchecked_text(self.num_unchecked, self.num_runs)
-        return f"{unchecked}, hence perhaps more throughput than measured"
+        return f"{unchecked_text(self.num_unchecked, self.num_runs)}, hence perhaps more throughput than measured"
 
 
 class LimitedThroughput(Finding):
@@ -54,17 +51,13 @@ class LimitedThroughput(Finding):
 
 
 class DifferentAnswers(Finding):
-    template = "its searches differ: batches {batches}"
+    template = "its searches differ: batches {batch_sizes:joined}"
 
     batch_sizes: tuple[int, ...]
 
-    @property
-    def batches(self) -> str:
-        return ", ".join(map(str, self.batch_sizes))
-
 
 class ShortOfMemory(Finding):
-    """Requests refused, and served only after unused memory was given back, in the training with the most of both."""
+    """Requests refused, or served after unused memory was given back, in the training with the most of both."""
 
     num_refused: int
     num_retries: int
@@ -87,17 +80,17 @@ class UnvouchedBatch(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSearch:
-    """The findings of one arm's searches. A figure that none has found is None."""
+    """One arm's searches. A figure that none has found is None."""
 
     arm: str
     is_baseline: bool
     num_runs: int
     statuses: dict[str, int]
-    """Number of runs by how they ended: `completed` where the search and the training with its answer were."""
+    """Number of runs by `Run.outcome`, cut short ones as `completed`."""
     batch_size: int | None
     """Micro-batch; 0: not even one of 1 trains. Of several searches the smallest answer."""
     predicted_batch_size: int | None
-    """The prediction before anything was tried; 0: not even one of 1."""
+    """Before anything was tried; 0: not even one of 1."""
     times_baseline: float | None
     """The batch over the baseline's; only if memory bounds both."""
     bound: Bound | None
@@ -106,28 +99,27 @@ class ArmSearch:
     refusing: Probe | None
     """The smallest batch that does not train, of an arm bounded otherwise."""
     outcome: str | None
-    """The end of the first run of an arm without an answer."""
+    """Of the first run of an arm without an answer, as its error."""
     error: str | None
     samples_per_sec: float | None
     """Median over the uncontaminated trainings with the answer."""
     throughput_ratio: Estimate | None
-    """This arm's samples per second over the baseline's, each with its own batch; geometric mean over pairs."""
+    """Over the baseline's, each with its own batch; geometric mean over pairs."""
     peak_memory_bytes: float | None
-    """Median over the trainings with the answer."""
+    """Of the trainings with the answer; medians over runs, here and below."""
     predicted_memory_bytes: float | None
-    """Median over runs of the peak that was predicted for their training with the answer."""
     prediction_error_pct: float | None
-    """Median over runs of the predicted peak minus the measured one, in percent of the measured one."""
+    """The predicted peak minus the measured one, in percent of the measured one."""
     why_unpredicted: str | None
-    """The reason why nothing was predicted; None where something was, or where the device cannot do the mode."""
+    """None where something was predicted, or where the device cannot do the mode."""
     probes: tuple[Probe, ...]
     notes: tuple[Finding, ...]
 
     @property
     def bound_text(self) -> str:
-        """The reason why it takes no larger batch; of an arm without an answer, why there is none."""
+        """The reason why it takes no larger batch, or why there is no answer."""
         if self.bound is None:
-            return f"{self.outcome}" if self.error is None else f"{self.outcome}: {self.error}"
+            return str(self.outcome) if self.error is None else f"{self.outcome}: {self.error}"
         failing = self.refusing
         if failing is None:
             return f"batch {self.limit} trains, and max_batch.limit ends the search there"
@@ -141,7 +133,7 @@ class ArmSearch:
 
     @property
     def answer(self) -> str:
-        """The arm's batch, beside the baseline's, in a few words; how its runs ended where none was found."""
+        """The arm's batch beside the baseline's, or how its runs ended."""
         if self.batch_size is None:
             return statuses_text(self.statuses)
         if self.batch_size == 0:
@@ -156,29 +148,26 @@ class ArmSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchComparison:
-    """All arms of one question, the baseline first; `facts` are those of the workload, without a batch size."""
+    """All arms of one question, the baseline first; `facts` have no batch size."""
 
     title: str
     facts: Mapping[str, Scalar]
     memory_limit_bytes: int | None
-    """The limit set by `trainer.memory_limit_gib`; None if only the device's own memory limits."""
+    """`trainer.memory_limit_gib`; None if only the device's own memory limits."""
     arms: tuple[ArmSearch, ...]
     runs: tuple[RunEntry, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arms in the order of tables."""
         return tuple(one.arm for one in self.arms)
 
     @property
     def heading(self) -> str:
-        """The workload, and the memory within which a batch was searched."""
         limit = self.memory_limit_bytes
         return self.title if limit is None else f"{self.title}, within {num_bytes(limit)}"
 
     @property
     def sentence(self) -> str:
-        """The answer of every arm."""
         limit = self.memory_limit_bytes
         where = "On this device" if limit is None else f"Within {num_bytes(limit)}"
         answers = [f"{arm.arm} {arm.answer}" for arm in self.arms if arm.batch_size is not None]
@@ -188,7 +177,6 @@ class SearchComparison:
 
     @property
     def lines(self) -> list[str]:
-        """The reasons why no arm takes a larger batch, and what else a reader of the table must know."""
         unpredicted: dict[str, list[str]] = defaultdict(list)
         for arm in self.arms:
             if arm.why_unpredicted is not None:
@@ -201,12 +189,7 @@ class SearchComparison:
 
 
 def compare_search(workload: Workload, baseline: str) -> SearchComparison:
-    """Compare the searches of one workload.
-
-    Args:
-        workload: runs whose records have a batch search.
-        baseline: the arm the others are compared with.
-    """
+    """Compare the searches of one workload, all of whose runs have one, with those of the arm `baseline`."""
     entries = {run.directory: run_entry(run) for run in workload.runs}
     runs = workload.of_arms(baseline)
     of_baseline = runs.get(baseline, [])
@@ -229,12 +212,12 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
     runs = [entry.run for entry in entries]
     answers, reference = _answers(runs), _answers(of_baseline)
     smallest = min(answers, key=lambda one: one.largest, default=None)
+    other = min(reference, key=lambda one: one.largest, default=None)
     times = None
-    if smallest is not None and reference and not is_baseline:
-        other = min(reference, key=lambda one: one.largest)
-        if _bound(smallest) == _bound(other) == "memory" and smallest.largest and other.largest:
-            times = smallest.largest / other.largest
-    predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
+    if smallest and other and not is_baseline and _bound(smallest) == _bound(other) == "memory":
+        times = smallest.largest / other.largest if smallest.largest and other.largest else None
+    searches = [search for run in runs if (search := run.record.batch_search)]
+    predicted = [search.predicted for search in searches if search.predicted]
     bound = None if smallest is None else _bound(smallest)
     first = entries[0] if smallest is None else None
     return ArmSearch(
@@ -258,7 +241,7 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
-        probes=_probes(runs),
+        probes=tuple(sorted(searches[0].probes, key=lambda probe: probe.batch_size)),
         notes=tuple(_notes(entries, answers, predicted)),
     )
 
@@ -277,12 +260,6 @@ def _bound(search: BatchSearch) -> Bound:
 
 def _median(runs: Sequence[Run], key: str) -> float | None:
     return known_median(run.compared_figure(key) for run in runs)
-
-
-def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:
-    first = runs[0].record.batch_search
-    assert first is not None
-    return tuple(sorted(first.probes, key=lambda probe: probe.batch_size))
 
 
 def _notes(

@@ -1,18 +1,25 @@
-"""Means of paired differences with Student t-intervals, medians, and both as text."""
+"""Statistics of paired differences: means with t-intervals, tests of equivalence (TOST), medians, and their text."""
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import cache, cached_property
+from typing import Final, Literal
 
-from scipy.special import stdtrit
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtri, ndtr, stdtrit
 
 from ampsweep.text import MAX_DECIMALS, decimals, number, signed
 
 CONFIDENCE: Final = 0.95
 MIN_PAIRS: Final = 3
 """Fewer pairs than this give no interval: at n = 2 the t-quantile is 12.7, an interval that says nothing."""
+
+TextParts = tuple[str, tuple[str, str] | None]
+"""A value, and the ends of its interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +37,10 @@ class Estimate:
     def interval(self) -> tuple[float, float] | None:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
-    def __neg__(self) -> "Estimate":
-        low, high = (None, None) if self.interval is None else (-self.interval[1], -self.interval[0])
-        return replace(self, value=-self.value, low=low, high=high)
-
-    def over(self, unit: float) -> "Estimate":
-        """The same in a unit that is so many (above 0) of this one."""
-        low, high = (None, None) if self.interval is None else (self.interval[0] / unit, self.interval[1] / unit)
-        return replace(self, value=self.value / unit, low=low, high=high)
+    def mapped(self, function: Callable[[float], float]) -> "Estimate":
+        """The estimate of a monotonic function of the value."""
+        low, high = sorted(map(function, self.interval)) if self.interval else (None, None)
+        return replace(self, value=function(self.value), low=low, high=high)
 
     def resolves(self, null: float) -> bool:
         """True if the data distinguish the value from `null`: the interval excludes it, or an exact value differs."""
@@ -45,8 +48,8 @@ class Estimate:
             return self.value != null
         return self.interval is not None and not self.interval[0] <= null <= self.interval[1]
 
-    def text(self, digits: int = 3, *, sign: bool = False) -> "TextParts":
-        """The value and the ends of its interval (where it has one), to the same decimals.
+    def text(self, digits: int = 3, *, sign: bool = False) -> TextParts:
+        """The value and the ends of its interval, to the same decimals.
 
         These are `digits` significant digits of the value, or enough for the interval's half width where that is finer.
         A value within its half width of zero takes two digits of the half width.
@@ -67,7 +70,7 @@ class Estimate:
         return f"{self.value:{form}}", (f"{low:{form}}", f"{high:{form}}")
 
     @property
-    def ratio_parts(self) -> "TextParts":
+    def ratio_parts(self) -> TextParts:
         """As `text`, of a ratio: where its interval says little, each of the three with two digits of its own."""
         if self.interval is not None and self.interval[1] > 2 * self.interval[0]:
             return number(self.value, 2), (number(self.interval[0], 2), number(self.interval[1], 2))
@@ -80,35 +83,16 @@ class Estimate:
         return f"{value}x{in_brackets(ends)}"
 
 
-Values = Mapping[str, float]
-"""Pair key -> figure."""
-
-TextParts = tuple[str, tuple[str, str] | None]
-"""A value, and the ends of its interval."""
-
-
 def in_brackets(ends: tuple[str, str] | None) -> str:
     """An interval after its value: ' [1.46, 1.53]'; empty where there is none."""
     return "" if ends is None else f" [{ends[0]}, {ends[1]}]"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Values of one arm over seeds: their mean and sample standard deviation (None for a single seed)."""
-
-    mean: float
-    n: int
-    sd: float | None = None
-
-
 def mean_difference(differences: Sequence[float]) -> Estimate | None:
-    """Mean of paired differences with the one-sample t-interval: mean +- t(0.975, n - 1) s / sqrt(n).
+    """Mean of paired differences with the one-sample t-interval: mean +- t(0.975, n - 1) s / sqrt(n); None of none.
 
     Source: W. S. Gosset ("Student"), The probable error of a mean, Biometrika 6 (1908); for pairs NIST/SEMATECH
     e-Handbook of Statistical Methods, 7.3.1.1 and 1.3.5.2. `s` is the sample standard deviation (n - 1).
-
-    Args:
-        differences: one finite number a pair; None without any.
     """
     n = len(differences)
     if not n:
@@ -136,12 +120,11 @@ def mean_ratio(pairs: Iterable[tuple[float, float]]) -> Estimate | None:
     if len(ratios) > 1 and len(set(ratios)) == 1:
         return Estimate(value=ratios[0], n=len(ratios), exact=True)
     logs = mean_difference([math.log(ratio) for ratio in ratios])
-    if logs is None:
-        return None
-    interval = logs.interval
-    if interval is None:
-        return Estimate(value=math.exp(logs.value), n=logs.n)
-    return Estimate(value=math.exp(logs.value), n=logs.n, low=math.exp(interval[0]), high=math.exp(interval[1]))
+    return None if logs is None else logs.mapped(math.exp)
+
+
+Values = Mapping[str, float]
+"""Pair key -> figure."""
 
 
 def in_both(one: Values, other: Values) -> list[tuple[float, float]]:
@@ -164,6 +147,15 @@ def saved_pct(before: float, after: float) -> float:
     return 100 * (before - after) / before
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Values of one arm over seeds: their mean and sample standard deviation (None for a single seed)."""
+
+    mean: float
+    n: int
+    sd: float | None = None
+
+
 def spread(values: Sequence[float]) -> Spread | None:
     """Mean and sample standard deviation of `values`; None where there are none."""
     if not values:
@@ -183,3 +175,105 @@ def known_median(values: Iterable[float | None]) -> float | None:
     """Median of the values that are not None; None where none is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+Position = Literal["inside", "above", "below", "open"]
+
+ALPHA: Final = 0.05
+"""Chance of either one-sided test to find a difference inside the margin that is not."""
+POWER: Final = 0.8
+"""Chance of an answer that a number of pairs is asked to give: the custom of planning a trial."""
+MAX_FURTHER_PAIRS: Final = 100
+
+_NUM_SLICES: Final = 256
+"""Equally likely slices of a standard deviation's distribution; the chances come out right to four decimals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equivalence:
+    """The place of a mean difference against +-margin, by its 90% t-interval."""
+
+    position: Position
+    """`inside`: all of the interval is; `above`, `below`: all of it lies beyond that margin; `open`: it crosses one."""
+    mean: float
+    low: float
+    high: float
+    sd: float
+    """Sample standard deviation of the differences."""
+    margin: float
+    n: int
+
+    @cached_property
+    def power(self) -> float | None:
+        """Chance that n pairs with this spread are found `inside` if the true difference is 0; None without spread."""
+        return chance_inside(self.n, mean=0.0, sd=self.sd, margin=self.margin) if self.sd > 0 else None
+
+    @cached_property
+    def further_pairs(self) -> int | None:
+        """Pairs to add until four in five such comparisons find an answer; None if more than `MAX_FURTHER_PAIRS`.
+
+        Taken for true are the mean and the spread seen so far: the smallest number of pairs with power 0.8, as in
+        S.-C. Chow, J. Shao and H. Wang, Sample Size Calculations in Clinical Research, 2nd ed. (2008), 3.1.3, but with
+        exact chances instead of their approximation.
+        """
+        if self.sd == 0 or self.position != "open":
+            return 0
+        totals = range(self.n + 1, self.n + MAX_FURTHER_PAIRS + 1)
+        found = bisect_left(
+            totals, POWER, key=lambda n: chance_of_answer(n, mean=self.mean, sd=self.sd, margin=self.margin)
+        )
+        return None if found == len(totals) else found + 1
+
+
+def two_one_sided_tests(differences: Sequence[float], margin: float) -> Equivalence:
+    """Hold the mean of paired `differences` against +-`margin`: TOST at 5% as a 90% interval, in the unit of both.
+
+    Finds `inside` for a true difference at or beyond the margin with a chance of 5% at most. Source: D. J. Schuirmann,
+    A comparison of the two one-sided tests procedure and the power approach, J. Pharmacokinet. Biopharm. 15 (1987).
+
+    Args:
+        differences: one finite number a pair, at least two.
+        margin: above 0.
+    """
+    assert len(differences) > 1, "one pair has no spread"
+    assert margin > 0, margin
+    n = len(differences)
+    mean = math.fsum(differences) / n
+    sd = 0.0 if len(set(differences)) == 1 else statistics.stdev(differences, xbar=mean)
+    half_width = float(stdtrit(n - 1, 1 - ALPHA)) * sd / math.sqrt(n)
+    low, high = mean - half_width, mean + half_width
+    position: Position = "open"
+    if -margin < low and high < margin:
+        position = "inside"
+    elif low > margin:
+        position = "above"
+    elif high < -margin:
+        position = "below"
+    return Equivalence(position=position, mean=mean, low=low, high=high, sd=sd, margin=margin, n=n)
+
+
+def chance_inside(n: int, *, mean: float, sd: float, margin: float) -> float:
+    """Chance that `n` normal differences of true `mean` and `sd` are found inside +-`margin`: exact power of TOST.
+
+    Source: K. F. Phillips, Power of the two one-sided tests procedure in bioequivalence, J. Pharmacokinet. Biopharm. 18
+    (1990): a bivariate noncentral t, here as a mean over the distribution of the sample standard deviation.
+    """
+    half_widths, error = _half_widths(n) * sd, sd / math.sqrt(n)
+    chances = ndtr((margin - half_widths - mean) / error) - ndtr((half_widths - margin - mean) / error)
+    return float(np.mean(np.maximum(chances, 0.0)))
+
+
+def chance_of_answer(n: int, *, mean: float, sd: float, margin: float) -> float:
+    """Chance that `n` such differences are found inside, above or below, and not open."""
+    half_widths, error = _half_widths(n) * sd, sd / math.sqrt(n)
+    beyond = [ndtr((side * mean - margin - half_widths) / error) for side in (1, -1)]
+    return chance_inside(n, mean=mean, sd=sd, margin=margin) + float(np.mean(beyond[0] + beyond[1]))
+
+
+@cache
+def _half_widths(n: int) -> NDArray[np.float64]:
+    """Half widths of the 90% interval of `n` differences of standard deviation 1, equally likely each."""
+    middles = (np.arange(_NUM_SLICES) + 0.5) / _NUM_SLICES
+    half_widths = np.asarray(stdtrit(n - 1, 1 - ALPHA) * np.sqrt(chdtri(n - 1, middles) / (n - 1)) / math.sqrt(n))
+    half_widths.flags.writeable = False
+    return half_widths

@@ -1,5 +1,4 @@
-"""Curves of losses over training time and energy, and the time and energy of an arm until it reaches the loss that the
-baseline ends at.
+"""Losses over training time and energy, and the time and energy until an arm reaches the baseline's final loss.
 
 The target has the margin within which two arms count as having learned the same: without it an arm that learns exactly
 as the baseline does would miss it in every other pair, by noise.
@@ -10,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +35,12 @@ MIN_SMOOTHED: Final = 10
 Floats = NDArray[np.float64]
 
 
-class MetricSeries(Protocol):
-    """Values of one metric by step, in the order they were logged: float64, of one length."""
+@dataclass(frozen=True)
+class MetricSeries:
+    """Values of one metric by growing steps, of one length; non-finite where the run logged such."""
 
-    @property
-    def steps(self) -> Floats: ...
-
-    @property
-    def values(self) -> Floats: ...
+    steps: Floats
+    values: Floats
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,6 @@ class LossCurve:
 
     @property
     def final(self) -> float:
-        """The last loss of the curve."""
         return float(self.losses[-1])
 
     @property
@@ -83,17 +79,11 @@ class LossCurve:
 
 
 def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[str, LossCurve]:
-    """The curves of `val/loss` (of at least five evaluations) and of `train/loss`.
+    """The curves of `val/loss` (of at least five evaluations) and of `train/loss` of a measured run.
 
-    Empty without step times.
-
-    A training loss is that of one batch, so it is averaged over a tenth of the run, or ten of them; of fewer than
-    twenty there is no curve. The time between two rows is the later one's mean step time for each step; where that
-    covers warm-up, it is the run's median step time.
-
-    Args:
-        record: the record of a measured run.
-        series: those metrics of `SERIES_KEYS` that its history has.
+    Empty without step times. A training loss, that of one batch, is averaged over a tenth of the run, or ten of them;
+    of fewer than twenty there is no curve. The time between two rows is the later one's mean step time for each step;
+    where that covers warm-up, it is the run's median step time. `series` are those of `SERIES_KEYS`.
     """
     median_ms = figure(record, STEP_MS)
     times = series.get(STEP_MS)
@@ -115,14 +105,14 @@ def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[s
 
 
 def _warmups(record: RunRecord) -> list[tuple[int, int]]:
-    """The steps that were warm-up: of each process, from a step on (exclusive) to another."""
+    """The warm-up of each process, from a step (exclusive) to another."""
     told = [(attempt.from_step or 0, attempt.warmup_steps) for attempt in record.attempts]
     known = [(begin, begin + num_steps) for begin, num_steps in told if num_steps is not None]
     return known or [(0, record.config.get("trainer", {}).get("warmup_steps", 0))]
 
 
 def _clock(times: MetricSeries, median_ms: float, warmups: list[tuple[int, int]]) -> tuple[Floats, Floats]:
-    """Steps and seconds of training up to the end of each, from none on."""
+    """Steps, from 0, and seconds of training up to the end of each."""
     before = np.concatenate(([0.0], times.steps[:-1]))
     covers_warmup = np.zeros(before.shape, dtype=bool)
     for begin, end in warmups:
@@ -148,7 +138,6 @@ def _finite(series: MetricSeries | None) -> tuple[Floats, Floats]:
 
 
 def _usable(values: Floats) -> NDArray[np.bool_]:
-    """Mark the values that a measurement can give, as `runs.figure`."""
     size = np.abs(values)
     usable: NDArray[np.bool_] = (values == 0) | (size >= SMALLEST_FIGURE) & (size <= LARGEST_FIGURE)
     return usable
@@ -161,12 +150,11 @@ Curves = Mapping[Path, Mapping[str, LossCurve]]
 
 
 class TimeToLoss(Finding):
-    """Training time and energy of both arms up to the baseline's final loss and the margin, pair by pair."""
+    """Training time and energy of both arms up to the baseline's final loss and the margin."""
 
     metric: str
     """`val/loss` where every run was evaluated often enough, else the smoothed `train/loss`."""
     target: float
-    """The baseline's final loss and the margin, mean over pairs."""
     margin_pct: float
     n: int
     """Pairs of uncontaminated runs that took all of their steps and have the curve."""
@@ -187,7 +175,6 @@ class TimeToLoss(Finding):
 
     @property
     def reached(self) -> bool:
-        """True if the arm reached it in every pair."""
         return self.num_reached == self.n
 
     @property
@@ -199,7 +186,6 @@ class TimeToLoss(Finding):
         return f"reached {loss} {self.speedup.ratio_text} as fast{energy} (n={self.n})"
 
     def brief(self, objective: Objective) -> str:
-        """The time or energy in a few words, without interval."""
         name = f"its final {metric_words(self.metric)}"
         if self.speedup is None:
             return f"{name} not reached in every pair"
@@ -210,10 +196,7 @@ class TimeToLoss(Finding):
 
 
 def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) -> TimeToLoss | None:
-    """Compare the arms of `pairs` by the time to the baseline's final loss and `margin_pct` percent of it.
-
-    None where no pair has both curves.
-    """
+    """Compare the arms of `pairs` by the time to the baseline's final loss and the margin; None without curves."""
     for metric in (VAL_LOSS, TRAIN_LOSS):
         found = {pair.pair_key: both for pair in pairs if (both := _curves_of(pair, curves, metric)) is not None}
         finished = [pair for pair in pairs if _counted(pair.baseline_runs) and _counted(pair.arm_runs)]
@@ -255,16 +238,14 @@ def _compare(
         speedup=mean_ratio(times) if everywhere else None,
         baseline_j=_mean(known, 0),
         arm_j=_mean(known, 1),
-        energy_ratio=mean_ratio([(arm, baseline) for baseline, arm in known])
-        if everywhere and len(known) == len(pairs)
-        else None,
+        energy_ratio=mean_ratio(both[::-1] for both in known) if everywhere and len(known) == len(pairs) else None,
         seconds=seconds,
         joules=joules,
     )
 
 
 def _counted(runs: Sequence[Run]) -> list[Run]:
-    """The runs that took all of their steps undisturbed; one that began with another run's checkpoint took a part."""
+    """The runs that took all of their steps undisturbed; after another run's checkpoint a run takes a part."""
     return [run for run in runs if run.finished and run.contamination is None and run.record.origin is None]
 
 

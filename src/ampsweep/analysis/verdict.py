@@ -27,7 +27,6 @@ class Verdict:
     """All but the baseline, in the order of tables; none where the baseline did not run."""
     reasons: tuple[Reason, ...]
     front: Front | None = None
-    """The arms that no other beats; None without two arms that were measured."""
     steps: tuple[DtypeStep, ...] = ()
     pitfalls: tuple[Pitfall, ...] = ()
 
@@ -45,7 +44,6 @@ class Verdict:
 
     @property
     def to_decide(self) -> list[str]:
-        """The steps that would decide it; empty where it is decided."""
         undecided = self.recommendation.undecided
         return [] if undecided is None else [*undecided.next_steps]
 
@@ -95,16 +93,17 @@ def reach_verdict(
                 pairs=own_pairs,
             )
         )
+    values = values_of_arms(baseline, {one.arm: (one.pairs, one.time_to_loss) for one in candidates})
     refused = baseline_refusal(runs_of[baseline])
     recommended = recommend(
         reference,
         candidates,
+        values,
         baseline_refusal=refused or over_memory(runs_of[baseline], goal),
         small_step=small_step(runs_of[baseline]),
         goal=goal,
     )
     cost = TO_LOSS[goal.objective] if recommended.ranking is None else recommended.ranking.cost
-    values = values_of_arms(baseline, {one.arm: (one.pairs, one.time_to_loss) for one in candidates})
     return Verdict(
         recommendation=recommended,
         arms=tuple(candidates),
@@ -120,7 +119,7 @@ def _front(
 ) -> Front | None:
     """The front of the arms with these `values`, the baseline's first, but those that cannot be trained in."""
     out = {one.arm for one in candidates if one.refusal is not None and not one.refusal.trains}
-    margins = [one.margin for arm in candidates for one in arm.parities if one.metric == VAL_LOSS]
+    margins = [one.margin for arm in candidates for one in arm.judgements.parities if one.metric == VAL_LOSS]
     return front(
         {arm: one for arm, one in values.items() if arm not in out},
         cost,

@@ -156,7 +156,7 @@ def _findings(workload: WorkloadComparison) -> Iterator[Item]:
     verdict = workload.verdict
     unsupported = {one.arm for one in workload.arms if list(one.statuses) == ["unsupported"]}  # a problem says why
     found: list[tuple[str, str, Finding | None]] = [
-        *(("parity", arm.arm, one) for arm in verdict.arms for one in arm.parities),
+        *(("parity", arm.arm, one) for arm in verdict.arms for one in arm.judgements.parities),
         *(("time to loss", arm.arm, arm.time_to_loss) for arm in verdict.arms),
         *(("within a run", arm.arm, arm.within_run) for arm in workload.arms),
         *(("bytes", arm.arm, arm.waterfall) for arm in verdict.arms),

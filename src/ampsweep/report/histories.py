@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ampsweep.analysis.comparison import FileProblem, FileProblemKind
 from ampsweep.analysis.runs import VAL_LOSS
-from ampsweep.analysis.time_to_loss import TRAIN_LOSS
+from ampsweep.analysis.time_to_loss import TRAIN_LOSS, MetricSeries
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, History, RecordError, RunRecord, Stretch, number, salvage_history
 
@@ -24,12 +24,8 @@ _MAX_WHOLE: Final = 1e15
 _MAX_INT: Final = 2**63
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Values of one metric by step; steps grow, and values are non-finite where the run logged such."""
-
-    steps: Array
-    values: Array
+class Curve(MetricSeries):
+    """A metric's values by step, for a page."""
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -37,7 +37,7 @@ _EFFECTS: Final[dict[Effect, Callable[[float, float], float]]] = {
 }
 _OF_COMPARISON: Final[dict[tuple[str, Effect], Callable[[ArmComparison], Estimate | None]]] = {
     (STEP_MS, "ratio"): lambda arm: arm.speedup,
-    (PEAK_MEMORY, "saved"): lambda arm: None if arm.memory_saved_bytes is None else arm.memory_saved_bytes.over(GIB),
+    (PEAK_MEMORY, "saved"): lambda arm: (of := arm.memory_saved_bytes) and of.mapped(lambda size: size / GIB),
     (PEAK_MEMORY, "saved_pct"): lambda arm: arm.memory_saved_pct,
     (VAL_LOSS, "gap"): lambda arm: arm.loss_gap,
 }
@@ -163,7 +163,9 @@ def _mean(of: Effects, panel: Panel, factor: float, style: Style) -> Json:
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     """The parity of the metric, where the comparison judges it."""
     verdict = data.verdict_on(arm)
-    return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
+    return (
+        next((one for one in verdict.judgements.parities if one.metric == panel.metrics[0]), None) if verdict else None
+    )
 
 
 def _decisive(arm: str, of: Parity, style: Style) -> Json:
