@@ -1,14 +1,14 @@
 """Sizes of matrices that a device's fast units do not take whole, and what padding them would save."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from torch import Tensor
 
 from ampsweep.doctor.speed.device_rates import random_values
-from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding, spots
-from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.doctor.speed.trials import Arguments, gains
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.timed_calls import total_ms
+from ampsweep.doctor.spot import spots
 
 _MULTIPLE: Final = 8
 """Elements of half precision in 16 bytes, which tensor cores take at once (NVIDIA, "Train With Mixed Precision")."""
@@ -19,7 +19,7 @@ _PRODUCTS: Final = frozenset(("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm
 _MIN_CALL_PCT: Final = 1.0
 _MIN_COST_PCT: Final = 5.0
 _MIN_GAIN: Final = 0.1
-_TRIAL_S: Final = 1.5
+"""Share of its time that a product must save."""
 
 
 class UnalignedSizes(SpeedFinding):
@@ -42,25 +42,30 @@ def unaligned_sizes(measured: MeasuredSteps) -> list[UnalignedSizes]:
     wanted = [
         one
         for one in measured.step.of_phases("forward", "backward")
-        if one.call.operator in _PRODUCTS
+        if one.operator in _PRODUCTS
         and one.is_half
         and unaligned(one.sizes)
         and measured.share_pct(one.ms) >= _MIN_CALL_PCT
     ]
-    saved = gains(measured, wanted, padded, seconds=_TRIAL_S, least=_MIN_GAIN)
-    return [
-        measured.finding(
-            UnalignedSizes,
-            spot,
-            _overrides(measured.patient.config.model, _sizes(spot.calls)),
-            gain_ms=spot.ms,
-            own_ms=sum(one.ms for one in spot.calls),
-            sizes=_sizes(spot.calls),
-            padded_sizes=[rounded_up(size) for size in _sizes(spot.calls)],
-        )
-        for spot in spots(saved)
-        if measured.share_pct(spot.ms) >= _MIN_COST_PCT
-    ]
+    saved = [(one, ms) for one, ms in measured.gains_ms(wanted, padded) if ms >= _MIN_GAIN * one.ms]
+    findings = []
+    for spot in spots(saved):
+        if measured.share_pct(spot.cost) >= _MIN_COST_PCT:
+            sizes = unaligned([size for one in spot.calls for size in one.sizes])
+            keys = [
+                key for key, value in measured.patient.config.model.items() if type(value) is int and value in sizes
+            ]
+            finding = measured.finding(
+                UnalignedSizes,
+                spot,
+                [f"model.{key}={rounded_up(measured.patient.config.model[key])}" for key in keys],
+                gain_ms=spot.cost,
+                own_ms=total_ms(spot.calls),
+                sizes=sizes,
+                padded_sizes=[*map(rounded_up, sizes)],
+            )
+            findings.append(finding)
+    return findings
 
 
 def unaligned(sizes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -69,31 +74,17 @@ def unaligned(sizes: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def rounded_up(size: int) -> int:
-    """The next multiple of 8; of a large size that is none the next one of 64."""
+    """The next multiple of 8, or of 64 if the size is large and no multiple of 8."""
     multiple = _MULTIPLE if size < _LARGE or not size % _MULTIPLE else _MULTIPLE_OF_LARGE
     return -(-size // multiple) * multiple
 
 
-def padded(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-    """Matrices of the sizes that those of a product get by padding, in the same layout; a bias gets its length."""
-    return tuple(_padded(one) if isinstance(one, Tensor) else one for one in args), kwargs
-
-
-def _padded(tensor: Tensor) -> Tensor:
-    if tensor.dim() == 0:
-        return tensor
+def padded(tensor: Tensor) -> Tensor:
+    """A matrix or bias of the size that padding gives it, in the same layout, with other values."""
     kept = max(tensor.dim() - 2, 0)
-    sizes = [*tensor.shape[:kept], *(rounded_up(size) for size in tensor.shape[kept:])]
-    if tensor.dim() >= 2 and tensor.stride(-2) == 1 and tensor.stride(-1) != 1:  # a transposed view stays one
+    sizes = [*tensor.shape[:kept], *map(rounded_up, tensor.shape[kept:])]
+    is_transposed = tensor.dim() >= 2 and tensor.stride(-2) == 1 and tensor.stride(-1) != 1
+    if is_transposed:
         sizes[-1], sizes[-2] = sizes[-2], sizes[-1]
-        return random_values(sizes, tensor.dtype, tensor.device).transpose(-1, -2)
-    return random_values(sizes, tensor.dtype, tensor.device)
-
-
-def _sizes(calls: Sequence[TimedCall]) -> list[int]:
-    return unaligned([size for one in calls for size in one.sizes])
-
-
-def _overrides(model: Mapping[str, Any], sizes: Sequence[int]) -> list[str]:
-    """The keys of the model's config that hold these very sizes, with the rounded ones."""
-    return [f"model.{key}={rounded_up(value)}" for key, value in model.items() if type(value) is int and value in sizes]
+    values = random_values(sizes, tensor.dtype, tensor.device)
+    return values.transpose(-1, -2) if is_transposed else values

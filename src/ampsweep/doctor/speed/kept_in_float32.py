@@ -4,20 +4,20 @@ from typing import Final
 
 import torch
 
-from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, spots
-from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
-from ampsweep.doctor.speed.trials import gains, in_dtype
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.timed_calls import by_origin, total_ms
+from ampsweep.doctor.spot import Spot, spots
 from ampsweep.numeric_formats import dtype_name
 
 _MIN_CALL_PCT: Final = 0.5
 """Share of a step from which a single call is tried."""
-_TRIAL_S: Final = 2.5
 _MIN_FIXED_PCT: Final = 35.0
-"""Share of a step from which operators that precision does not shorten are told."""
+"""Share of a step from which operators that precision does not shorten are reported."""
 _MIN_OPTIMIZER_PCT: Final = 40.0
 _SHRUNK: Final = 0.8
 """An operator that takes less than this of its time in float32 has gained from precision."""
+_RECURRENT: Final = ("rnn", "lstm", "gru")
+"""Parts of names of fused recurrent layers: most of each is products, which have no count of FLOPs."""
 
 
 class Float32Products(SpeedFinding):
@@ -60,74 +60,59 @@ class OptimizerBound(SpeedFinding):
 
 def float32_products(measured: MeasuredSteps) -> list[Float32Products]:
     """Find matrix products, convolutions and attention that compute in float32, though half precision is faster."""
+    precision = measured.training.precision
+    dtype: torch.dtype = getattr(torch, precision.dtype)
     wanted = [
         one
         for one in measured.step.of_phases("forward", "backward")
         if one.flops and one.is_float32 and measured.share_pct(one.ms) >= _MIN_CALL_PCT
     ]
-    change = in_dtype(getattr(torch, measured.training.precision.dtype))
-    saved = gains(measured, wanted, change, seconds=_TRIAL_S)
-    patterns = measured.training.precision.fp32_modules
+    saved = measured.gains_ms(wanted, lambda one: one.to(dtype) if one.dtype == torch.float32 else one)
     return [
         measured.finding(
             Float32Products,
             spot,
-            ["precision.fp32_modules=[]"] if patterns else [],
-            gain_ms=spot.ms,
-            own_ms=sum(one.ms for one in spot.calls),
+            ["precision.fp32_modules=[]"] if precision.fp32_modules else [],
+            gain_ms=spot.cost,
+            own_ms=total_ms(spot.calls),
             num_calls=len(spot.calls),
-            dtype=measured.training.precision.dtype,
+            dtype=precision.dtype,
         )
         for spot in spots(saved, by_line=True)
-        if measured.share_pct(spot.ms) >= MIN_COST_PCT / 2
+        if measured.share_pct(spot.cost) >= MIN_COST_PCT / 2
     ]
 
 
 def fixed_operators(measured: MeasuredSteps) -> list[FixedOperators]:
     """Find operators other than products that take most of the step and no less time than in float32."""
     baseline = measured.baseline
-    if baseline is None:
-        return []
-    of_baseline = by_origin(baseline.step.of_phases("forward", "backward"))
+    assert baseline is not None
+    former = by_origin(baseline.step.of_phases("forward", "backward"))
     fixed = []
     for origin, calls in by_origin(measured.step.of_phases("forward", "backward")).items():
-        own_ms, former_ms = sum(one.ms for one in calls), sum(one.ms for one in of_baseline.get(origin, []))
-        if not any(one.flops or _is_recurrent(one) for one in calls) and own_ms >= _SHRUNK * former_ms > 0:
+        has_products = any(one.flops or any(name in one.operator for name in _RECURRENT) for one in calls)
+        if not has_products and total_ms(calls) >= _SHRUNK * total_ms(former.get(origin, [])) > 0:
             fixed += [(one, one.ms) for one in calls]
     return [
         measured.finding(
             FixedOperators,
             spot,
-            ms=spot.ms,
-            dtypes=sorted({dtype_name(dtype) for one in spot.calls for dtype in one.call.outputs}),
+            ms=spot.cost,
+            dtypes=sorted({dtype_name(dtype) for one in spot.calls for dtype in one.outputs}),
             speedup=baseline.speedup.median,
         )
         for spot in spots(fixed)
-        if measured.share_pct(spot.ms) >= _MIN_FIXED_PCT
+        if measured.share_pct(spot.cost) >= _MIN_FIXED_PCT
     ]
 
 
 def optimizer(measured: MeasuredSteps) -> list[OptimizerBound]:
     """Find out whether the optimizer, whose state autocast leaves in float32, takes most of the step."""
     update = measured.step.of_phases("update")
-    ms, config = sum(one.ms for one in update), measured.patient.config.optimizer
-    measured.patient.facts["speed/optimizer_pct"] = measured.share_pct(ms)
-    if measured.share_pct(ms) < _MIN_OPTIMIZER_PCT:
+    spot, config = Spot.of((one, one.ms) for one in update), measured.patient.config.optimizer
+    measured.patient.facts["speed/optimizer_pct"] = measured.share_pct(spot.cost)
+    if measured.share_pct(spot.cost) < _MIN_OPTIMIZER_PCT:
         return []
     is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
     overrides = ["optimizer.fused=true"] if is_split and config.get("fused") is False else []
-    return [
-        OptimizerBound(
-            cost_pct=measured.share_pct(ms),
-            operator=max(update, key=lambda one: one.ms).call.operator,
-            ms=ms,
-            step_ms=measured.step_ms,
-            num_operators=len(update),
-            change=Change(overrides=overrides),
-        )
-    ]
-
-
-def _is_recurrent(one: TimedCall) -> bool:
-    """Tell whether a call is that of a fused recurrent layer: most of it are products, though nobody counts them."""
-    return any(name in one.call.operator for name in ("rnn", "lstm", "gru"))
+    return [measured.finding(OptimizerBound, spot, overrides, ms=spot.cost, num_operators=len(update))]

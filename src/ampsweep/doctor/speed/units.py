@@ -6,16 +6,19 @@ from typing import Final
 from ampsweep.config.modes import step_dtypes
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
 from ampsweep.doctor.speed.device_rates import HALF
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, Spot, spots
-from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin, total_ms
+from ampsweep.doctor.spot import spots
 
 _MIN_PRODUCT_RATIO: Final = 1.2
 _MIN_PRODUCTS_PCT: Final = 20.0
 _MIN_LOSS_PCT: Final = 10.0
 _EXPLAINED: Final = 0.5
-"""Share of what a precision costs that other findings explain, from which nothing more is told."""
+"""Share of what a precision costs that other findings explain, from which it is not reported again."""
 _MIN_SLOWER_RATIO: Final = 1.25
 """Time in half precision over that in float32 from which calls count as slower."""
+_LITTLE_GAIN: Final = 1.2
+"""A speedup below this is what people complain of."""
 _MIN_OF_A_GAIN_PCT: Final = 30.0
 """Share of a step that they cost at least where the step as a whole is faster: kernels differ on every device."""
 
@@ -72,34 +75,32 @@ class SlowerOperators(SpeedFinding):
 
 def no_fast_units(measured: MeasuredSteps) -> list[NoFastUnits]:
     """Find out whether this device multiplies matrices no faster in the dtype of the training than in float32."""
-    rates, baseline, dtype = measured.rates, measured.baseline, measured.training.precision.dtype
-    if baseline is None or dtype not in HALF or rates.product_ratio(dtype) >= _MIN_PRODUCT_RATIO:
+    rates, baseline, precision = measured.rates, measured.baseline, measured.training.precision
+    assert baseline is not None
+    if precision.dtype not in HALF or rates.product_ratio(precision.dtype) >= _MIN_PRODUCT_RATIO:
         return []
     products = [one for one in measured.step.calls if one.flops and one.is_half]
-    products_ms = sum(one.ms for one in products)
-    former_ms = sum(one.ms for one in baseline.step.calls if one.flops)
+    products_ms, former_ms = total_ms(products), total_ms(one for one in baseline.step.calls if one.flops)
     if former_ms >= _MIN_PRODUCT_RATIO * products_ms or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
         return []
+    rate = {dtype: per_s / 1e9 for dtype, per_s in rates.measured_flops_per_s.items()}
     fastest = rates.fastest_half()
     other = fastest if fastest is not None and rates.product_ratio(fastest) >= _MIN_PRODUCT_RATIO else None
-    best = other or "float32"
-    gain = 1 - rates.measured_flops_per_s[dtype] / rates.measured_flops_per_s[best]
+    gain = 1 - rate[precision.dtype] / rate[other or "float32"]
     cost_pct = max(100 * (1 - baseline.speedup.median), measured.share_pct(products_ms * gain), 0.0)
-    precision = measured.training.precision
-    in_bfloat16 = "amp_bf16"
-    if precision.parameters == dtype:
-        in_bfloat16 = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
-    mode = {"bfloat16": in_bfloat16, "float16": "amp_fp16", "float32": "fp32"}[best]
+    mode = {"bfloat16": "amp_bf16", "float16": "amp_fp16", "float32": "fp32"}[other or "float32"]
+    if other == "bfloat16" and precision.parameters == precision.dtype:
+        mode = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
     return [
         NoFastUnits(
             cost_pct=min(cost_pct, 100.0),
-            operator=max(products, key=lambda one: one.ms).call.operator,
+            operator=max(products, key=lambda one: one.ms).operator,
             step_ms=measured.step_ms,
-            dtype=dtype,
-            gflops_per_s=rates.measured_flops_per_s[dtype] / 1e9,
-            float32_gflops_per_s=rates.measured_flops_per_s["float32"] / 1e9,
+            dtype=precision.dtype,
+            gflops_per_s=rate[precision.dtype],
+            float32_gflops_per_s=rate["float32"],
             other_dtype=other,
-            other_gflops_per_s=None if other is None else rates.measured_flops_per_s[other] / 1e9,
+            other_gflops_per_s=None if other is None else rate[other],
             products_pct=measured.share_pct(products_ms),
             speedup=baseline.speedup.median,
             change=Change(overrides=[f"precision={mode}"]),
@@ -110,13 +111,11 @@ def no_fast_units(measured: MeasuredSteps) -> list[NoFastUnits]:
 def slower_altogether(measured: MeasuredSteps, others: Sequence[SpeedFinding]) -> list[SlowerThanFloat32]:
     """Find out whether the step takes longer than in float32, for reasons that the other findings do not explain."""
     baseline = measured.baseline
-    if baseline is None:
-        return []
+    assert baseline is not None
     loss_pct = 100 * (1 - baseline.speedup.high)
     explained_pct = sum(one.cost_pct or 0.0 for one in others)
     if loss_pct < _MIN_LOSS_PCT or explained_pct >= _EXPLAINED * loss_pct:
         return []
-    casts_ms = sum(one.ms for one in measured.step.calls if one.is_cast)
     return [
         SlowerThanFloat32(
             cost_pct=100 * (1 - baseline.speedup.median),
@@ -125,7 +124,7 @@ def slower_altogether(measured: MeasuredSteps, others: Sequence[SpeedFinding]) -
             speedup=baseline.speedup.median,
             speedup_high=baseline.speedup.high,
             bound=baseline.bound,
-            casts_ms=casts_ms,
+            casts_ms=total_ms(one for one in measured.step.calls if one.is_cast),
             num_operators=len(measured.step.calls),
             num_float32_operators=len(baseline.step.calls),
             change=Change(overrides=["precision=fp32"]),
@@ -136,51 +135,39 @@ def slower_altogether(measured: MeasuredSteps, others: Sequence[SpeedFinding]) -
 def slower_operators(measured: MeasuredSteps) -> list[SlowerOperators]:
     """Find operators that half precision makes slower on this device."""
     baseline = measured.baseline
-    if baseline is None:
-        return []
-    own, former = by_origin(measured.step.calls), by_origin(baseline.step.calls)
+    assert baseline is not None
+    former = by_origin(baseline.step.calls)
     costs = []
-    for origin, calls in own.items():
-        matched = former.get(origin, [])
-        own_ms, former_ms = sum(one.ms for one in calls), sum(one.ms for one in matched)
-        if (
-            len(matched) != len(calls)
-            or not any(one.is_half for one in calls)
-            or own_ms < _MIN_SLOWER_RATIO * former_ms
-        ):
-            continue
-        costs += [(one, (own_ms - former_ms) * (one.ms / own_ms)) for one in calls]
-    least_pct = MIN_COST_PCT if measured.gains_little else _MIN_OF_A_GAIN_PCT
-    return [_finding(measured, spot) for spot in spots(costs) if measured.share_pct(spot.ms) >= least_pct]
-
-
-def _finding(measured: MeasuredSteps, spot: Spot) -> SlowerOperators:
-    own_ms = sum(one.ms for one in spot.calls)
-    return measured.finding(
-        SlowerOperators,
-        spot,
-        _fp32_override(measured, [name for name in spot.innermost if name]),
-        own_ms=own_ms,
-        float32_ms=own_ms - spot.ms,
-        dtype=measured.training.precision.dtype,
-        num_calls=len(spot.calls),
-    )
+    for origin, calls in by_origin(measured.step.calls).items():
+        same = former.get(origin, [])
+        own_ms, former_ms = total_ms(calls), total_ms(same)
+        is_comparable = len(same) == len(calls) and any(one.is_half for one in calls)
+        if is_comparable and own_ms > _MIN_SLOWER_RATIO * former_ms:
+            costs += [(one, (own_ms - former_ms) * (one.ms / own_ms)) for one in calls]
+    least_pct = MIN_COST_PCT if baseline.speedup.median < _LITTLE_GAIN else _MIN_OF_A_GAIN_PCT
+    return [
+        measured.finding(
+            SlowerOperators,
+            spot,
+            _fp32_override(measured, [name for name in spot.modules if name]),
+            own_ms=total_ms(spot.calls),
+            float32_ms=total_ms(spot.calls) - spot.cost,
+            dtype=measured.training.precision.dtype,
+            num_calls=len(spot.calls),
+        )
+        for spot in spots(costs)
+        if measured.share_pct(spot.cost) >= least_pct
+    ]
 
 
 def _fp32_override(measured: MeasuredSteps, names: list[str]) -> list[str]:
     """The override that keeps some modules in float32; none where they would lose more by that than they gain."""
-    precision, baseline = measured.training.precision, measured.baseline
-    if not names or not precision.autocast or baseline is None:
-        return []
-    own_ms, former_ms = _within(measured.step.calls, names), _within(baseline.step.calls, names)
-    if own_ms <= former_ms:
-        return []
-    return [kept_in_float32(precision, names)]
+    assert measured.baseline is not None
+    prefixes = tuple(f"{name}." for name in names)
 
+    def within_ms(calls: Iterable[TimedCall]) -> float:
+        return total_ms(one for one in calls if f"{one.module}.".startswith(prefixes))
 
-def _within(calls: Iterable[TimedCall], names: list[str]) -> float:
-    return sum(one.ms for one in calls if one.call.module is not None and _is_within(one.call.module, names))
-
-
-def _is_within(module: str, names: list[str]) -> bool:
-    return any(module == name or module.startswith(f"{name}.") for name in names)
+    loses = within_ms(measured.step.calls) > within_ms(measured.baseline.step.calls)
+    precision = measured.training.precision
+    return [kept_in_float32(precision, names)] if names and precision.autocast and loses else []
