@@ -21,7 +21,7 @@ from ampsweep.tasks.base import HasTurns
 _SECONDS: Final = 1.0
 
 
-class GraphBreak(SpeedFinding):
+class BrokenGraph(SpeedFinding):
     template = "torch.compile breaks its graph{inside}{at}"
     seen = (
         "{reason}",
@@ -34,8 +34,12 @@ class GraphBreak(SpeedFinding):
     num_breaks: int
     guards_ms: float
 
+    @classmethod
+    def kind(cls) -> str:
+        return "graph_break"
 
-def graph_breaks(measured: MeasuredSteps) -> list[GraphBreak]:
+
+def graph_breaks(measured: MeasuredSteps) -> list[BrokenGraph]:
     """Find the lines at which a step that is to be compiled breaks into several graphs.
 
     The graphs run eagerly, so the measured price is that of guards and of going from graph to graph. Breaks cost at
@@ -56,7 +60,7 @@ def graph_breaks(measured: MeasuredSteps) -> list[GraphBreak]:
     found = {graph_break(one): [*one.user_stack] for one in output.break_reasons if one.graph_break}
     guards_ms = max(broken.least_ms - eager.least_ms, 0.0)
     return [
-        GraphBreak(
+        BrokenGraph(
             cost_pct=measured.share_pct(guards_ms) / len(found),
             modules=_modules(training.model, stack),
             place=one.place,

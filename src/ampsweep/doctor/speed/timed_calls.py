@@ -67,12 +67,12 @@ class TimedCall(Call):
 
     @property
     def is_float32(self) -> bool:
-        """Whether all floating-point arguments and results are float32."""
+        """Tell whether all floating-point arguments and results are float32."""
         return {dtype for dtype in (*self.inputs, *self.outputs) if dtype.is_floating_point} == {torch.float32}
 
     @property
     def is_half(self) -> bool:
-        """Whether it takes or returns half precision and is no cast."""
+        """Tell whether it takes or returns half precision and is no cast."""
         return not self.is_cast and bool({*self.inputs, *self.outputs} & {torch.float16, torch.bfloat16})
 
 
@@ -209,7 +209,7 @@ def _cast_up(origin: TensorOrigin) -> int | None:
 
 
 def reads_device(operator: str, taken: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
-    """Whether the host waits for a value of the device: it reads a number, or copies a tensor to the host."""
+    """Tell whether the host waits for a value of the device: it reads a number, or copies a tensor to the host."""
     if operator in _READING:
         return True
     hosts = [one.device.type == "cpu" for one in made]

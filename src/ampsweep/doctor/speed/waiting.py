@@ -78,7 +78,7 @@ class Synchronizations(SpeedFinding):
 
 
 _Places = dict[int, Counter[tuple[str | None, str | None]]]
-"""How often the host was seen in which module and line, by its position in a step."""
+"""Counts of the modules and lines in which the host was seen, by its position in a step."""
 
 
 @contextmanager
