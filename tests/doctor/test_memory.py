@@ -7,8 +7,7 @@ import torch
 from patients import patient_of
 from planted_memory import PLANTED, net
 
-from ampsweep.doctor.memory.examine import examine_memory
-from ampsweep.doctor.memory.trials import tried
+from ampsweep.doctor.memory.examine import examine_memory, tried
 from ampsweep.doctor.patient import NotExaminedError
 
 CPU = torch.device("cpu")

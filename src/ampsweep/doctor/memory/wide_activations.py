@@ -16,6 +16,7 @@ from ampsweep.doctor.memory.findings import (
     WideFinding,
 )
 from ampsweep.doctor.memory.traced import Action, Held, TracedMemory
+from ampsweep.doctor.spot import Spot, common_module
 from ampsweep.doctor.tensor_origins import TensorOrigin
 
 Cause = Literal["autocast_off", "cast", "promoted", "policy"]
@@ -42,7 +43,7 @@ class WideActivations:
     num_bytes: int
     origin: TensorOrigin
     """The call that makes most of them wide."""
-    modules: tuple[str, ...]
+    modules: list[str]
     """Those in which it happens, the one with the most bytes at first."""
     identities: tuple[CallIdentity, ...]
 
@@ -66,37 +67,21 @@ def wide_activations(memory: TracedMemory, *, autocasts: bool) -> list[WideActiv
 
 
 def _group(cause: Cause, members: list[tuple[Held, TensorOrigin]]) -> WideActivations:
-    sizes: dict[str, int] = defaultdict(int)
-    for held, origin in members:
-        sizes[_module(origin)] += held.num_bytes
-    modules = sorted(sizes, key=lambda name: -sizes[name])
+    modules = Spot.of((origin.call, held.num_bytes) for held, origin in members if origin.call is not None).modules
     if cause == "autocast_off":
-        modules = [*dict.fromkeys([_common(modules), *modules])]
+        modules = [*dict.fromkeys([common_module(modules), *modules])]
     identities = dict.fromkeys(one.function.identity for _, origin in members for one in _chain(origin) if one.function)
     return WideActivations(
         cause=cause,
         num_bytes=sum(held.num_bytes for held, _ in members),
         origin=max(members, key=lambda one: one[0].num_bytes)[1],
-        modules=tuple(modules),
+        modules=modules,
         identities=tuple(identities) if cause == "autocast_off" else tuple(identities)[:1],
     )
 
 
 def _is_in_model(origin: TensorOrigin) -> bool:
     return origin.call is not None and origin.call.module is not None
-
-
-def _module(origin: TensorOrigin) -> str:
-    return (origin.call.module if origin.call is not None else None) or ""
-
-
-def _common(names: list[str]) -> str:
-    """The innermost module that all of these are in."""
-    split = [name.split(".") for name in names]
-    common = 0
-    while all(len(one) > common and one[common] == split[0][common] for one in split):
-        common += 1
-    return ".".join(split[0][:common])
 
 
 def _is_without_autocast(origin: TensorOrigin) -> bool:
