@@ -20,7 +20,7 @@ from ampsweep.doctor.diagnosis import (
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide, recorded_from
-from ampsweep.doctor.side_by_side.recorded import Key, RecordedCall, matched, relative_error
+from ampsweep.doctor.side_by_side.recorded import RecordedCall, matched, relative_error
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.numeric_formats import dtype_name
@@ -157,7 +157,7 @@ def _findings(patient: Patient, sides: SideBySide) -> Iterator[ErrorFinding]:
         yield _finding(patient, sides, unexplained, UnexplainedError)
         if sides.culprit(unexplained) is not unexplained.own:
             return  # nothing tells which of the errors after it are its own
-        sides.take_as_known(unexplained)
+        sides.take_as_known([unexplained.own])
 
 
 def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
@@ -220,17 +220,12 @@ def _change(
         except Exception as error:  # noqa: BLE001  the model's own code may raise anything
             proof = TriedInFloat32(mends=False, raised=type(error).__name__)
             break
-        after = error_at(call.own.key, mended, sides.exact)
+        pair = next((pair for pair in matched(mended, sides.exact) if pair[0].site == call.own.site), None)
+        after = None if pair is None else relative_error(pair[0].results, pair[1].results)
         proof = TriedInFloat32(mends=after is not None and after < limit, error=after)
         if proof.mends or patient.seconds_left <= 0:
             break
     return Change(overrides=[kept_in_float32(precision, kept)]), proof
-
-
-def error_at(key: Key, own: Sequence[RecordedCall], exact: Sequence[RecordedCall]) -> float | None:
-    """The relative error of one call; None where the two steps do not have it in common."""
-    pair = next((pair for pair in matched(own, exact) if pair[0].key == key), None)
-    return None if pair is None else relative_error(pair[0].results, pair[1].results)
 
 
 def _baseline_magnitudes(patient: Patient) -> RunNumerics:
