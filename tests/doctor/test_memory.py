@@ -93,5 +93,5 @@ def test_the_holder_of_what_grows_is_named():
 
 def test_a_batch_with_which_autocast_saves_is_told():
     (finding,) = examine_memory(patient(*planted("frozen weights")))
-    assert finding.larger_batch.paying_batch_size > 2
-    assert finding.larger_batch.paying_saved_pct >= 20
+    assert finding.paying_batch_size > 2
+    assert finding.paying_saved_pct >= 20

@@ -9,11 +9,11 @@ import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.diagnosis import in_order
-from ampsweep.doctor.speed.alignment import padded, rounded_up, unaligned
 from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
 from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates, random_values, speedup_bound
 from ampsweep.doctor.speed.examine import dearest_operators, examine_speed
 from ampsweep.doctor.speed.filling import gain_pct
+from ampsweep.doctor.speed.products import padded, rounded_up, unaligned
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, reads_device, timed_in_turn
 from ampsweep.doctor.speed.waiting import host_waits
@@ -21,12 +21,7 @@ from ampsweep.doctor.spot import spots
 from ampsweep.monitors.step_clock import Moments
 
 CPU = torch.device("cpu")
-RATES = DeviceRates(
-    flops_per_s={"float32": 1e9, "bfloat16": 4e9},
-    bytes_per_s=1e9,
-    source=None,
-    measured_flops_per_s={"float32": 1e9, "bfloat16": 4e9, "float16": 1e7},
-)
+RATES = DeviceRates(flops_per_s={"float32": 1e9, "bfloat16": 4e9, "float16": 1e7}, bytes_per_s=1e9)
 
 
 patient_of = partial(patients.patient_of, num_steps=5, seconds=60.0)
@@ -34,7 +29,7 @@ patient_of = partial(patients.patient_of, num_steps=5, seconds=60.0)
 
 @pytest.fixture(scope="module")
 def has_fast_bfloat16() -> bool:
-    rates = device_rates(CPU, ("bfloat16",), Moments(CPU), seconds=1.0)
+    rates = device_rates(CPU, Moments(CPU), seconds=1.0)
     return rates.product_ratio("bfloat16") > 1.3
 
 
@@ -217,6 +212,8 @@ def test_a_copy_to_the_host_makes_it_wait():
     assert reads_device("aten._to_copy", [there], [here])
     assert not reads_device("aten._to_copy", [here], [here])
     assert reads_device("aten.nonzero", [there], [there])
+    assert reads_device("aten.index", [there, there.bool()], [there])
+    assert not reads_device("aten.index", [there, there.long()], [there])
 
 
 @pytest.mark.gpu

@@ -13,19 +13,19 @@ from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.memory.findings import (
     CastAgain,
     CopiesOfWeights,
+    Float32AutocastOff,
     GrowsFromStepToStep,
     GrowthAgain,
     KeptByAModule,
     LargeLoss,
     MemoryFinding,
     MostlyState,
-    PayingBatch,
     ResidentData,
     TemporariesOfTheUpdate,
     TracedAgain,
 )
 from ampsweep.doctor.memory.traced import STATE, Held, TracedMemory, holders, trace_memory, with_precision
-from ampsweep.doctor.memory.wide_activations import CAUSES, wide_activations
+from ampsweep.doctor.memory.wide_activations import wide_activations
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.spot import Spot
 from ampsweep.doctor.tensor_origins import TensorOrigin
@@ -96,12 +96,15 @@ def tried(patient: Patient, config: Config | None = None, **changes: Any) -> Tra
         return None
 
 
-def _proof(own: TracedMemory, changed: TracedMemory | None) -> TracedAgain | None:
-    """The proof of a change; None where it could not be tried."""
+def _proof(own: TracedMemory, changed: TracedMemory | None, *, grows: bool = False) -> TracedAgain | None:
+    """The proof of a change, of the growth or else of the peak; None where it could not be tried."""
     if changed is None:
         return None
-    mends = own.saved_pct(changed) >= _MIN_COST_PCT
-    return TracedAgain(mends=mends, peak_bytes_before=own.peak_bytes, peak_bytes_after=changed.peak_bytes)
+    peaks = {"peak_bytes_before": own.peak_bytes, "peak_bytes_after": changed.peak_bytes}
+    if grows:
+        mends = changed.growth_bytes < own.growth_bytes / 10
+        return GrowthAgain(mends=mends, growth_bytes=changed.growth_bytes, **peaks)
+    return TracedAgain(mends=own.saved_pct(changed) >= _MIN_COST_PCT, **peaks)
 
 
 def _spot(held: Iterable[Held]) -> Spot[Call]:
@@ -123,23 +126,20 @@ def _left_behind(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]
     name, gain, changed = _best_drop(patient, own, grows=grows)
     if changed is None and not grows:
         return
-    proof = _proof(own, changed)
-    if grows and changed is not None and proof is not None:
-        mends = changed.growth_bytes < own.growth_bytes / 10
-        proof = GrowthAgain(**vars(proof) | {"mends": mends}, growth_bytes=changed.growth_bytes)
     made = _spot(stale)
+    made_in = made.modules[:_MOST_CAUSES]
     owner, _, attribute = (name or "").rpartition(".")
     kind = GrowsFromStepToStep if grows else KeptByAModule
     yield kind(
         cost_pct=own.pct(own.growth_bytes if grows else gain),
-        modules=[owner] if name is not None and not name.startswith("task.") else made.modules[:_MOST_CAUSES],
+        modules=[owner] if name is not None and not name.startswith("task.") else made_in,
         place=made.place,
         attribute=name,
         growth_bytes=own.growth_bytes,
         kept_bytes=kept_bytes,
-        made_in=made.modules[:_MOST_CAUSES],
+        made_in=made_in,
         change=Change(code=f"self.{attribute} = None  # or .detach() what goes into it" if attribute else None),
-        proof=proof,
+        proof=_proof(own, changed, grows=grows),
     )
 
 
@@ -173,11 +173,11 @@ def _wide(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
         if own.pct(group.num_bytes) < _MIN_WIDE_PCT:
             return
         overrides: list[str] = []
-        if group.cause == "autocast_off" and precision.fp32_modules:
+        if group.kind is Float32AutocastOff and precision.fp32_modules:
             overrides = ["precision.fp32_modules=[]"]
             changed = tried(patient, with_precision(patient.config, fp32_modules=[]))
         else:
-            changed = tried(patient, changes=dict.fromkeys(group.identities, CAUSES[group.cause][1]))
+            changed = tried(patient, changes=dict.fromkeys(group.identities, group.kind.action))
         if changed is None or own.saved_pct(changed) < _MIN_COST_PCT:
             continue
         call, function = group.origin.call, group.origin.function
@@ -185,7 +185,7 @@ def _wide(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
         assert function is not None
         code = next((changed.codes[one] for one in group.identities if one in changed.codes), None)
         partner = next((one.made for one in group.origin.sources if one.dtype == group.origin.dtype), None)
-        yield CAUSES[group.cause][0](
+        yield group.kind(
             cost_pct=own.saved_pct(changed),
             modules=group.modules,
             operator=call.operator,
@@ -327,6 +327,7 @@ def _unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -
         return
     state_bytes = own.peak_of(*STATE)
     half = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[patient.config.precision.dtype]
+    paying_batch_size, paying_saved_pct = _paying_batch(patient, own)
     kind = CopiesOfWeights if has_copies else MostlyState
     yield kind(
         cost_pct=own.pct(_size(copied) if has_copies else state_bytes),
@@ -340,7 +341,8 @@ def _unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -
         autocast_weights_bytes=_size(copied),
         activations_bytes=own.peak_of("activations"),
         activations_saved_bytes=_activations(baseline) - _activations(own),
-        larger_batch=_larger_batch(patient, own),
+        paying_batch_size=paying_batch_size,
+        paying_saved_pct=paying_saved_pct,
         change=Change(overrides=[f"precision={half}"]),
         proof=_proof(own, tried(patient, replace(patient.config, precision=PRECISION_MODES[half]))),
     )
@@ -350,8 +352,8 @@ def _activations(memory: TracedMemory) -> int:
     return max(memory.peak_of("activations"), memory.end_of_forward["activations"])
 
 
-def _larger_batch(patient: Patient, own: TracedMemory) -> PayingBatch:
-    """The first of some larger batches with which autocast saves a good part, and what it saves there."""
+def _paying_batch(patient: Patient, own: TracedMemory) -> tuple[int | None, float]:
+    """The first larger batch with which autocast saves a good part of the peak, and the share in percent."""
     config, batch_size = patient.config, int(patient.config.data["batch_size"])
     for factor in (4, 16, 64):
         if own.peak_bytes + factor * (own.peak_bytes - own.peak_of(*STATE)) > _MOST_BYTES:
@@ -362,5 +364,5 @@ def _larger_batch(patient: Patient, own: TracedMemory) -> PayingBatch:
         if arm is None or full is None:
             break
         if full.saved_pct(arm) >= _PAYING_PCT:
-            return PayingBatch(paying_batch_size=factor * batch_size, paying_saved_pct=full.saved_pct(arm))
-    return PayingBatch()
+            return factor * batch_size, full.saved_pct(arm)
+    return None, 0.0

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from sys import _getframe
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from ampsweep.config.schema import Config
 from ampsweep.doctor.functions import CallIdentity, FunctionMode
+from ampsweep.doctor.memory.findings import Action
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import assembled
 from ampsweep.doctor.source_edit import CallSite
@@ -27,9 +28,6 @@ STATE: Final[tuple[MemoryCategory, ...]] = ("parameters", "gradients", "optimize
 _NUM_STEPS: Final = 2
 """Steps that are traced: the second shows what the first has left behind."""
 
-Action = Literal["skip", "in_half", "without_autocast", "with_autocast"]
-"""`skip`: the call returns its first argument; `in_half`: its result is cast to the dtype of autocast or of the
-parameters; `without_autocast`, `with_autocast`: autocast is off or on while it runs."""
 Changes = Mapping[CallIdentity, Action]
 
 

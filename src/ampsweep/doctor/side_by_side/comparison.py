@@ -11,14 +11,12 @@ from torch.utils._pytree import tree_map_only
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import Replay, ReplayState
 from ampsweep.doctor.side_by_side.recorded import (
     Noise,
     RecordedCall,
     Rounds,
     matched,
     record_step,
-    relative_error,
     to_nearest,
 )
 from ampsweep.tracing.calls import Call, Site, observe
@@ -86,19 +84,20 @@ class SideBySide:
         self.state = self._baseline.state()
         self.exact = record_step(self._baseline)
         self._known: dict[Site, list[Tensor]] = {}
-        self.own = recorded_from(self._own, self.state)
+        self.own = record_step(self._own, self.state)
         self.pairs = [*matched(self.own, self.exact)]
         self._draw_the_same()
         self.take_as_known([own for own, baseline in self.pairs if own.choices != baseline.choices])
 
     def compared(self) -> list[ComparedCall]:
         """Compare all calls that the two steps have in common, in their order."""
-        nearest, random = (self._explained_errors(rounds) for rounds in (to_nearest, Noise().round))
+        noise, eps = Noise(self._baseline.device), torch.finfo(torch.float32).eps
+        nearest, random = (self._explained_errors(rounds) for rounds in (to_nearest, noise.round))
         found = [
             ComparedCall(
                 own=own,
                 baseline=baseline,
-                error=relative_error(own.results, baseline.results),
+                error=own.error_beside(baseline),
                 explained=max((one[own.site] for one in (nearest, random) if own.site in one), default=math.inf),
             )
             for own, baseline in self.pairs
@@ -106,14 +105,13 @@ class SideBySide:
         ]
         if not any(one.is_wrong for one in found):  # as in most trainings
             return found
-        noise, eps = Noise(), torch.finfo(torch.float32).eps
         determined = self._explained_errors(lambda tensor, _: noise.times(tensor, eps), everywhere=True)
         return [replace(one, determined=determined.get(one.own.site, math.inf)) for one in found]
 
     def _explained_errors(self, rounds: Rounds, *, everywhere: bool = False) -> dict[Site, float]:
         """The relative errors of the results of the float32 step under the roundings of the other step."""
         recorded = self._baseline_step(rounds, everywhere=everywhere)
-        return {one.site: relative_error(one.results, exact.results) for one, exact in matched(recorded, self.exact)}
+        return {one.site: one.error_beside(exact) for one, exact in matched(recorded, self.exact)}
 
     def _baseline_step(self, rounds: Rounds, *, everywhere: bool = False) -> list[RecordedCall]:
         """Record the float32 step with known results put in, and all others rounded.
@@ -152,8 +150,7 @@ class SideBySide:
                 one.copy_(other)
             return result
 
-        self._baseline.restore(self.state)
-        return record_step(self._baseline, around=around)
+        return record_step(self._baseline, self.state, around=around)
 
     def culprit(self, call: ComparedCall) -> RecordedCall:
         """The call that made an error: this one or, right before it, the last one that float32 does not make.
@@ -210,21 +207,11 @@ class SideBySide:
         Of the same seed another dtype can draw other numbers, as CPUs do for normal ones. Those that are equal but for
         rounding stay.
         """
-        drawn = [
-            own
-            for own, baseline in self.pairs
-            if own.draws and relative_error(own.results, baseline.results) > own.roundoff
-        ]
+        drawn = [one for one, exact in self.pairs if one.draws and one.error_beside(exact) > one.roundoff]
         if drawn:
             self.take_as_known(drawn)
             self.exact = self._baseline_step(lambda tensor, _: tensor)
             self.pairs = [*matched(self.own, self.exact)]
-
-
-def recorded_from(replay: Replay, state: ReplayState) -> list[RecordedCall]:
-    """Record the step that a replay takes from a state."""
-    replay.restore(state)
-    return record_step(replay)
 
 
 def replaced(func: Any, result: Any, known: Sequence[Tensor]) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.replay import Replay, ReplayState
 from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 
@@ -47,13 +47,21 @@ class RecordedCall:
         """The relative error of rounding to the least precise dtype of its results."""
         return max(torch.finfo(dtype).eps / 2 for dtype in self.call.outputs if dtype.is_floating_point)
 
+    def error_beside(self, exact: "RecordedCall") -> float:
+        """The relative error of its results, those of another call being exact."""
+        return relative_error(self.results, exact.results)
 
-def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[RecordedCall]:
-    """Take the next step and record its calls in order, without those that compute nothing: casts, views, and memory
-    that nobody has written to.
+
+def record_step(
+    replay: Replay, state: ReplayState | None = None, *, around: AroundSite | None = None
+) -> list[RecordedCall]:
+    """Take the next step, or the one after a state, and record its calls in order, without those that compute nothing:
+    casts, views, and memory that is not written to.
 
     Where there is a scaler, results of backward are multiplied by its scale, as they come.
     """
+    if state is not None:
+        replay.restore(state)
     recorded: list[RecordedCall] = []
     sites = Sites()
 
@@ -73,7 +81,7 @@ def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[Rec
         if not call.outputs or call.operator in UNWRITTEN:
             return
         floats = [one for one in tensors_in(result) if one.is_floating_point() and one.layout == torch.strided]
-        if not floats or (not call.operator.endswith("_") and _share_storage(args, floats)):
+        if not floats or (not call.operator.endswith("_") and _storages(floats) <= _storages(args)):
             return  # another view of what it took
         used = floats[:1] if call.phase == "forward" and call.operator.startswith(_SAVING) else floats
         one = RecordedCall(
@@ -135,25 +143,22 @@ def _relative_error(result: Tensor, exact: Tensor) -> float:
 
 
 def _choices(arguments: object) -> tuple[float, ...]:
-    leaves = tree_leaves(arguments)
-    numbers = [one for one in leaves if isinstance(one, int | float)]
-    whole = [one for one in leaves if isinstance(one, Tensor) and not one.is_floating_point() and not one.is_complex()]
-    return (*numbers, *(number for one in whole for number in _checksum(one)))
-
-
-def _checksum(tensor: Tensor) -> tuple[float, float]:
-    """Two numbers that hardly another tensor of whole numbers has."""
-    values = tensor.detach().reshape(-1).to(torch.int64)
-    order = torch.arange(1, values.numel() + 1, device=values.device)
-    return float(values.sum()), float((values * order % 65_521).sum())
+    found: list[float] = []
+    for one in tree_leaves(arguments):
+        if isinstance(one, int | float):
+            found.append(one)
+        elif isinstance(one, Tensor) and not one.is_floating_point() and not one.is_complex():
+            values = one.detach().reshape(-1).to(torch.int64)
+            order = torch.arange(1, values.numel() + 1, device=values.device)
+            found += [float(values.sum()), float((values * order % 65_521).sum())]
+    return tuple(found)
 
 
 def _draws(call: Call, args: Sequence[Any], results: Sequence[Tensor]) -> bool:
     if not _is_random(call.operator):
         return False
-    filled = {one.untyped_storage().data_ptr() for one in results}
     values = [one for one in tensors_in(args) if one.is_floating_point()]
-    return call.operator.endswith("_like") or all(one.untyped_storage().data_ptr() in filled for one in values)
+    return call.operator.endswith("_like") or _storages(values) <= _storages(results)
 
 
 @cache
@@ -175,9 +180,8 @@ def _is_gradient_sum(call: Call) -> bool:
     )
 
 
-def _share_storage(args: Sequence[Any], results: Sequence[Tensor]) -> bool:
-    storages = {one.untyped_storage().data_ptr() for one in tensors_in(args)}
-    return all(one.untyped_storage().data_ptr() in storages for one in results)
+def _storages(value: object) -> set[int]:
+    return {one.untyped_storage().data_ptr() for one in tensors_in(value)}
 
 
 Rounds = Callable[[Tensor, torch.dtype], Tensor]
@@ -190,20 +194,15 @@ def to_nearest(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Noise:
-    """Random relative changes of tensors; their values repeat after 65,521 elements, a prime number, as drawing a new
-    one for each would take longer than most operators."""
+    """Random relative changes of tensors on one device, the same sequence each time."""
 
-    def __init__(self) -> None:
-        self._values = torch.rand(65_521, generator=torch.Generator().manual_seed(0)) - 0.5
-        self._begin = 0
+    def __init__(self, device: torch.device) -> None:
+        self._generator = torch.Generator(device).manual_seed(0)
 
     def times(self, tensor: Tensor, width: float) -> Tensor:
-        """Multiply each element by a number that is evenly distributed in 1 +- width / 2."""
-        flat = tensor.detach().reshape(-1)
-        changes = self._values.to(flat.device, flat.dtype).mul(width).add_(1).roll(self._begin)
-        self._begin += 7919  # another prime: no two tensors are changed alike
-        repeats = -(-flat.numel() // len(changes))
-        return (flat * changes.repeat(repeats)[: flat.numel()]).view(tensor.shape)
+        """Multiply each element by a number drawn evenly from 1 +- width / 2."""
+        changes = torch.empty_like(tensor).uniform_(1 - width / 2, 1 + width / 2, generator=self._generator)
+        return tensor.detach() * changes
 
     def round(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """Round to a dtype after a random change by up to its unit roundoff."""

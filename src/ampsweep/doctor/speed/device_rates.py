@@ -12,8 +12,6 @@ from torch import Tensor
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.speed.step_times import timed_ms
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, by_origin, total_ms
-from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
-from ampsweep.monitors.environment import device_name
 from ampsweep.monitors.step_clock import Moments
 
 HALF: Final = ("bfloat16", "float16")
@@ -29,25 +27,16 @@ _COPIED_BYTES_OF_ACCELERATORS: Final = 2**29
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """Rates of a device, measured or those of its data sheet."""
+    """Measured rates of a device."""
 
     flops_per_s: dict[str, float]
     """Rate of matrix products by the dtype of their operands."""
     bytes_per_s: float
     """Between processor and memory, reads and writes together."""
-    source: str | None
-    """The document that the rates come from; None: they were measured."""
-    measured_flops_per_s: dict[str, float]
-    """Measured in any case."""
-
-    def fastest_half(self) -> str | None:
-        """The half precision in which products are fastest here; None if neither is faster than float32."""
-        best = max((one for one in HALF if one in self.measured_flops_per_s), key=self.product_ratio, default=None)
-        return best if best is not None and self.product_ratio(best) > 1 else None
 
     def product_ratio(self, dtype: str) -> float:
-        """The rate of matrix products in a dtype over that in float32, as measured."""
-        return self.measured_flops_per_s[dtype] / self.measured_flops_per_s["float32"]
+        """The rate of matrix products in a dtype over that in float32."""
+        return self.flops_per_s[dtype] / self.flops_per_s["float32"]
 
     def ratio_in(self, dtype: str, one: TimedCall) -> float:
         """The time of a call in float32 over that in half precision, by the roofline.
@@ -63,27 +52,17 @@ class DeviceRates:
         return single_s / half_s
 
 
-def device_rates(device: torch.device, dtypes: tuple[str, ...], moments: Moments, *, seconds: float) -> DeviceRates:
-    """Measure the rates of a device in float32 and some other dtypes; take those of its data sheet where known."""
-    measured = _products_per_s(device, ("float32", *dtypes), moments, seconds=seconds)
-    name = device_name(device)
-    known = {dtype: dense_peak(name, {dtype: 1}) for dtype in measured}
-    bytes_per_s = memory_bytes_per_sec(name)
-    if bytes_per_s is not None and all(known.values()):
-        peaks = {dtype: 1e12 * peak.tflops_per_sec for dtype, peak in known.items() if peak is not None}
-        source = next(peak.source for peak in known.values() if peak is not None)
-        return DeviceRates(peaks, bytes_per_s, source, measured)
-    return DeviceRates(measured, _copied_per_s(device, moments), None, measured)
+def device_rates(device: torch.device, moments: Moments, *, seconds: float) -> DeviceRates:
+    """Measure the rates of a device."""
+    return DeviceRates(_products_per_s(device, moments, seconds=seconds), _copied_per_s(device, moments))
 
 
-def _products_per_s(
-    device: torch.device, dtypes: tuple[str, ...], moments: Moments, *, seconds: float
-) -> dict[str, float]:
+def _products_per_s(device: torch.device, moments: Moments, *, seconds: float) -> dict[str, float]:
     """Operations per second of products of square matrices, of each dtype at its fastest size."""
     best: dict[str, float] = {}
     end_s = monotonic() + seconds
     for size in _SIZES.get(device.type, _SIZES_OF_ACCELERATORS):
-        quick = {one for one in dtypes if one not in best or 2 * size**3 / best[one] <= _MAX_PRODUCT_S}
+        quick = {one for one in ("float32", *HALF) if one not in best or 2 * size**3 / best[one] <= _MAX_PRODUCT_S}
         operands = {one: random_values((size, size), getattr(torch, one), device) for one in quick}
         for number in range(1 + _ROUNDS):
             for dtype, operand in operands.items():

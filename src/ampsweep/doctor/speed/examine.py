@@ -10,17 +10,16 @@ import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.doctor.speed.alignment import unaligned_sizes
 from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.casts import casts
-from ampsweep.doctor.speed.device_rates import HALF, device_rates, speedup_bound
+from ampsweep.doctor.speed.device_rates import device_rates, speedup_bound
 from ampsweep.doctor.speed.filling import too_little_work, us_to_launch
 from ampsweep.doctor.speed.graph_breaks import graph_breaks
-from ampsweep.doctor.speed.kept_in_float32 import fixed_operators, float32_products, optimizer
 from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.operators import fixed_operators, optimizer, slower_altogether, slower_operators
+from ampsweep.doctor.speed.products import float32_products, no_fast_units, unaligned_sizes
 from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, timed_in_turn, total_ms
-from ampsweep.doctor.speed.units import no_fast_units, slower_altogether, slower_operators
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.numeric_formats import dtype_name
@@ -68,17 +67,17 @@ def _examine(patient: Patient) -> list[SpeedFinding]:
     # The host's time is the same for a batch of any size, and would be reported twice.
     too_little = [] if host else too_little_work(measured)
     findings += too_little
-    if measured.baseline is None:
+    if (baseline := measured.baseline) is None:
         return findings
-    units = no_fast_units(measured)
+    units = no_fast_units(measured, baseline)
     findings += [*units, *casts(measured)]
     if not too_little:  # a larger batch is what the optimizer needs, too
         findings += optimizer(measured)
     if not units:  # else all products would be reported one by one
-        findings += [*float32_products(measured), *slower_operators(measured), *unaligned_sizes(measured)]
+        findings += [*float32_products(measured), *slower_operators(measured, baseline), *unaligned_sizes(measured)]
     if not findings:
-        findings += fixed_operators(measured)
-    return [*findings, *slower_altogether(measured, findings)]
+        findings += fixed_operators(measured, baseline)
+    return [*findings, *slower_altogether(measured, baseline, findings)]
 
 
 @contextmanager
@@ -114,8 +113,7 @@ def _measured(patient: Patient, own: BareTraining, moments: Moments) -> Measured
     trainings = [own] if former is None else [own, former]
     times = times_in_turn([one.step for one in trainings], moments, seconds=_within(patient, _STEPS_S))
     steps = timed_in_turn(trainings, moments, seconds=_within(patient, _OPERATORS_S))
-    dtypes = tuple(dict.fromkeys((patient.config.precision.dtype, *HALF)))
-    rates = device_rates(patient.device, dtypes, moments, seconds=_within(patient, _RATES_S))
+    rates = device_rates(patient.device, moments, seconds=_within(patient, _RATES_S))
     baseline = None
     if former is not None:
         bound = speedup_bound(steps[1], steps[0], times[1].least_ms, patient.config.precision, rates)
@@ -146,7 +144,6 @@ def _note_facts(measured: MeasuredSteps) -> None:
         "speed/operators": dearest_operators(measured.step, measured.step_ms),
         "speed/gflops_per_s": {dtype: rate / 1e9 for dtype, rate in rates.flops_per_s.items()},
         "speed/gbytes_per_s": rates.bytes_per_s / 1e9,
-        "speed/rates_source": rates.source or "measured",
     }
     if baseline is not None:
         measured.patient.facts |= {

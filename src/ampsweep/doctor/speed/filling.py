@@ -11,7 +11,6 @@ import torch
 from ampsweep.analysis.step_limits import (
     MAX_LAG_SHARE,
     MIN_LAUNCH_SHARE,
-    MIN_US_PER_OPERATOR_ACCELERATOR,
     MIN_US_PER_OPERATOR_CPU,
 )
 from ampsweep.doctor.diagnosis import Change
@@ -76,7 +75,6 @@ def _launching(measured: MeasuredSteps) -> list[LaunchBound]:
     if measured.moments.has_queue:
         launch_ms, is_limit = _launch_ms(measured)
         cost_ms = max(step_ms - measured.step.operators_ms, 0.0)
-        is_limit = is_limit or us_each < MIN_US_PER_OPERATOR_ACCELERATOR
     else:
         cost_ms = launch_ms = num_operators * measured.us_to_launch / 1e3
         is_limit = us_each < MIN_US_PER_OPERATOR_CPU

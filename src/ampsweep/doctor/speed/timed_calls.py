@@ -42,6 +42,8 @@ _READING: Final = frozenset(
     )
 )
 """Operators whose result, or the number of whose results, the host reads."""
+_INDEXING: Final = ("aten.index", "aten.index_put", "aten.index_put_")
+"""Operators that count the elements of a mask."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +212,8 @@ def _cast_up(origin: TensorOrigin) -> int | None:
 
 def reads_device(operator: str, taken: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
     """Tell whether the host waits for a value of the device: it reads a number, or copies a tensor to the host."""
-    if operator in _READING:
+    is_masked = operator in _INDEXING and taken[0].dtype != torch.bool and any(one.dtype == torch.bool for one in taken)
+    if operator in _READING or is_masked:
         return True
     hosts = [one.device.type == "cpu" for one in made]
     return bool(hosts) and all(hosts) and any(one.device.type != "cpu" for one in taken)

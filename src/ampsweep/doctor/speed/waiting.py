@@ -3,17 +3,14 @@
 import os
 import sys
 import threading
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, Final
 
 import numpy as np
-import torch
 
 from ampsweep.analysis.step_limits import MIN_WAIT_SHARE
 from ampsweep.data.base import num_workers
@@ -22,7 +19,7 @@ from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.doctor.spot import Spot, spots
-from ampsweep.own_code import is_own_source, place_of_model_in_thread
+from ampsweep.own_code import place_of_model_in_thread
 from ampsweep.text import plural
 from ampsweep.tracing.calls import observe
 
@@ -69,12 +66,6 @@ class Synchronizations(SpeedFinding):
     remedy = "leave numbers on the device: no .item(), .cpu(), print or condition on a tensor within the step"
     num_waits: int
     idle_ms: float
-    lines: list[str]
-    """Those that torch warns of."""
-
-    @property
-    def evidence(self) -> list[str]:
-        return [*super().evidence, *([self.told("torch warns of {lines}")] if self.lines else [])]
 
 
 _Places = dict[int, Counter[tuple[str | None, str | None]]]
@@ -207,40 +198,13 @@ def synchronizations(measured: MeasuredSteps) -> list[Synchronizations]:
         for spot in waits
         if spot.place is not None or spot.modules
     ]
-    if not measured.moments.has_queue:
-        return []
-    warned = _warned_lines(measured) if measured.patient.device.type == "cuda" else []
     idle_ms = max(measured.step_ms - measured.step.operators_ms, 0.0)
-    if measured.share_pct(idle_ms) < _MIN_IDLE_PCT or not (waits or warned):
+    if not measured.moments.has_queue or not waits or measured.share_pct(idle_ms) < _MIN_IDLE_PCT:
         return []
-    first = waits[0] if waits else Spot[TimedCall]([], warned[0], None, 0, ())
-    return [
-        measured.finding(
-            Synchronizations,
-            replace(first, cost=idle_ms),
-            num_waits=max(sum(len(spot.calls) for spot in waits), len(warned)),
-            idle_ms=idle_ms,
-            lines=warned,
-        )
-    ]
+    num_waits = sum(len(spot.calls) for spot in waits)
+    return [measured.finding(Synchronizations, replace(waits[0], cost=idle_ms), num_waits=num_waits, idle_ms=idle_ms)]
 
 
 def host_waits(calls: Sequence[TimedCall]) -> list[Spot[TimedCall]]:
     """The spots at which the host reads what a device computes, the most frequent one first."""
     return spots((one, 1.0) for one in calls if one.reads_device)
-
-
-def _warned_lines(measured: MeasuredSteps) -> list[str]:
-    """The lines of the user's that torch warns of as synchronizing, the most frequent one first."""
-    former = torch.cuda.get_sync_debug_mode()
-    measured.moments.wait()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            measured.training.step()
-        finally:
-            torch.cuda.set_sync_debug_mode(former)
-    paths = ((Path(one.filename), one.lineno) for one in said)
-    lines = Counter(f"{path.name}, line {number}" for path, number in paths if is_own_source(path))
-    return [line for line, _ in lines.most_common()]
