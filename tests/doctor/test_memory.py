@@ -7,8 +7,7 @@ import torch
 from patients import patient_of
 from planted_memory import PLANTED, net
 
-from ampsweep.doctor.memory.examine import examine_memory
-from ampsweep.doctor.memory.trials import tried
+from ampsweep.doctor.memory.examine import examine_memory, tried
 from ampsweep.doctor.patient import NotExaminedError
 
 CPU = torch.device("cpu")
@@ -94,5 +93,5 @@ def test_the_holder_of_what_grows_is_named():
 
 def test_a_batch_with_which_autocast_saves_is_told():
     (finding,) = examine_memory(patient(*planted("frozen weights")))
-    assert finding.larger_batch.paying_batch_size > 2
-    assert finding.larger_batch.paying_saved_pct >= 20
+    assert finding.paying_batch_size > 2
+    assert finding.paying_saved_pct >= 20

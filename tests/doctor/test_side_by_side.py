@@ -2,13 +2,13 @@ import math
 
 import pytest
 import torch
-from patients import patient_of
+from patients import CPU, patient_of
 from planted_numerics import PLANTED, net
 
 from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.side_by_side.comparison import SideBySide
 from ampsweep.doctor.side_by_side.examine import NoDigitsLeft, examine_numerics, growth
-from ampsweep.doctor.side_by_side.recorded import Noise, matched, record_step, relative_error, rounding, selected
+from ampsweep.doctor.side_by_side.recorded import Noise, matched, record_step, relative_error, selected, to_nearest
 
 GPT = ("model=gpt_tiny", "data.batch_size=4", "data.seq_len=16")
 SMALL_GAN = ("model=gan_digits", "data.batch_size=16", "optimizer=adam", "trainer.max_grad_norm=null")
@@ -89,7 +89,7 @@ def test_an_error_that_is_known_is_explained():
     sides = SideBySide(patient_of(*planted.overrides))
     wrong = [one for one in sides.compared() if sides.is_unexplained(one)]
     assert len(wrong) > 1, "the error goes through what comes after it"
-    sides.take_as_known(wrong[0])
+    sides.take_as_known([wrong[0].own])
     assert [one for one in sides.compared() if sides.is_unexplained(one)] == []
 
 
@@ -116,10 +116,10 @@ def test_relative_errors():
     assert relative_error([torch.zeros(2)], [torch.full((2,), 2e-38)]) == 0, "a kernel flushes it"
 
 
-@pytest.mark.parametrize("size", [0, 1, 5, 65_521, 65_522, 200_000])
+@pytest.mark.parametrize("size", [0, 1, 5, 200_000])
 def test_noise_stays_within_its_width(size):
     values = torch.randn(size)
-    changed = Noise(0).times(values, 0.5)
+    changed = Noise(CPU).times(values, 0.5)
     assert changed.shape == values.shape
     assert ((changed - values).abs() <= 0.2500001 * values.abs()).all()
     assert size < 5 or not torch.equal(changed, values)
@@ -127,8 +127,8 @@ def test_noise_stays_within_its_width(size):
 
 def test_rounding_is_that_of_torch():
     values = torch.randn(1000)
-    assert torch.equal(rounding(None)(values, torch.bfloat16), values.bfloat16().float())
-    moved = rounding(0)(values, torch.bfloat16)
+    assert torch.equal(to_nearest(values, torch.bfloat16), values.bfloat16().float())
+    moved = Noise(CPU).round(values, torch.bfloat16)
     assert torch.equal(moved, moved.bfloat16().float())
     assert (relative_error([moved], [values]), relative_error([values.bfloat16().float()], [values])) != (0, 0)
 

@@ -80,7 +80,7 @@ class CompilationWatch:
         """The facts of all compilations; empty if there were none, and complete after `end`."""
         if not self._microseconds:
             return Compilation()
-        breaks = [_graph_break(one) for one in self._breaks[self._num_breaks_before :]]
+        breaks = [graph_break(one) for one in self._breaks[self._num_breaks_before :]]
         return Compilation(
             num_graphs=self._num_graphs,
             seconds=self._microseconds / 1e6,
@@ -105,7 +105,7 @@ class CompilationWatch:
         self._breaks += [one for one in breaks if id(one) not in seen]
 
 
-def _graph_break(reason: Any) -> GraphBreak:
+def graph_break(reason: Any) -> GraphBreak:
     """The first line of a reason, and the innermost of the user's own lines, or else of anybody's."""
     stack: list[FrameSummary] = list(reason.user_stack)
     own = [frame for frame in stack if is_own_source(Path(frame.filename))] or stack

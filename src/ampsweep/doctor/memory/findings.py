@@ -1,10 +1,15 @@
 """The findings of the complaint `memory`: what keeps a peak from shrinking."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange, module_name
 from ampsweep.doctor.tensor_origins import OriginKind
-from ampsweep.text import listed, num_bytes, percent, plural
+from ampsweep.text import listed, num_bytes, plural
+
+Action = Literal["skip", "in_half", "without_autocast", "with_autocast"]
+"""`skip`: the call returns its first argument; `in_half`: its result is cast to the dtype of autocast or of the
+parameters; `without_autocast`, `with_autocast`: autocast is off or on while it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,8 @@ class MemoryFinding(DoctorFinding):
 class WideFinding(MemoryFinding):
     """Activations that stay in float32, by what keeps them there: a base of classes, one a cause."""
 
+    action: ClassVar[Action]
+    """The change of the calls with which they would be in half precision."""
     float32_bytes: int
     peak_bytes: int
     function: str
@@ -56,15 +63,21 @@ class WideFinding(MemoryFinding):
     @property
     def wide(self) -> str:
         """The bytes, as the end of a sentence."""
-        return f"{num_bytes(self.float32_bytes)} of activations in float32 at a peak of {num_bytes(self.peak_bytes)}"
+        return self.told("{float32_bytes} of activations in float32 at a peak of {peak_bytes}")
 
 
 class Float32Cast(WideFinding):
+    """The code casts to float32."""
+
+    action = "skip"
     template = "{where} casts to float32, and what follows stays there: {wide}"
     remedy = "leave the cast out, or cast only what needs it"
 
 
 class Float32AutocastOff(WideFinding):
+    """Autocast is switched off around the call."""
+
+    action = "with_autocast"
     remedy = "leave autocast on there"
     remedy_by_overrides = "keep fewer modules in float32, if the loss allows it"
 
@@ -76,6 +89,9 @@ class Float32AutocastOff(WideFinding):
 
 
 class Float32Promoted(WideFinding):
+    """A tensor in half precision meets a constant, a buffer or a parameter in float32."""
+
+    action = "in_half"
     template = "{where} meets {partner} in float32, and so does all that follows: {wide}"
     remedy = "cast the result back to the dtype of the activations, or the constant to it"
 
@@ -87,6 +103,9 @@ class Float32Promoted(WideFinding):
 
 
 class Float32Policy(WideFinding):
+    """Autocast computes the function in float32."""
+
+    action = "without_autocast"
     template = "autocast computes {function} in float32 in {all_modules}: {wide}"
 
     @property
@@ -138,10 +157,11 @@ class LeftBehind(MemoryFinding):
 class GrowsFromStepToStep(LeftBehind):
     remedy = "keep numbers (.item()); a tensor keeps its storage, and with a graph all that backward would need"
 
+    template = "memory grows by {growth_bytes} a step: {holder} keeps tensors of every step"
+
     @property
-    def sentence(self) -> str:
-        holder = self.attribute or "something"
-        return f"memory grows by {num_bytes(self.growth_bytes)} a step: {holder} keeps tensors of every step"
+    def holder(self) -> str:
+        return self.attribute or "something"
 
     @property
     def evidence(self) -> list[str]:
@@ -185,15 +205,6 @@ class ResidentData(MemoryFinding):
     peak_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class PayingBatch:
-    """A larger batch with which autocast saves a good part of the memory."""
-
-    paying_batch_size: int | None = None
-    """None: none was found."""
-    paying_saved_pct: float = 0.0
-
-
 class MostlyState(MemoryFinding):
     template = (
         "nearly all of the peak is what autocast leaves in float32: parameters {parameters_bytes}, gradients "
@@ -213,15 +224,14 @@ class MostlyState(MemoryFinding):
     autocast_weights_bytes: int
     activations_bytes: int
     activations_saved_bytes: int
-    larger_batch: PayingBatch = field(default_factory=PayingBatch)
+    paying_batch_size: int | None
+    """A larger batch with which autocast saves a good part of the memory; None: none was found."""
+    paying_saved_pct: float
 
     @property
     def evidence(self) -> list[str]:
-        larger = self.larger_batch
-        if larger.paying_batch_size is None:
-            return super().evidence
-        saved = f"with batches of {larger.paying_batch_size} autocast saves {percent(larger.paying_saved_pct)}"
-        return [*super().evidence, saved]
+        saved = "with batches of {paying_batch_size} autocast saves {paying_saved_pct}"
+        return [*super().evidence, *([self.told(saved)] if self.paying_batch_size is not None else [])]
 
 
 class CopiesOfWeights(MostlyState):

@@ -1,35 +1,33 @@
 """Steps of a training traced with what made each allocation, as they are or with some calls changed."""
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from sys import _getframe
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from ampsweep.config.schema import Config
 from ampsweep.doctor.functions import CallIdentity, FunctionMode
+from ampsweep.doctor.memory.findings import Action
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import assembled
 from ampsweep.doctor.source_edit import CallSite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.calls import Call, Phase, observe
-from ampsweep.tracing.ledger import Allocation, Lives, tensors_in
-from ampsweep.tracing.step import Trace, trace_step
+from ampsweep.tracing.calls import Call, observe
+from ampsweep.tracing.ledger import Allocation, Ledger, tensors_in
+from ampsweep.tracing.step import trace_step
 from ampsweep.training.build.built import build_data
 from ampsweep.training.trainer import Trainer
 
+STATE: Final[tuple[MemoryCategory, ...]] = ("parameters", "gradients", "optimizer_state")
 _NUM_STEPS: Final = 2
 """Steps that are traced: the second shows what the first has left behind."""
 
-Action = Literal["skip", "in_half", "without_autocast", "with_autocast"]
-"""`skip`: the call returns its first argument; `in_half`: its result is cast to the dtype of autocast or of the
-parameters; `without_autocast`, `with_autocast`: autocast is off or on while it runs."""
 Changes = Mapping[CallIdentity, Action]
 
 
@@ -61,12 +59,22 @@ class TracedMemory:
     """All that is alive at the peak."""
     growth_bytes: int
     """Bytes that a step leaves behind."""
-    phase: Phase | None
-    """The phase in which the peak is; None where it was not looked at."""
     holders: Mapping[str, int] = field(default_factory=dict)
     """Names of the attributes of modules and of the task that hold tensors after a step, with the bytes of these."""
     codes: Mapping[CallIdentity, str] = field(default_factory=dict)
     """The changed calls that the code makes, each as the line of code that would do so."""
+
+    def pct(self, num_bytes: float) -> float:
+        """The share of the peak, in percent."""
+        return 100 * num_bytes / self.peak_bytes
+
+    def saved_pct(self, changed: "TracedMemory") -> float:
+        """The share of the peak that a change saves, in percent."""
+        return self.pct(self.peak_bytes - changed.peak_bytes)
+
+    def peak_of(self, *categories: MemoryCategory) -> int:
+        """Bytes of some categories at the peak."""
+        return sum(self.peak.get(category, 0) for category in categories)
 
 
 def trace_memory(
@@ -97,7 +105,6 @@ def trace_memory(
     data = patient.data if is_same else build_data(config, patient.device)
     built, trainer = assembled(config, patient.device, data, patient.checkpoint)
     functions = _ChangedFunctions(patient.device.type, changes or {}, _half(config))
-    seen = _Seen(TensorOrigins(trainer.model, trainer.optimizers.values(), functions))
     resident = patient.data.resident() if is_same and patient.device.type != "cpu" else []
     with ExitStack() as entered:
         entered.enter_context(built.precision.flags())
@@ -108,19 +115,32 @@ def trace_memory(
         trainer.train_step()
         if between_steps is not None:
             between_steps(trainer)
-        trace = entered.enter_context(trace_step(trainer.model, *trainer.optimizers.values(), data=resident))
-        seen.trace = trace
+        optimizers = trainer.optimizers.values()
+        ledger = entered.enter_context(trace_step(trainer.model, *optimizers, data=resident)).ledger
+        known = _Makers(TensorOrigins(trainer.model, optimizers, functions), ledger)
         if makers or shares_casts:
             around = _SharedCasts() if shares_casts else None
-            entered.enter_context(observe(trainer.model, seen.note, around=around, places=makers))
-        live = [trace.ledger.live_bytes]
+            entered.enter_context(observe(trainer.model, known.note, around=around, places=makers))
         for _ in range(_NUM_STEPS):
-            seen.begins = trace.ledger.moment
+            began, bytes_before = ledger.moment, ledger.live_bytes
+            ledger.peak_bytes, ledger.peak_moment = bytes_before, began  # the peak of this step alone
             trainer.train_step()
             if between_steps is not None:
                 between_steps(trainer)
-            live.append(trace.ledger.live_bytes)
-        return replace(seen.memory(trainer, growth_bytes=max(0, live[-1] - live[-2])), codes=functions.codes)
+        held = tuple(known.held(one, began) for one in ledger.lives().allocations if one.alive_at(ledger.peak_moment))
+        return TracedMemory(
+            peak_bytes=ledger.peak_bytes,
+            peak={category: size for category, size in ledger.at_peak().items() if size},
+            end_of_forward=ledger.at_mark(),
+            held=held,
+            growth_bytes=max(0, ledger.live_bytes - bytes_before),
+            holders={name: _held_bytes(getattr(*holder)) for name, holder in holders(trainer).items()},
+            codes=functions.codes,
+        )
+
+
+def _held_bytes(value: Any) -> int:
+    return sum(one.nbytes for one in {id(tensor): tensor for tensor in tensors_in(value)}.values())
 
 
 class _ChangedFunctions(FunctionMode):
@@ -185,102 +205,38 @@ class _SharedCasts:
         return made
 
 
-class _Seen:
-    """The makers of all allocations of a trace."""
+class _Makers:
+    """What made each allocation of a trace."""
 
-    def __init__(self, origins: TensorOrigins) -> None:
-        self._origins = origins
-        self.trace: Trace
-        self.begins = 0
-        """The moment at which the last step begins."""
+    def __init__(self, origins: TensorOrigins, ledger: Ledger) -> None:
+        self._origins, self._ledger = origins, ledger
         self._made: dict[Allocation, tuple[TensorOrigin, tuple[int, ...]]] = {}
-        self._updates_at: int | None = None
 
     def note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         self._origins.note(call, args, kwargs, result)
         for tensor in tensors_in(result):
-            allocation = self.trace.ledger.find(tensor)
+            allocation = self._ledger.find(tensor)
             if allocation is not None and allocation.born > 0 and allocation not in self._made:
                 self._made[allocation] = self._origins.of(tensor), tuple(tensor.shape)
 
-    def memory(self, trainer: Trainer, *, growth_bytes: int) -> TracedMemory:
-        lives, marked = self.trace.ledger.lives(), self.trace.ledger.marked_moment
-        moment, num_bytes = _peak(lives, self.begins)
-        alive = [one for one in lives.allocations if one.alive_at(moment)]
-        held = tuple(self._held(one) for one in alive)
-        last = max((one for one in alive if one in self._made), key=lambda one: one.born, default=None)
-        origin = None if last is None else self._made[last][0]
-        return TracedMemory(
-            peak_bytes=num_bytes,
-            peak=_by_category(alive),
-            end_of_forward=_by_category(one for one in lives.allocations if one.alive_at(marked)),
-            held=held,
-            growth_bytes=growth_bytes,
-            phase=None if origin is None or origin.call is None else origin.call.phase,
-            holders={one.name: one.num_bytes for one in holders(trainer)},
-        )
-
-    def _held(self, one: Allocation) -> Held:
-        origin, shape = self._made.get(one, (None, ()))
-        is_state = one.category in ("parameters", "gradients", "optimizer_state", "data")
-        return Held(one.num_bytes, one.category, 0 < one.born <= self.begins and not is_state, origin, shape)
+    def held(self, one: Allocation, began: int) -> Held:
+        """An allocation that is alive at the peak of a step that began at this moment."""
+        is_stale = 0 < one.born <= began and one.category not in (*STATE, "data")
+        return Held(one.num_bytes, one.category, is_stale, *self._made.get(one, ()))
 
 
-@dataclass(frozen=True)
-class Holder:
-    """An attribute that holds tensors which are neither parameters nor buffers."""
+def holders(trainer: Trainer) -> dict[str, tuple[Any, str]]:
+    """All attributes that hold tensors which are neither parameters nor buffers, by name: their owners and own names.
 
-    name: str
-    """`blocks.0.history`; `task.history` of the task."""
-    owner: Any
-    attribute: str
-
-    def tensors(self) -> list[Tensor]:
-        return [*tensors_in(getattr(self.owner, self.attribute))]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(one.nbytes for one in {id(tensor): tensor for tensor in self.tensors()}.values())
-
-    def clear(self) -> None:
-        value = getattr(self.owner, self.attribute)
-        if isinstance(value, list | dict):
-            value.clear()
-        else:
-            setattr(self.owner, self.attribute, None)
-
-
-def holders(trainer: Trainer) -> list[Holder]:
-    """All such attributes of the model's modules and of the task."""
+    Names are `blocks.0.history`, or `task.history` of the task.
+    """
     owners = [*trainer.model.named_modules(), ("task", trainer.task)]
-    return [
-        Holder(f"{prefix}.{name}" if prefix else name, owner, name)
+    return {
+        f"{prefix}.{name}" if prefix else name: (owner, name)
         for prefix, owner in owners
         for name, value in getattr(owner, "__dict__", {}).items()
         if name not in ("_parameters", "_buffers", "_modules") and any(True for _ in tensors_in(value))
-    ]
-
-
-def _peak(lives: Lives, begins: int) -> tuple[int, int]:
-    """The moment from `begins` on at which the most bytes are alive, and the bytes."""
-    change: Counter[int] = Counter()
-    for one in lives.allocations:
-        change[one.born] += one.num_bytes
-        if one.died is not None:
-            change[one.died] -= one.num_bytes
-    live, best = 0, (begins, -1)
-    for moment in sorted(change):
-        live += change[moment]
-        if moment >= begins and live > best[1]:
-            best = moment, live
-    return best
-
-
-def _by_category(allocations: Any) -> dict[MemoryCategory, int]:
-    found: Counter[MemoryCategory] = Counter()
-    for one in allocations:
-        found[one.category] += one.num_bytes
-    return {category: num_bytes for category, num_bytes in found.items() if num_bytes}
+    }
 
 
 def _half(config: Config) -> torch.dtype:

@@ -1,9 +1,9 @@
 """Activations that stay in float32 although the training computes in half precision, by what keeps them there."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import torch
 
@@ -15,34 +15,22 @@ from ampsweep.doctor.memory.findings import (
     Float32Promoted,
     WideFinding,
 )
-from ampsweep.doctor.memory.traced import Action, Held, TracedMemory
+from ampsweep.doctor.memory.traced import Held, TracedMemory
+from ampsweep.doctor.spot import Spot, common_module
 from ampsweep.doctor.tensor_origins import TensorOrigin
-
-Cause = Literal["autocast_off", "cast", "promoted", "policy"]
-"""`autocast_off`: autocast is switched off around the call; `cast`: the code casts to float32; `promoted`: a tensor in
-half precision meets a constant, a buffer or a parameter in float32; `policy`: autocast computes the function in
-float32."""
-
-CAUSES: Final[dict[Cause, tuple[type[WideFinding], Action]]] = {
-    "autocast_off": (Float32AutocastOff, "with_autocast"),
-    "cast": (Float32Cast, "skip"),
-    "promoted": (Float32Promoted, "in_half"),
-    "policy": (Float32Policy, "without_autocast"),
-}
-"""The finding of each cause, and the change with which its activations would be in half precision."""
 
 _CONSTANTS: Final = ("parameter", "buffer", "attribute", "constant")
 
 
 @dataclass(frozen=True)
 class WideActivations:
-    """The activations in float32 of one cause at the peak."""
+    """The activations in float32 at the peak that one cause keeps there."""
 
-    cause: Cause
+    kind: type[WideFinding]
     num_bytes: int
     origin: TensorOrigin
     """The call that makes most of them wide."""
-    modules: tuple[str, ...]
+    modules: list[str]
     """Those in which it happens, the one with the most bytes at first."""
     identities: tuple[CallIdentity, ...]
 
@@ -53,32 +41,30 @@ def wide_activations(memory: TracedMemory, *, autocasts: bool) -> list[WideActiv
     Args:
         autocasts: the training uses autocast.
     """
-    groups: dict[tuple[Cause, CallIdentity | None], list[tuple[Held, TensorOrigin]]] = defaultdict(list)
+    groups: dict[tuple[type[WideFinding], CallIdentity | None], list[tuple[Held, TensorOrigin]]] = defaultdict(list)
     for held in memory.held:
         if held.category in ("activations", "other") and held.origin is not None and held.origin.dtype == torch.float32:
             found = _cause(held.origin, autocasts=autocasts)
             if found is not None and _is_in_model(found[1]):  # a loss has reasons of its own for float32
-                cause, origin = found
+                kind, origin = found
                 assert origin.function is not None
-                key = None if cause == "autocast_off" else origin.function.identity
-                groups[cause, key].append((held, origin))
-    return sorted((_group(cause, held) for (cause, _), held in groups.items()), key=lambda one: -one.num_bytes)
+                key = None if kind is Float32AutocastOff else origin.function.identity
+                groups[kind, key].append((held, origin))
+    return sorted((_group(kind, held) for (kind, _), held in groups.items()), key=lambda one: -one.num_bytes)
 
 
-def _group(cause: Cause, members: list[tuple[Held, TensorOrigin]]) -> WideActivations:
-    sizes: dict[str, int] = defaultdict(int)
-    for held, origin in members:
-        sizes[_module(origin)] += held.num_bytes
-    modules = sorted(sizes, key=lambda name: -sizes[name])
-    if cause == "autocast_off":
-        modules = [*dict.fromkeys([_common(modules), *modules])]
-    identities = dict.fromkeys(one.function.identity for _, origin in members for one in _chain(origin) if one.function)
+def _group(kind: type[WideFinding], members: list[tuple[Held, TensorOrigin]]) -> WideActivations:
+    modules = Spot.of((origin.call, held.num_bytes) for held, origin in members if origin.call is not None).modules
+    if kind is Float32AutocastOff:
+        modules = [*dict.fromkeys([common_module(modules), *modules])]
+    origins = (one for _, origin in members for one in _ancestors(origin, _without_autocast))
+    identities = dict.fromkeys(one.function.identity for one in origins if one.function is not None)
     return WideActivations(
-        cause=cause,
+        kind=kind,
         num_bytes=sum(held.num_bytes for held, _ in members),
         origin=max(members, key=lambda one: one[0].num_bytes)[1],
-        modules=tuple(modules),
-        identities=tuple(identities) if cause == "autocast_off" else tuple(identities)[:1],
+        modules=modules,
+        identities=tuple(identities) if kind is Float32AutocastOff else tuple(identities)[:1],
     )
 
 
@@ -86,51 +72,39 @@ def _is_in_model(origin: TensorOrigin) -> bool:
     return origin.call is not None and origin.call.module is not None
 
 
-def _module(origin: TensorOrigin) -> str:
-    return (origin.call.module if origin.call is not None else None) or ""
+def _without_autocast(origin: TensorOrigin) -> list[TensorOrigin]:
+    """The sources of a tensor that were computed with autocast off."""
+    return [one for one in origin.sources if one.function is not None and not one.function.is_autocast]
 
 
-def _common(names: list[str]) -> str:
-    """The innermost module that all of these are in."""
-    split = [name.split(".") for name in names]
-    common = 0
-    while all(len(one) > common and one[common] == split[0][common] for one in split):
-        common += 1
-    return ".".join(split[0][:common])
-
-
-def _is_without_autocast(origin: TensorOrigin) -> bool:
-    return origin.function is not None and not origin.function.is_autocast
-
-
-def _chain(origin: TensorOrigin) -> Iterator[TensorOrigin]:
-    """The origin, and those before it that are computed with autocast off, too; each once."""
+def _ancestors(
+    origin: TensorOrigin, sources: Callable[[TensorOrigin], Iterable[TensorOrigin]]
+) -> Iterator[TensorOrigin]:
+    """The origin and those before it, each once."""
     seen: set[int] = set()
     waiting = [origin]
     while waiting:
         one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        if _is_without_autocast(one):
-            waiting += reversed([source for source in one.sources if _is_without_autocast(source)])
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += sources(one)
 
 
-def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[Cause, TensorOrigin] | None:
+def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[type[WideFinding], TensorOrigin] | None:
     """The call that has made a tensor wide, or one that it was computed from."""
     one = origin
     while one.call is not None and one.call.phase == "forward" and one.function is not None:
         half = [source for source in one.sources if source.dtype in (torch.float16, torch.bfloat16)]
         wide = [source for source in one.sources if source.dtype == one.dtype]
         if autocasts and not one.function.is_autocast:
-            return "autocast_off", one
+            return Float32AutocastOff, one
         if one.kind == "cast" and half:
-            return "cast", one
+            return Float32Cast, one
         if one.kind == "autocast" and half:
-            return "policy", one
+            return Float32Policy, one
         if half and wide and all(_is_constant(source) for source in wide):
-            return "promoted", one
+            return Float32Promoted, one
         if not wide:
             return None
         one = next((source for source in wide if not _is_constant(source)), wide[0])
@@ -138,15 +112,13 @@ def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[Cause, TensorOrigi
 
 
 def _is_constant(origin: TensorOrigin) -> bool:
-    """Tell whether a tensor is one of the model's own, or computed from none but such that are no parameters."""
-    seen: set[int] = set()
-    waiting = [origin]
-    while waiting:
-        made = waiting.pop().made
-        if made.kind in _CONSTANTS or id(made) in seen:
-            continue
-        seen.add(id(made))
-        if made.call is None or any(one.kind == "parameter" for one in made.sources):
-            return False
-        waiting += made.sources
-    return True
+    """Tell whether a tensor is one of the model's own, or computed from such tensors alone, without parameters."""
+
+    def is_known(one: TensorOrigin) -> bool:
+        return one.kind in _CONSTANTS
+
+    made = _ancestors(origin.made, lambda one: () if is_known(one) else (source.made for source in one.sources))
+    return all(
+        is_known(one) or (one.call is not None and all(source.kind != "parameter" for source in one.sources))
+        for one in made
+    )

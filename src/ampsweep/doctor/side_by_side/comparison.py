@@ -1,26 +1,23 @@
 """The same step in float32 and in a training's own precision, call by call."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import Replay, ReplayState
 from ampsweep.doctor.side_by_side.recorded import (
-    Key,
     Noise,
     RecordedCall,
     Rounds,
     matched,
     record_step,
-    relative_error,
-    rounding,
+    to_nearest,
 )
 from ampsweep.tracing.calls import Call, Site, observe
 from ampsweep.tracing.ledger import tensors_in
@@ -36,8 +33,6 @@ NO_DIGIT: Final = 0.5
 """The relative error of a result of which no binary digit is right."""
 _DETERMINED: Final = 0.01
 """The relative error that float32's own roundoff may leave in a result for it to be well determined there."""
-_SEEDS: Final = (None, 0)
-"""Those of the steps whose errors are taken: one rounds to the nearest number, one at random."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +48,6 @@ class ComparedCall:
     make this call when its values change a little."""
     determined: float = math.inf
     """The error that float32's own roundoff leaves; not looked for where no call is wrong."""
-
-    def is_unexplained(self, *, of_torch: bool) -> bool:
-        """Tell whether the error has another cause than the inputs' errors and the dtype.
-
-        Args:
-            of_torch: the operator is torch's own, which adds up long axes in the dtype here and there.
-        """
-        least = _COARSE if of_torch else self.own.roundoff
-        return self.error > max(ROUNDINGS * self.explained, least)
 
     @property
     def is_wrong(self) -> bool:
@@ -98,35 +84,37 @@ class SideBySide:
         self.state = self._baseline.state()
         self.exact = record_step(self._baseline)
         self._known: dict[Site, list[Tensor]] = {}
-        self.own = recorded_from(self._own, self.state)
+        self.own = record_step(self._own, self.state)
         self.pairs = [*matched(self.own, self.exact)]
         self._draw_the_same()
-        self._take_as_known([(own, baseline) for own, baseline in self.pairs if own.choices != baseline.choices])
+        self.take_as_known([own for own, baseline in self.pairs if own.choices != baseline.choices])
 
     def compared(self) -> list[ComparedCall]:
         """Compare all calls that the two steps have in common, in their order."""
-        rounded = [self._explained_errors(rounding(seed)) for seed in _SEEDS]
-        largest = {key: max(one.get(key, 0.0) for one in rounded) for key in rounded[0]}
+        noise, eps = Noise(self._baseline.device), torch.finfo(torch.float32).eps
+        nearest, random = (self._explained_errors(rounds) for rounds in (to_nearest, noise.round))
         found = [
             ComparedCall(
                 own=own,
                 baseline=baseline,
-                error=relative_error(own.results, baseline.results),
-                explained=largest.get(baseline.key, math.inf),
+                error=own.error_beside(baseline),
+                explained=max((one[own.site] for one in (nearest, random) if own.site in one), default=math.inf),
             )
             for own, baseline in self.pairs
             if not own.is_gradient_sum
         ]
         if not any(one.is_wrong for one in found):  # as in most trainings
             return found
-        noise = Noise(0)  # float32's own unit roundoff
-        determined = self._explained_errors(
-            lambda tensor, _: noise.times(tensor, torch.finfo(torch.float32).eps), everywhere=True
-        )
-        return [replace(one, determined=determined.get(one.baseline.key, math.inf)) for one in found]
+        determined = self._explained_errors(lambda tensor, _: noise.times(tensor, eps), everywhere=True)
+        return [replace(one, determined=determined.get(one.own.site, math.inf)) for one in found]
 
-    def _explained_errors(self, rounds: Rounds, *, everywhere: bool = False) -> dict[Key, float]:
-        """The relative errors of the results of the float32 step under the roundings of the other step, by call.
+    def _explained_errors(self, rounds: Rounds, *, everywhere: bool = False) -> dict[Site, float]:
+        """The relative errors of the results of the float32 step under the roundings of the other step."""
+        recorded = self._baseline_step(rounds, everywhere=everywhere)
+        return {one.site: one.error_beside(exact) for one, exact in matched(recorded, self.exact)}
+
+    def _baseline_step(self, rounds: Rounds, *, everywhere: bool = False) -> list[RecordedCall]:
+        """Record the float32 step with known results put in, and all others rounded.
 
         Each operator computes in float32; its arguments and results are rounded to the dtypes that the matching call of
         the other step has. So the error of a result holds all that its inputs' errors and the dtype explain, whatever
@@ -135,29 +123,34 @@ class SideBySide:
         Args:
             everywhere: values are rounded where the other step computes in float32, too.
         """
-        partners = {baseline.site: own for own, baseline in self.pairs}
-        self._baseline.restore(self.state)
+        partners = {own.site: own.call for own, _ in self.pairs}
+
+        def rounded(values: Any, dtypes: Iterable[torch.dtype]) -> Any:
+            remaining = iter(dtypes)
+
+            def of(value: Tensor) -> Tensor:
+                dtype = next(remaining, None)
+                if value.dtype != torch.float32 or dtype is None or not dtype.is_floating_point:
+                    return value
+                is_coarser = torch.finfo(dtype).eps > torch.finfo(torch.float32).eps
+                return rounds(value, dtype) if everywhere or is_coarser else value
+
+            return tree_map_only(Tensor, of, values)
 
         def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            partner, known = partners.get(site), self._known.get(site)
+            partner, known, is_mutable = partners.get(site), self._known.get(site), func._schema.is_mutable
             if partner is None:
                 return func(*args, **kwargs)
-            if func._schema.is_mutable:
-                result = func(*args, **kwargs)
-                if known is not None:
-                    return replaced(func, result, known)
-                for one, dtype in zip(tensors_in(result), partner.call.outputs, strict=False):
-                    one.copy_(_as_in(one, dtype, rounds, everywhere))
-                return result
-            dtypes = iter(partner.call.inputs)
-            result = func(*tree_map(lambda one: _next(one, dtypes, rounds, everywhere), args), **kwargs)
+            result = func(*(args if is_mutable else rounded(args, partner.inputs)), **kwargs)
             if known is not None:
                 return replaced(func, result, known)
-            dtypes = iter(partner.call.outputs)
-            return tree_map(lambda one: _next(one, dtypes, rounds, everywhere), result)
+            if not is_mutable:
+                return rounded(result, partner.outputs)
+            for one, other in zip(tensors_in(result), tensors_in(rounded(result, partner.outputs)), strict=True):
+                one.copy_(other)
+            return result
 
-        recorded = record_step(self._baseline, around=around)
-        return {exact.key: relative_error(one.results, exact.results) for one, exact in matched(recorded, self.exact)}
+        return record_step(self._baseline, self.state, around=around)
 
     def culprit(self, call: ComparedCall) -> RecordedCall:
         """The call that made an error: this one or, right before it, the last one that float32 does not make.
@@ -172,11 +165,12 @@ class SideBySide:
 
     def is_unexplained(self, call: ComparedCall) -> bool:
         """Tell whether the error of a call, or of the one right before it, has another cause than inputs and dtype."""
-        if not call.is_unexplained(of_torch=False):
+        limit = ROUNDINGS * call.explained
+        if call.error <= max(limit, call.own.roundoff):
             return False
         culprit = self.culprit(call)
         is_of_torch = culprit is call.own and culprit.call.operator.startswith("aten.")
-        return call.is_unexplained(of_torch=is_of_torch)
+        return not is_of_torch or call.error > max(limit, _COARSE)
 
     def modules_before(self, culprit: RecordedCall) -> list[str]:
         """The modules that computed in half precision before a call of the forward pass, the nearest first."""
@@ -188,42 +182,15 @@ class SideBySide:
         ]
         return [name for name in dict.fromkeys(reversed(names)) if name != culprit.call.module]
 
-    def take_as_known(self, call: ComparedCall) -> None:
-        """Let all comparisons from now on explain what follows from the error of this call."""
-        self._take_as_known([(call.own, call.baseline)])
+    def take_as_known(self, calls: Sequence[RecordedCall]) -> None:
+        """Keep what these calls return in the training's own precision; all comparisons explain what follows from it.
 
-    def _draw_the_same(self) -> None:
-        """Have the float32 steps get the random numbers of the other step where they draw others.
-
-        Of the same seed another dtype can draw other numbers, as CPUs do for normal ones. Those that are equal but for
-        rounding stay.
-        """
-        drawn = [
-            (own, baseline)
-            for own, baseline in self.pairs
-            if own.draws and relative_error(own.results, baseline.results) > own.roundoff
-        ]
-        if not drawn:
-            return
-        self._take_as_known(drawn)
-
-        def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            result = func(*args, **kwargs)
-            return replaced(func, result, self._known[site]) if site in self._known else result
-
-        self._baseline.restore(self.state)
-        self.exact = record_step(self._baseline, around=around)
-        self.pairs = [*matched(self.own, self.exact)]
-
-    def _take_as_known(self, pairs: Sequence[tuple[RecordedCall, RecordedCall]]) -> None:
-        """Keep what these calls return in the training's own precision.
-
-        It does so from the beginning for those that get other numbers or indices there than in float32, such as the
+        From the beginning this holds for calls that get other numbers or indices there than in float32, such as the
         lowest number of their dtype for a mask, or other experts for a token: no operator's error.
         """
-        if not pairs:
+        if not calls:
             return
-        sites = {own.call.index: baseline.site for own, baseline in pairs}
+        sites = {one.call.index: one.site for one in calls}
 
         def keep(one: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
             if (site := sites.get(one.index)) is not None:
@@ -234,23 +201,17 @@ class SideBySide:
         with observe(self._own.model, keep, places=False):
             self._own.step()
 
+    def _draw_the_same(self) -> None:
+        """Have the float32 steps get the random numbers of the other step where they draw others.
 
-def recorded_from(replay: Replay, state: ReplayState) -> list[RecordedCall]:
-    """Record the step that a replay takes from a state."""
-    replay.restore(state)
-    return record_step(replay)
-
-
-def _next(value: Any, dtypes: Iterator[torch.dtype], rounds: Rounds, everywhere: bool) -> Any:
-    """Round a tensor to the next of the dtypes; whatever else there is takes none of them."""
-    return _as_in(value, next(dtypes, None), rounds, everywhere) if isinstance(value, Tensor) else value
-
-
-def _as_in(value: Tensor, dtype: torch.dtype | None, rounds: Rounds, everywhere: bool) -> Tensor:
-    """Round a float32 tensor to the dtype that it has in the other step, if that is a coarser one."""
-    if value.dtype != torch.float32 or dtype is None or not dtype.is_floating_point:
-        return value
-    return rounds(value, dtype) if everywhere or torch.finfo(dtype).eps > torch.finfo(torch.float32).eps else value
+        Of the same seed another dtype can draw other numbers, as CPUs do for normal ones. Those that are equal but for
+        rounding stay.
+        """
+        drawn = [one for one, exact in self.pairs if one.draws and one.error_beside(exact) > one.roundoff]
+        if drawn:
+            self.take_as_known(drawn)
+            self.exact = self._baseline_step(lambda tensor, _: tensor)
+            self.pairs = [*matched(self.own, self.exact)]
 
 
 def replaced(func: Any, result: Any, known: Sequence[Tensor]) -> Any:
@@ -264,4 +225,4 @@ def replaced(func: Any, result: Any, known: Sequence[Tensor]) -> Any:
             return value
         return value.copy_(values_known) if func._schema.is_mutable else values_known.to(value.device, value.dtype)
 
-    return tree_map(lambda one: in_place_of(one) if isinstance(one, Tensor) else one, result)
+    return tree_map_only(Tensor, in_place_of, result)

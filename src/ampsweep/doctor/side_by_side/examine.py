@@ -19,8 +19,8 @@ from ampsweep.doctor.diagnosis import (
 )
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import Replay
-from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide, recorded_from
-from ampsweep.doctor.side_by_side.recorded import Key, RecordedCall, matched, relative_error
+from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide
+from ampsweep.doctor.side_by_side.recorded import RecordedCall, matched, record_step
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.numeric_formats import dtype_name
@@ -150,14 +150,15 @@ def _findings(patient: Patient, sides: SideBySide) -> Iterator[ErrorFinding]:
             patient.facts["numerics/error_growth"] = growth(calls)
         unexplained = next((one for one in calls if sides.is_unexplained(one)), None)
         lost = next((one for one in calls if one.has_lost_all_digits), None)
-        if turn == 0 and lost is not None and (unexplained is None or _is_before(lost, unexplained)):
+        is_first = unexplained is None or (lost is not None and lost.own.call.index < unexplained.own.call.index)
+        if turn == 0 and lost is not None and is_first:
             yield _finding(patient, sides, lost, NoDigitsLeft)
         if unexplained is None or patient.seconds_left <= 0:
             return
         yield _finding(patient, sides, unexplained, UnexplainedError)
         if sides.culprit(unexplained) is not unexplained.own:
             return  # nothing tells which of the errors after it are its own
-        sides.take_as_known(unexplained)
+        sides.take_as_known([unexplained.own])
 
 
 def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
@@ -174,10 +175,6 @@ def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
         }
         for one in ends[::step]
     ]
-
-
-def _is_before(one: ComparedCall, other: ComparedCall) -> bool:
-    return one.own.call.index < other.own.call.index
 
 
 def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: type[ErrorFinding]) -> ErrorFinding:
@@ -216,21 +213,16 @@ def _change(
     for before in ([], *([one] for one in sides.modules_before(culprit)[:_MOST_BEFORE])):
         kept += before
         try:
-            mended = recorded_from(patient.replay(fp32_modules=[*precision.fp32_modules, *kept]), sides.state)
+            mended = record_step(patient.replay(fp32_modules=[*precision.fp32_modules, *kept]), sides.state)
         except Exception as error:  # noqa: BLE001  the model's own code may raise anything
             proof = TriedInFloat32(mends=False, raised=type(error).__name__)
             break
-        after = error_at(call.own.key, mended, sides.exact)
+        errors = {own.site: own.error_beside(exact) for own, exact in matched(mended, sides.exact)}
+        after = errors.get(call.own.site)
         proof = TriedInFloat32(mends=after is not None and after < limit, error=after)
         if proof.mends or patient.seconds_left <= 0:
             break
     return Change(overrides=[kept_in_float32(precision, kept)]), proof
-
-
-def error_at(key: Key, own: Sequence[RecordedCall], exact: Sequence[RecordedCall]) -> float | None:
-    """The relative error of one call; None where the two steps do not have it in common."""
-    pair = next((pair for pair in matched(own, exact) if pair[0].key == key), None)
-    return None if pair is None else relative_error(pair[0].results, pair[1].results)
 
 
 def _baseline_magnitudes(patient: Patient) -> RunNumerics:

@@ -1,6 +1,5 @@
 """A step of which each operator's result is kept, and the match of two such steps in different precision."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.replay import Replay, ReplayState
 from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 
@@ -23,8 +22,6 @@ _SAVING: Final = ("aten.native_", "aten._native_", "aten._scaled_dot_product", "
 """The beginnings of names of operators that compute their first result in forward; the others are kept for backward,
 and may have no digits that matter, as the mean of values that were normalized before."""
 
-Key = tuple[str, str | None, str | None, str, int]
-"""Phase, module, place, operator, and the number of such calls before it that are recorded."""
 AroundSite = Callable[[Site, Any, Sequence[Any], dict[str, Any]], Any]
 """A function that gets a call of an operator, makes it and returns the result, or another one."""
 
@@ -35,7 +32,7 @@ class RecordedCall:
 
     call: Call
     site: Site
-    key: Key
+    """The same in a step of another precision: casts have no number in it."""
     results: tuple[Tensor, ...]
     choices: tuple[float, ...]
     """Its arguments that are numbers, and checksums of those that are tensors of whole numbers, such as indices."""
@@ -50,37 +47,52 @@ class RecordedCall:
         """The relative error of rounding to the least precise dtype of its results."""
         return max(torch.finfo(dtype).eps / 2 for dtype in self.call.outputs if dtype.is_floating_point)
 
+    def error_beside(self, exact: "RecordedCall") -> float:
+        """The relative error of its results, those of another call being exact."""
+        return relative_error(self.results, exact.results)
 
-def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[RecordedCall]:
-    """Take the next step and record its calls in order, without those that compute nothing: casts, views, and memory
-    that nobody has written to.
+
+def record_step(
+    replay: Replay, state: ReplayState | None = None, *, around: AroundSite | None = None
+) -> list[RecordedCall]:
+    """Take the next step, or the one after a state, and record its calls in order, without those that compute nothing:
+    casts, views, and memory that is not written to.
 
     Where there is a scaler, results of backward are multiplied by its scale, as they come.
     """
+    if state is not None:
+        replay.restore(state)
     recorded: list[RecordedCall] = []
     sites = Sites()
-    seen: Counter[tuple[Any, ...]] = Counter()
 
     def around_site(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         assert around is not None
         assert observer.begun is not None
+        if func is torch.ops.aten._to_copy.default and args[0].is_floating_point():
+            return func(*args, **kwargs)
         return around(sites.site(observer.begun), func, args, kwargs)
 
     def on_call(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if call.is_cast:
+            return
         site = sites.passed(call)
         if call.phase == "update" and not _is_random(call.operator):  # what draws for a later turn is in that phase
             return
-        if call.is_cast or not call.outputs or call.operator in UNWRITTEN:
+        if not call.outputs or call.operator in UNWRITTEN:
             return
         floats = [one for one in tensors_in(result) if one.is_floating_point() and one.layout == torch.strided]
-        if not floats or (not call.operator.endswith("_") and _share_storage(args, floats)):
+        if not floats or (not call.operator.endswith("_") and _storages(floats) <= _storages(args)):
             return  # another view of what it took
-        key = (call.phase, call.module, call.place, call.operator, seen[site[:4]])
-        seen[site[:4]] += 1
         used = floats[:1] if call.phase == "forward" and call.operator.startswith(_SAVING) else floats
-        results = tuple(map(selected, used))
-        choices, draws = _choices((args, kwargs)), _draws(call, args, floats)
-        recorded.append(RecordedCall(call, site, key, results, choices, draws, _is_gradient_sum(call)))
+        one = RecordedCall(
+            call=call,
+            site=site,
+            results=tuple(map(selected, used)),
+            choices=_choices((args, kwargs)),
+            draws=_draws(call, args, floats),
+            is_gradient_sum=_is_gradient_sum(call),
+        )
+        recorded.append(one)
 
     replay.read_ahead()
     with observe(replay.model, on_call, around=None if around is None else around_site) as observer:
@@ -96,9 +108,9 @@ def matched(
     A call matches the one of the same operator, module and line that comes after as many of its kind, if the results
     have the same numbers of elements. Calls that only one of the two makes have no match.
     """
-    by_key = {one.key: one for one in baseline}
+    by_site = {one.site: one for one in baseline}
     for one in own:
-        other = by_key.get(one.key)
+        other = by_site.get(one.site)
         if other is not None and [x.numel() for x in one.results] == [x.numel() for x in other.results]:
             yield one, other
 
@@ -126,30 +138,27 @@ def _relative_error(result: Tensor, exact: Tensor) -> float:
         return float("inf")
     difference = result.double() - exact.double()
     difference[difference.abs() < _NOTHING] = 0.0
-    norm, error = float(torch.linalg.vector_norm(exact.double())), float(torch.linalg.vector_norm(difference))
-    return 0.0 if error == 0 else error / norm if norm > 0 else 0.0
+    norm = float(torch.linalg.vector_norm(exact.double()))
+    return float(torch.linalg.vector_norm(difference)) / norm if norm > 0 else 0.0
 
 
 def _choices(arguments: object) -> tuple[float, ...]:
-    leaves = tree_leaves(arguments)
-    numbers = [one for one in leaves if isinstance(one, int | float)]
-    whole = [one for one in leaves if isinstance(one, Tensor) and not one.is_floating_point() and not one.is_complex()]
-    return (*numbers, *(number for one in whole for number in _checksum(one)))
-
-
-def _checksum(tensor: Tensor) -> tuple[float, float]:
-    """Two numbers that hardly another tensor of whole numbers has."""
-    values = tensor.detach().reshape(-1).to(torch.int64)
-    order = torch.arange(1, values.numel() + 1, device=values.device)
-    return float(values.sum()), float((values * order % 65_521).sum())
+    found: list[float] = []
+    for one in tree_leaves(arguments):
+        if isinstance(one, int | float):
+            found.append(one)
+        elif isinstance(one, Tensor) and not one.is_floating_point() and not one.is_complex():
+            values = one.detach().reshape(-1).to(torch.int64)
+            order = torch.arange(1, values.numel() + 1, device=values.device)
+            found += [float(values.sum()), float((values * order % 65_521).sum())]
+    return tuple(found)
 
 
 def _draws(call: Call, args: Sequence[Any], results: Sequence[Tensor]) -> bool:
     if not _is_random(call.operator):
         return False
-    filled = {one.untyped_storage().data_ptr() for one in results}
     values = [one for one in tensors_in(args) if one.is_floating_point()]
-    return call.operator.endswith("_like") or all(one.untyped_storage().data_ptr() in filled for one in values)
+    return call.operator.endswith("_like") or _storages(values) <= _storages(results)
 
 
 @cache
@@ -171,42 +180,30 @@ def _is_gradient_sum(call: Call) -> bool:
     )
 
 
-def _share_storage(args: Sequence[Any], results: Sequence[Tensor]) -> bool:
-    storages = {one.untyped_storage().data_ptr() for one in tensors_in(args)}
-    return all(one.untyped_storage().data_ptr() in storages for one in results)
+def _storages(value: object) -> set[int]:
+    return {one.untyped_storage().data_ptr() for one in tensors_in(value)}
 
 
 Rounds = Callable[[Tensor, torch.dtype], Tensor]
 """A function that rounds the values of a tensor to a dtype, and returns them in its own."""
 
 
-def rounding(seed: int | None) -> Rounds:
-    """A function that rounds to the nearest number or, of a seed, after a random change by up to the unit roundoff."""
-    noise = None if seed is None else Noise(seed)
-
-    def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        values = tensor.detach() if noise is None else noise.times(tensor, torch.finfo(dtype).eps)
-        return values.to(dtype).to(tensor.dtype)
-
-    return rounded
+def to_nearest(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round to the nearest number of a dtype."""
+    return tensor.detach().to(dtype).to(tensor.dtype)
 
 
 class Noise:
-    """Random relative changes of tensors; their values repeat after 65,521 elements, a prime number, as drawing a new
-    one for each would take longer than most operators."""
+    """Random relative changes of tensors on one device, the same sequence each time."""
 
-    def __init__(self, seed: int) -> None:
-        self._values = torch.rand(65_521, generator=torch.Generator().manual_seed(seed)) - 0.5
-        self._begin = 0
+    def __init__(self, device: torch.device) -> None:
+        self._generator = torch.Generator(device).manual_seed(0)
 
     def times(self, tensor: Tensor, width: float) -> Tensor:
-        """Multiply each element by a number that is evenly distributed in 1 +- width / 2."""
-        flat = tensor.detach().reshape(-1)
-        changes = self._values.to(flat.device, flat.dtype).mul(width).add_(1).roll(self._begin)
-        self._begin += 7919  # another prime: no two tensors are changed alike
-        num_rows, rest = divmod(flat.numel(), len(changes))
-        changed = torch.empty_like(flat)
-        whole = num_rows * len(changes)
-        torch.mul(flat[:whole].view(num_rows, len(changes)), changes, out=changed[:whole].view(num_rows, len(changes)))
-        torch.mul(flat[whole:], changes[:rest], out=changed[whole:])
-        return changed.view(tensor.shape)
+        """Multiply each element by a number drawn evenly from 1 +- width / 2."""
+        changes = torch.empty_like(tensor).uniform_(1 - width / 2, 1 + width / 2, generator=self._generator)
+        return tensor.detach() * changes
+
+    def round(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """Round to a dtype after a random change by up to its unit roundoff."""
+        return to_nearest(self.times(tensor, torch.finfo(dtype).eps), dtype)

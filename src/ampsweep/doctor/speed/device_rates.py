@@ -1,7 +1,8 @@
 """Arithmetic and memory rates of a device: the two roofs of a roofline."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -9,9 +10,8 @@ import torch
 from torch import Tensor
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, by_origin
-from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
-from ampsweep.monitors.environment import device_name
+from ampsweep.doctor.speed.step_times import timed_ms
+from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, by_origin, total_ms
 from ampsweep.monitors.step_clock import Moments
 
 HALF: Final = ("bfloat16", "float16")
@@ -19,7 +19,7 @@ _SIZES: Final = {"cpu": (192, 512, 1024)}
 """Edges of square matrices."""
 _SIZES_OF_ACCELERATORS: Final = (1024, 4096)
 _MAX_PRODUCT_S: Final = 0.1
-"""A larger product is left out that would take longer, by the rate of the smaller one."""
+"""A larger product is left out if it would take longer, by the rate of the smaller one."""
 _ROUNDS: Final = 8
 _COPIED_BYTES: Final = {"cpu": 2**26}
 _COPIED_BYTES_OF_ACCELERATORS: Final = 2**29
@@ -27,32 +27,22 @@ _COPIED_BYTES_OF_ACCELERATORS: Final = 2**29
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """Rates of a device, measured or those of its data sheet."""
+    """Measured rates of a device."""
 
     flops_per_s: dict[str, float]
-    """Those of matrix products by the dtype of their operands."""
+    """Rate of matrix products by the dtype of their operands."""
     bytes_per_s: float
     """Between processor and memory, reads and writes together."""
-    source: str | None
-    """The document that the rates come from; None: they were measured."""
-    measured_flops_per_s: dict[str, float]
-    """Measured in any case."""
-
-    def fastest_half(self) -> str | None:
-        """The half precision in which products are fastest here; None where neither is faster than float32."""
-        known = {dtype: self.measured_flops_per_s[dtype] for dtype in HALF if dtype in self.measured_flops_per_s}
-        best = max(known, key=lambda dtype: known[dtype], default=None)
-        return best if best is not None and self.product_ratio(best) > 1 else None
 
     def product_ratio(self, dtype: str) -> float:
-        """The rate of matrix products in a dtype over that in float32, as measured."""
-        return self.measured_flops_per_s[dtype] / self.measured_flops_per_s["float32"]
+        """The rate of matrix products in a dtype over that in float32."""
+        return self.flops_per_s[dtype] / self.flops_per_s["float32"]
 
     def ratio_in(self, dtype: str, one: TimedCall) -> float:
         """The time of a call in float32 over that in half precision, by the roofline.
 
-        The time of each is the longer one of its arithmetic's and of its bytes' (S. Williams et al., "Roofline: an
-        insightful visual performance model for multicore architectures", 2009); half precision moves half the bytes.
+        Each takes the time of its arithmetic or that of its bytes, whichever is longer (S. Williams et al., "Roofline:
+        an insightful visual performance model for multicore architectures", 2009); half precision moves half the bytes.
         """
         bytes_s = one.num_bytes / self.bytes_per_s
         if not one.flops:
@@ -62,41 +52,25 @@ class DeviceRates:
         return single_s / half_s
 
 
-def device_rates(device: torch.device, dtypes: tuple[str, ...], moments: Moments, *, seconds: float) -> DeviceRates:
-    """Measure the rates of a device in float32 and in some other dtypes; take those of its data sheet where known."""
-    measured = _products_per_s(device, ("float32", *dtypes), moments, seconds=seconds)
-    name = device_name(device)
-    known = {dtype: dense_peak(name, {dtype: 1}) for dtype in measured}
-    bytes_per_s = memory_bytes_per_sec(name)
-    if bytes_per_s is not None and all(known.values()):
-        peaks = {dtype: 1e12 * peak.tflops_per_sec for dtype, peak in known.items() if peak is not None}
-        source = next(peak.source for peak in known.values() if peak is not None)
-        return DeviceRates(peaks, bytes_per_s, source, measured)
-    return DeviceRates(measured, _copied_per_s(device, moments), None, measured)
+def device_rates(device: torch.device, moments: Moments, *, seconds: float) -> DeviceRates:
+    """Measure the rates of a device."""
+    return DeviceRates(_products_per_s(device, moments, seconds=seconds), _copied_per_s(device, moments))
 
 
-def _products_per_s(
-    device: torch.device, dtypes: tuple[str, ...], moments: Moments, *, seconds: float
-) -> dict[str, float]:
-    """Operations per second of products of square matrices, as large ones as each dtype is quick with."""
+def _products_per_s(device: torch.device, moments: Moments, *, seconds: float) -> dict[str, float]:
+    """Operations per second of products of square matrices, of each dtype at its fastest size."""
     best: dict[str, float] = {}
     end_s = monotonic() + seconds
     for size in _SIZES.get(device.type, _SIZES_OF_ACCELERATORS):
-        quick = [dtype for dtype in dtypes if best.get(dtype) is None or 2 * size**3 / best[dtype] <= _MAX_PRODUCT_S]
-        products = {dtype: _product(size, getattr(torch, dtype), device) for dtype in dict.fromkeys(quick)}
-        for _ in range(_ROUNDS):
-            for dtype, multiply in products.items():
-                per_s = 1e3 * 2 * size**3 / timed_ms(multiply, moments)
+        quick = {one for one in ("float32", *HALF) if one not in best or 2 * size**3 / best[one] <= _MAX_PRODUCT_S}
+        operands = {one: random_values((size, size), getattr(torch, one), device) for one in quick}
+        for number in range(1 + _ROUNDS):
+            for dtype, operand in operands.items():
+                per_s = 1e3 * 2 * size**3 / timed_ms(partial(torch.mm, operand, operand), moments)
                 best[dtype] = max(per_s, best.get(dtype, 0.0))
-            if monotonic() > end_s:
+            if number and monotonic() > end_s:
                 break
     return best
-
-
-def _product(size: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    one = random_values((size, size), dtype, device)
-    one @ one
-    return lambda: one @ one
 
 
 def _copied_per_s(device: torch.device, moments: Moments) -> float:
@@ -104,8 +78,7 @@ def _copied_per_s(device: torch.device, moments: Moments) -> float:
     num_bytes = _COPIED_BYTES.get(device.type, _COPIED_BYTES_OF_ACCELERATORS)
     source = random_values((num_bytes // 4,), torch.float32, device)
     target = torch.empty_like(source)
-    target.copy_(source)
-    ms = min(timed_ms(lambda: target.copy_(source), moments) for _ in range(5))
+    ms = min(timed_ms(lambda: target.copy_(source), moments) for _ in range(6))
     return 1e3 * 2 * num_bytes / ms
 
 
@@ -115,21 +88,13 @@ def random_values(sizes: Sequence[int], dtype: torch.dtype, device: torch.device
     return drawn.normal_(generator=torch.Generator(device).manual_seed(0))
 
 
-def timed_ms(call: Callable[[], object], moments: Moments) -> float:
-    moments.wait()
-    start = moments.now()
-    call()
-    return moments.since_ms(start)
-
-
 def speedup_bound(
     baseline: TimedStep, own: TimedStep, step_ms: float, precision: PrecisionConfig, rates: DeviceRates
 ) -> float:
     """The step's time in float32 over the least time that it can take in this precision.
 
-    Every operator of forward and backward that works on floating-point numbers takes the time that the roofline leaves
-    it in half precision, or the one that it has been seen to take, if that is less; under autocast the optimizer, and
-    always the host's time between operators, stays as it is.
+    Every floating-point operator of forward and backward takes the time of the roofline in half precision, or the one
+    that was measured, if that is less. The optimizer under autocast, and the host's time between operators, stay.
 
     Args:
         own: the same step in this precision.
@@ -139,19 +104,17 @@ def speedup_bound(
     seen = by_origin(own.calls)
     gained_ms = 0.0
     for origin, calls in by_origin(baseline.calls).items():
-        former_ms = sum(one.ms for one in calls)
         least_ms = sum(
-            one.ms / max(rates.ratio_in(precision.dtype, one), 1.0) if could_be_half(one, precision) else one.ms
+            one.ms / max(rates.ratio_in(precision.dtype, one), 1.0) if _could_be_half(one, precision) else one.ms
             for one in calls
         )
         if len(seen.get(origin, [])) == len(calls):
-            least_ms = min(least_ms, sum(one.ms for one in seen[origin]))
-        gained_ms += former_ms - least_ms
+            least_ms = min(least_ms, total_ms(seen[origin]))
+        gained_ms += total_ms(calls) - least_ms
     return step_ms / (step_ms - min(gained_ms, baseline.operators_ms, 0.99 * step_ms))
 
 
-def could_be_half(one: TimedCall, precision: PrecisionConfig) -> bool:
-    """Tell whether a call of a float32 step may compute in half precision in this one."""
-    if one.call.phase == "update" and precision.parameters not in HALF:
+def _could_be_half(one: TimedCall, precision: PrecisionConfig) -> bool:
+    if one.phase == "update" and precision.parameters not in HALF:
         return False
-    return any(dtype.is_floating_point for dtype in (*one.call.inputs, *one.call.outputs))
+    return any(dtype.is_floating_point for dtype in (*one.inputs, *one.outputs))

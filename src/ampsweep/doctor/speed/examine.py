@@ -1,24 +1,25 @@
 """The examination of a training that gains little time from its precision."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.doctor.speed.alignment import unaligned_sizes
 from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.casts import casts
-from ampsweep.doctor.speed.device_rates import HALF, device_rates, speedup_bound
+from ampsweep.doctor.speed.device_rates import device_rates, speedup_bound
 from ampsweep.doctor.speed.filling import too_little_work, us_to_launch
 from ampsweep.doctor.speed.graph_breaks import graph_breaks
-from ampsweep.doctor.speed.kept_in_float32 import fixed_operators, float32_products, optimizer
 from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.operators import fixed_operators, optimizer, slower_altogether, slower_operators
+from ampsweep.doctor.speed.products import float32_products, no_fast_units, unaligned_sizes
 from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
-from ampsweep.doctor.speed.timed_calls import TimedStep, timed_in_turn
-from ampsweep.doctor.speed.units import no_fast_units, slower_altogether, slower_operators
+from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, timed_in_turn, total_ms
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.numeric_formats import dtype_name
@@ -63,32 +64,34 @@ def _examine(patient: Patient) -> list[SpeedFinding]:
         *synchronizations(measured),
         *graph_breaks(measured),
     ]
-    # The host's time is the same for a batch of any size, and would be told a second time.
+    # The host's time is the same for a batch of any size, and would be reported twice.
     too_little = [] if host else too_little_work(measured)
     findings += too_little
-    if measured.baseline is None:
+    if (baseline := measured.baseline) is None:
         return findings
-    units = no_fast_units(measured)
+    units = no_fast_units(measured, baseline)
     findings += [*units, *casts(measured)]
     if not too_little:  # a larger batch is what the optimizer needs, too
         findings += optimizer(measured)
-    if not units:  # else all products would be told one by one
-        findings += [*float32_products(measured), *slower_operators(measured), *unaligned_sizes(measured)]
+    if not units:  # else all products would be reported one by one
+        findings += [*float32_products(measured), *slower_operators(measured, baseline), *unaligned_sizes(measured)]
     if not findings:
-        findings += fixed_operators(measured)
-    return [*findings, *slower_altogether(measured, findings)]
+        findings += fixed_operators(measured, baseline)
+    return [*findings, *slower_altogether(measured, baseline, findings)]
 
 
 @contextmanager
 def _undisturbed_threads(patient: Patient) -> Iterator[None]:
     """Compute in one thread where several are hardly faster at the moment.
 
-    The threads of an operator wait for each other: on a machine that is busy with others, for the one that waits for a
-    core. Such times say nothing about operators.
+    On a busy machine the threads of an operator wait for the one that waits for a core, and times say nothing about
+    operators.
     """
     former = torch.get_num_threads()
-    if patient.device.type == "cpu" and former > 1 and _threads_gain(former) < _MIN_THREADS_GAIN:
-        torch.set_num_threads(1)
+    if patient.device.type == "cpu" and former > 1:
+        products = [partial(_multiply, num_threads) for num_threads in (1, former)]
+        single, several = times_in_turn(products, Moments(patient.device), seconds=_THREADS_S)
+        torch.set_num_threads(former if Ratio.of(single, several).median >= _MIN_THREADS_GAIN else 1)
     patient.facts["speed/num_threads"] = torch.get_num_threads()
     try:
         yield
@@ -96,19 +99,12 @@ def _undisturbed_threads(patient: Patient) -> Iterator[None]:
         torch.set_num_threads(former)
 
 
-def _threads_gain(num_threads: int) -> float:
-    """The speed of short products in so many threads over that in one, the median of many."""
-    one = torch.ones(_EDGE, _EDGE)
-
-    def multiply(threads: int) -> None:
-        torch.set_num_threads(threads)
-        for _ in range(_PRODUCTS):
-            one @ one
-
-    moments = Moments(torch.device("cpu"))
-    single, several = times_in_turn([lambda: multiply(1), lambda: multiply(num_threads)], moments, seconds=_THREADS_S)
+def _multiply(num_threads: int) -> None:
+    """Take some short products in so many threads."""
     torch.set_num_threads(num_threads)
-    return Ratio.of(single, several).median
+    one = torch.ones(_EDGE, _EDGE)
+    for _ in range(_PRODUCTS):
+        one @ one
 
 
 def _measured(patient: Patient, own: BareTraining, moments: Moments) -> MeasuredSteps:
@@ -117,8 +113,7 @@ def _measured(patient: Patient, own: BareTraining, moments: Moments) -> Measured
     trainings = [own] if former is None else [own, former]
     times = times_in_turn([one.step for one in trainings], moments, seconds=_within(patient, _STEPS_S))
     steps = timed_in_turn(trainings, moments, seconds=_within(patient, _OPERATORS_S))
-    dtypes = tuple(dict.fromkeys((patient.config.precision.dtype, *HALF)))
-    rates = device_rates(patient.device, dtypes, moments, seconds=_within(patient, _RATES_S))
+    rates = device_rates(patient.device, moments, seconds=_within(patient, _RATES_S))
     baseline = None
     if former is not None:
         bound = speedup_bound(steps[1], steps[0], times[1].least_ms, patient.config.precision, rates)
@@ -136,42 +131,44 @@ def _measured(patient: Patient, own: BareTraining, moments: Moments) -> Measured
 
 
 def _within(patient: Patient, seconds: float) -> float:
-    """So many seconds, or a quarter of those that are left."""
+    """So many seconds, or a quarter of the time left."""
     return max(min(seconds, patient.seconds_left / 4), 0.0)
 
 
 def _note_facts(measured: MeasuredSteps) -> None:
-    facts, baseline, rates = measured.patient.facts, measured.baseline, measured.rates
-    facts["speed/own_step_ms"] = measured.times.median_ms
-    facts["speed/own_step_spread_pct"] = measured.times.spread_pct
-    facts["speed/is_compiled"] = False
-    facts["speed/operators"] = dearest_operators(measured.step, measured.step_ms)
-    facts["speed/gflops_per_s"] = {dtype: rate / 1e9 for dtype, rate in rates.flops_per_s.items()}
-    facts["speed/gbytes_per_s"] = rates.bytes_per_s / 1e9
-    facts["speed/rates_source"] = rates.source or "measured"
+    baseline, rates = measured.baseline, measured.rates
+    measured.patient.facts |= {
+        "speed/own_step_ms": measured.times.median_ms,
+        "speed/own_step_spread_pct": measured.times.spread_pct,
+        "speed/is_compiled": False,
+        "speed/operators": dearest_operators(measured.step, measured.step_ms),
+        "speed/gflops_per_s": {dtype: rate / 1e9 for dtype, rate in rates.flops_per_s.items()},
+        "speed/gbytes_per_s": rates.bytes_per_s / 1e9,
+    }
     if baseline is not None:
-        facts["speed/baseline_step_ms"] = baseline.times.median_ms
-        facts["speed/baseline_step_spread_pct"] = baseline.times.spread_pct
-        facts["speed/speedup"] = baseline.speedup.median
-        facts["speed/speedup_low"], facts["speed/speedup_high"] = baseline.speedup.low, baseline.speedup.high
-        facts["speed/bound"] = baseline.bound
+        measured.patient.facts |= {
+            "speed/baseline_step_ms": baseline.times.median_ms,
+            "speed/baseline_step_spread_pct": baseline.times.spread_pct,
+            "speed/speedup": baseline.speedup.median,
+            "speed/speedup_low": baseline.speedup.low,
+            "speed/speedup_high": baseline.speedup.high,
+            "speed/bound": baseline.bound,
+        }
 
 
-def dearest_operators(step: TimedStep, step_ms: float) -> list[dict[str, object]]:
+def dearest_operators(step: TimedStep, step_ms: float) -> list[dict[str, Any]]:
     """The operators that take most of a step, by operator, module and dtype of the result."""
-    found: dict[tuple[str, str | None, str], list[float]] = {}
+    found: dict[tuple[str, str | None, str], list[TimedCall]] = defaultdict(list)
     for one in step.calls:
-        dtype = dtype_name(one.call.outputs[0]) if one.call.outputs else ""
-        found.setdefault((one.call.operator, one.call.module, dtype), []).append(one.ms)
-    ordered = sorted(found.items(), key=lambda item: -sum(item[1]))[:_NUM_DEAREST]
+        found[one.operator, one.module, dtype_name(one.outputs[0]) if one.outputs else ""].append(one)
     return [
         {
             "operator": operator,
             "module": module,
             "dtype": dtype,
-            "calls": len(times),
-            "ms": sum(times),
-            "step_pct": 100 * sum(times) / step_ms,
+            "calls": len(calls),
+            "ms": total_ms(calls),
+            "step_pct": 100 * total_ms(calls) / step_ms,
         }
-        for (operator, module, dtype), times in ordered
-    ]
+        for (operator, module, dtype), calls in sorted(found.items(), key=lambda item: -total_ms(item[1]))
+    ][:_NUM_DEAREST]

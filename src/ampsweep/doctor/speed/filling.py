@@ -1,6 +1,5 @@
 """Steps with too little work: for what launching an operator costs, or for what the device could do at once."""
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from statistics import median
@@ -12,17 +11,17 @@ import torch
 from ampsweep.analysis.step_limits import (
     MAX_LAG_SHARE,
     MIN_LAUNCH_SHARE,
-    MIN_US_PER_OPERATOR_ACCELERATOR,
     MIN_US_PER_OPERATOR_CPU,
 )
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.speed.bare_training import doubled, halved
+from ampsweep.doctor.speed.bare_training import Repeated, doubled, halved
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
+from ampsweep.doctor.spot import Spot
 from ampsweep.text import percent
 
 _MIN_LAUNCH_PCT: Final = 15.0
-"""Share of a step that launching takes, from which it is told: operators that are launched at all take twice that."""
+"""Share of a step spent on launching from which it is reported: operators that are launched at all take twice that."""
 _MIN_GAIN_PCT: Final = 25.0
 """Share of a sample's time that a batch of twice the size saves, from which the device counts as not filled."""
 _SECONDS: Final = 1.5
@@ -67,57 +66,56 @@ class SmallBatch(SpeedFinding):
 
 def too_little_work(measured: MeasuredSteps) -> Sequence[SpeedFinding]:
     """Find out whether launching operators, or else a batch that does not fill the device, limits the step."""
-    return launching(measured) or small_batch(measured)
+    return _launching(measured) or _small_batch(measured)
 
 
-def launching(measured: MeasuredSteps) -> list[LaunchBound]:
-    """Find out whether the step is too short for the number of its operators."""
+def _launching(measured: MeasuredSteps) -> list[LaunchBound]:
     num_operators, step_ms = len(measured.step.calls), measured.step_ms
     us_each = 1e3 * step_ms / max(num_operators, 1)
     if measured.moments.has_queue:
         launch_ms, is_limit = _launch_ms(measured)
         cost_ms = max(step_ms - measured.step.operators_ms, 0.0)
-        is_limit = is_limit or us_each < MIN_US_PER_OPERATOR_ACCELERATOR
     else:
-        launch_ms = num_operators * measured.us_to_launch / 1e3
-        cost_ms, is_limit = launch_ms, us_each < MIN_US_PER_OPERATOR_CPU
+        cost_ms = launch_ms = num_operators * measured.us_to_launch / 1e3
+        is_limit = us_each < MIN_US_PER_OPERATOR_CPU
     measured.patient.facts["speed/num_operators"] = num_operators
     measured.patient.facts["speed/us_per_operator"] = us_each
     if not is_limit or measured.share_pct(cost_ms) < _MIN_LAUNCH_PCT:
         return []
-    modules, place, here_pct = _busiest(measured)
+    calls = measured.step.of_phases("forward", "backward")
+    module = next(iter(Spot.of((one, 1.0) for one in calls).modules), None)
+    here = Spot.of((one, 1.0) for one in calls if one.module == module)
+    is_here = module is not None and here.cost >= len(calls) / 2
     return [
         LaunchBound(
             cost_pct=measured.share_pct(cost_ms),
-            modules=modules,
-            place=place,
+            modules=here.modules if is_here else [],
+            place=here.place if is_here else None,
             num_operators=num_operators,
             us_per_operator=us_each,
             launch_ms=launch_ms,
             step_ms=step_ms,
-            operators_here_pct=here_pct,
-            change=Change(overrides=[] if modules else [f"data.batch_size={4 * measured.patient.data.batch_size}"]),
+            operators_here_pct=100 * here.cost / len(calls) if is_here else None,
+            change=Change(overrides=[] if is_here else [f"data.batch_size={4 * measured.patient.data.batch_size}"]),
         )
     ]
 
 
-def small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
-    """Find out whether samples take less time in a batch of twice the size; batches are put together from two."""
-    training, patient, moments = measured.training, measured.patient, measured.moments
-    step_s = 1e-3 * measured.times.median_ms
-    if patient.seconds_left < 12 * step_s:
+def _small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
+    """Find out whether samples take less time in a batch of twice the size."""
+    training, patient = measured.training, measured.patient
+    if patient.seconds_left < 12e-3 * measured.times.median_ms:
         return []
     try:
-        sizes = (halved(training.batches), training.batches, doubled(training.batches))
-        times = times_in_turn(
-            [partial(training.step_on, batches) for batches in sizes],
-            moments,
+        sizes = ([*map(halved, training.batches)], training.batches, [*map(doubled, training.batches)])
+        half, own, double = times_in_turn(
+            [partial(training.step, Repeated(patient.data, batches)) for batches in sizes],
+            measured.moments,
             seconds=min(_SECONDS, patient.seconds_left / 4),
             warmup=1,
         )
     except (RuntimeError, ValueError, TypeError, IndexError):  # a model or a loss that takes its own batches only
         return []
-    half, own, double = times
     gain = gain_pct(own, double)
     patient.facts["speed/double_batch_gain_pct"] = gain
     # Two batches have to show it, as load of others that comes and goes hits one of them.
@@ -145,20 +143,15 @@ def gain_pct(own: StepTimes, double: StepTimes) -> float:
 def us_to_launch() -> float:
     """Time in us that an operator on a vanishing tensor takes on this host, forward or backward, autograd included."""
     one = torch.ones(1, requires_grad=True)
-
-    def chain() -> None:
+    times_s = []
+    for _ in range(1 + _REPEATED):
+        began_s = perf_counter()
         value = one
         for _ in range(_CHAIN):
             value = value * value
         value.backward()  # type: ignore[no-untyped-call]
-
-    chain()
-    least_s = float("inf")
-    for _ in range(_REPEATED):
-        began_s = perf_counter()
-        chain()
-        least_s = min(least_s, perf_counter() - began_s)
-    return 1e6 * least_s / (4 * _CHAIN)  # backward of each multiplies twice and adds
+        times_s.append(perf_counter() - began_s)
+    return 1e6 * min(times_s) / (4 * _CHAIN)  # backward of each multiplies twice and adds
 
 
 def _launch_ms(measured: MeasuredSteps) -> tuple[float, bool]:
@@ -174,17 +167,3 @@ def _launch_ms(measured: MeasuredSteps) -> tuple[float, bool]:
         lags.append(1e3 * (perf_counter() - launched_s))
     launch_ms, step_ms = median(launches), measured.times.median_ms
     return launch_ms, launch_ms >= MIN_LAUNCH_SHARE * step_ms and median(lags) < MAX_LAG_SHARE * step_ms
-
-
-def _busiest(measured: MeasuredSteps) -> tuple[list[str], str | None, float | None]:
-    """The modules that call most operators of forward and backward, the line, and their share of these in percent;
-    nothing if they call less than half."""
-    calls = measured.step.of_phases("forward", "backward")
-    if not calls:
-        return [], None, None
-    counts = Counter(one.call.module for one in calls)
-    name, count = counts.most_common(1)[0]
-    if name is None or count < len(calls) / 2:
-        return [], None, None
-    places = Counter(one.call.place for one in calls if one.call.module == name and one.call.place is not None)
-    return [name], places.most_common(1)[0][0] if places else None, 100 * count / len(calls)

@@ -1,26 +1,27 @@
-"""All that was measured of a training's steps, which every cause is looked for in."""
+"""The measurements of a training's steps, in which every cause is looked for."""
 
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from time import monotonic
 from typing import Any, Final, TypeVar
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.diagnosis import Change, DoctorFinding
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.device_rates import DeviceRates
-from ampsweep.doctor.speed.step_times import Ratio, StepTimes
+from ampsweep.doctor.speed.step_times import Ratio, StepTimes, timed_ms
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
+from ampsweep.doctor.spot import Spot
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.tracing.calls import observe
 
 MIN_COST_PCT: Final = 10.0
-"""Share of a step from which a cause is told."""
-_LITTLE_GAIN: Final = 1.2
-"""A speedup below this is what people complain of."""
-_NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
-_MAX_MODULES: Final = 20
+"""Share of a step from which a cause is reported."""
+_REPEATED: Final = 5
+_TRIALS_S: Final = 2.0
 
 
 class SpeedFinding(DoctorFinding):
@@ -36,7 +37,7 @@ Kind = TypeVar("Kind", bound=SpeedFinding)
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The steps in float32, and how the own ones compare."""
+    """The steps in float32, and how the training's own compare."""
 
     times: StepTimes
     step: TimedStep
@@ -63,26 +64,21 @@ class MeasuredSteps:
 
     @property
     def step_ms(self) -> float:
-        """Time of the own step that shares are taken of: the sum of its operators, the host's code and launching.
+        """The time of a step that shares refer to: the sum of its operators, the host's code and launching.
 
         On a busy machine hardly any step is undisturbed as a whole, but most operators are in one of several.
         """
         launching_ms = len(self.step.calls) * self.us_to_launch / 1e3
         return self.step.operators_ms + self.step.idle_ms + launching_ms
 
-    @property
-    def gains_little(self) -> bool:
-        """Tell whether the step is hardly faster than in float32."""
-        return self.baseline is not None and self.baseline.speedup.median < _LITTLE_GAIN
-
     def share_pct(self, ms: float) -> float:
-        """The share of the own step that takes this time, in percent."""
+        """The share of a step that takes this time, in percent."""
         return min(100 * ms / self.step_ms, 100.0)
 
-    def finding(self, kind: type[Kind], spot: "Spot", overrides: Sequence[str] = (), **facts: Any) -> Kind:
-        """A finding of a spot, which costs its time."""
+    def finding(self, kind: type[Kind], spot: Spot[TimedCall], overrides: Sequence[str] = (), **facts: Any) -> Kind:
+        """A finding at a spot, whose cost is in ms."""
         return kind(
-            cost_pct=self.share_pct(spot.ms),
+            cost_pct=self.share_pct(spot.cost),
             modules=spot.modules,
             operator=spot.operator,
             place=spot.place,
@@ -91,77 +87,29 @@ class MeasuredSteps:
             **facts,
         )
 
+    def gains_ms(
+        self, wanted: Sequence[TimedCall], change: Callable[[Tensor], Tensor]
+    ) -> list[tuple[TimedCall, float]]:
+        """Call operators of a step once more with changed tensors; return the ms that each saves, as time permits."""
+        by_index = {one.index: one for one in wanted}
+        end_s = monotonic() + max(min(_TRIALS_S, self.patient.seconds_left), 0.0)
+        found: list[tuple[TimedCall, float]] = []
 
-@dataclass(frozen=True)
-class Spot:
-    """A part of the model in which something costs time: modules that differ in numbers only (`blocks.0`, `blocks.1`)
-    or that one line calls; or a line outside of all modules."""
+        def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+            assert observer.begun is not None
+            one = by_index.get(observer.begun.index)
+            if one is not None and monotonic() <= end_s:
+                other_args, other_kwargs = tree_map_only(Tensor, change, (args, kwargs))
+                own, other = (
+                    lambda: operator(*args, **kwargs),
+                    lambda: operator(*other_args, **other_kwargs),
+                )
+                times = [(timed_ms(own, self.moments), timed_ms(other, self.moments)) for _ in range(_REPEATED)]
+                own_ms, other_ms = map(min, zip(*times, strict=True))
+                found.append((one, one.ms * max(1 - other_ms / own_ms, 0.0) if own_ms else 0.0))
+            return operator(*args, **kwargs)
 
-    modules: list[str]
-    """The one that it costs most in comes first, and before it the one that holds them all if they are of different
-    kinds; empty outside the model."""
-    place: str | None
-    """The line that it costs most at."""
-    operator: str
-    """The operator that it costs most in."""
-    ms: float
-    calls: tuple[TimedCall, ...]
-
-    @property
-    def innermost(self) -> list[str]:
-        """The modules themselves that call the operators."""
-        return [name for name in self.modules if any(one.call.module == name for one in self.calls)]
-
-
-Costs = Iterable[tuple[TimedCall, float]]
-"""Calls, each with the ms that something about it costs."""
-
-
-def spots(costs: Costs, *, by_line: bool = False) -> list[Spot]:
-    """Put together what calls cost by where they are made; the dearest spot comes first.
-
-    Args:
-        by_line: put together modules, too, that one line of one parent calls.
-    """
-    found: dict[tuple[str, ...], list[tuple[TimedCall, float]]] = {}
-    for one, ms in costs:
-        module, place = one.call.module, one.call.place
-        if module is None:
-            key: tuple[str, ...] = ("line", str(place))
-        elif by_line and place is not None:
-            key = (_unnumbered(module).rpartition(".")[0], place)
-        else:
-            key = (_unnumbered(module),)
-        found.setdefault(key, []).append((one, ms))
-    return sorted((_spot(own) for own in found.values()), key=lambda spot: -spot.ms)
-
-
-def _unnumbered(module: str) -> str:
-    return _NUMBER.sub("*", module)
-
-
-def _spot(costs: Sequence[tuple[TimedCall, float]]) -> Spot:
-    modules, places, operators = (defaultdict[str, float](float) for _ in range(3))
-    for one, ms in costs:
-        operators[one.call.operator] += ms
-        if one.call.module is not None:
-            modules[one.call.module] += ms
-        if one.call.place is not None:
-            places[one.call.place] += ms
-    names = sorted(modules, key=lambda name: -modules[name])
-    return Spot(
-        modules=[*_common_parent(names), *names][:_MAX_MODULES],
-        place=max(places, key=lambda line: places[line], default=None),
-        operator=max(operators, key=lambda name: operators[name]),
-        ms=sum(ms for _, ms in costs),
-        calls=tuple(one for one, _ in costs),
-    )
-
-
-def _common_parent(names: Sequence[str]) -> list[str]:
-    """The module that holds the first one and those of other kinds, if it is not the model itself."""
-    kinds = {_unnumbered(name) for name in names}
-    levels = zip(*(kind.split(".") for kind in kinds), strict=False)
-    num_common = len([*takewhile(lambda level: len(set(level)) == 1, levels)])
-    parent = ".".join(names[0].split(".")[:num_common]) if len(kinds) > 1 else ""
-    return [parent] if parent and parent not in names else []
+        if wanted:
+            with observe(self.training.model, lambda *_: None, around=around, places=False) as observer:
+                self.training.step()
+        return found

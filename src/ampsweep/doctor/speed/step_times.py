@@ -1,4 +1,4 @@
-"""Times of steps taken in turn: what disturbs one kind of steps disturbs the others alike."""
+"""Times of steps taken in turn, so that a disturbance affects all kinds of steps alike."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -30,38 +30,29 @@ class StepTimes:
 
     @property
     def least_ms(self) -> float:
-        """The step's time where the load of others was least: what parts of it are compared with, which are least
-        times, too."""
+        """The time under the least load, comparable with the parts of a step, whose times are minima, too."""
         return min(self.ms)
 
     @property
     def spread_pct(self) -> float:
-        """Half the range of the middle half of the times, in percent of the median."""
-        low, high = _quartiles(self.ms)
-        return 50 * (high - low) / self.median_ms
+        """Half the interquartile range in percent of the median."""
+        low, high = np.quantile(self.ms, (0.25, 0.75))
+        return float(50 * (high - low) / self.median_ms)
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Quotient of two kinds of steps by the blocks that were taken one after the other."""
+    """Median and quartiles of the quotients of two kinds of steps, by the blocks taken one after the other."""
 
     median: float
     low: float
-    """The lower quartile."""
     high: float
-    """The upper quartile."""
 
     @staticmethod
     def of(above: StepTimes, below: StepTimes) -> "Ratio":
         """The times of `above` over those of `below`, round by round."""
-        quotients = [one / other for one, other in zip(above.ms, below.ms, strict=True)]
-        return Ratio(statistics.median(quotients), *_quartiles(quotients))
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper quartile, interpolated linearly between values."""
-    low, high = np.quantile(values, (0.25, 0.75))
-    return float(low), float(high)
+        low, median, high = np.quantile(np.divide(above.ms, below.ms), (0.25, 0.5, 0.75))
+        return Ratio(float(median), float(low), float(high))
 
 
 def times_in_turn(
@@ -69,10 +60,10 @@ def times_in_turn(
 ) -> list[StepTimes]:
     """Time several kinds of steps in turn, in blocks of about 30 ms, for so many seconds after a warm-up.
 
-    There are three rounds at least; of steps that take longer than there is time, one.
+    There are at least three rounds, or one where three would take longer than there is time.
 
     Args:
-        warmup: steps of each kind before; one of a kind that takes half a second.
+        warmup: steps of each kind before; only one of a kind that takes half a second.
     """
     lengths = [_warmed_up(step, moments, warmup) for step in steps]
     counts = [max(1, min(_MAX_STEPS, round(_BLOCK_MS / length_ms))) for length_ms in lengths]
@@ -81,21 +72,22 @@ def times_in_turn(
     found: list[list[float]] = [[] for _ in steps]
     while len(found[0]) < num_rounds or (monotonic() < end_s and len(found[0]) < _MAX_ROUNDS):
         for step, count, times in zip(steps, counts, found, strict=True):
-            times.append(_block_ms(step, count, moments))
+            times.append(timed_ms(step, moments, count))
     return [StepTimes(tuple(times)) for times in found]
 
 
 def _warmed_up(step: Callable[[], object], moments: Moments, num_steps: int) -> float:
-    ms = _block_ms(step, 1, moments)
+    ms = timed_ms(step, moments)
     for _ in range(num_steps - 1):
         if ms < _LONG_MS:
-            ms = min(ms, _block_ms(step, 1, moments))
+            ms = min(ms, timed_ms(step, moments))
     return ms
 
 
-def _block_ms(step: Callable[[], object], count: int, moments: Moments) -> float:
+def timed_ms(call: Callable[[], object], moments: Moments, count: int = 1) -> float:
+    """The mean time of so many calls, with an empty queue before them, until the device is done."""
     moments.wait()
     start = moments.now()
     for _ in range(count):
-        step()
+        call()
     return moments.since_ms(start) / count

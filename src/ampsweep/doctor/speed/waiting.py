@@ -3,24 +3,23 @@
 import os
 import sys
 import threading
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
 from time import monotonic, perf_counter
 from typing import Any, Final
 
-import torch
+import numpy as np
 
 from ampsweep.analysis.step_limits import MIN_WAIT_SHARE
 from ampsweep.data.base import num_workers
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.replay import KeptBatches
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, Spot, spots
+from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.own_code import is_own_source, place_of_model_in_thread
+from ampsweep.doctor.spot import Spot, spots
+from ampsweep.own_code import place_of_model_in_thread
 from ampsweep.text import plural
 from ampsweep.tracing.calls import observe
 
@@ -67,61 +66,33 @@ class Synchronizations(SpeedFinding):
     remedy = "leave numbers on the device: no .item(), .cpu(), print or condition on a tensor within the step"
     num_waits: int
     idle_ms: float
-    lines: list[str]
-    """Those that torch warns of."""
-
-    @property
-    def evidence(self) -> list[str]:
-        return [*super().evidence, *([self.told("torch warns of {lines}")] if self.lines else [])]
 
 
-@dataclass(frozen=True)
-class HostPlace:
-    """Code that the host runs."""
-
-    module: str | None
-    line: str | None
-    """As of `place_of_caller`."""
-
-
-@dataclass
-class HostSamples:
-    """Counts of the places at which the host stood, by the number of operators that were over."""
-
-    position: int = 0
-    """Operators that are over."""
-    in_operator: bool = False
-    """The host runs an operator now, or code of ours: such moments do not count."""
-    seen: dict[int, Counter[HostPlace]] = field(default_factory=dict)
-
-    def most_common(self, position: int) -> HostPlace | None:
-        """The place at which the host stood most often after so many operators; None: it was not seen."""
-        found = self.seen.get(position)
-        return found.most_common(1)[0][0] if found else None
+_Places = dict[int, Counter[tuple[str | None, str | None]]]
+"""Counts of the modules and lines in which the host was seen, by its position in a step."""
 
 
 @contextmanager
-def sampled(module: Callable[[], str | None] = lambda: None) -> Iterator[HostSamples]:
-    """Sample the code that this thread runs inside, every half a millisecond.
-
-    Args:
-        module: tells the name of the module that runs now.
-    """
-    samples, is_over, watched = HostSamples(), threading.Event(), threading.get_ident()
+def _sampled(
+    position: Callable[[], int | None] = lambda: 0, module: Callable[[], str | None] = lambda: None
+) -> Iterator[_Places]:
+    """Sample the code that this thread runs inside, every half a millisecond; not where its position is None."""
+    seen: _Places = defaultdict(Counter)
+    is_over, watched = threading.Event(), threading.get_ident()
 
     def watch() -> None:
         while not is_over.wait(_EVERY_S):
-            position = samples.position
-            place = HostPlace(module(), place_of_model_in_thread(watched))
-            if not samples.in_operator and samples.position == position:
-                samples.seen.setdefault(position, Counter())[place] += 1
+            before = position()
+            place = module(), place_of_model_in_thread(watched)
+            if before is not None and before == position():
+                seen[before][place] += 1
 
     former = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield samples
+        yield seen
     finally:
         is_over.set()
         thread.join()
@@ -129,41 +100,48 @@ def sampled(module: Callable[[], str | None] = lambda: None) -> Iterator[HostSam
 
 
 def data_wait(measured: MeasuredSteps) -> list[DataBound]:
-    """Find out whether steps wait for batches that nobody has read before."""
-    patient, training, moments = measured.patient, measured.training, measured.moments
-    data = _WatchedData(patient.data)
-    waits, steps = list[float](), list[float]()
-    end_s = monotonic() + min(_READING_S, max(patient.seconds_left, 0.0))
-    with sampled() as data.samples, training.on(data, patient.data.next_unread):
-        for number in range(_SETTLING_STEPS + _MAX_STEPS):
-            began_s, waited_s = perf_counter(), training.data_wait_s
-            training.step()
-            moments.wait()
-            ms, wait_ms = 1e3 * (perf_counter() - began_s), 1e3 * (training.data_wait_s - waited_s)
-            if number >= _SETTLING_STEPS or monotonic() > end_s:
-                steps.append(ms)
-                waits.append(wait_ms)
-            if monotonic() > end_s and (len(steps) >= _MIN_STEPS or patient.seconds_left <= 0):
-                break
-    step_ms, wait_ms = sum(steps) / len(steps), sum(waits) / len(waits)
-    if moments.has_queue:  # the device computes while the host waits
+    """Find out whether steps wait for batches that were not read before."""
+    patient, trainer = measured.patient, measured.training.trainer
+    trainer.next_batch = patient.data.next_unread
+    end_s = monotonic() + _READING_S
+    times: list[tuple[float, float]] = []
+    for number in range(_SETTLING_STEPS + _MAX_STEPS):
+        if patient.seconds_left <= 0 < number or (monotonic() > end_s and number > _MIN_STEPS):
+            break
+        began_s, waited_s = perf_counter(), trainer.instruments.data_wait_s
+        measured.training.step(patient.data)
+        measured.moments.wait()
+        times.append((1e3 * (perf_counter() - began_s), 1e3 * (trainer.instruments.data_wait_s - waited_s)))
+    settled = times[max(min(_SETTLING_STEPS, len(times) - _MIN_STEPS), 0) :]
+    step_ms, wait_ms = map(float, np.mean(settled, axis=0))
+    if measured.moments.has_queue:  # the device computes while the host waits
         wait_ms = min(wait_ms, max(step_ms - measured.times.median_ms, 0.0))
     patient.facts["speed/data_wait_ms"] = wait_ms
     if wait_ms < MIN_WAIT_SHARE * step_ms:
         return []
+    with _sampled() as places:
+        for _ in range(_MIN_STEPS):
+            patient.data.train_batch(patient.data.next_unread)
     workers = num_workers(patient.data.source)
-    place = data.samples.most_common(_WatchedData.READING)
     return [
         DataBound(
             cost_pct=100 * wait_ms / step_ms,
-            place=None if place is None else place.line,
+            place=places[0].most_common(1)[0][0][1] if places else None,
             wait_ms=wait_ms,
             step_ms=step_ms,
-            num_steps=len(steps),
+            num_steps=len(settled),
             num_workers=workers,
-            change=Change(overrides=_more_workers(patient.data, patient.config.data, workers)),
+            change=Change(overrides=_more_workers(patient, workers)),
         )
     ]
+
+
+def _more_workers(patient: Patient, workers: int | None) -> list[str]:
+    """The override that has more workers read ahead; none where the data cannot have any."""
+    if not hasattr(patient.data.source, "num_workers"):
+        return []
+    wanted = min(max(2 * (workers or 0), os.cpu_count() or 1), _MAX_WORKERS)
+    return [f"{'' if 'num_workers' in patient.config.data else '+'}data.num_workers={wanted}"]
 
 
 def host_code(measured: MeasuredSteps) -> list[HostBound]:
@@ -174,82 +152,42 @@ def host_code(measured: MeasuredSteps) -> list[HostBound]:
     measured.patient.facts["speed/host_ms"] = idle_ms
     if measured.share_pct(idle_ms) < MIN_COST_PCT:
         return []
-    samples = _host_samples(measured)
-    found: dict[str | None, list[tuple[HostPlace, float]]] = defaultdict(list)
+    places = _host_places(measured)
+    found: dict[str | None, list[tuple[TimedCall, float]]] = defaultdict(list)
     for one in measured.step.calls:
         if one.idle_ms:
-            place = samples.most_common(one.call.index) or HostPlace(one.call.module, one.call.place)
-            found[place.line or place.module].append((place, one.idle_ms))
+            seen = places[one.index].most_common(1) if one.index in places else []
+            module, line = seen[0][0] if seen else (one.module, one.place)
+            found[line or module].append((replace(one, module=module, place=line), one.idle_ms))
     found.pop(None, None)  # between operators of the loss or the update: no code of the model's
-    costs = [(sum(ms for _, ms in stretches), stretches) for stretches in found.values()]
+    waits = sorted(map(Spot.of, found.values()), key=lambda spot: -spot.cost)
     return [
-        _host_finding(measured, here_ms, stretches)
-        for here_ms, stretches in sorted(costs, key=lambda cost: -cost[0])
-        if measured.share_pct(here_ms) >= MIN_COST_PCT
+        measured.finding(HostBound, replace(spot, operator=None), host_ms=spot.cost, num_stretches=len(spot.calls))
+        for spot in waits
+        if measured.share_pct(spot.cost) >= MIN_COST_PCT
     ]
 
 
-def _host_finding(measured: MeasuredSteps, here_ms: float, stretches: list[tuple[HostPlace, float]]) -> HostBound:
-    modules: dict[str, float] = defaultdict(float)
-    for place, ms in stretches:
-        if place.module is not None:
-            modules[place.module] += ms
-    return HostBound(
-        cost_pct=measured.share_pct(here_ms),
-        modules=sorted(modules, key=lambda name: -modules[name]),
-        place=stretches[0][0].line,
-        host_ms=here_ms,
-        step_ms=measured.step_ms,
-        num_stretches=len(stretches),
-    )
-
-
-def _host_samples(measured: MeasuredSteps) -> HostSamples:
-    """Take a step and look at where the host stands between its operators."""
-    training, moments = measured.training, measured.moments
-
-    def count(*_: object) -> None:
-        samples.position += 1
-        samples.in_operator = False
+def _host_places(measured: MeasuredSteps) -> _Places:
+    """Take a step and look at where the host stands before each of its operators."""
+    position: int | None = 0
 
     def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        samples.in_operator = True
+        nonlocal position
+        position = None
         return operator(*args, **kwargs)
 
-    moments.wait()
+    def on_call(call: Any, *_: object) -> None:
+        nonlocal position
+        position = call.index + 1
+
+    measured.moments.wait()
     with (
-        observe(training.model, count, around=around, places=False) as observer,
-        sampled(lambda: observer.module) as samples,
+        observe(measured.training.model, on_call, around=around, places=False) as observer,
+        _sampled(lambda: position, lambda: observer.module) as places,
     ):
-        training.step()
-    return samples
-
-
-class _WatchedData:
-    """Data that tells samples when it reads."""
-
-    READING: Final = 1
-
-    def __init__(self, data: KeptBatches) -> None:
-        self._data, self.samples = data, HostSamples()
-
-    def train_batch(self, index: int) -> Any:
-        self.samples.position = self.READING
-        try:
-            return self._data.train_batch(index)
-        finally:
-            self.samples.position = 0
-
-    def val_batches(self) -> Iterator[Any]:
-        yield from self._data.val_batches()
-
-
-def _more_workers(data: KeptBatches, config: Any, workers: int | None) -> list[str]:
-    """The override that has more workers read ahead; none where the data cannot have any."""
-    if not hasattr(data.source, "num_workers"):
-        return []
-    wanted = min(max(2 * (workers or 0), os.cpu_count() or 1), _MAX_WORKERS)
-    return [f"{'' if 'num_workers' in config else '+'}data.num_workers={wanted}"]
+        measured.training.step()
+    return places
 
 
 def synchronizations(measured: MeasuredSteps) -> list[Synchronizations]:
@@ -260,44 +198,13 @@ def synchronizations(measured: MeasuredSteps) -> list[Synchronizations]:
         for spot in waits
         if spot.place is not None or spot.modules
     ]
-    if not measured.moments.has_queue:
-        return []
-    warned = _warned_lines(measured) if measured.patient.device.type == "cuda" else []
     idle_ms = max(measured.step_ms - measured.step.operators_ms, 0.0)
-    if measured.share_pct(idle_ms) < _MIN_IDLE_PCT or not (waits or warned):
+    if not measured.moments.has_queue or not waits or measured.share_pct(idle_ms) < _MIN_IDLE_PCT:
         return []
-    place = waits[0].place if waits else warned[0]
-    return [
-        Synchronizations(
-            cost_pct=measured.share_pct(idle_ms),
-            modules=waits[0].modules if waits else [],
-            operator=waits[0].operator if waits else None,
-            place=place,
-            num_waits=max(sum(len(spot.calls) for spot in waits), len(warned)),
-            idle_ms=idle_ms,
-            step_ms=measured.step_ms,
-            lines=warned,
-        )
-    ]
+    num_waits = sum(len(spot.calls) for spot in waits)
+    return [measured.finding(Synchronizations, replace(waits[0], cost=idle_ms), num_waits=num_waits, idle_ms=idle_ms)]
 
 
-def host_waits(calls: Sequence[TimedCall]) -> list[Spot]:
+def host_waits(calls: Sequence[TimedCall]) -> list[Spot[TimedCall]]:
     """The spots at which the host reads what a device computes, the most frequent one first."""
     return spots((one, 1.0) for one in calls if one.reads_device)
-
-
-def _warned_lines(measured: MeasuredSteps) -> list[str]:
-    """The lines of the user's that torch warns of as synchronizing, the most frequent one first."""
-    former = torch.cuda.get_sync_debug_mode()
-    measured.moments.wait()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            measured.training.step()
-        finally:
-            torch.cuda.set_sync_debug_mode(former)
-    lines = Counter(
-        f"{Path(one.filename).name}, line {one.lineno}" for one in said if is_own_source(Path(one.filename))
-    )
-    return [line for line, _ in lines.most_common()]
