@@ -216,10 +216,9 @@ def test_a_set_that_never_mends_is_none():
     assert search.find([1, 2, 3], lambda: [4, 5]) is None
 
 
-def step(number, loss=1.0, scale=None, is_skipped=False, nonfinite=()):
-    return TakenStep(
-        number=number, losses={"loss": loss}, scale=scale, nonfinite_gradients=nonfinite, is_skipped=is_skipped
-    )
+def step(number, loss=1.0, scale=None, is_skipped=False):
+    losses = {"loss": loss}
+    return TakenStep(number=number, losses=losses, scale=scale, has_nonfinite_gradients=False, is_skipped=is_skipped)
 
 
 def judge(losses, skipping=None, spread=1e-3):

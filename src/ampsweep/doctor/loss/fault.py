@@ -106,7 +106,7 @@ class Judge:
                 return None
             if not math.isfinite(own.loss):
                 return LossFault("nonfinite_loss", number)
-            if own.scale is None and own.nonfinite_gradients and not base.nonfinite_gradients:
+            if own.scale is None and own.has_nonfinite_gradients and not base.has_nonfinite_gradients:
                 return LossFault("nonfinite_gradients", number)
         return None
 

@@ -114,15 +114,14 @@ class LossCase:
 def _losses_without(patient: Patient, num_steps: int, skipped: frozenset[int]) -> list[float]:
     """Take the steps in float32 again, without those of the optimizers that are skipped."""
     replay = patient.baseline()
-    precision = replay.built.precision
-    step = precision.step
-
-    def step_unless_skipped(optimizer: torch.optim.Optimizer) -> None:
-        if replay.trainer.step - first not in skipped:
-            step(optimizer)
-
-    precision.step = step_unless_skipped  # type: ignore[method-assign]
     first = replay.trainer.step
+
+    def skip(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if replay.trainer.step - first in skipped:
+            optimizer.zero_grad()  # without gradients it changes nothing
+
+    for optimizer in replay.trainer.optimizers.values():
+        optimizer.register_step_pre_hook(skip)
     return [replay.step().loss for _ in range(num_steps)]
 
 

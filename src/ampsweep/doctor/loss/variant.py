@@ -11,7 +11,7 @@ from torch import Tensor
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.functions import CalledFunction, calls_in_float32
 from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import Replay, TakenStep, TakenSteps, taken_steps
+from ampsweep.doctor.replay import Replay, TakenSteps, taken_steps
 from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.step import trace_step
@@ -35,7 +35,7 @@ class Variant:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the optimizer."""
 
-    def replay(self, patient: Patient) -> "VariantReplay":
+    def replay(self, patient: Patient) -> Replay:
         """Build the training with these changes.
 
         Raises:
@@ -44,27 +44,16 @@ class Variant:
         config = patient.config
         precision = self.precision or config.precision
         names = sorted(glob.escape(one) for one in self.kept if isinstance(one, str))
-        if names:
-            precision = replace(precision, fp32_modules=[*precision.fp32_modules, *names])
-        optimizer = {**config.optimizer, **self.optimizer} if self.optimizer else config.optimizer
-        changed = replace(config, precision=precision, optimizer=optimizer)
-        replay = VariantReplay(changed, patient.device, patient.data, patient.checkpoint)
-        replay.calls = frozenset(one for one in self.kept if isinstance(one, CalledFunction))
+        precision = replace(precision, fp32_modules=[*precision.fp32_modules, *names])
+        changed = replace(config, precision=precision, optimizer={**config.optimizer, **self.optimizer})
+        replay = Replay(changed, patient.device, patient.data, patient.checkpoint)
+        calls = frozenset(one for one in self.kept if isinstance(one, CalledFunction))
+        replay.around_step = partial(calls_in_float32, replay, calls)
         return replay
 
     def steps(self, patient: Patient, num_steps: int) -> TakenSteps:
         """Take steps; fewer if one raises an error, or if time is up."""
         return taken_steps(partial(self.replay, patient), num_steps, patient.deadline_s)
-
-
-class VariantReplay(Replay):
-    """A replay some of whose function calls are computed in float32."""
-
-    calls: frozenset[CalledFunction] = frozenset()
-
-    def step(self) -> TakenStep:
-        with calls_in_float32(self, self.calls):
-            return super().step()
 
 
 def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import Replay, ReplayState
+from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.side_by_side.recorded import (
     Key,
     Noise,
@@ -24,6 +24,7 @@ from ampsweep.doctor.side_by_side.recorded import (
 )
 from ampsweep.tracing.calls import Call, Site, observe
 from ampsweep.tracing.ledger import tensors_in
+from ampsweep.training.checkpoint import Checkpoint
 
 ROUNDINGS: Final = 4.0
 """Factor between the largest error that perturbed steps show and one that is unexplained: a kernel may round what it
@@ -235,7 +236,7 @@ class SideBySide:
             self._own.step()
 
 
-def recorded_from(replay: Replay, state: ReplayState) -> list[RecordedCall]:
+def recorded_from(replay: Replay, state: Checkpoint) -> list[RecordedCall]:
     """Record the step that a replay takes from a state."""
     replay.restore(state)
     return record_step(replay)
