@@ -21,6 +21,7 @@ from ampsweep.doctor.loss.findings import FaultSigns
 from ampsweep.doctor.loss.isolation import measure_alone
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.replay import TakenStep
 from ampsweep.precision import Precision
 from ampsweep.training.found_checkpoint import find_checkpoint
@@ -149,16 +150,6 @@ def test_what_time_is_too_short_for_is_said():
     assert found.kind() == "unsearched"
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_refuses_a_loss_of_probabilities():
-    task = ("task=custom", "task._target_=planted_loss.CrossEntropy")
-    net = ("model=custom", "model._target_=planted_loss.Likelihood")
-    (found,) = examine_loss(patient(*DATA, *net, *task, "precision=amp_bf16", "device=cuda"))
-    assert found.kind() == "refused_loss"
-    assert "binary_cross_entropy" in found.operator
-
-
 def test_a_fault_is_examined_from_a_checkpoint_again_and_again(tmp_path):
     one = patient(*BY_NAME["softmax without maximum"].overrides)
     replay = Variant(kept=frozenset({"weigh"})).replay(one)
@@ -169,6 +160,13 @@ def test_a_fault_is_examined_from_a_checkpoint_again_and_again(tmp_path):
     (found,) = examine_loss(later)
     assert (found.kind(), found.modules, found.signs.step) == ("exp_overflow", ["weigh"], 4)
     assert found.proof.mends
+
+
+def test_a_step_that_raises_an_error_is_another_complaint():
+    with pytest.raises(NotExaminedError, match="its steps end with an error"):
+        examine_loss(
+            patient(*DATA, "model=custom", "model._target_=planted_loss.MaskedAttention", "precision=amp_fp16")
+        )
 
 
 def test_float32_itself_has_nothing_to_compare_with():

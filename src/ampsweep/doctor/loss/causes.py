@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from ampsweep.doctor.loss.findings import IN_FLOAT32, LossFinding, RefusedLoss, RefusedMask
+from ampsweep.doctor.loss.findings import FROM_LOGITS, LossFinding
 from ampsweep.doctor.loss.origins import NonfiniteOrigin, is_beyond
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.text import number, plural
@@ -85,7 +85,7 @@ class MendingSet:
 class OfOperator(LossFinding):
     """A fault that computing a part of the step in float32 mends: a base of classes, one a cause."""
 
-    remedy: ClassVar[str | None] = IN_FLOAT32
+    remedy: ClassVar[str | None] = "keep it in float32"
     line: ClassVar[str | None] = None
     """The line of Python that does without what the dtype cannot hold; the names stand for the user's own."""
 
@@ -109,7 +109,7 @@ class MaskOverflow(OfOperator):
     remedy = (
         "a row that is masked everywhere then has NaN in its softmax; mask with the lowest number of the scores' dtype"
     )
-    line = RefusedMask.line
+    line = "scores.masked_fill(mask, torch.finfo(scores.dtype).min)"
 
 
 class ExpOverflow(OfOperator):
@@ -161,7 +161,7 @@ class LogOfZero(OfOperator):
 class RoundedProbability(OfOperator):
     template = "probabilities round to exactly 0 or 1 in {dtype}, and the loss cuts their logarithms off{inside}{at}"
     remedy = "replace the loss by the one that takes logits, or compute what makes the probabilities in float32"
-    line = RefusedLoss.line
+    line = FROM_LOGITS
 
 
 class Cancellation(OfOperator):

@@ -1,11 +1,8 @@
 """The examination of a loss: whether precision spoils it, by what, and the smallest change that mends it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
-
-import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
@@ -17,12 +14,8 @@ from ampsweep.doctor.loss.fault import NOT_FINITE
 from ampsweep.doctor.loss.findings import (
     FaultSigns,
     LossFinding,
-    NoKernel,
     NotPrecision,
     OptimizerEps,
-    RaisedFinding,
-    RefusedLoss,
-    RefusedMask,
     Switches,
     TriedSteps,
     Unexplained,
@@ -34,14 +27,11 @@ from ampsweep.doctor.loss.loss_case import LossCase, OutOfTimeError
 from ampsweep.doctor.loss.origins import NonfiniteOrigin
 from ampsweep.doctor.loss.variant import Kept, Variant, price, unchanged_share
 from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.doctor.types.examine import run_watched
-from ampsweep.numeric_formats import dtype_name
 
 _LARGE_EPS: Final = 2.0**-12
 """The square root of float16's smallest number above zero: a smaller gradient has a square of zero there."""
 _MOST_UNCHANGED: Final = 0.5
 """The share of weights that updates may leave unchanged: half of them."""
-_HALF: Final = (torch.float16, torch.bfloat16)
 _FEW: Final = 8
 _FEW_SHARE: Final = 0.25
 """The modules, and the share of all, that may be kept in float32 for a set to be told: of more, another mode is."""
@@ -57,7 +47,7 @@ def examine_loss(patient: Patient) -> Sequence[LossFinding]:
         for one, other in zip(own.steps, base.steps, strict=False)
     ]
     if own.error is not None:
-        return [] if base.error is not None else _raised(patient, own.error)
+        raise NotExaminedError(f"its steps end with an error ({type(own.error).__name__})")
     if not base.steps:
         raise NotExaminedError(f"the first step in float32 ends with {type(base.error).__name__}")
     case = LossCase(patient)
@@ -69,40 +59,6 @@ def examine_loss(patient: Patient) -> Sequence[LossFinding]:
         return [_under_autocast(case) if patient.config.precision.autocast else _without_autocast(case)]
     except OutOfTimeError:
         return [Unsearched(signs=_signs(case))]
-
-
-def _raised(patient: Patient, error: Exception) -> Sequence[RaisedFinding]:
-    """Examine a step that raises an error for the sake of its dtype's range, and not in float32.
-
-    Errors of dtypes that do not go together are another complaint, and no finding here.
-    """
-    precision, num_steps = patient.config.precision, len(patient.baseline_steps.steps)
-    step = len(patient.own_steps.steps) + 1
-    failed = run_watched(patient, step).failed
-    if failed is None or failed.fault == "mixed_dtypes":
-        return []
-    proof = None
-    if precision.autocast:
-        kept: Kept = failed.module or CalledFunction(failed.module)
-        taken = Variant(kept=frozenset({kept})).steps(patient, num_steps)
-        proof = TriedSteps(mends=taken.error is None and len(taken.steps) == num_steps, num_steps=len(taken.steps))
-    mends = proof is not None and proof.mends
-    if failed.fault is None and not mends:
-        return []
-    kind: Callable[..., RaisedFinding] = RefusedLoss if failed.fault is None else NoKernel
-    if failed.fault == "number_too_large":
-        kind = partial(RefusedMask, scalar=failed.numbers[0][1])
-    dtype = next((one.dtype for one in failed.operands if one.dtype in _HALF), precision.dtype)
-    found = kind(
-        modules=[] if failed.module is None else [failed.module],
-        operator=failed.operator,
-        place=failed.place,
-        signs=FaultSigns(sign="error", step=step, num_steps=num_steps, dtype=dtype_name(dtype)),
-        error=str(error).splitlines()[0],
-        proof=proof,
-    )
-    overrides = [kept_in_float32(precision, [failed.module])] if failed.module and mends else []
-    return [replace(found, change=Change(overrides=overrides, code=found.line))]
 
 
 def _under_autocast(case: LossCase) -> LossFinding:

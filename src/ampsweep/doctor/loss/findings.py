@@ -1,13 +1,14 @@
 """The findings of the complaint `loss`: it is inf or NaN, or worse than in float32."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange, fact_text
 from ampsweep.doctor.loss.fault import Sign
 from ampsweep.text import number
 
-IN_FLOAT32: Final = "keep it in float32"
+FROM_LOGITS: Final = "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)"
+"""The loss that autocast takes and that probabilities of 0 and 1 do not spoil, as a line of Python."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,41 +167,6 @@ class UpdatesLost(LossFinding):
     )
     remedy = "keep the parameters in float32"
     unchanged_pct: float
-
-
-class RaisedFinding(LossFinding):
-    """A call that raises an error in half precision for the sake of its range."""
-
-    error: str
-    seen = ("step {step} ends with: {error}",)
-    line: ClassVar[str | None] = None
-    """The line of Python that does without such a call."""
-
-    @property
-    def evidence(self) -> list[str]:
-        return super().evidence[1:]  # there is no loss to tell of
-
-
-class RefusedLoss(RaisedFinding):
-    template = "{operator}{inside}{at} refuses autocast"
-    remedy = "compute the loss from logits: that of probabilities is not safe in half precision"
-    line = "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)"
-
-
-class NoKernel(RaisedFinding):
-    template = "{operator}{inside}{at} does not exist in {dtype} on this device"
-    remedy = IN_FLOAT32
-
-
-class RefusedMask(RaisedFinding):
-    template = "{operator}{inside}{at} is given {scalar}, which {dtype} cannot hold"
-    remedy = "mask with the lowest number of the scores' dtype"
-    line = "scores.masked_fill(mask, torch.finfo(scores.dtype).min)"
-    scalar: float
-
-    @classmethod
-    def kind(cls) -> str:
-        return "mask_overflow"
 
 
 def _figure(value: float | None) -> str:
