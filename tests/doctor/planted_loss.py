@@ -170,13 +170,6 @@ class DeepNet(nn.Module):
         return x
 
 
-class Normalized(nn.Sequential):
-    """Normalizes twice, with running statistics that autograd saves."""
-
-    def __init__(self):
-        super().__init__(nn.Linear(FEATURES, FEATURES), nn.BatchNorm1d(FEATURES), nn.ReLU(), nn.BatchNorm1d(FEATURES))
-
-
 class SpreadEverywhere(nn.Sequential):
     """Layers each of which leaves the range of float16."""
 

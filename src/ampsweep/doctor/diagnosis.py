@@ -117,7 +117,8 @@ class DoctorFinding(Finding):
         for one in fields(self):
             if one.name not in _SHARED:
                 value = getattr(self, one.name)
-                found |= vars(value) if is_dataclass(value) else {one.name: value}
+                inner = [each.name for each in fields(value) if each.repr] if is_dataclass(value) else []
+                found |= {name: getattr(value, name) for name in inner} or {one.name: value}
         return found
 
     def told(self, template: str) -> str:

@@ -7,7 +7,6 @@ from ampsweep.doctor.loss.findings import FROM_LOGITS, LossFinding
 from ampsweep.doctor.loss.origins import NonfiniteOrigin, is_beyond
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.text import number, plural
-from ampsweep.tracing.calls import Phase
 
 _EXPONENTIALS: Final = frozenset({"aten.exp", "aten.exp2", "aten.expm1", "aten.sinh", "aten.cosh"})
 _LOGARITHMS: Final = frozenset({"aten.log", "aten.log2", "aten.log10", "aten.log1p"})
@@ -18,38 +17,6 @@ _MOST_EXPONENT: Final = {"float16": 11, "bfloat16": 88}
 _PRODUCTS: Final = frozenset(
     {"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.matmul", "aten.dot", "aten.mv", "aten.convolution"}
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OriginFacts:
-    """A call that made inf or NaN."""
-
-    phase: Phase
-    output_dtype: str
-    input_max_abs: float
-    has_nan: bool
-    forward_operator: str | None
-    """In backward the operator whose gradient is computed."""
-    float32_max_abs: float | None
-    """The largest finite magnitude of the result in float32."""
-    eps: float | None
-    """A number that was added on the way to it, and is zero in the dtype."""
-    reduced_elements: int
-    """Input elements for one of the result."""
-
-    @staticmethod
-    def of(origin: NonfiniteOrigin) -> "OriginFacts":
-        call = origin.call
-        return OriginFacts(
-            phase=call.phase,
-            output_dtype=dtype_name((call.outputs or call.inputs)[0]),
-            input_max_abs=origin.input_max_abs,
-            has_nan=origin.has_nan,
-            forward_operator=None if call.forward is None else call.forward.operator,
-            float32_max_abs=origin.float32_max_abs,
-            eps=origin.lost_scalar,
-            reduced_elements=origin.reduced_elements,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +56,7 @@ class OfOperator(LossFinding):
     line: ClassVar[str | None] = None
     """The line of Python that does without what the dtype cannot hold; the names stand for the user's own."""
 
-    origin: OriginFacts | None = None
+    origin: NonfiniteOrigin | None = None
     """None where everything was finite."""
     mending: MendingSet | None = None
 
@@ -215,9 +182,9 @@ def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
     if operator in _ROOTS and origin.has_nan and origin.has_negative:
         return Cancellation
     if operator in _LOGARITHMS and origin.divisor_zeros:
-        return LogOfZero if origin.lost_scalar is None else EpsVanishes
+        return LogOfZero if origin.eps is None else EpsVanishes
     if operator in _DIVISIONS and origin.divisor_zeros:
-        return DivisorVanishes if origin.lost_scalar is None else EpsVanishes
+        return DivisorVanishes if origin.eps is None else EpsVanishes
     if operator in _DIVISIONS and operator != "aten.pow":
         return TinyDivisor
     if operator in _EXPONENTIALS:

@@ -1,21 +1,28 @@
 """The examination of a loss: whether precision spoils it, by what, and the smallest change that mends it."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+
+from torch import Tensor
 
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
-from ampsweep.doctor.functions import CalledFunction
-from ampsweep.doctor.loss.causes import CoarseRounding, ExpOverflow, OfOperator, OriginFacts, cause_of
-from ampsweep.doctor.loss.changes import change_of_scale, code_in_float32, takes_shift
+from ampsweep.doctor.functions import CalledFunction, watched_calls
+from ampsweep.doctor.loss.causes import CoarseRounding, ExpOverflow, OfOperator, cause_of
 from ampsweep.doctor.loss.culprits import Culprits, CulpritSearch, trace_fault
 from ampsweep.doctor.loss.fault import NOT_FINITE
 from ampsweep.doctor.loss.findings import (
     FaultSigns,
+    GradientsVanish,
     LossFinding,
     NotPrecision,
     OptimizerEps,
+    ScalerFault,
+    ScaleTooLarge,
+    ScaleTooSmall,
     Switches,
     TriedSteps,
     Unexplained,
@@ -24,17 +31,18 @@ from ampsweep.doctor.loss.findings import (
     WholeModel,
 )
 from ampsweep.doctor.loss.loss_case import LossCase, OutOfTimeError
-from ampsweep.doctor.loss.origins import NonfiniteOrigin
 from ampsweep.doctor.loss.variant import Kept, Variant, price, unchanged_share
 from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.tracing.calls import Call
 
 _LARGE_EPS: Final = 2.0**-12
 """The square root of float16's smallest number above zero: a smaller gradient has a square of zero there."""
 _MOST_UNCHANGED: Final = 0.5
 """The share of weights that updates may leave unchanged: half of them."""
-_FEW: Final = 8
-_FEW_SHARE: Final = 0.25
-"""The modules, and the share of all, that may be kept in float32 for a set to be told: of more, another mode is."""
+_ROUNDING: Final = 1e-4
+"""The relative difference of two losses in float32 that rounding makes."""
+_SCALES: Final = (65536.0, 1024.0, 32.0, 1.0)
+"""Scales to begin with that are tried, the largest first: the smaller it is, the more gradients vanish."""
 
 
 def examine_loss(patient: Patient) -> Sequence[LossFinding]:
@@ -63,13 +71,8 @@ def examine_loss(patient: Patient) -> Sequence[LossFinding]:
 
 def _under_autocast(case: LossCase) -> LossFinding:
     precision, signs = case.patient.config.precision, _signs(case)
-    if (scale := change_of_scale(case)) is not None:
-        return scale.cause(
-            signs=signs,
-            init_scale=precision.init_scale if precision.grad_scaler else None,
-            change=Change(overrides=[scale.override]),
-            proof=_tried(case, Variant(precision=scale.precision)),
-        )
+    if (scale := _of_scale(case, signs)) is not None:
+        return scale
     off = replace(case.precision, autocast=False, dtype=precision.parameters, fp32_modules=[])
     switches = Switches(autocast_off_mends=case.mends(Variant(precision=off)))
     if precision.dtype == "float16":
@@ -78,45 +81,97 @@ def _under_autocast(case: LossCase) -> LossFinding:
         switches = replace(switches, **{name: case.mends(Variant(precision=switched))})
     if not switches.autocast_off_mends:
         return Unexplained(signs=signs, switches=switches)
-    search = CulpritSearch(case)
-    culprits = search.find()
-    if culprits is None or len(culprits.kept) > max(_FEW, culprits.mending.num_modules * _FEW_SHARE):
+    culprits = CulpritSearch(case).find()
+    if culprits is None:
         return _in_another_mode(case, WholeModel(signs=signs, switches=switches))
-    calls, num_replays = search.calls(culprits)
-    mending = replace(
-        culprits.mending,
-        functions=[one.function for one in calls],
-        places=[one.place for one in calls],
-        num_call_replays=num_replays if calls else 0,
-    )
-    found = _of_culprits(case, signs, replace(culprits, mending=mending), calls)
-    return replace(found, switches=switches)
+    return replace(_of_culprits(case, signs, culprits), switches=switches)
 
 
-def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits, calls: Sequence[CalledFunction]) -> OfOperator:
+def _of_scale(case: LossCase, signs: FaultSigns) -> ScalerFault | None:
+    """The finding of a fault that a change of the scaler alone mends.
+
+    A fault in which the scaler skips steps at any scale then shows in the first step of the case's trials.
+    """
+    own, fault, num_steps = case.patient.config.precision, case.fault, case.num_steps
+    assert fault is not None
+    if not own.autocast or own.dtype != "float16":
+        return None
+    is_finite = fault.sign not in NOT_FINITE
+    trials: list[tuple[type[ScalerFault], PrecisionConfig, str]] = []
+    if not own.grad_scaler and is_finite:
+        trials = [(GradientsVanish, replace(own, grad_scaler=True), "precision.grad_scaler=true")]
+    elif own.grad_scaler and is_finite and own.init_scale < _SCALES[0]:
+        larger = replace(own, init_scale=_SCALES[0])
+        trials = [(ScaleTooSmall, larger, f"precision.init_scale={_SCALES[0]:g}")]
+    elif fault.sign == "skipped_steps" and own.init_scale > _SCALES[0]:
+        trials = [
+            (ScaleTooLarge, replace(own, init_scale=scale), f"precision.init_scale={scale:g}") for scale in _SCALES
+        ]
+    for kind, precision, override in trials:
+        changed = Variant(precision=precision)
+        if case.mends(changed, num_steps):
+            return kind(
+                signs=signs,
+                init_scale=own.init_scale if own.grad_scaler else None,
+                change=Change(overrides=[override]),
+                proof=_tried(case, changed),
+            )
+    if fault.sign == "skipped_steps":
+        case.begin_at_scale(1.0)
+    return None
+
+
+def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> OfOperator:
     """The finding of a fault that some modules or lines mend."""
-    origin = _first_of(culprits)
-    place = origin.call.place if origin is not None else None
-    operator = origin.call.operator if origin is not None else None
-    if origin is None and calls:
+    calls, names = culprits.calls, {_module_of(one) for one in culprits.kept}
+    origins = [one for one in culprits.origins if one.call.module in names] or culprits.origins
+    origin = origins[0] if origins else None
+    place = operator = None
+    if origin is not None:
+        place, operator = origin.call.place, origin.call.operator
+    elif calls:
         place, operator = calls[0].place, calls[0].function
     cause = CoarseRounding if origin is None else cause_of(origin)
-    shifts = origin is not None and cause is ExpOverflow and takes_shift(case.patient, origin.call)
+    shifts = origin is not None and cause is ExpOverflow and _takes_shift(case.patient, origin.call)
     line = cause.line if shifts or cause is not ExpOverflow else None
-    are_modules = len(culprits.modules) == len(culprits.kept)
-    overrides = [kept_in_float32(case.patient.config.precision, culprits.modules)] if are_modules else []
+    modules = [one for one in culprits.kept if isinstance(one, str)]
+    are_modules = len(modules) == len(culprits.kept)
+    overrides = [kept_in_float32(case.patient.config.precision, modules)] if are_modules else []
     kept: Sequence[Kept] = culprits.kept if are_modules or not calls else calls
+    if line is None and calls:
+        line = "x = x.float()" if len(calls) == 1 else "with torch.autocast(x.device.type, enabled=False): ..."
     found = cause(
         signs=signs,
         modules=[one for one in map(_module_of, culprits.kept) if one is not None],
         operator=operator,
         place=place,
-        origin=None if origin is None else OriginFacts.of(origin),
+        origin=origin,
         mending=culprits.mending,
-        change=Change(overrides=overrides, code=line or code_in_float32(calls)),
+        change=Change(overrides=overrides, code=line),
         proof=_tried(case, Variant(kept=frozenset(kept), precision=case.precision)),
     )
     return replace(found, takes_shift=shifts) if isinstance(found, ExpOverflow) else found
+
+
+def _takes_shift(patient: Patient, exponential: Call) -> bool:
+    """Tell whether the loss of a step in float32 stays the same with `exp(x - x.amax(-1, keepdim=True))` for `exp(x)`.
+
+    Args:
+        exponential: the call of the operator; all calls of `exp` at its line in its module are replaced.
+    """
+    replay, was_called = patient.baseline(), False
+
+    def on_call(call: CalledFunction, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        nonlocal was_called
+        is_it = (call.module, call.place) == (exponential.module, exponential.place)
+        if is_it and (call.function or "").endswith(".exp") and isinstance(args[0], Tensor) and args[0].dim():
+            was_called = True
+            return func(args[0] - args[0].detach().amax(-1, keepdim=True), *args[1:], **kwargs)
+        return func(*args, **kwargs)
+
+    with watched_calls(replay, on_call):
+        shifted = replay.step().loss
+    return was_called and math.isclose(shifted, patient.baseline_steps.steps[0].loss, rel_tol=_ROUNDING)
 
 
 def _without_autocast(case: LossCase) -> LossFinding:
@@ -141,7 +196,7 @@ def _without_autocast(case: LossCase) -> LossFinding:
         modules=[] if call.module is None else [call.module],
         operator=call.operator,
         place=call.place,
-        origin=OriginFacts.of(origins[0]),
+        origin=origins[0],
     )
     return _in_another_mode(case, found)
 
@@ -188,13 +243,6 @@ def _tried(case: LossCase, changed: Variant) -> TriedSteps:
         return proof
     time_ratio, memory_ratio = price(case.patient, changed)
     return replace(proof, time_ratio=time_ratio, memory_ratio=memory_ratio)
-
-
-def _first_of(culprits: Culprits) -> NonfiniteOrigin | None:
-    """The first origin in one of the culprits, else the first that they lead to; None if everything is finite."""
-    names = {_module_of(one) for one in culprits.kept}
-    own = (one for one in culprits.origins if one.call.module in names)
-    return next(own, culprits.origins[0] if culprits.origins else None)
 
 
 def _module_of(kept: Kept) -> str | None:

@@ -52,46 +52,28 @@ class LossFault:
     """The share of the gradient's elements that are zero, and not so in float32."""
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """Losses of float32 replays whose weights were perturbed as the arm's rounding does, (replays, steps)."""
-
-    losses: tuple[tuple[float, ...], ...] = ()
-
-    def upper(self, steps: slice, baseline: float) -> float:
-        """The largest mean loss over some steps that one more such replay may have, at 99.9 %.
-
-        It is the prediction interval of one more draw from a normal distribution (G. Hahn and W. Meeker, "Statistical
-        Intervals", 1991, section 4.7); infinite with fewer than two replays.
-        """
-        means = [float(np.mean(one[steps])) for one in self.losses if len(one) >= (steps.stop or 0)]
-        if len(means) < 2 or not all(map(math.isfinite, means)):
-            return math.inf
-        spread = float(np.std(means, ddof=1)) * math.sqrt(1 + 1 / len(means))
-        return max(float(np.mean(means)), baseline) + float(stdtrit(len(means) - 1, _CONFIDENCE)) * spread
-
-
 class Judge:
     """Tells whether steps have a fault that those in float32 have not.
 
     Args:
         baseline: the steps in float32.
+        margin_pct: the gap, in percent of the baseline's loss, within which two arms count as having learned the same.
+        perturbed: returns the losses of float32 replays whose weights were perturbed as the arm's rounding does,
+            (replays, steps). Called, once, only if a loss is worse than in float32 by more than the margin.
         skipping: returns the losses in float32 with some steps, by number from 1, left out: the scaler's first skips
             put a training back by as many steps, which is no fault. Called, once for each set of steps, only if a loss
             is worse.
-        margin_pct: the gap, in percent of the baseline's loss, within which two arms count as having learned the same.
-        tolerance: called, once, only if a loss is worse than in float32 by more than the margin.
     """
 
     def __init__(
         self,
         baseline: Sequence[TakenStep],
         margin_pct: float,
-        tolerance: Callable[[], Tolerance],
+        perturbed: Callable[[], Sequence[Sequence[float]]],
         skipping: Callable[[frozenset[int]], Sequence[float]],
     ) -> None:
         self._baseline, self._margin = baseline, margin_pct / 100
-        self._tolerance, self._skipping = cache(tolerance), cache(skipping)
+        self._perturbed, self._skipping = cache(perturbed), cache(skipping)
         self._base = [one.loss for one in baseline]
 
     def fault(self, steps: Sequence[TakenStep], error: Exception | None = None) -> LossFault | None:
@@ -129,7 +111,7 @@ class Judge:
         gap = steps[0].loss - base
         if abs(gap) <= self._margin * abs(base):
             return None
-        allowed = self._tolerance().upper(slice(0, 1), base) - base
+        allowed = self._largest(slice(0, 1), base) - base
         return LossFault("different_loss", 1, gap=gap, allowed_gap=allowed) if abs(gap) > allowed else None
 
     def _worse(self, steps: Sequence[TakenStep]) -> LossFault | None:
@@ -145,8 +127,20 @@ class Judge:
             base = float(np.mean(self._skipping(skipped)[part]))
             if not self._is_far(own, base):
                 return None
-        allowed = self._tolerance().upper(part, exact) - exact
+        allowed = self._largest(part, exact) - exact
         return LossFault("worse_loss", num_steps, gap=own - base, allowed_gap=allowed) if own - base > allowed else None
+
+    def _largest(self, steps: slice, baseline: float) -> float:
+        """The largest mean loss over some steps that one more perturbed replay may have, at 99.9 %.
+
+        It is the prediction interval of one more draw from a normal distribution (G. Hahn and W. Meeker, "Statistical
+        Intervals", 1991, section 4.7); infinite with fewer than two replays.
+        """
+        means = [float(np.mean(one[steps])) for one in self._perturbed() if len(one) >= (steps.stop or 0)]
+        if len(means) < 2 or not all(map(math.isfinite, means)):
+            return math.inf
+        spread = float(np.std(means, ddof=1)) * math.sqrt(1 + 1 / len(means))
+        return max(float(np.mean(means)), baseline) + float(stdtrit(len(means) - 1, _CONFIDENCE)) * spread
 
     def _is_far(self, own: float, base: float) -> bool:
         """Tell whether a loss is above another by more than the margin, or has fallen less than half as far."""

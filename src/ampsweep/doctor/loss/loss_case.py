@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.loss.fault import Judge, LossFault, Tolerance
+from ampsweep.doctor.loss.fault import Judge, LossFault
 from ampsweep.doctor.loss.variant import Variant, vanished_share
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import Replay
@@ -38,7 +38,7 @@ class LossCase:
         self.judge = Judge(
             self.baseline.steps,
             patient.config.report.margin_pct,
-            partial(perturbed_losses, patient, self.num_steps),
+            partial(_perturbed_losses, patient, self.num_steps),
             partial(_losses_without, patient, self.num_steps),
         )
         self.precision: PrecisionConfig = patient.config.precision
@@ -125,7 +125,7 @@ def _losses_without(patient: Patient, num_steps: int, skipped: frozenset[int]) -
     return [replay.step().loss for _ in range(num_steps)]
 
 
-def perturbed_losses(patient: Patient, num_steps: int) -> Tolerance:
+def _perturbed_losses(patient: Patient, num_steps: int) -> list[list[float]]:
     """Take the steps in float32 again, several times, with errors in the weights as the arm's rounding makes them.
 
     Before each forward pass every weight gets a relative error drawn evenly from [-u, u], u being the unit roundoff of
@@ -135,17 +135,17 @@ def perturbed_losses(patient: Patient, num_steps: int) -> Tolerance:
     """
     roundoff = FORMATS[patient.config.precision.dtype].unit_roundoff
     stay = patient.config.precision.parameters != "float32"
-    curves: list[tuple[float, ...]] = []
+    curves: list[list[float]] = []
     for number in range(_NUM_REPLAYS):
         if patient.seconds_left <= 0:
             break
-        replay, losses = patient.baseline(), []
+        replay, losses = patient.baseline(), list[float]()
         generator = torch.Generator(replay.device).manual_seed(_SEED + number)
         for _ in range(num_steps):
             with _perturbed(replay, roundoff, generator, stay=stay):
                 losses.append(replay.step().loss)
-        curves.append(tuple(losses))
-    return Tolerance(tuple(curves))
+        curves.append(losses)
+    return curves
 
 
 @contextmanager

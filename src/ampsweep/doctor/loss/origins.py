@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from ampsweep.doctor.functions import FunctionMode
 from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.numeric_formats import FORMATS, dtype_name
-from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
+from ampsweep.tracing.calls import UNWRITTEN, Call, Phase, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 
 _FILLS: Final = frozenset(
@@ -30,42 +30,37 @@ _MOST_SOURCES: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class NonfiniteOrigin:
-    """A call whose result had inf or NaN although nothing that it got had, or that hides that it would have."""
+    """A call that turned finite inputs into inf or NaN, or that hides such a value."""
 
-    call: Call
-    site: Site
-    is_range: bool
-    """The same operator in float32, with the same inputs, has a finite result: only the dtype's range is to blame."""
-    has_nan: bool
+    phase: Phase
+    output_dtype: str
     input_max_abs: float
     """The largest magnitude among its inputs."""
-    divisor_zeros: int = 0
-    """Zeros of the last tensor that it got."""
-    has_negative: bool = False
-    """True if that tensor has numbers below zero."""
+    has_nan: bool = False
+    forward_operator: str | None
+    """In backward the operator whose gradient is computed."""
     float32_max_abs: float | None = None
     """The largest finite magnitude of the result in float32."""
-    scalars: tuple[float, ...] = ()
-    """Its number arguments."""
-    lost_scalar: float | None = None
+    eps: float | None = None
     """A number above zero that was added on the way to its last tensor, and is zero in the dtype of that sum."""
-    is_two_valued: bool = False
-    """The tensor that it got has at most two different values, as an attention mask does."""
     reduced_elements: int = 1
     """Input elements for one of the result."""
-    sources: tuple[str | None, ...] = ()
+    call: Call = field(repr=False)
+    site: Site = field(repr=False)
+    is_range: bool = field(default=False, repr=False)
+    """The same operator in float32, with the same inputs, has a finite result: only the dtype's range is to blame."""
+    divisor_zeros: int = field(default=0, repr=False)
+    """Zeros of the last tensor that it got."""
+    has_negative: bool = field(default=False, repr=False)
+    """True if that tensor has numbers below zero."""
+    scalars: tuple[float, ...] = field(default=(), repr=False)
+    """Its number arguments."""
+    is_two_valued: bool = field(default=False, repr=False)
+    """The tensor that it got has at most two different values, as an attention mask does."""
+    sources: tuple[str | None, ...] = field(default=(), repr=False)
     """Modules that made what it got, the nearest first; None: outside the model."""
-    num_certain: int = 0
+    num_certain: int = field(default=0, repr=False)
     """Probabilities of exactly 0 or 1 that a loss got, of which it cuts the logarithm off."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """The call that wrote a storage, and those that wrote what it got."""
-
-    module: str | None
-    sources: tuple["_Made", ...]
-    lost_scalar: float | None
 
 
 class OriginTracer:
@@ -75,13 +70,14 @@ class OriginTracer:
     several times its usual time, and on an accelerator each operator waits for the device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replay: Replay) -> None:
         self.origins: list[NonfiniteOrigin] = []
         self.modules: dict[str, None] = {}
         """Names of the modules that called an operator, the model itself as the empty name, in order."""
-        self.input_dtypes: dict[str, list[torch.dtype]] = {}
-        """By module, those of the tensors that its forward got."""
-        self._made: dict[int, _Made] = {}
+        functions = FunctionMode(replay.device.type)
+        self._tensors = TensorOrigins(replay.model, replay.trainer.optimizers.values(), functions)
+        self._lost: dict[TensorOrigin, float] = {}
+        """Constants that vanished when they were added to tensors."""
         self._sites = Sites()
         self._found: dict[str, Any] | None = None
 
@@ -110,7 +106,7 @@ class OriginTracer:
                     "has_nan": makes_nan,
                     "float32_max_abs": None if wide is None else _max_abs(wide),
                     "scalars": _scalars(args),
-                    "lost_scalar": self._lost_on_the_way(inputs[-1:]),
+                    "eps": self._lost_on_the_way(inputs[-1:]),
                     "sources": self._sources(inputs),
                     "reduced_elements": _reduced(inputs, outputs),
                 }
@@ -119,17 +115,8 @@ class OriginTracer:
                         with torch.autograd.grad_mode._unsafe_preserve_version_counter(one):
                             one.nan_to_num_()
         elif func.overloadpacket.__name__ in _OF_PROBABILITIES and (certain := _num_certain(inputs[0])):
-            self._found = _facts(inputs) | {
-                "is_range": False,
-                "has_nan": False,
-                "num_certain": certain,
-                "sources": self._sources(inputs),
-            }
+            self._found = _facts(inputs) | {"num_certain": certain, "sources": self._sources(inputs)}
         return result
-
-    def note_inputs(self, name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
-        """Note the dtypes that a module gets; for a hook of torch's."""
-        self.input_dtypes[name] = [one.dtype for one in tensors_in((args, kwargs))]
 
     def on_call(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         """Note the call whose result has just been looked at; for `observe`."""
@@ -137,53 +124,49 @@ class OriginTracer:
         if call.module is not None:
             self.modules[call.module] = None
         if call.phase == "forward":
-            self._note(call, args, kwargs, result)
+            self._tensors.note(call, args, kwargs, result)
+            outputs = [*tensors_in(result)]
+            if (lost := _lost_scalar(args, outputs)) is not None:
+                self._lost[self._tensors.of(outputs[0])] = lost
         if self._found is not None:
-            self.origins.append(NonfiniteOrigin(call=call, site=site, **self._found))
+            origin = NonfiniteOrigin(
+                call=call,
+                site=site,
+                phase=call.phase,
+                output_dtype=dtype_name((call.outputs or call.inputs)[0]),
+                forward_operator=None if call.forward is None else call.forward.operator,
+                **self._found,
+            )
+            self.origins.append(origin)
             self._found = None
-
-    def _note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        outputs = [*tensors_in(result)]
-        keys = [one.data_ptr() for one in (*tensors_in(args), *tensors_in(kwargs))]
-        lost = _lost_scalar(args, outputs)
-        made = _Made(call.module, self._makers(keys), lost)
-        for one in outputs:
-            if one.data_ptr() not in keys or lost is not None:  # a view keeps what made its storage
-                self._made[one.data_ptr()] = made
-
-    def _makers(self, keys: Sequence[int]) -> tuple[_Made, ...]:
-        return tuple(self._made[key] for key in keys if key in self._made)
 
     def _sources(self, tensors: Sequence[Tensor]) -> tuple[str | None, ...]:
         """Find the modules that made tensors, the nearest first."""
         found: dict[str | None, None] = {}
-        seen: dict[_Made, None] = {}
-        waiting = [*self._makers([one.data_ptr() for one in tensors])]
+        seen: set[TensorOrigin] = set()
+        waiting = [self._tensors.of(one) for one in tensors]
         while waiting and len(seen) < _MOST_SOURCES:
-            made = waiting.pop(0)
-            if made not in seen:
-                seen[made] = found[made.module] = None
+            made = waiting.pop(0).made
+            if made not in seen and made.call is not None:
+                seen.add(made)
+                found[made.call.module] = None
                 waiting += made.sources
         return tuple(found)
 
     def _lost_on_the_way(self, tensors: Sequence[Tensor]) -> float | None:
         """Find a constant that vanished on the way to a tensor."""
-        level = self._makers([one.data_ptr() for one in tensors])
+        level = [self._tensors.of(one) for one in tensors]
         for _ in range(_MOST_STEPS_BACK):
-            if (lost := next((one.lost_scalar for one in level if one.lost_scalar is not None), None)) is not None:
+            if (lost := next((self._lost[one] for one in level if one in self._lost), None)) is not None:
                 return lost
-            level = tuple(source for one in level for source in one.sources[:1])
+            level = [source for one in level for source in one.sources[:1]]
         return None
 
 
 def trace_origins(replay: Replay) -> OriginTracer:
     """Take the next step of a replay, which is not to be used any more, and find the origins of inf and NaN in it."""
-    tracer = OriginTracer()
-    with ExitStack() as entered:
-        for name, module in replay.model.named_modules():
-            hook = partial(tracer.note_inputs, name)
-            entered.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-        entered.enter_context(observe(replay.model, tracer.on_call, around=tracer.around))
+    tracer = OriginTracer(replay)
+    with observe(replay.model, tracer.on_call, around=tracer.around):
         replay.step()
     return tracer
 
