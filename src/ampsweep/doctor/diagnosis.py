@@ -58,8 +58,6 @@ class DoctorFinding(Finding):
 
     severity: ClassVar[Severity] = "fault"
     complaint: ClassVar[Complaint]
-    template: ClassVar[str]
-    """The fault and where it is, without a stop."""
     seen: ClassVar[tuple[str, ...]] = ()
     """A sentence for each thing that was measured."""
     remedy: ClassVar[str | None] = None

@@ -117,25 +117,19 @@ def _error_growth(of: Diagnosis) -> Figure | None:
     if not points:
         return None
     texts = [f"{layer_text(one['module'])}: {one['operator']}" for one in points]
-    places = list(range(1, len(points) + 1))
     infinite = next((text for text, one in zip(texts, points, strict=True) if not math.isfinite(one["error"])), None)
     remark = f"From {infinite} on there are values that are not finite, which are not drawn."
     explained, own = ([_finite(one[key]) or None for one in points] for key in ("explained", "error"))
+    places = [*range(1, len(points) + 1)]
     return Figure(
         key="error-growth",
         title="Growth of the error through the net",
         question="Where does the error become larger than the dtype explains?",
         marks=[
-            Scatter(
-                name="explained by dtype and inputs",
-                x=places,
-                y=explained,
-                colour=MODE_COLOURS[_BASELINE],
-                line=2,
-                dash="dash",
-                hover=texts,
+            _line(
+                "explained by dtype and inputs", places, explained, MODE_COLOURS[_BASELINE], dash="dash", hover=texts
             ),
-            Scatter(name=of.arm, x=places, y=own, colour=_colour(of), line=2, symbols=["circle"], size=5, hover=texts),
+            _line(of.arm, places, own, _colour(of), symbols=["circle"], hover=texts),
         ],
         x=Axis(title="operator of the step"),
         y=Axis(title="relative error", log=True, power=True),
@@ -149,12 +143,12 @@ def _losses(of: Diagnosis) -> Figure | None:
     points: Any = of.facts.get(LOSSES)
     if not points:
         return None
-    lines = ((_BASELINE, "baseline", MODE_COLOURS[_BASELINE], "dash"), (of.arm, "own", _colour(of), "solid"))
-    known = [value for _, key, *_ in lines for one in points if (value := _finite(one[key])) is not None]
-    wide = bool(known) and min(known) > 0 and max(known) > 10 * min(known)
+    steps = [one["step"] for one in points]
+    own, baseline = ([_finite(one[key]) for one in points] for key in ("own", "baseline"))
+    known = [value for value in (*own, *baseline) if value is not None]
     remarks = [
         f"The loss of {arm} is {one[key]} from step {one['step']} on."
-        for arm, key, *_ in reversed(lines)
+        for arm, key in ((of.arm, "own"), (_BASELINE, "baseline"))
         if (one := next((one for one in points if not math.isfinite(one[key])), None)) is not None
     ]
     return Figure(
@@ -162,23 +156,18 @@ def _losses(of: Diagnosis) -> Figure | None:
         title="Loss",
         question="Does it learn as float32 does?",
         marks=[
-            Scatter(
-                name=arm,
-                x=[one["step"] for one in points],
-                y=[_finite(one[key]) for one in points],
-                colour=colour,
-                line=2,
-                dash=dash,
-                symbols=["circle"],
-                size=5,
-            )
-            for arm, key, colour, dash in lines
+            _line(_BASELINE, steps, baseline, MODE_COLOURS[_BASELINE], dash="dash", symbols=["circle"]),
+            _line(of.arm, steps, own, _colour(of), symbols=["circle"]),
         ],
         x=Axis(title="step"),
-        y=Axis(title="loss", log=wide),
+        y=Axis(title="loss", log=bool(known) and min(known) > 0 and max(known) > 10 * min(known)),
         remarks=tuple(remarks),
         legend=True,
     )
+
+
+def _line(name: str, x: list[int], y: list[float | None], colour: str, **style: Any) -> Scatter:
+    return Scatter(name=name, x=x, y=y, colour=colour, line=2, size=5, **style)
 
 
 def _finite(value: float) -> float | None:

@@ -1,10 +1,11 @@
 """Operators that make inf or NaN, or round too coarsely, in a dtype: a class for each cause, and the search for it."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from ampsweep.doctor.loss.findings import FROM_LOGITS, LossFinding
-from ampsweep.doctor.loss.origins import NonfiniteOrigin, is_beyond
+from ampsweep.doctor.loss.origins import NonfiniteOrigin
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.text import number, plural
 
@@ -175,7 +176,7 @@ def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
     wide = origin.float32_max_abs
     if origin.num_certain:
         return RoundedProbability
-    if any(is_beyond(scalar, dtype) for scalar in origin.scalars):
+    if any(math.isfinite(one) and abs(one) > FORMATS[dtype].max for one in origin.scalars):
         return MaskOverflow if operator != "aten.mul" or origin.is_two_valued else ValueOverflow
     if operator == "aten._to_copy" and (wide is None or wide > FORMATS[dtype].max):
         return MaskOverflow if origin.is_two_valued else ValueOverflow

@@ -1,6 +1,5 @@
 """The operators of a step that make inf or NaN out of finite numbers because of their dtype, all in one replay."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -235,8 +234,3 @@ def _in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
 
 def _wide(value: Any) -> Any:
     return tree_map_only(Tensor, lambda one: one.float() if one.is_floating_point() else one, value)
-
-
-def is_beyond(value: float, format_name: str) -> bool:
-    """Tell whether a number is finite but larger than a format holds."""
-    return math.isfinite(value) and abs(value) > FORMATS[format_name].max

@@ -42,31 +42,23 @@ def changed_arguments(
 def argument_name(func: Any, function: str, place: Place) -> str:
     """The name of an argument: that of a Python function, else as the schema of torch's operator has it."""
     first, *inner = place
-    if isinstance(first, str):
-        name = first
-    else:
-        names, variadic = _names(func, function)
-        name = names[first] if first < len(names) else f"argument {first + 1}"
-        if variadic is not None and first >= len(names):
-            name, inner = variadic, [first - len(names), *inner]
+    names = _names(func, function)
+    name = first if isinstance(first, str) else names[first] if first < len(names) else f"argument {first + 1}"
     return name + "".join(f"[{one}]" for one in inner)
 
 
-def _names(func: Any, function: str) -> tuple[list[str], str | None]:
-    """The names of positional arguments, and the name that has all that follow."""
+def _names(func: Any, function: str) -> list[str]:
+    """The names of positional arguments."""
     if function == "__setitem__":
-        return ["self", "index", "value"], None
+        return ["self", "index", "value"]
     if hasattr(inspect.unwrap(func), "__code__"):
         parameters = inspect.signature(func).parameters.values()
-        variadic = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), None)
-        return [one.name for one in parameters if one.kind <= one.POSITIONAL_OR_KEYWORD], variadic
+        return [one.name for one in parameters if one.kind <= one.POSITIONAL_OR_KEYWORD]
     overloads = [func]
     if not hasattr(func, "_schema"):
         packet = getattr(torch.ops.aten, function, None)
         overloads = [] if packet is None else [getattr(packet, one) for one in packet.overloads()]
-    return max(
-        ([one.name for one in overload._schema.arguments] for overload in overloads), key=len, default=["self"]
-    ), None
+    return max(([one.name for one in each._schema.arguments] for each in overloads), key=len, default=["self"])
 
 
 def _place(path: Any) -> Place:

@@ -16,10 +16,8 @@ from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import Replay, TakenStep
 from ampsweep.doctor.types.call_arguments import Remedy
-from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Fault
+from ampsweep.doctor.types.failing_call import CallWatch, FailedCall
 from ampsweep.doctor.types.findings import (
-    MixedDtypes,
-    NoSuchDtype,
     NumberTooLarge,
     RefusedLoss,
     StopsWithError,
@@ -53,7 +51,7 @@ def examine_types(patient: Patient) -> list[TypesFinding]:
     if own.error is None and run_watched(patient, num_steps).error is None:
         return []
     error = baseline.error if len(baseline.steps) < num_steps else None
-    if error is None and own.error is None:
+    if own.error is None:
         error = run_watched(patient, num_steps, precision=PRECISION_MODES["fp32"]).error
     if error is not None:
         raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
@@ -100,7 +98,9 @@ def run_watched(
                     watch.origins.name_batch(index, patient.data.train_batch(index))
                 step = replay.step()
             stage = "evaluation"
-            _evaluate(replay)
+            replay.trainer.data = ShortValidation(replay.data)
+            with replay.built.precision.flags():
+                replay.trainer.evaluate()
     except Exception as error:  # noqa: BLE001  as above
         failed, module = watch.failure_of(error), _raised_in(error, replay)
         return WatchedSteps(error, failed, step, stage, watch.cast_in, module)
@@ -113,12 +113,6 @@ def _raised_in(error: Exception, replay: Replay) -> str | None:
     owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
     found = [names[owner] for owner in owners if isinstance(owner, nn.Module) and owner in names]
     return found[-1] if found else None
-
-
-def _evaluate(replay: Replay) -> None:
-    replay.trainer.data = ShortValidation(replay.data)
-    with replay.built.precision.flags():
-        replay.trainer.evaluate()
 
 
 def _findings(patient: Patient, num_steps: int) -> list[TypesFinding]:
@@ -164,13 +158,6 @@ def _other_precision(patient: Patient, num_steps: int) -> list[str]:
     return [f"precision={name}"] if other.error is None else []
 
 
-_FAULTS: Final[dict[Fault, type[WrongDtypes]]] = {
-    "mixed_dtypes": MixedDtypes,
-    "not_implemented": NoSuchDtype,
-    "number_too_large": NumberTooLarge,
-}
-
-
 def _mismatch(patient: Patient, stopped: WatchedSteps, number: int, end: WatchedSteps, other: list[str]) -> WrongDtypes:
     failed = stopped.failed
     assert failed is not None
@@ -182,7 +169,7 @@ def _mismatch(patient: Patient, stopped: WatchedSteps, number: int, end: Watched
     modules = [*dict.fromkeys([failed.module, *(end.cast_in or {}).get(failed.identity, [])])]
     code = failed.codes[number]
     overrides, code = ([], code) if code is not None else _without_source(patient, failed, remedy, other)
-    return _FAULTS[failed.fault](
+    return failed.fault(
         modules=[one for one in modules if one is not None],
         operator=failed.operator,
         place=failed.identity.line,
@@ -193,7 +180,7 @@ def _mismatch(patient: Patient, stopped: WatchedSteps, number: int, end: Watched
         phase=failed.phase,
         num_modules=len(modules),
         operands=named,
-        number=next(iter(failed.numbers.values())) if failed.fault == "number_too_large" else None,
+        number=next(iter(failed.numbers.values())) if failed.fault is NumberTooLarge else None,
         cast=" and ".join(one.argument for one in changed),
         cast_to=", ".join(dict.fromkeys(dtype_name(value) for value in remedy.values())),
         runs_with=[] if overrides else other,
@@ -237,11 +224,8 @@ def _stop(patient: Patient, num_steps: int, outcome: WatchedSteps, other: list[s
         taken = Variant(kept=frozenset({kept})).steps(patient, num_steps)
         if taken.error is None:
             overrides = [kept_in_float32(precision, [failed.module])] if failed.module else []
-            change, proof = (
-                Change(overrides=overrides, code=FROM_LOGITS),
-                TriedSteps(mends=True, num_steps=len(taken.steps)),
-            )
-            return RefusedLoss(**facts, change=change, proof=proof)
+            proof = TriedSteps(mends=True, num_steps=len(taken.steps))
+            return RefusedLoss(**facts, change=Change(overrides=overrides, code=FROM_LOGITS), proof=proof)
     dtypes = [] if failed is None else [*dict.fromkeys(one.dtype for one in failed.operands)]
     return StopsWithError(**facts, dtypes=dtypes, change=Change(overrides=other))
 

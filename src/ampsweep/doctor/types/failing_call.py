@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from sys import _getframe
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -15,14 +15,10 @@ from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
 from ampsweep.doctor.tensor_origins import TensorOrigins
 from ampsweep.doctor.types.call_arguments import Remedy, argument_name, can_change, changed_arguments, leaves
-from ampsweep.doctor.types.findings import MadeTensor, Operand
+from ampsweep.doctor.types.findings import MadeTensor, MixedDtypes, NoSuchDtype, NumberTooLarge, Operand, WrongDtypes
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.own_code import chain_of
 from ampsweep.tracing.calls import CallObserver, Phase, observe
-
-Fault = Literal["mixed_dtypes", "not_implemented", "number_too_large"]
-"""`mixed_dtypes`: the tensors do not fit each other; `not_implemented`: the device has no kernel for the dtype that
-they all have; `number_too_large`: the dtype cannot hold a number among the arguments."""
 
 _IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__imatmul__", "__ipow__")
 
@@ -36,8 +32,8 @@ class FailedCall:
     operands: tuple[Operand, ...]
     numbers: dict[Place, float]
     """Those among the arguments that the dtype of a tensor cannot hold."""
-    fault: Fault | None
-    """None: other dtypes do not mend it."""
+    fault: type[WrongDtypes] | None
+    """The kind of its finding; None: other dtypes do not mend it."""
     remedies: tuple[Remedy, ...]
     """All that let the call itself go through, the best first."""
     codes: tuple[str | None, ...]
@@ -227,12 +223,12 @@ def _goes(func: Any, args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy
     return True
 
 
-def _fault(operands: Sequence[Operand], remedies: Sequence[Remedy]) -> Fault | None:
+def _fault(operands: Sequence[Operand], remedies: Sequence[Remedy]) -> type[WrongDtypes] | None:
     if not remedies:
         return None
     if not all(isinstance(value, torch.dtype) for value in remedies[0].values()):
-        return "number_too_large"
-    return "mixed_dtypes" if len({one.torch_dtype for one in operands}) > 1 else "not_implemented"
+        return NumberTooLarge
+    return MixedDtypes if len({one.torch_dtype for one in operands}) > 1 else NoSuchDtype
 
 
 def _limit(operands: Sequence[Operand]) -> float:
