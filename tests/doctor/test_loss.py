@@ -15,8 +15,7 @@ from ampsweep.doctor.functions import CalledFunction
 from ampsweep.doctor.loss.causes import CoarseRounding
 from ampsweep.doctor.loss.culprits import CulpritSearch, SetSearch
 from ampsweep.doctor.loss.examine import examine_loss
-from ampsweep.doctor.loss.fault import Judge
-from ampsweep.doctor.loss.findings import FaultSigns
+from ampsweep.doctor.loss.fault import FaultSigns, Judge
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import NotExaminedError
@@ -208,7 +207,7 @@ def step(number, loss=1.0, scale=None, is_skipped=False):
 def judge(losses, skipping=None, spread=1e-3):
     perturbed = [[loss + one * spread for loss in losses] for one in (-1, 0, 1)]
     baseline = [step(number, loss) for number, loss in enumerate(losses, start=1)]
-    return Judge(baseline, 1.0, lambda: perturbed, lambda skipped: skipping or losses)
+    return Judge("float16", baseline, 1.0, lambda: perturbed, lambda skipped: skipping or losses)
 
 
 def test_first_skips_are_no_fault():

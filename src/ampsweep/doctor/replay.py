@@ -78,11 +78,11 @@ class KeptBatches:
 
 
 def assembled(
-    config: Config, device: torch.device, data: Data, checkpoint: FoundCheckpoint | None, *, may_watch: bool = False
+    config: Config, device: torch.device, data: Data, checkpoint: FoundCheckpoint | None
 ) -> tuple[Built, Trainer]:
     """The parts of a training and its trainer, standing before the first step, or after that of a checkpoint."""
     built = build(config, device, data)
-    trainer = assemble_trainer(config, built, device, may_watch=may_watch)
+    trainer = assemble_trainer(config, built, device, may_watch=True)
     if checkpoint is not None:
         resume(trainer, _copied(checkpoint))  # optimizers go on with the tensors that they are given
     trainer.model.train()
@@ -101,7 +101,6 @@ class Replay:
     Args:
         data: the data of the training, which several replays may share.
         checkpoint: the state to begin with; None: that of the first step.
-        may_watch: `numerics.watch` counts.
 
     Raises:
         UserError: a part refuses its settings.
@@ -117,14 +116,12 @@ class Replay:
         device: torch.device,
         data: KeptBatches,
         checkpoint: FoundCheckpoint | None = None,
-        *,
-        may_watch: bool = False,
     ) -> None:
         if Replay._uncollected_bytes > _UNCOLLECTED_BYTES:
             gc.collect()
             Replay._uncollected_bytes = 0
         self.config, self.device, self.data = config, device, data
-        self.built, self.trainer = assembled(config, device, data, checkpoint, may_watch=may_watch)
+        self.built, self.trainer = assembled(config, device, data, checkpoint)
         self.built.precision.scale()  # which a scaler makes when it is first asked: each step calls the same operators
         self.model = self.trainer.model
         Replay._uncollected_bytes += sum(parameter.nbytes for parameter in self.model.parameters())

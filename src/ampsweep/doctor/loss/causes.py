@@ -174,7 +174,7 @@ def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
         return GradientOverflow
     operator, dtype = origin.call.operator, _dtype_of(origin)
     wide = origin.float32_max_abs
-    if origin.num_certain:
+    if origin.is_certain:
         return RoundedProbability
     if any(math.isfinite(one) and abs(one) > FORMATS[dtype].max for one in origin.scalars):
         return MaskOverflow if operator != "aten.mul" or origin.is_two_valued else ValueOverflow

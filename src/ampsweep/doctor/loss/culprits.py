@@ -13,9 +13,7 @@ from ampsweep.doctor.loss.fault import NOT_FINITE
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.origins import NonfiniteOrigin, OriginTracer, trace_origins
 from ampsweep.doctor.loss.variant import Kept, Variant
-from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.side_by_side.recorded import matched, record_step, relative_error
-from ampsweep.tracing.calls import Call
 
 _MOST_CALLS: Final = 3
 """Function calls of a module that are worth changing one by one; of more, the module is simpler."""
@@ -39,9 +37,8 @@ class SmallestSet:
 class SetSearch:
     """A search for the smallest set that mends, among suspects in the order of suspicion.
 
-    A set mends if all culprits are in it, so a larger one mends, too, and the smallest is the set of all culprits. Of k
-    culprits among n suspects yes and no alone need about k log2(n / k) tests (D.-Z. Du and F. Hwang, "Combinatorial
-    Group Testing", 1993); the order is what makes it fewer. Culprits that come first cost 2 log2(k) + k tests at most.
+    A set mends if all culprits are in it. To find k culprits among n suspects takes about k log2(n / k) tests (D.-Z. Du
+    and F. Hwang, "Combinatorial Group Testing", 1993); if they come first, 2 log2(k) + k at most.
 
     Args:
         mends: the test, which takes replayed steps; the empty set is known not to mend.
@@ -61,9 +58,7 @@ class SetSearch:
     def find(self, ranked: Sequence[Kept], more: Callable[[], Sequence[Kept]] = tuple) -> SmallestSet | None:
         """Search for the set; None if all suspects together do not mend, or if tests run out before some do.
 
-        Args:
-            ranked: suspects, the first one first.
-            more: further suspects, asked for if those do not mend together.
+        `more` returns further suspects, and is called if those in `ranked` do not mend together.
         """
         ranked = list(ranked)
         failed, mended = self._gallop(ranked, 0)
@@ -130,18 +125,12 @@ def trace_fault(case: LossCase) -> OriginTracer:
     What float32 makes inf or NaN at the same place, such as the logarithm of a zero that is never used, is no origin.
     """
     assert case.fault is not None
-    num_before = case.fault.step - 1 if case.fault.sign in NOT_FINITE else 0
-    tracer = _traced(Variant(precision=case.precision).replay(case.patient), num_before)
+    num_before = case.fault.replayed - 1 if case.fault.sign in NOT_FINITE else 0
+    tracer = trace_origins(Variant(precision=case.precision).replay(case.patient), num_before)
     if any(not one.is_range for one in tracer.origins):
-        meant = {one.site for one in _traced(case.patient.baseline(), num_before).origins}
+        meant = {one.site for one in trace_origins(case.patient.baseline(), num_before).origins}
         tracer.origins = [one for one in tracer.origins if one.site not in meant]
     return tracer
-
-
-def _traced(replay: Replay, num_before: int) -> OriginTracer:
-    for _ in range(num_before):
-        replay.step()
-    return trace_origins(replay)
 
 
 class CulpritSearch:
@@ -164,7 +153,7 @@ class CulpritSearch:
             if found is None or len(found.kept) > max(_FEW, found.mending.num_modules * _FEW_SHARE):
                 return None
             taken = Variant(kept=frozenset(found.kept), precision=case.precision).steps(case.patient, case.num_steps)
-            later = case.judge.fault(taken.steps, taken.error)
+            later = None if taken.error is not None else case.judge.fault(taken.steps)
             if later is None or later.sign not in NOT_FINITE or case.patient.seconds_left <= 0:
                 break
             case.fault = later
@@ -172,10 +161,7 @@ class CulpritSearch:
         return self._with_calls(found)
 
     def _with_calls(self, culprits: Culprits) -> Culprits:
-        """Search for the function calls of the culprits that mend in their place.
-
-        Modules of torch's own have no line that could be changed, and stay as they are.
-        """
+        """Search for the function calls of the culprits that mend in their place."""
         whole: set[Kept] = set()
         calls: list[CalledFunction] = []
         num_replays = 0
@@ -234,7 +220,7 @@ class CulpritSearch:
         for module, of in groupby(forward, key=lambda pair: pair[0].call.module):
             last, exact = [*of][-1]
             error = relative_error(last.results, exact.results)
-            kept = module or CalledFunction(module)
+            kept = _kept_for(module)
             if math.isfinite(before):
                 growth[kept] = max(growth.get(kept, 0.0), error / max(before, last.roundoff))
             before = error
@@ -247,7 +233,7 @@ class CulpritSearch:
         replay = Variant(precision=case.precision).replay(case.patient)
         name = culprit.module if isinstance(culprit, CalledFunction) else culprit
         if name is not None and type(replay.model.get_submodule(name)).__module__.startswith("torch."):
-            return []
+            return []  # there is no line that could be changed
         seen: dict[CalledFunction, None] = {}
 
         def on_call(call: CalledFunction, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -257,30 +243,23 @@ class CulpritSearch:
 
         with watched_calls(replay, on_call):
             replay.step()
-        first = next((one.call for one in self._origins if one.call.module == name), None)
+        first = next((one.call.forward or one.call for one in self._origins if one.call.module == name), None)
         if first is None:
             return list(seen)
-        return sorted(seen, key=partial(_distance, (first.forward or first)))
-
-
-def _distance(operator: Call, call: CalledFunction) -> int:
-    """Tell how far a function call is from the operator to begin with: the same, the same line, or elsewhere."""
-    if call.place != operator.place:
-        return 2
-    return int((call.function or "").rpartition(".")[2] != operator.operator.rpartition(".")[2])
+        operator = first.operator.rpartition(".")[2]
+        return sorted(
+            seen, key=lambda one: (one.place != first.place, (one.function or "").rpartition(".")[2] != operator)
+        )
 
 
 def _suspects(origins: Sequence[NonfiniteOrigin]) -> list[Kept]:
-    """List what may have to compute in float32, the first suspect first.
-
-    What makes the first inf or NaN, the other modules that make some, those that made the numbers for an origin outside
-    of any module, and last what only lines of code can change.
-    """
-    owners = [*map(_owner, origins)]
-    sources = [name or CalledFunction(name) for one in origins if not one.call.module for name in one.sources]
+    """What may have to compute in float32: the maker of the first inf or NaN, the other modules that make some, those
+    that made the inputs of an origin outside of any module, and last what only lines of code can change."""
+    owners = [_kept_for(one.call.module) for one in origins]
+    sources = [_kept_for(name) for one in origins if not one.call.module for name in one.sources]
     return [*owners[:1], *sorted([*owners[1:], *sources], key=lambda one: isinstance(one, CalledFunction))]
 
 
-def _owner(origin: NonfiniteOrigin) -> Kept:
-    """The smallest thing that can be kept in float32 and has this call in it."""
-    return origin.call.module or CalledFunction(origin.call.module)
+def _kept_for(module: str | None) -> Kept:
+    """The smallest thing that can be kept in float32 and has the calls of a module in it."""
+    return module or CalledFunction(module)

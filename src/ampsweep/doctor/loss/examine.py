@@ -13,9 +13,8 @@ from ampsweep.doctor.diagnosis import Change, kept_in_float32
 from ampsweep.doctor.functions import CalledFunction, watched_calls
 from ampsweep.doctor.loss.causes import CoarseRounding, ExpOverflow, OfOperator, cause_of
 from ampsweep.doctor.loss.culprits import Culprits, CulpritSearch, trace_fault
-from ampsweep.doctor.loss.fault import NOT_FINITE
+from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns
 from ampsweep.doctor.loss.findings import (
-    FaultSigns,
     GradientsVanish,
     LossFinding,
     NotPrecision,
@@ -61,16 +60,18 @@ def examine_loss(patient: Patient) -> Sequence[LossFinding]:
     case = LossCase(patient)
     if case.fault is None:
         return []
+    signs = case.fault
     if case.is_also_in_float32:
-        return [NotPrecision(signs=_signs(case))]
+        return [NotPrecision(signs=signs)]
     try:
-        return [_under_autocast(case) if patient.config.precision.autocast else _without_autocast(case)]
+        find = _under_autocast if patient.config.precision.autocast else _without_autocast
+        return [find(case, signs)]
     except OutOfTimeError:
-        return [Unsearched(signs=_signs(case))]
+        return [Unsearched(signs=signs)]
 
 
-def _under_autocast(case: LossCase) -> LossFinding:
-    precision, signs = case.patient.config.precision, _signs(case)
+def _under_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
+    precision = case.patient.config.precision
     if (scale := _of_scale(case, signs)) is not None:
         return scale
     off = replace(case.precision, autocast=False, dtype=precision.parameters, fp32_modules=[])
@@ -92,18 +93,17 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> ScalerFault | None:
 
     A fault in which the scaler skips steps at any scale then shows in the first step of the case's trials.
     """
-    own, fault, num_steps = case.patient.config.precision, case.fault, case.num_steps
-    assert fault is not None
+    own, num_steps = case.patient.config.precision, case.num_steps
     if not own.autocast or own.dtype != "float16":
         return None
-    is_finite = fault.sign not in NOT_FINITE
+    is_finite = signs.sign not in NOT_FINITE
     trials: list[tuple[type[ScalerFault], PrecisionConfig, str]] = []
     if not own.grad_scaler and is_finite:
         trials = [(GradientsVanish, replace(own, grad_scaler=True), "precision.grad_scaler=true")]
     elif own.grad_scaler and is_finite and own.init_scale < _SCALES[0]:
         larger = replace(own, init_scale=_SCALES[0])
         trials = [(ScaleTooSmall, larger, f"precision.init_scale={_SCALES[0]:g}")]
-    elif fault.sign == "skipped_steps" and own.init_scale > _SCALES[0]:
+    elif signs.sign == "skipped_steps" and own.init_scale > _SCALES[0]:
         trials = [
             (ScaleTooLarge, replace(own, init_scale=scale), f"precision.init_scale={scale:g}") for scale in _SCALES
         ]
@@ -116,7 +116,7 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> ScalerFault | None:
                 change=Change(overrides=[override]),
                 proof=_tried(case, changed),
             )
-    if fault.sign == "skipped_steps":
+    if signs.sign == "skipped_steps":
         case.begin_at_scale(1.0)
     return None
 
@@ -154,11 +154,8 @@ def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> OfOpe
 
 
 def _takes_shift(patient: Patient, exponential: Call) -> bool:
-    """Tell whether the loss of a step in float32 stays the same with `exp(x - x.amax(-1, keepdim=True))` for `exp(x)`.
-
-    Args:
-        exponential: the call of the operator; all calls of `exp` at its line in its module are replaced.
-    """
+    """Return True if the loss of a float32 step stays the same with `exp(x - x.amax(-1, keepdim=True))` for `exp(x)`
+    in all calls at the line and in the module of this one."""
     replay, was_called = patient.baseline(), False
 
     def on_call(call: CalledFunction, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -174,17 +171,17 @@ def _takes_shift(patient: Patient, exponential: Call) -> bool:
     return was_called and math.isclose(shifted, patient.baseline_steps.steps[0].loss, rel_tol=_ROUNDING)
 
 
-def _without_autocast(case: LossCase) -> LossFinding:
+def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
     """The finding of a fault of a training whose parameters are in half precision."""
-    patient, signs, num_steps = case.patient, _signs(case), case.num_steps
+    patient, num_steps = case.patient, case.num_steps
     eps = patient.config.optimizer.get("eps")
     if patient.config.precision.parameters == "float16" and isinstance(eps, float) and eps < _LARGE_EPS:
         larger = Variant(optimizer={"eps": _LARGE_EPS})
         if case.mends(larger, num_steps):
             change = Change(overrides=[f"optimizer.eps={_LARGE_EPS!r}"])
             return OptimizerEps(signs=signs, eps=eps, change=change, proof=_tried(case, larger))
-    if case.fault is not None and case.fault.sign not in NOT_FINITE:
-        share = unchanged_share(patient, Variant(), num_steps)
+    if signs.sign not in NOT_FINITE:
+        share = unchanged_share(patient, num_steps)
         cause = UpdatesLost if share > _MOST_UNCHANGED else CoarseRounding
         return _in_another_mode(case, cause(signs=signs, unchanged_pct=100 * share))
     origins = trace_fault(case).origins
@@ -211,30 +208,10 @@ def _in_another_mode(case: LossCase, found: LossFinding) -> LossFinding:
     return found
 
 
-def _signs(case: LossCase) -> FaultSigns:
-    """The facts that show the fault."""
-    fault = case.fault
-    assert fault is not None
-    own, base = case.own.steps[fault.step - 1], case.baseline.steps
-    return FaultSigns(
-        sign=fault.sign,
-        step=own.number,
-        num_steps=case.num_steps,
-        dtype=case.patient.config.precision.dtype,
-        loss=own.loss,
-        baseline_loss=base[fault.step - 1].loss if fault.step <= len(base) else None,
-        scale=own.scale,
-        num_skipped=None if own.scale is None else sum(one.is_skipped for one in case.own.steps),
-        gap=fault.gap,
-        allowed_gap=fault.allowed_gap,
-        vanished_pct=None if fault.vanished_share is None else 100 * fault.vanished_share,
-    )
-
-
 def _tried(case: LossCase, changed: Variant) -> TriedSteps:
     """Replay all steps with a change: whether it mends, the last loss, and what it costs."""
     taken = changed.steps(case.patient, case.num_steps)
-    proof = TriedSteps(mends=case.judge.fault(taken.steps, taken.error) is None, num_steps=len(taken.steps))
+    proof = TriedSteps(mends=not case.has_fault(taken), num_steps=len(taken.steps))
     if taken.steps:
         base = case.baseline.steps
         baseline_loss = base[min(len(taken.steps), len(base)) - 1].loss

@@ -2,18 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
 from scipy.special import stdtrit
 
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.diagnosis import fact_text
 from ampsweep.doctor.replay import TakenStep
 
 Sign = Literal[
-    "error",
     "nonfinite_loss",
     "nonfinite_gradients",
     "skipped_steps",
@@ -21,9 +20,21 @@ Sign = Literal[
     "worse_loss",
     "vanished_gradients",
 ]
-"""The sign of a fault: a step raises an error; the loss has inf or NaN; gradients have, and nothing skips the step; the
-scaler skips steps whatever the scale; the first loss, of the same weights, is another; later losses are
-larger; most of the gradient is zero."""
+"""The sign of a fault: the loss has inf or NaN; gradients have, and nothing skips the step; the scaler skips steps
+whatever the scale; the first loss, of the same weights, is another; later losses are larger; most of the gradient is
+zero."""
+
+_SENTENCES: Final[dict[Sign, str]] = {
+    "nonfinite_loss": "the loss is {loss} at step {step}, and {baseline_loss} in float32",
+    "nonfinite_gradients": "gradients are not finite at step {step}, and nothing skips it; they are in float32",
+    "skipped_steps": "{num_skipped} of {num_steps} steps are skipped, still at step {step} with a scale of {scale}; "
+    "float32 takes them all",
+    "different_loss": "the first loss differs from that in float32 by {gap}; errors in the weights as large as "
+    "rounding explain {allowed_gap}",
+    "worse_loss": "the mean loss of the last steps up to {step} differs from that in float32 by {gap}; errors in the "
+    "weights as large as rounding explain {allowed_gap}",
+    "vanished_gradients": "{vanished_pct} % of the gradient is zero where it is not in float32",
+}
 
 NOT_FINITE: Final[frozenset[Sign]] = frozenset({"nonfinite_loss", "nonfinite_gradients", "skipped_steps"})
 """Signs of inf or NaN, whose origins can be traced."""
@@ -37,62 +48,87 @@ _LAST_PART: Final = 3
 _CONFIDENCE: Final = 0.999
 
 
-@dataclass(frozen=True)
-class LossFault:
-    """A fault of a training that float32 does not have."""
+@dataclass(frozen=True, kw_only=True)
+class FaultSigns:
+    """A fault of a training that float32 does not have, and its signs."""
 
     sign: Sign
     step: int
-    """The first step that shows it, counted from 1 within the replay."""
+    """The first step of the training that shows it."""
+    num_steps: int
+    """Steps that were compared."""
+    dtype: str
+    loss: float | None = None
+    baseline_loss: float | None = None
+    scale: float | None = None
+    num_skipped: int | None = None
     gap: float | None = None
     """For a loss that differs: the mean difference from float32."""
     allowed_gap: float | None = None
     """The gap that rounding explains."""
-    vanished_share: float | None = None
+    vanished_pct: float | None = None
     """The share of the gradient's elements that are zero, and not so in float32."""
+    replayed: int = field(default=1, repr=False)
+    """The number of that step within the replay, from 1."""
+
+    @property
+    def sentence(self) -> str:
+        """A clause on how the fault shows."""
+        return _SENTENCES[self.sign].format_map({name: fact_text("", value) for name, value in vars(self).items()})
 
 
+@dataclass(frozen=True)
 class Judge:
-    """Tells whether steps have a fault that those in float32 have not.
+    """Finds a fault of steps that those in float32 have not."""
 
-    Args:
-        baseline: the steps in float32.
-        margin_pct: the gap, in percent of the baseline's loss, within which two arms count as having learned the same.
-        perturbed: returns the losses of float32 replays whose weights were perturbed as the arm's rounding does,
-            (replays, steps). Called, once, only if a loss is worse than in float32 by more than the margin.
-        skipping: returns the losses in float32 with some steps, by number from 1, left out: the scaler's first skips
-            put a training back by as many steps, which is no fault. Called, once for each set of steps, only if a loss
-            is worse.
-    """
+    dtype: str
+    """The dtype that the training computes in."""
+    baseline: Sequence[TakenStep]
+    """The steps in float32."""
+    margin_pct: float
+    """The gap, in percent of the baseline's loss, within which two arms count as having learned the same."""
+    perturbed: Callable[[], Sequence[Sequence[float]]]
+    """Returns the losses of float32 replays whose weights were perturbed as the arm's rounding does, (replays, steps).
+    Called only if a loss is worse than in float32 by more than the margin."""
+    skipping: Callable[[frozenset[int]], Sequence[float]]
+    """Returns the losses in float32 with some steps, by number from 1, left out: the scaler's first skips put a
+    training back by as many steps, which is no fault. Called only if a loss is worse."""
 
-    def __init__(
-        self,
-        baseline: Sequence[TakenStep],
-        margin_pct: float,
-        perturbed: Callable[[], Sequence[Sequence[float]]],
-        skipping: Callable[[frozenset[int]], Sequence[float]],
-    ) -> None:
-        self._baseline, self._margin = baseline, margin_pct / 100
-        self._perturbed, self._skipping = cache(perturbed), cache(skipping)
-        self._base = [one.loss for one in baseline]
+    @property
+    def _base(self) -> list[float]:
+        return [one.loss for one in self.baseline]
 
-    def fault(self, steps: Sequence[TakenStep], error: Exception | None = None) -> LossFault | None:
+    def fault(self, steps: Sequence[TakenStep]) -> FaultSigns | None:
         """Find the fault of some first steps."""
-        if error is not None:
-            return LossFault("error", len(steps) + 1)
         return self._nonfinite(steps) or self._skipped(steps) or self._different(steps) or self._worse(steps)
 
-    def _nonfinite(self, steps: Sequence[TakenStep]) -> LossFault | None:
-        for number, (own, base) in enumerate(zip(steps, self._baseline, strict=False), start=1):
+    def signs(self, sign: Sign, number: int, steps: Sequence[TakenStep], **facts: float) -> FaultSigns:
+        """The signs of a fault that the step of this number, from 1, shows first."""
+        own, base = steps[number - 1], self._base
+        return FaultSigns(
+            sign=sign,
+            step=own.number,
+            num_steps=min(len(steps), len(base)),
+            dtype=self.dtype,
+            loss=own.loss,
+            baseline_loss=base[number - 1] if number <= len(base) else None,
+            scale=own.scale,
+            num_skipped=None if own.scale is None else sum(one.is_skipped for one in steps),
+            replayed=number,
+            **facts,
+        )
+
+    def _nonfinite(self, steps: Sequence[TakenStep]) -> FaultSigns | None:
+        for number, (own, base) in enumerate(zip(steps, self.baseline, strict=False), start=1):
             if not math.isfinite(base.loss):
                 return None
             if not math.isfinite(own.loss):
-                return LossFault("nonfinite_loss", number)
+                return self.signs("nonfinite_loss", number, steps)
             if own.scale is None and own.has_nonfinite_gradients and not base.has_nonfinite_gradients:
-                return LossFault("nonfinite_gradients", number)
+                return self.signs("nonfinite_gradients", number, steps)
         return None
 
-    def _skipped(self, steps: Sequence[TakenStep]) -> LossFault | None:
+    def _skipped(self, steps: Sequence[TakenStep]) -> FaultSigns | None:
         skipped = [number for number, one in enumerate(steps, start=1) if one.is_skipped]
         if not skipped:
             return None
@@ -100,21 +136,21 @@ class Judge:
         first_applied = next((n for n, one in enumerate(steps, start=1) if not one.is_skipped), len(steps) + 1)
         spikes = [number for number in skipped if number > first_applied]
         if hopeless:
-            return LossFault("skipped_steps", hopeless[0])
+            return self.signs("skipped_steps", hopeless[0], steps)
         if len(skipped) >= MOST_SKIPS or len(spikes) > _MOST_SPIKES:
-            return LossFault("skipped_steps", skipped[-1])
+            return self.signs("skipped_steps", skipped[-1], steps)
         return None
 
-    def _different(self, steps: Sequence[TakenStep]) -> LossFault | None:
+    def _different(self, steps: Sequence[TakenStep]) -> FaultSigns | None:
         if not steps or not self._base or not math.isfinite(base := self._base[0]):
             return None
         gap = steps[0].loss - base
-        if abs(gap) <= self._margin * abs(base):
+        if abs(gap) <= self.margin_pct / 100 * abs(base):
             return None
         allowed = self._largest(slice(0, 1), base) - base
-        return LossFault("different_loss", 1, gap=gap, allowed_gap=allowed) if abs(gap) > allowed else None
+        return self.signs("different_loss", 1, steps, gap=gap, allowed_gap=allowed) if abs(gap) > allowed else None
 
-    def _worse(self, steps: Sequence[TakenStep]) -> LossFault | None:
+    def _worse(self, steps: Sequence[TakenStep]) -> FaultSigns | None:
         num_steps = min(len(steps), len(self._base))
         if not num_steps or not all(map(math.isfinite, self._base[:num_steps])):
             return None
@@ -124,11 +160,13 @@ class Judge:
         if not self._is_far(own, base):
             return None
         if skipped := frozenset(number for number, one in enumerate(steps, start=1) if one.is_skipped):
-            base = float(np.mean(self._skipping(skipped)[part]))
+            base = float(np.mean(self.skipping(skipped)[part]))
             if not self._is_far(own, base):
                 return None
         allowed = self._largest(part, exact) - exact
-        return LossFault("worse_loss", num_steps, gap=own - base, allowed_gap=allowed) if own - base > allowed else None
+        if own - base <= allowed:
+            return None
+        return self.signs("worse_loss", num_steps, steps, gap=own - base, allowed_gap=allowed)
 
     def _largest(self, steps: slice, baseline: float) -> float:
         """The largest mean loss over some steps that one more perturbed replay may have, at 99.9 %.
@@ -136,7 +174,7 @@ class Judge:
         It is the prediction interval of one more draw from a normal distribution (G. Hahn and W. Meeker, "Statistical
         Intervals", 1991, section 4.7); infinite with fewer than two replays.
         """
-        means = [float(np.mean(one[steps])) for one in self._perturbed() if len(one) >= (steps.stop or 0)]
+        means = [float(np.mean(one[steps])) for one in self.perturbed() if len(one) >= (steps.stop or 0)]
         if len(means) < 2 or not all(map(math.isfinite, means)):
             return math.inf
         spread = float(np.std(means, ddof=1)) * math.sqrt(1 + 1 / len(means))
@@ -144,5 +182,5 @@ class Judge:
 
     def _is_far(self, own: float, base: float) -> bool:
         """Tell whether a loss is above another by more than the margin, or has fallen less than half as far."""
-        margin, fall = self._margin * abs(base), self._base[0] - base
+        margin, fall = self.margin_pct / 100 * abs(base), self._base[0] - base
         return own - base > (min(margin, fall / 2) if fall > margin else margin)

@@ -3,48 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange, fact_text
-from ampsweep.doctor.loss.fault import Sign
+from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
+from ampsweep.doctor.loss.fault import FaultSigns
 from ampsweep.text import number
 
 FROM_LOGITS: Final = "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)"
 """The loss that autocast takes and that probabilities of 0 and 1 do not spoil, as a line of Python."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaultSigns:
-    """The signs of a fault."""
-
-    sign: Sign
-    step: int
-    num_steps: int
-    """Steps that were compared."""
-    dtype: str
-    loss: float | None = None
-    baseline_loss: float | None = None
-    scale: float | None = None
-    num_skipped: int | None = None
-    gap: float | None = None
-    allowed_gap: float | None = None
-    vanished_pct: float | None = None
-
-    @property
-    def sentence(self) -> str:
-        """A clause on how the fault shows."""
-        if self.sign == "nonfinite_loss":
-            return f"the loss is {_figure(self.loss)} at step {self.step}, and {_figure(self.baseline_loss)} in float32"
-        if self.sign == "nonfinite_gradients":
-            return f"gradients are not finite at step {self.step}, and nothing skips it; they are in float32"
-        if self.sign == "skipped_steps":
-            skipped = f"{self.num_skipped} of {self.num_steps} steps are skipped"
-            return f"{skipped}, still at step {self.step} with a scale of {_figure(self.scale)}; float32 takes them all"
-        if self.sign == "vanished_gradients":
-            return f"{_figure(self.vanished_pct)} % of the gradient is zero where it is not in float32"
-        when = (
-            "the first loss" if self.sign == "different_loss" else f"the mean loss of the last steps up to {self.step}"
-        )
-        gap = f"{when} differs from that in float32 by {_figure(self.gap)}"
-        return f"{gap}; errors in the weights as large as rounding explain {_figure(self.allowed_gap)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +27,9 @@ class Switches:
             "switching the scaler off": self.scaler_off_mends,
             "adding a scaler": self.scaler_on_mends,
         }
-        known = [
-            f"{what} {'mends it' if mends else 'does not mend it'}"
-            for what, mends in tried.items()
-            if mends is not None
-        ]
-        return ["; ".join(known)] if known else []
+        helps = {True: "mends it", False: "does not mend it"}
+        told = [f"{what} {helps[mends]}" for what, mends in tried.items() if mends is not None]
+        return ["; ".join(told)] if told else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +128,3 @@ class UpdatesLost(LossFinding):
     )
     remedy = "keep the parameters in float32"
     unchanged_pct: float
-
-
-def _figure(value: float | None) -> str:
-    return fact_text("", value)

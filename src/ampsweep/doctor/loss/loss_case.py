@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
 from statistics import median
 from typing import Final
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.loss.fault import Judge, LossFault
+from ampsweep.doctor.loss.fault import FaultSigns, Judge
 from ampsweep.doctor.loss.variant import Variant, vanished_share
 from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.replay import Replay, TakenSteps
 from ampsweep.numeric_formats import FORMATS
 
 MOST_VANISHED: Final = 0.5
@@ -36,16 +36,15 @@ class LossCase:
         self.patient = patient
         self.own, self.baseline = patient.own_steps, patient.baseline_steps
         self.judge = Judge(
+            patient.config.precision.dtype,
             self.baseline.steps,
             patient.config.report.margin_pct,
-            partial(_perturbed_losses, patient, self.num_steps),
-            partial(_losses_without, patient, self.num_steps),
+            cache(partial(_perturbed_losses, patient, self.num_steps)),
+            cache(partial(_losses_without, patient, self.num_steps)),
         )
         self.precision: PrecisionConfig = patient.config.precision
         """The precision of trials: that of the training, but for a scale at which the fault shows at once."""
-        self.fault: LossFault | None = (
-            self.judge.fault(self.own.steps, self.own.error) or self._both_diverge() or self._vanished()
-        )
+        self.fault: FaultSigns | None = self.judge.fault(self.own.steps) or self._both_diverge() or self._vanished()
 
     @property
     def num_steps(self) -> int:
@@ -55,60 +54,61 @@ class LossCase:
 
     @property
     def is_also_in_float32(self) -> bool:
-        """Tell whether the training goes wrong in float32, too: its loss is not finite, or grows: from the fault on,
-        half of the losses are more than twice the first one. Single batches may have large losses.
-
-        Not if the very first loss is wrong: no training has spoiled the weights by then.
-        """
-        if self.fault is None:
-            return False
+        """True if the loss is not finite in float32 either, or grows: half of those from the fault on are more than
+        twice the first one. A single batch may have a large loss."""
+        assert self.fault is not None
         losses = [one.loss for one in self.baseline.steps]
-        if self.fault.step == 1:
+        if self.fault.replayed == 1:
             return not math.isfinite(losses[0])
-        later = losses[self.fault.step - 1 :]
+        later = losses[self.fault.replayed - 1 :]
         return not all(map(math.isfinite, losses)) or (bool(later) and median(later) > 2 * abs(losses[0]))
 
     def mends(self, changed: Variant, num_steps: int | None = None) -> bool:
-        """Replay steps with a change, as many as show the fault unless told otherwise; tell whether they have none.
+        """Return True if steps with a change have no fault; by default as many as show it.
 
         Raises:
-            OutOfTimeError: examinations come to an end before it is known.
+            OutOfTimeError: time is up before it is known.
         """
         assert self.fault is not None
         if self.patient.seconds_left <= 0:
             raise OutOfTimeError
         if changed.precision is None:
             changed = replace(changed, precision=self.precision)
-        wanted = num_steps or self.fault.step
+        wanted = num_steps or self.fault.replayed
         if self.fault.sign == "vanished_gradients":
             return vanished_share(self.patient, changed) < MOST_VANISHED
         taken = changed.steps(self.patient, wanted)
         if taken.error is None and len(taken.steps) < wanted:
             raise OutOfTimeError
-        return len(taken.steps) == wanted and self.judge.fault(taken.steps, taken.error) is None
+        return len(taken.steps) == wanted and not self.has_fault(taken)
 
     def begin_at_scale(self, scale: float) -> None:
         """Have trials begin at a scale, at which the very first step shows the fault if any does."""
         assert self.fault is not None
         self.precision = replace(self.precision, init_scale=scale)
         taken = Variant(precision=self.precision).steps(self.patient, 1)
-        if self.judge.fault(taken.steps, taken.error) is not None:
-            self.fault = replace(self.fault, step=1)
+        if self.has_fault(taken):
+            self.fault = replace(self.fault, replayed=1)
 
-    def _both_diverge(self) -> LossFault | None:
-        """See whether the loss is not finite in both, which is no fault of precision and still one of the training."""
-        if all(map(math.isfinite, (one.loss for one in self.own.steps))):
-            return None
-        first = next(number for number, one in enumerate(self.own.steps, start=1) if not math.isfinite(one.loss))
-        return LossFault("nonfinite_loss", first)
+    def has_fault(self, taken: TakenSteps) -> bool:
+        """Tell whether steps have a fault, or end with an error."""
+        return taken.error is not None or self.judge.fault(taken.steps) is not None
 
-    def _vanished(self) -> LossFault | None:
-        """See whether most of the gradient is zero where it is not in float32; only float16 has so short a range."""
+    def _both_diverge(self) -> FaultSigns | None:
+        """The fault of a loss that is not finite in float32 either: one of the training, not of its precision."""
+        steps = self.own.steps
+        first = next((number for number, one in enumerate(steps, start=1) if not math.isfinite(one.loss)), None)
+        return None if first is None else self.judge.signs("nonfinite_loss", first, steps)
+
+    def _vanished(self) -> FaultSigns | None:
+        """The fault of a gradient most of which is zero, and not in float32; only float16 has so short a range."""
         config = self.patient.config.precision
         if "float16" not in (config.dtype, config.parameters) or not self.own.steps:
             return None
         share = vanished_share(self.patient, Variant())
-        return LossFault("vanished_gradients", 1, vanished_share=share) if share >= MOST_VANISHED else None
+        if share < MOST_VANISHED:
+            return None
+        return self.judge.signs("vanished_gradients", 1, self.own.steps, vanished_pct=100 * share)
 
 
 def _losses_without(patient: Patient, num_steps: int, skipped: frozenset[int]) -> list[float]:
@@ -126,12 +126,11 @@ def _losses_without(patient: Patient, num_steps: int, skipped: frozenset[int]) -
 
 
 def _perturbed_losses(patient: Patient, num_steps: int) -> list[list[float]]:
-    """Take the steps in float32 again, several times, with errors in the weights as the arm's rounding makes them.
+    """The losses of several float32 replays with errors in the weights as large as the arm's rounding makes them.
 
     Before each forward pass every weight gets a relative error drawn evenly from [-u, u], u being the unit roundoff of
-    the dtype that the arm computes in. Where the arm's parameters have that dtype the errors stay; under autocast only
-    the copies of weights are rounded, so the errors are taken back after the step. Rounding has no such even errors if
-    it loses every update in the same direction: that is what must stand out.
+    the dtype that the arm computes in. The errors stay where the arm's parameters have that dtype; under autocast,
+    which rounds copies of weights, they are taken back after the step.
     """
     roundoff = FORMATS[patient.config.precision.dtype].unit_roundoff
     stay = patient.config.precision.parameters != "float32"

@@ -58,15 +58,14 @@ class NonfiniteOrigin:
     """The tensor that it got has at most two different values, as an attention mask does."""
     sources: tuple[str | None, ...] = field(default=(), repr=False)
     """Modules that made what it got, the nearest first; None: outside the model."""
-    num_certain: int = field(default=0, repr=False)
-    """Probabilities of exactly 0 or 1 that a loss got, of which it cuts the logarithm off."""
+    is_certain: bool = field(default=False, repr=False)
+    """A loss got probabilities of exactly 0 or 1, of which it cuts the logarithm off."""
 
 
 class OriginTracer:
-    """Finds the origins of one step. Their results are made finite, so that each origin shows by itself.
+    """Finds the origins of one step, and makes their results finite, so that each shows by itself.
 
-    Every operator of which a result is not finite is called once more in float32. Reads each tensor: a step takes
-    several times its usual time, and on an accelerator each operator waits for the device.
+    An operator whose result is not finite is called once more in float32. Each operator waits for the device.
     """
 
     def __init__(self, replay: Replay) -> None:
@@ -113,8 +112,8 @@ class OriginTracer:
                     if _has_inf(one) or _has_nan(one):  # autograd takes the version of all others for a change of them
                         with torch.autograd.grad_mode._unsafe_preserve_version_counter(one):
                             one.nan_to_num_()
-        elif func.overloadpacket.__name__ in _OF_PROBABILITIES and (certain := _num_certain(inputs[0])):
-            self._found = _facts(inputs) | {"num_certain": certain, "sources": self._sources(inputs)}
+        elif func.overloadpacket.__name__ in _OF_PROBABILITIES and bool(((inputs[0] == 0) | (inputs[0] == 1)).any()):
+            self._found = _facts(inputs) | {"is_certain": True, "sources": self._sources(inputs)}
         return result
 
     def on_call(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
@@ -162,16 +161,14 @@ class OriginTracer:
         return None
 
 
-def trace_origins(replay: Replay) -> OriginTracer:
-    """Take the next step of a replay, which is not to be used any more, and find the origins of inf and NaN in it."""
+def trace_origins(replay: Replay, num_before: int) -> OriginTracer:
+    """Find the origins of inf and NaN in a step of a replay, which is not to be used any more, after some others."""
+    for _ in range(num_before):
+        replay.step()
     tracer = OriginTracer(replay)
     with observe(replay.model, tracer.on_call, around=tracer.around):
         replay.step()
     return tracer
-
-
-def _num_certain(probabilities: Tensor) -> int:
-    return int(((probabilities == 0) | (probabilities == 1)).sum())
 
 
 def _has_inf(tensor: Tensor) -> bool:
@@ -224,13 +221,11 @@ def _reduced(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
 def _in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor] | None:
     """Call an operator with its inputs in float32; return its floating-point results, None where it refuses."""
     asked = kwargs.get("dtype")
-    wide = kwargs | {"dtype": torch.float32} if asked is not None and asked.is_floating_point else kwargs
+    if asked is not None and asked.is_floating_point:
+        kwargs = kwargs | {"dtype": torch.float32}
+    args, kwargs = tree_map_only(Tensor, lambda one: one.float() if one.is_floating_point() else one, (args, kwargs))
     try:
-        result = func(*_wide(args), **_wide(wide))
+        result = func(*args, **kwargs)
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     return [one for one in tensors_in(result) if one.is_floating_point()]
-
-
-def _wide(value: Any) -> Any:
-    return tree_map_only(Tensor, lambda one: one.float() if one.is_floating_point() else one, value)

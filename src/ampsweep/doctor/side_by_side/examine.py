@@ -237,7 +237,7 @@ def _baseline_magnitudes(patient: Patient) -> RunNumerics:
     """Look into a few of the first steps in float32."""
     numerics = replace(patient.config.numerics, watch=True)
     config = replace(patient.config, precision=PRECISION_MODES["fp32"], numerics=numerics)
-    replay = Replay(config, patient.device, patient.data, patient.checkpoint, may_watch=True)
+    replay = Replay(config, patient.device, patient.data, patient.checkpoint)
     trainer, began_at = replay.trainer, replay.trainer.step
     assert isinstance(trainer, WatchedTrainer)
     looks = Looks(None, _MAGNITUDE_STEPS[-1])

@@ -15,8 +15,7 @@ from ampsweep.doctor.loss.findings import FROM_LOGITS, TriedSteps
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import Replay, TakenStep
-from ampsweep.doctor.types.call_arguments import Remedy
-from ampsweep.doctor.types.failing_call import CallWatch, FailedCall
+from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Remedy
 from ampsweep.doctor.types.findings import (
     NumberTooLarge,
     RefusedLoss,

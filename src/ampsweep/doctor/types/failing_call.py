@@ -1,5 +1,6 @@
 """The call that stops a training, seen as its code makes it, and the casts with which it would go on."""
 
+import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,16 +10,19 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import SequenceKey, tree_leaves_with_path, tree_map_with_path
 
 from ampsweep.doctor.functions import CallIdentity, FunctionMode
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
 from ampsweep.doctor.tensor_origins import TensorOrigins
-from ampsweep.doctor.types.call_arguments import Remedy, argument_name, can_change, changed_arguments, leaves
 from ampsweep.doctor.types.findings import MadeTensor, MixedDtypes, NoSuchDtype, NumberTooLarge, Operand, WrongDtypes
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.own_code import chain_of
 from ampsweep.tracing.calls import CallObserver, Phase, observe
+
+Remedy = dict[Place, torch.dtype | float]
+"""New operands by their places: tensors are cast to a dtype, numbers replaced by another."""
 
 _IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__imatmul__", "__ipow__")
 
@@ -45,17 +49,11 @@ class FailedCall:
 
 
 class CallWatch(FunctionMode):
-    """Sees each function of torch's interface that a replay calls: notes one that fails, and casts operands.
-
-    Args:
-        replay: the training that is watched.
-        remedies: what becomes of the operands of some calls.
-    """
+    """Sees each function of torch's interface that a replay calls: notes one that fails, and applies remedies."""
 
     def __init__(self, replay: Replay, remedies: Sequence[tuple[CallIdentity, Remedy]] = ()) -> None:
         super().__init__(replay.device.type)
         self._replay, self._remedies = replay, remedies
-        self._functions = {identity.function for identity, _ in remedies}
         self._failures: list[FailedCall] = []
         self._below: tuple[Exception, Any, Sequence[Any], dict[str, Any]] | None = None
         self._is_trying = False
@@ -86,8 +84,7 @@ class CallWatch(FunctionMode):
     def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         assert self.running is not None
         identity = self.running.identity
-        if identity.function in self._functions:
-            args, kwargs = self._mended(identity, args, kwargs)
+        args, kwargs = self._mended(identity, args, kwargs)
         try:
             return func(*args, **kwargs)
         except Exception as error:
@@ -101,10 +98,11 @@ class CallWatch(FunctionMode):
             raise
 
     def _around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if self.running is None and self._functions:  # autograd's own, or the suite's
-            identity = self._identity_below(func)
-            if identity.function in self._functions:
-                args, kwargs = self._mended(identity, args, kwargs)
+        if self.running is None and self._remedies:  # autograd's own, or the suite's
+            forward = self._observer.running
+            line = None if forward is None else forward.place
+            identity = CallIdentity(str(getattr(func, "overloadpacket", func)), line, None)
+            args, kwargs = self._mended(identity, args, kwargs)
         try:
             return func(*args, **kwargs)
         except Exception as error:
@@ -112,17 +110,12 @@ class CallWatch(FunctionMode):
                 self._below = error, func, args, kwargs
             raise
 
-    def _identity_below(self, func: Any) -> CallIdentity:
-        forward = self._observer.running
-        line = None if forward is None else forward.place
-        return CallIdentity(str(getattr(func, "overloadpacket", func)), line, None)
-
     def _mended(
         self, identity: CallIdentity, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Sequence[Any], dict[str, Any]]:
         for known, remedy in self._remedies:
-            if known == identity and can_change(args, kwargs, remedy):
-                args, kwargs = changed_arguments(args, kwargs, remedy)
+            if known == identity:
+                args, kwargs = _changed_arguments(args, kwargs, remedy)
                 if self._observer.phase != "backward":  # a checkpoint, which runs its forward again
                     self.cast_in.setdefault(known, []).append(self._module)
         return args, kwargs
@@ -142,18 +135,14 @@ class CallWatch(FunctionMode):
         where: tuple[CallIdentity, str, Phase, str | None],
         site: CallSite | None,
     ) -> FailedCall:
-        """Describe a call that has raised an error.
-
-        Args:
-            where: its identity, operator, phase and module.
-            site: the code that makes it; None where autograd does, or the suite.
-        """
+        """Describe a call that has raised an error, `where` by its identity, operator, phase and module."""
         identity, operator, phase, module = where
-        values = {at: one for at, one in leaves(args, kwargs) if isinstance(one, Tensor) and one.is_floating_point()}
+        arguments = _leaves(args, kwargs)
+        values = {at: one for at, one in arguments if isinstance(one, Tensor) and one.is_floating_point()}
         operands = tuple(self._operand(func, identity.function, at, one, site) for at, one in values.items())
         numbers = {
             at: float(one)
-            for at, one in leaves(args, kwargs)
+            for at, one in arguments
             if type(one) in (float, int) and math.isfinite(one) and abs(one) > _limit(operands)
         }
         self._is_trying = True
@@ -180,7 +169,7 @@ class CallWatch(FunctionMode):
         made, source = origin.made, origin.dtype_from
         is_another = source is not made and source is not origin
         return Operand(
-            argument=argument_name(func, function, place),
+            argument=_argument_name(func, function, place),
             dtype=dtype_name(tensor.dtype),
             made=MadeTensor.of(made),
             dtype_from=MadeTensor.of(source) if is_another else None,
@@ -216,8 +205,8 @@ class CallWatch(FunctionMode):
 def _goes(func: Any, args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy) -> bool:
     """Tell whether the call goes through with the remedy; what it writes in place is of a replay that is over."""
     try:
-        changed = changed_arguments(args, kwargs, remedy)
-        func(*changed[0], **changed[1])
+        args, kwargs = _changed_arguments(args, kwargs, remedy)
+        func(*args, **kwargs)
     except Exception:  # noqa: BLE001  it may fail for any reason, and is then no remedy
         return False
     return True
@@ -258,3 +247,50 @@ def _code(site: CallSite, remedy: Remedy, operands: Sequence[Operand], values: d
         return lambda _: f"torch.finfo({dtype}).{'max' if new > 0 else 'min'}"
 
     return site.rewritten([(place, values.get(place), rewrite(place)) for place in remedy])
+
+
+def _leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Place, Any]]:
+    """All arguments with their places, also those within lists and tuples."""
+    found = tree_leaves_with_path({**dict(enumerate(args)), **kwargs})
+    return [(_place(path), value) for path, value in found]
+
+
+def _changed_arguments(
+    args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments with a remedy applied."""
+
+    def change(path: Any, value: Any) -> Any:
+        new = remedy.get(_place(path))
+        if isinstance(new, torch.dtype):
+            return value.to(new) if isinstance(value, Tensor) else value
+        return value if new is None else new
+
+    changed = tree_map_with_path(change, {**dict(enumerate(args)), **kwargs})
+    return [changed[number] for number in range(len(args))], {name: changed[name] for name in kwargs}
+
+
+def _argument_name(func: Any, function: str, place: Place) -> str:
+    """The name of an argument: that of a Python function, else as the schema of torch's operator has it."""
+    first, *inner = place
+    names = _names(func, function)
+    name = first if isinstance(first, str) else names[first] if first < len(names) else f"argument {first + 1}"
+    return name + "".join(f"[{one}]" for one in inner)
+
+
+def _names(func: Any, function: str) -> list[str]:
+    """The names of positional arguments."""
+    if function == "__setitem__":
+        return ["self", "index", "value"]
+    if hasattr(inspect.unwrap(func), "__code__"):
+        parameters = inspect.signature(func).parameters.values()
+        return [one.name for one in parameters if one.kind <= one.POSITIONAL_OR_KEYWORD]
+    overloads = [func]
+    if not hasattr(func, "_schema"):
+        packet = getattr(torch.ops.aten, function, None)
+        overloads = [] if packet is None else [getattr(packet, one) for one in packet.overloads()]
+    return max(([one.name for one in each._schema.arguments] for each in overloads), key=len, default=["self"])
+
+
+def _place(path: Any) -> Place:
+    return tuple(one.idx if isinstance(one, SequenceKey) else one.key for one in path)
