@@ -12,11 +12,10 @@ from planted_loss import DATA, PLANTED
 
 from ampsweep.config.identity import config_hash
 from ampsweep.doctor.functions import CalledFunction
-from ampsweep.doctor.loss.causes import CoarseRounding
 from ampsweep.doctor.loss.culprits import CulpritSearch, SetSearch
 from ampsweep.doctor.loss.examine import examine_loss
-from ampsweep.doctor.loss.fault import FaultSigns, Judge
-from ampsweep.doctor.loss.loss_case import LossCase
+from ampsweep.doctor.loss.fault import FaultSigns, Judge, LossCase
+from ampsweep.doctor.loss.findings import CoarseRounding
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.replay import TakenStep

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ampsweep.analysis.headroom import layer_text
 from ampsweep.config.schema import Complaint
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
-from ampsweep.doctor.loss.causes import OfOperator
+from ampsweep.doctor.loss.findings import OfOperator
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section, items_of, section_of
 from ampsweep.report.figure import Axis, Figure, Scatter

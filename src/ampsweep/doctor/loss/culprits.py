@@ -8,9 +8,8 @@ from itertools import groupby
 from typing import Any, Final
 
 from ampsweep.doctor.functions import CalledFunction, watched_calls
-from ampsweep.doctor.loss.causes import MendingSet
-from ampsweep.doctor.loss.fault import NOT_FINITE
-from ampsweep.doctor.loss.loss_case import LossCase
+from ampsweep.doctor.loss.fault import NOT_FINITE, LossCase
+from ampsweep.doctor.loss.findings import MendingSet
 from ampsweep.doctor.loss.origins import NonfiniteOrigin, OriginTracer, trace_origins
 from ampsweep.doctor.loss.variant import Kept, Variant
 from ampsweep.doctor.side_by_side.recorded import matched, record_step, relative_error

@@ -11,13 +11,15 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
 from ampsweep.doctor.functions import CalledFunction, watched_calls
-from ampsweep.doctor.loss.causes import CoarseRounding, ExpOverflow, OfOperator, cause_of
 from ampsweep.doctor.loss.culprits import Culprits, CulpritSearch, trace_fault
-from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns
+from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase, OutOfTimeError
 from ampsweep.doctor.loss.findings import (
+    CoarseRounding,
+    ExpOverflow,
     GradientsVanish,
     LossFinding,
     NotPrecision,
+    OfOperator,
     OptimizerEps,
     ScalerFault,
     ScaleTooLarge,
@@ -28,8 +30,8 @@ from ampsweep.doctor.loss.findings import (
     Unsearched,
     UpdatesLost,
     WholeModel,
+    cause_of,
 )
-from ampsweep.doctor.loss.loss_case import LossCase, OutOfTimeError
 from ampsweep.doctor.loss.variant import Kept, Variant, price, unchanged_share
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.tracing.calls import Call
@@ -94,7 +96,7 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> ScalerFault | None:
     A fault in which the scaler skips steps at any scale then shows in the first step of the case's trials.
     """
     own, num_steps = case.patient.config.precision, case.num_steps
-    if not own.autocast or own.dtype != "float16":
+    if own.dtype != "float16":
         return None
     is_finite = signs.sign not in NOT_FINITE
     trials: list[tuple[type[ScalerFault], PrecisionConfig, str]] = []

@@ -70,8 +70,8 @@ class OriginTracer:
 
     def __init__(self, replay: Replay) -> None:
         self.origins: list[NonfiniteOrigin] = []
-        self.modules: dict[str, None] = {}
-        """Names of the modules that called an operator, the model itself as the empty name, in order."""
+        self.modules: set[str] = set()
+        """Names of the modules that called an operator, the model itself as the empty name."""
         functions = FunctionMode(replay.device.type)
         self._tensors = TensorOrigins(replay.model, replay.trainer.optimizers.values(), functions)
         self._lost: dict[TensorOrigin, float] = {}
@@ -84,7 +84,7 @@ class OriginTracer:
         self._found = None
         if str(func.overloadpacket) in UNWRITTEN:
             return func(*args, **kwargs)
-        inputs = [one for one in (*tensors_in(args), *tensors_in(kwargs)) if one.is_floating_point()]
+        inputs = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
         had_inf, had_nan = any(map(_has_inf, inputs)), any(map(_has_nan, inputs))
         is_in_place = func._schema.is_mutable
         before = _facts(inputs) if is_in_place else None
@@ -120,7 +120,7 @@ class OriginTracer:
         """Note the call whose result has just been looked at; for `observe`."""
         site = self._sites.passed(call)
         if call.module is not None:
-            self.modules[call.module] = None
+            self.modules.add(call.module)
         if call.phase == "forward":
             self._tensors.note(call, args, kwargs, result)
             outputs = [*tensors_in(result)]
