@@ -88,7 +88,7 @@ def test_a_step_that_overflows_is_skipped():
     assert not patient_of("precision=amp_fp16", *SMALL).replay().step().is_skipped
 
 
-def test_gradients_that_are_not_finite_are_noted_where_nothing_skips_the_step():
+def test_nonfinite_gradients_are_noted_without_a_scaler():
     replay = patient_of("precision=amp_bf16", *SMALL).replay()
     assert not replay.step().has_nonfinite_gradients
     next(replay.model.parameters()).register_hook(lambda gradient: gradient / 0)

@@ -252,7 +252,7 @@ class CulpritSearch:
 
 
 def _suspects(origins: Sequence[NonfiniteOrigin]) -> list[Kept]:
-    """What may have to compute in float32: the maker of the first inf or NaN, the other modules that make some, those
+    """Suspects, the first one first: the maker of the first inf or NaN, the other modules that make some, those
     that made the inputs of an origin outside of any module, and last what only lines of code can change."""
     owners = [_kept_for(one.call.module) for one in origins]
     sources = [_kept_for(name) for one in origins if not one.call.module for name in one.sources]

@@ -312,12 +312,10 @@ def _perturbed_losses(patient: Patient, num_steps: int) -> list[list[float]]:
     for number in range(_NUM_REPLAYS):
         if patient.seconds_left <= 0:
             break
-        replay, losses = patient.baseline(), list[float]()
+        replay = patient.baseline()
         generator = torch.Generator(replay.device).manual_seed(_SEED + number)
-        for _ in range(num_steps):
-            with _perturbed(replay, roundoff, generator, stay=stay):
-                losses.append(replay.step().loss)
-        curves.append(losses)
+        replay.around_step = partial(_perturbed, replay, roundoff, generator, stay=stay)
+        curves.append([replay.step().loss for _ in range(num_steps)])
     return curves
 
 
