@@ -170,13 +170,6 @@ class DeepNet(nn.Module):
         return x
 
 
-class Normalized(nn.Sequential):
-    """Normalizes twice, with running statistics that autograd saves."""
-
-    def __init__(self):
-        super().__init__(nn.Linear(FEATURES, FEATURES), nn.BatchNorm1d(FEATURES), nn.ReLU(), nn.BatchNorm1d(FEATURES))
-
-
 class SpreadEverywhere(nn.Sequential):
     """Layers each of which leaves the range of float16."""
 
@@ -247,21 +240,6 @@ class CrossEntropy(LogLoss):
     def loss(self, model, batch):
         inputs, targets = batch
         return F.binary_cross_entropy(model(inputs), (targets > 0).to(inputs.dtype))
-
-
-def refusing(probabilities, targets):
-    """Raise under autocast, as torch's binary_cross_entropy does on CUDA."""
-    if torch.overrides.has_torch_function((probabilities, targets)):
-        return torch.overrides.handle_torch_function(refusing, (probabilities, targets), probabilities, targets)
-    if torch.is_autocast_enabled("cpu"):
-        raise RuntimeError("refusing is unsafe to autocast")
-    return F.binary_cross_entropy(probabilities, targets)
-
-
-class RefusedLoss(LogLoss):
-    def loss(self, model, batch):
-        inputs, targets = batch
-        return refusing(model(inputs), (targets > 0).to(inputs.dtype))
 
 
 class Variance(nn.Module):
@@ -399,7 +377,6 @@ def _planted(name, overrides, kind, module, operator=None):
 
 
 PLANTED: tuple[Planted, ...] = (
-    _planted("mask refused by fp16", _fp16("MaskedAttention"), "mask_overflow", "attention"),
     _planted(
         "mask is -inf in fp16", _fp16("MaskedAttention", "+model.how=add"), "mask_overflow", "attention", "aten.mul"
     ),
@@ -435,7 +412,6 @@ PLANTED: tuple[Planted, ...] = (
         "rounded_probability",
         "leave",
     ),
-    _planted("loss refuses autocast", (*_fp16("Likelihood"), *_task("RefusedLoss")), "refused_loss", None),
     _planted("variance below zero in bf16", _bf16("FarFromZero"), "cancellation", "norm", "aten.sqrt"),
     _planted("gradient leaves the range", _fp16("SteepNet"), "gradient_overflow", "steep"),
     _planted(

@@ -245,8 +245,33 @@ class Adam32(torch.optim.Optimizer):
                 parameter.add_(state["mean"].sign().to(parameter.dtype), alpha=-group["lr"])
 
 
+def refusing(probabilities, targets):
+    """Raise under autocast, as torch's binary_cross_entropy does on CUDA."""
+    if torch.overrides.has_torch_function((probabilities, targets)):
+        return torch.overrides.handle_torch_function(refusing, (probabilities, targets), probabilities, targets)
+    if torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("refusing is unsafe to autocast")
+    return F.binary_cross_entropy(probabilities, targets)
+
+
+class RefusedLoss:
+    """A loss of probabilities."""
+
+    def loss(self, model, batch):
+        inputs, targets = batch
+        return refusing(torch.sigmoid(model(inputs)), (targets > 0).to(inputs.dtype))
+
+    def evaluate(self, model, batch):
+        return {"loss": self.loss(model, batch).detach()}, len(batch[1])
+
+
 def net(inner: str, precision: str, *more: str) -> tuple[str, ...]:
     return around(inner, f"precision={precision}", *more, file="planted_types", width=WIDTH)
+
+
+def _task(overrides: tuple[str, ...], name: str) -> tuple[str, ...]:
+    others = (one for one in overrides if not one.startswith("task="))
+    return (*others, "task=custom", f"task._target_=planted_types.{name}")
 
 
 def _case(name: str, overrides: tuple[str, ...], kind: str, module: str | None, operator: str | None = None) -> Planted:
@@ -266,6 +291,7 @@ PLANTED = (
     _case("NumPy", net("CountedInNumPy", "amp_bf16"), "not_implemented", "inner"),
     _case("frequencies", net("TimeEmbedding", "pure_bf16"), "mixed_dtypes", "inner.project.0"),
     _case("running mean", net("RunningMean", "amp_bf16"), "mixed_dtypes", "inner", "aten.lerp"),
+    _case("loss refuses autocast", _task(net("Attention", "amp_fp16"), "RefusedLoss"), "refused_loss", None),
     _case(
         "moments",
         net("Attention", "pure_bf16", "optimizer=custom", "optimizer._target_=planted_types.Adam32"),

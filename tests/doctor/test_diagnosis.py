@@ -31,7 +31,7 @@ def sample(hint: Any) -> Any:
         return sample(get_args(hint)[0])
     if is_dataclass(hint):
         hints = get_type_hints(hint)
-        return hint(**{one.name: sample(hints[one.name]) for one in fields(hint)})
+        return hint(**{one.name: sample(hints[one.name]) if one.repr else None for one in fields(hint)})
     return {int: 3, float: 1.5, str: "word", bool: True}[hint]
 
 
@@ -52,8 +52,7 @@ def test_every_kind_has_its_sentences(kind, change):
 
 def test_kinds_have_names_of_their_own():
     names = [(one.complaint, one.kind()) for one in kinds()]
-    doubled = {one for one in names if names.count(one) > 1}
-    assert doubled == {("loss", "mask_overflow")}, "a mask is refused, or becomes infinite"
+    assert len(names) == len(set(names))
     assert {(one.complaint, one.kind) for one in PLANTED} <= set(names)
 
 

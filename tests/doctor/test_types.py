@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import torch
 from patients import patient_of
+from planted_loss import DATA
 from planted_types import PLANTED, net
 
 from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.types.examine import examine_types
 
-CPU = torch.device("cpu")
 patient = partial(patient_of, num_steps=2, seconds=120.0)
 
 
@@ -78,6 +78,16 @@ def test_another_error_is_told_as_it_is():
     (finding,) = examine_types(patient(*net("Refusing", "amp_bf16")))
     assert (finding.kind(), finding.modules) == ("stops_with_error", ["inner"])
     assert finding.error == "ValueError: no bfloat16 here"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_refuses_a_loss_of_probabilities():
+    task = ("task=custom", "task._target_=planted_loss.CrossEntropy")
+    model = ("model=custom", "model._target_=planted_loss.Likelihood")
+    (found,) = examine_types(patient(*DATA, *model, *task, "precision=amp_bf16", "device=cuda"))
+    assert found.kind() == "refused_loss"
+    assert "binary_cross_entropy" in found.operator
 
 
 def test_an_error_of_float32_is_not_examined():

@@ -1,7 +1,6 @@
 """`ampsweep doctor OVERRIDES | RUN_DIRECTORY`: why a training goes wrong in low precision, or gains nothing."""
 
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -155,10 +154,9 @@ def _diagnose(case: _Case, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics
         deadline_s=began_s + config.doctor.max_seconds,
     )
     chosen: tuple[Complaint, ...] = tuple(one for one in COMPLAINTS if one in (config.doctor.complaints or COMPLAINTS))
-    with tempfile.TemporaryDirectory() as place:
-        if case.run is not None:
-            patient = _before_fault(patient, case.run, Path(place))
-        findings, unexamined = examine(patient, chosen, _tell)
+    if case.run is not None:
+        patient = _before_fault(patient, case.run)
+    findings, unexamined = examine(patient, chosen, _tell)
     diagnosis = Diagnosis(
         arm=arm,
         model=component_name(config.model),
@@ -176,7 +174,7 @@ def _diagnose(case: _Case, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics
     return diagnosis, patient.numerics
 
 
-def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient":
+def _before_fault(patient: "Patient", run: RecordedRun) -> "Patient":
     """The training as it was shortly before the run went wrong, or at its beginning."""
     from ampsweep.doctor.patient import checkpoint_before_fault
     from ampsweep.training.checkpoint import CheckpointError
@@ -191,7 +189,7 @@ def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient
             patient = patient.starting_from(found)
     if run.went_wrong:
         _tell(f"steps up to {run.last_step}")
-        found_before = checkpoint_before_fault(patient, run.last_step, place)
+        found_before = checkpoint_before_fault(patient, run.last_step)
         patient = patient if found_before is None else patient.starting_from(found_before)
     return patient
 

@@ -58,8 +58,6 @@ class DoctorFinding(Finding):
 
     severity: ClassVar[Severity] = "fault"
     complaint: ClassVar[Complaint]
-    template: ClassVar[str]
-    """The fault and where it is, without a stop."""
     seen: ClassVar[tuple[str, ...]] = ()
     """A sentence for each thing that was measured."""
     remedy: ClassVar[str | None] = None
@@ -117,7 +115,8 @@ class DoctorFinding(Finding):
         for one in fields(self):
             if one.name not in _SHARED:
                 value = getattr(self, one.name)
-                found |= vars(value) if is_dataclass(value) else {one.name: value}
+                inner = [each.name for each in fields(value) if each.repr] if is_dataclass(value) else []
+                found |= {name: getattr(value, name) for name in inner} or {one.name: value}
         return found
 
     def told(self, template: str) -> str:

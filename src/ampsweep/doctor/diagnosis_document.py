@@ -7,7 +7,7 @@ from typing import Any, Final
 from ampsweep.analysis.headroom import layer_text
 from ampsweep.config.schema import Complaint
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
-from ampsweep.doctor.loss.causes import OfOperator
+from ampsweep.doctor.loss.findings import OfOperator
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section, items_of, section_of
 from ampsweep.report.figure import Figure, axis, scatter
@@ -117,25 +117,19 @@ def _error_growth(of: Diagnosis) -> Figure | None:
     if not points:
         return None
     texts = [f"{layer_text(one['module'])}: {one['operator']}" for one in points]
-    places = list(range(1, len(points) + 1))
     infinite = next((text for text, one in zip(texts, points, strict=True) if not math.isfinite(one["error"])), None)
     remark = f"From {infinite} on there are values that are not finite, which are not drawn."
     explained, own = ([_finite(one[key]) or None for one in points] for key in ("explained", "error"))
+    places = [*range(1, len(points) + 1)]
     return Figure(
         key="error-growth",
         title="Growth of the error through the net",
         question="Where does the error become larger than the dtype explains?",
         traces=[
-            scatter(
-                "explained by dtype and inputs",
-                places,
-                explained,
-                MODE_COLOURS[_BASELINE],
-                line=2,
-                dash="dash",
-                hover=texts,
+            _line(
+                "explained by dtype and inputs", places, explained, MODE_COLOURS[_BASELINE], dash="dash", hover=texts
             ),
-            scatter(of.arm, places, own, _colour(of), line=2, symbol="circle", size=5, hover=texts),
+            _line(of.arm, places, own, _colour(of), symbol="circle", hover=texts),
         ],
         x=axis("operator of the step"),
         y=axis("relative error", log=True, power=True),
@@ -149,12 +143,12 @@ def _losses(of: Diagnosis) -> Figure | None:
     points: Any = of.facts.get(LOSSES)
     if not points:
         return None
-    lines = ((_BASELINE, "baseline", MODE_COLOURS[_BASELINE], "dash"), (of.arm, "own", _colour(of), "solid"))
-    known = [value for _, key, *_ in lines for one in points if (value := _finite(one[key])) is not None]
-    wide = bool(known) and min(known) > 0 and max(known) > 10 * min(known)
+    steps = [one["step"] for one in points]
+    own, baseline = ([_finite(one[key]) for one in points] for key in ("own", "baseline"))
+    known = [value for value in (*own, *baseline) if value is not None]
     remarks = [
         f"The loss of {arm} is {one[key]} from step {one['step']} on."
-        for arm, key, *_ in reversed(lines)
+        for arm, key in ((of.arm, "own"), (_BASELINE, "baseline"))
         if (one := next((one for one in points if not math.isfinite(one[key])), None)) is not None
     ]
     return Figure(
@@ -162,23 +156,18 @@ def _losses(of: Diagnosis) -> Figure | None:
         title="Loss",
         question="Does it learn as float32 does?",
         traces=[
-            scatter(
-                arm,
-                [one["step"] for one in points],
-                [_finite(one[key]) for one in points],
-                colour,
-                line=2,
-                dash=dash,
-                symbol="circle",
-                size=5,
-            )
-            for arm, key, colour, dash in lines
+            _line(_BASELINE, steps, baseline, MODE_COLOURS[_BASELINE], dash="dash", symbol="circle"),
+            _line(of.arm, steps, own, _colour(of), symbol="circle"),
         ],
         x=axis("step"),
-        y=axis("loss", log=wide),
+        y=axis("loss", log=bool(known) and min(known) > 0 and max(known) > 10 * min(known)),
         remarks=tuple(remarks),
         legend=True,
     )
+
+
+def _line(name: str, x: list[int], y: list[float | None], colour: str, **style: Any) -> dict[str, Any]:
+    return scatter(name, x, y, colour, line=2, size=5, **style)
 
 
 def _finite(value: float) -> float | None:

@@ -3,21 +3,18 @@
 import math
 import time
 from collections.abc import Callable
-from copy import copy
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import torch
 
-from ampsweep.config.identity import config_hash
-from ampsweep.config.modes import PRECISION_MODES, arm_of
-from ampsweep.config.schema import Config, PrecisionConfig, component_name
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.schema import Config, PrecisionConfig
 from ampsweep.doctor.replay import KeptBatches, Replay, TakenSteps, taken_steps
 from ampsweep.record.numerics import RunNumerics
-from ampsweep.training.found_checkpoint import FoundCheckpoint, find_checkpoint
-from ampsweep.training.resume import take_checkpoint
+from ampsweep.training.found_checkpoint import FoundCheckpoint
 
 _SHARE: Final = 0.1
 """The share of the time left that a first look at the steps may take: of large models it sees fewer of them."""
@@ -30,44 +27,36 @@ class NotExaminedError(Exception):
     """Raised by an examination that cannot say anything; its text is a clause on why."""
 
 
+@dataclass(eq=False)
 class Patient:
     """A training in the precision that is examined, and in float32.
 
     Examinations share what they find out here; each replay is built anew, so that none disturbs another.
-
-    Args:
-        config: the training, in the precision that is examined.
-        device: the device that it trains on, which this process holds.
-        data: its data, built on the device.
-        num_steps: steps that a replay takes at most.
-        deadline_s: `time.monotonic` at which examinations come to an end with what they have.
-        checkpoint: the state to begin with; None: that of the first step.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        device: torch.device,
-        data: KeptBatches,
-        *,
-        num_steps: int,
-        deadline_s: float,
-        checkpoint: FoundCheckpoint | None = None,
-    ) -> None:
-        self.config, self.device, self.data = config, device, data
-        self.num_steps, self.deadline_s, self.checkpoint = num_steps, deadline_s, checkpoint
-        self.facts: dict[str, object] = {}
-        """Figures for `Diagnosis.facts`."""
-        self.numerics: RunNumerics | None = None
-        """The magnitudes of its values in float32; None while nobody has looked at them."""
+    config: Config
+    """The training, in the precision that is examined; nothing else watches its numerics meanwhile."""
+    device: torch.device
+    """The device that it trains on, which this process holds."""
+    data: KeptBatches
+    _: KW_ONLY
+    num_steps: int
+    """Steps that a replay takes at most."""
+    deadline_s: float
+    """`time.monotonic` at which examinations come to an end with what they have."""
+    checkpoint: FoundCheckpoint | None = None
+    """The state to begin with; None: that of the first step."""
+    facts: dict[str, object] = field(default_factory=dict)
+    """Figures for `Diagnosis.facts`."""
+    numerics: RunNumerics | None = None
+    """The magnitudes of its values in float32; None before they are measured."""
+
+    def __post_init__(self) -> None:
+        self.config = replace(self.config, numerics=replace(self.config.numerics, watch=False))
 
     def starting_from(self, checkpoint: FoundCheckpoint) -> "Patient":
         """The same training, examined from a checkpoint on; figures go where they went before."""
-        other = copy(self)
-        other.checkpoint = checkpoint
-        for known in ("own_steps", "baseline_steps"):
-            vars(other).pop(known, None)
-        return other
+        return replace(self, checkpoint=checkpoint)
 
     @property
     def seconds_left(self) -> float:
@@ -103,38 +92,27 @@ class Patient:
         return taken_steps(build, self.num_steps, time.monotonic() + self.seconds_left * _SHARE)
 
 
-def checkpoint_before_fault(patient: Patient, last_step: int, directory: Path) -> FoundCheckpoint | None:
-    """Take the steps of a run again, as it took them, and keep a checkpoint shortly before they go wrong for good.
+def checkpoint_before_fault(patient: Patient, last_step: int) -> FoundCheckpoint | None:
+    """Take the steps of a run again up to its last one, and keep the state shortly before they go wrong for good.
 
-    Args:
-        patient: the training, from where its steps are known: its beginning, or a checkpoint of the run.
-        last_step: the last step of the run.
-        directory: the place for the checkpoint.
-
-    Returns:
-        The checkpoint, at most `patient.num_steps` before the fault; None if the first steps show it, or none does.
+    It is at most `patient.num_steps` before the fault; None if the first steps show it, or none does.
     """
-    replay, data = patient.replay(), patient.data
-    trainer, every = replay.trainer, max(1, patient.num_steps // 2)
-    states, is_wrong, first_wrong = [replay.state()], False, 0
-    while trainer.step < last_step and patient.seconds_left > 0:
-        if not is_wrong and trainer.step - states[-1].step >= every:
+    replay, every = patient.replay(), max(1, patient.num_steps // 2)
+    states, first_wrong = [replay.state()], 0
+    while replay.trainer.step < last_step and patient.seconds_left > 0:
+        if not first_wrong and replay.trainer.step - states[-1].step >= every:
             states = [states[-1], replay.state()]
-            data.forget_before(states[0].next_batch)
+            patient.data.forget_before(states[0].next_batch)
         try:
             step = replay.step()
         except Exception:  # noqa: BLE001  the model's own code may raise anything, and a replay from here shows it
-            is_wrong, first_wrong = True, first_wrong if is_wrong else trainer.step
+            first_wrong = first_wrong or replay.trainer.step
             break
-        if not is_wrong:
-            first_wrong = step.number
-        is_wrong = bool(step.nonfinite_gradients) or not math.isfinite(step.loss)
+        is_wrong = step.is_skipped or step.has_nonfinite_gradients or not math.isfinite(step.loss)
+        first_wrong = (first_wrong or step.number) if is_wrong else 0
         if is_wrong and step.scale is None:
             break  # the parameters are ruined
-    if not is_wrong or len(states) == 1:
+    if not first_wrong or len(states) == 1:
         return None
-    replay.restore(states[-1] if first_wrong - states[-1].step > _STEPS_BEFORE else states[0])
-    config = patient.config
-    arm, name = arm_of(config), component_name(config.model)
-    take_checkpoint(trainer, directory, config_hash(config), name, arm)
-    return find_checkpoint(directory)
+    is_far = first_wrong - states[-1].step > _STEPS_BEFORE
+    return FoundCheckpoint(states[-1] if is_far else states[0], Path())

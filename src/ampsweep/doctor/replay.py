@@ -4,12 +4,14 @@ import copy
 import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
@@ -17,9 +19,9 @@ from ampsweep.tracing.feeding import resident
 from ampsweep.tracing.ledger import tensors_in, wraps_others
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build
-from ampsweep.training.checkpoint import restore_rng_state, rng_state
+from ampsweep.training.checkpoint import Checkpoint
 from ampsweep.training.found_checkpoint import FoundCheckpoint
-from ampsweep.training.resume import resume
+from ampsweep.training.resume import checkpoint_now, resume
 from ampsweep.training.trainer import Trainer
 
 
@@ -33,8 +35,8 @@ class TakenStep:
     """Those of its turns, by name."""
     scale: float | None
     """The factor that the losses were multiplied by; None without scaler."""
-    nonfinite_gradients: tuple[str, ...]
-    """Names of the parameters whose gradients had inf or NaN, in the order in which backward reached them."""
+    has_nonfinite_gradients: bool
+    """An optimizer took its step with gradients that had inf or NaN."""
     is_skipped: bool
     """The scaler has left out the step of an optimizer."""
 
@@ -44,32 +46,18 @@ class TakenStep:
         return sum(self.losses.values())
 
 
-@dataclass(frozen=True)
-class ReplayState:
-    """All that a training's next steps depend on."""
-
-    step: int
-    next_batch: int
-    model: dict[str, Tensor]
-    optimizers: dict[str, dict[str, Any]]
-    scaler: dict[str, Any]
-    counts: dict[str, Any]
-    applied_steps: int
-    rng: dict[str, Any]
-
-
 class KeptBatches:
     """Data that reads each batch once and then has it at hand, so that streams can be replayed, too."""
 
     def __init__(self, data: Data) -> None:
-        self._data = data
+        self.source = data
         self._kept: dict[int, Any] = {}
         self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
         self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
 
     def train_batch(self, index: int) -> Any:
         if index not in self._kept:
-            self._kept[index] = self._data.train_batch(index)
+            self._kept[index] = self.source.train_batch(index)
         return self._kept[index]
 
     def forget_before(self, index: int) -> None:
@@ -77,12 +65,7 @@ class KeptBatches:
         self._kept = {one: batch for one, batch in self._kept.items() if one >= index}
 
     def val_batches(self) -> Iterator[Any]:
-        yield from self._data.val_batches()
-
-    @property
-    def source(self) -> Data:
-        """The data whose batches it keeps."""
-        return self._data
+        yield from self.source.val_batches()
 
     @property
     def next_unread(self) -> int:
@@ -91,7 +74,7 @@ class KeptBatches:
 
     def resident(self) -> list[Tensor]:
         """The tensors that the data holds on an accelerator."""
-        return resident(self._data)
+        return resident(self.source)
 
 
 def assembled(
@@ -124,8 +107,8 @@ class Replay:
     """
 
     _uncollected_bytes: ClassVar[int] = 0
-    """Bytes of parameters of replays since garbage was collected: a trainer and its instruments refer to each other, so
-    that their model stays until then."""
+    """Bytes of parameters of replays since garbage was collected, without which a model stays: trainer and instruments
+    refer to each other."""
 
     def __init__(
         self,
@@ -142,17 +125,11 @@ class Replay:
         self.built.precision.scale()  # which a scaler makes when it is first asked: each step calls the same operators
         self.model = self.trainer.model
         Replay._uncollected_bytes += sum(parameter.nbytes for parameter in self.model.parameters())
-        self._nonfinite: list[str] = []
-        self._reached: dict[str, None] = {}
-        """Names of parameters in the order in which backward reaches them."""
-        self._names = {parameter: name for name, parameter in self.model.named_parameters()}
-        for parameter, name in self._names.items():
-            if parameter.requires_grad:  # the hook must not lead to the parameter: torch would keep both for good
-                note = partial(_note_reached, self._reached, name)
-                parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
-        precision = self.built.precision
-        self._step = precision.step
-        precision.step = self._step_noted  # type: ignore[method-assign]
+        self.around_step: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Makes a context that each step is taken in."""
+        self._has_nonfinite_gradients = False
+        for optimizer in self.trainer.optimizers.values():
+            optimizer.register_step_pre_hook(self._look_at_gradients)
 
     @property
     def next_batches(self) -> range:
@@ -168,57 +145,32 @@ class Replay:
     def step(self) -> TakenStep:
         """Take the next step."""
         trainer, precision = self.trainer, self.built.precision
-        scale = precision.scale()
-        self._nonfinite = []
-        self._reached.clear()
+        scale, num_applied = precision.scale(), int(trainer.instruments.applied_steps())
+        self._has_nonfinite_gradients = False
         trainer.step += 1
-        with precision.flags():
+        with precision.flags(), self.around_step():
             taken = trainer.train_step()
         return TakenStep(
             number=trainer.step,
             losses={name: float(loss) for name, loss in taken.losses.items()},
             scale=None if scale is None else float(scale),
-            nonfinite_gradients=tuple(self._nonfinite),
-            is_skipped=scale is not None and bool(self._nonfinite),
+            has_nonfinite_gradients=self._has_nonfinite_gradients,
+            is_skipped=int(trainer.instruments.applied_steps()) == num_applied,
         )
 
-    def state(self) -> ReplayState:
+    def state(self) -> Checkpoint:
         """Copy the state that the next step begins with."""
-        trainer = self.trainer
-        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        return ReplayState(
-            step=trainer.step,
-            next_batch=trainer.next_batch,
-            model={name: tensor.detach().clone() for name, tensor in tensors.items()},
-            optimizers={name: _copied(one.state_dict()) for name, one in trainer.optimizers.items()},
-            scaler=copy.deepcopy(self.built.precision.state_dict()),
-            counts=trainer.instruments.state_dict(),
-            applied_steps=int(trainer.instruments.applied_steps()),
-            rng=rng_state(self.device),
-        )
+        copied: Checkpoint = _copied(checkpoint_now(self.trainer))
+        return copied
 
-    def restore(self, state: ReplayState) -> None:
+    def restore(self, state: Checkpoint) -> None:
         """Go back to a state, which may be that of a replay in another precision: values are cast."""
-        trainer = self.trainer
-        trainer.step, trainer.next_batch = state.step, state.next_batch
-        with torch.no_grad():
-            for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
-                tensor.copy_(state.model[name])
-        self.model.zero_grad(set_to_none=True)
-        for name, optimizer in trainer.optimizers.items():
-            optimizer.load_state_dict(_copied(state.optimizers[name]))
-        self.built.precision.load_state_dict(copy.deepcopy(state.scaler))
-        trainer.instruments.load_state_dict(state.counts, applied_steps=state.applied_steps)
-        restore_rng_state(state.rng, self.device)
+        resume(self.trainer, FoundCheckpoint(_copied(state), Path()))
 
-    def _step_noted(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the optimizer's step, and note before it which of its gradients are not finite."""
-        own = {
-            self._names[p]: p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None
-        }
-        order = [name for name in self._reached if name in own] + [name for name in own if name not in self._reached]
-        self._nonfinite += [name for name in order if not own[name].isfinite().all()]
-        self._step(optimizer)
+    def _look_at_gradients(self, optimizer: Optimizer, *_: object) -> None:
+        """Note whether an optimizer that is about to step has gradients that are not finite; for torch's hook."""
+        gradients = (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+        self._has_nonfinite_gradients |= not all(bool(one.isfinite().all()) for one in gradients)
 
 
 @dataclass(frozen=True)
@@ -251,7 +203,3 @@ def _copied(value: Any) -> Any:
             parts = {name: getattr(tensor, name).clone() for name in names}
             copies[id(tensor)] = type(tensor).__tensor_unflatten__(parts, context)  # type: ignore[attr-defined]
     return copy.deepcopy(value, copies)
-
-
-def _note_reached(reached: dict[str, None], name: str, _: Tensor) -> None:
-    reached.setdefault(name)

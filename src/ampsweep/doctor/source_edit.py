@@ -1,13 +1,14 @@
 """The line of source that calls a function, with one of its operands written anew."""
 
 import ast
+import copy
 import linecache
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -27,19 +28,16 @@ _BETWEEN: Final = tuple(
     for file in ("overrides.py", "nn/functional.py", "functional.py", "_tensor.py", "utils/_contextlib.py")
 )
 """torch's files that stand between a caller and the function that it calls."""
-_OURS: Final = str(Path(__file__).parent)
-_PRIMARY: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
-"""Expressions to which `.to(...)` can be added without brackets."""
+_OURS: Final = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True)
 class CallSite:
     """The expression in the code of a model or a task that runs now and calls what failed."""
 
-    node: ast.AST
+    node: ast.expr | ast.AugAssign
     parents: tuple[ast.AST, ...]
     """The syntax that the expression lies in, the innermost first."""
-    source: str
     frame: FrameType
     is_direct: bool
     """It calls the failed function itself, not a module that calls it."""
@@ -50,16 +48,15 @@ class CallSite:
         frame = frame_of_caller()
         if frame is None:
             return None
-        source, nodes = _parsed(frame.f_code.co_filename)
         position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-        found = nodes.get(position) if position is not None else None
+        found = None if position is None else _expressions(frame.f_code.co_filename).get(position)
         if found is None:
             return None
         between, is_direct = inner.f_back, True
         while between is not None and between is not frame:
             is_direct &= between.f_code.co_filename in _BETWEEN or between.f_code.co_filename.startswith(_OURS)
             between = between.f_back
-        return CallSite(found[0], found[1], source, frame, is_direct)
+        return CallSite(*found, frame, is_direct)
 
     def rewritten(self, changes: list[tuple[Place, Tensor | None, Rewrite]]) -> str | None:
         """The statement with operands rewritten; None where an operand is not found in it.
@@ -67,27 +64,24 @@ class CallSite:
         Args:
             changes: the place among the arguments, the tensor there (None: a number), and what its expression becomes.
         """
-        edits: list[tuple[ast.expr, Rewrite]] = []
+        edits: dict[ast.expr, Rewrite] = {}
         for place, tensor, rewrite in changes:
             operand = self._operand(place, tensor)
             if operand is None:
                 return None
-            if not any(one is operand for one, _ in edits):
-                is_tuple = isinstance(self._value(operand), tuple)
-                edits.append((operand, partial(_of_each, rewrite) if is_tuple else rewrite))
-        return " ".join(self._edited(self._whole, edits).split())
+            is_tuple = isinstance(self._value(operand), tuple)
+            edits.setdefault(operand, partial(_of_each, rewrite) if is_tuple else rewrite)
+        return _edited(self._whole, edits)
 
     def expression(self, place: Place, tensor: Tensor) -> str | None:
-        """The expression of an operand, if it is short."""
+        """The expression of an operand, if it is a name."""
         operand = self._operand(place, tensor)
-        text = None if operand is None else self._text(operand)
-        return text if text is not None and text.replace(".", "").replace("_", "").isalnum() else None
+        text = "" if operand is None else ast.unparse(operand)
+        return text if text.replace(".", "").replace("_", "").isalnum() else None
 
     def replaced(self, end: str) -> str | None:
         """The statement with `end` added to the expression."""
-        if not isinstance(self.node, ast.expr):
-            return None
-        return " ".join(self._edited(self._whole, [(self.node, lambda text: text + end)]).split())
+        return _edited(self._whole, {self.node: lambda text: text + end}) if isinstance(self.node, ast.expr) else None
 
     def apart(self) -> str:
         """The statement if it computes nothing but the expression; else that alone, with its first operand named."""
@@ -96,23 +90,25 @@ class CallSite:
             one for one in ast.walk(self._whole) if isinstance(one, ast.Call | ast.BinOp) and one is not self.node
         ]
         if not others or not isinstance(self.node, ast.Call):
-            return " ".join(self._text(self._whole).split())
+            return ast.unparse(self._whole)
         operands = [one for one in self.node.args[:1] if any(other in inner for other in others)]
-        return " ".join(f"y = {self._edited(self.node, [(one, lambda _: 'x') for one in operands])}".split())
+        return f"y = {_edited(self.node, {one: lambda _: 'x' for one in operands})}"
 
     def without_method(self) -> str | None:
         """The statement with the object itself in place of the method that the expression calls."""
         node = self.node
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return None
-        bare = self._text(node.func.value)
-        return " ".join(self._edited(self._whole, [(node, lambda _: bare)]).split())
+        bare = ast.unparse(node.func.value)
+        return _edited(self._whole, {node: lambda _: bare})
 
     def with_line(self, word: str, rewrite: Rewrite) -> str | None:
         """The innermost `with` around the expression that has a word in it, rewritten; None where there is none."""
         for one in self.parents:
-            if isinstance(one, ast.With) and any(word in self._text(item) for item in map(_context, one.items)):
-                return f"with {', '.join(rewrite(self._text(_context(item))) for item in one.items)}:"
+            if isinstance(one, ast.With):
+                contexts = [ast.unparse(item.context_expr) for item in one.items]
+                if any(word in text for text in contexts):
+                    return f"with {', '.join(map(rewrite, contexts))}:"
         return None
 
     @property
@@ -120,23 +116,6 @@ class CallSite:
         """The statement that the expression lies in, if it is on one line; else the expression."""
         statement = next((one for one in (self.node, *self.parents) if isinstance(one, ast.stmt)), None)
         return statement if statement is not None and statement.lineno == statement.end_lineno else self.node
-
-    def _edited(self, whole: ast.AST, edits: list[tuple[ast.expr, Rewrite]]) -> str:
-        data, begin = self.source.encode(), self._offset(whole)
-        text = data[begin : self._offset(whole, end=True)]
-        for operand, rewrite in sorted(edits, key=lambda edit: -self._offset(edit[0])):
-            first, last = self._offset(operand) - begin, self._offset(operand, end=True) - begin
-            old = text[first:last].decode()
-            new = rewrite(old if isinstance(operand, _PRIMARY) else f"({old})")
-            text = text[:first] + new.encode() + text[last:]
-        return text.decode()
-
-    def _text(self, node: ast.AST) -> str:
-        return self.source.encode()[self._offset(node) : self._offset(node, end=True)].decode()
-
-    def _offset(self, node: Any, *, end: bool = False) -> int:
-        line, column = (node.end_lineno, node.end_col_offset) if end else (node.lineno, node.col_offset)
-        return sum(len(one.encode()) for one in self.source.splitlines(keepends=True)[: line - 1]) + int(column)
 
     def _operand(self, place: Place, tensor: Tensor | None) -> ast.expr | None:
         if tensor is None:
@@ -151,8 +130,7 @@ class CallSite:
         for one in candidates:
             if _shares_values(self._value(one), tensor):
                 return one
-        unknown = [one for one in candidates if self._value(one) is None]
-        return unknown[0] if len(candidates) == 1 and unknown else None
+        return candidates[0] if len(candidates) == 1 and self._value(candidates[0]) is None else None
 
     def _candidates(self) -> Iterator[ast.expr]:
         """The operands of the expression: arguments, the object of a method, both sides, an assigned value."""
@@ -162,35 +140,34 @@ class CallSite:
                 yield node.func.value
             for argument in (*node.args, *(one.value for one in node.keywords)):
                 yield from _flat(argument)
-        elif isinstance(node, ast.BinOp):
-            yield from (node.left, node.right)
-        elif isinstance(node, ast.AugAssign):
-            yield node.value
-        elif isinstance(node, ast.Subscript):
-            yield node.value
-            if isinstance(self.parents[0], ast.Assign | ast.AugAssign):
-                yield self.parents[0].value
+        else:
+            yield from (one for one in self._sides(node) if one is not None)
+
+    def _sides(self, node: ast.AST) -> list[ast.expr | None]:
+        """The operands of an operator in their order; None for the target of an assignment in place."""
+        if isinstance(node, ast.BinOp):
+            return [node.left, node.right]
+        if isinstance(node, ast.AugAssign):
+            return [None, node.value]
+        if isinstance(node, ast.Subscript):
+            parent = self.parents[0]
+            return [node.value, None, parent.value if isinstance(parent, ast.Assign | ast.AugAssign) else None]
+        return []
 
     def _at(self, place: Place) -> ast.expr | None:
         """The operand at a place among the arguments of a function that the expression calls itself."""
         node, first = self.node, place[0]
-        found: ast.expr | None = None
-        if isinstance(node, ast.Call):
-            positional: list[ast.expr] = [*node.args]
-            if any(isinstance(one, ast.Starred) for one in positional):
-                return None
-            if isinstance(node.func, ast.Attribute) and self._may_be_tensor(node.func.value):
-                positional.insert(0, node.func.value)
-            if isinstance(first, str):
-                found = next((one.value for one in node.keywords if one.arg == first), None)
-            elif first < len(positional):
-                found = positional[first]
-        elif isinstance(node, ast.BinOp) and first in (0, 1):
-            found = node.left if first == 0 else node.right
-        elif isinstance(node, ast.AugAssign) and first == 1:
-            found = node.value
-        elif isinstance(node, ast.Subscript) and first == 2 and isinstance(self.parents[0], ast.Assign):
-            found = self.parents[0].value
+        if isinstance(first, str):
+            keywords = node.keywords if isinstance(node, ast.Call) else []
+            found = next((one.value for one in keywords if one.arg == first), None)
+        else:
+            positional = self._sides(node)
+            if isinstance(node, ast.Call):
+                if any(isinstance(one, ast.Starred) for one in node.args):
+                    return None
+                is_method = isinstance(node.func, ast.Attribute) and self._may_be_tensor(node.func.value)
+                positional = [node.func.value, *node.args] if is_method else [*node.args]  # type: ignore[attr-defined]
+            found = positional[first] if first < len(positional) else None
         for inner in place[1:]:
             if not isinstance(found, ast.List | ast.Tuple) or not isinstance(inner, int) or inner >= len(found.elts):
                 return None
@@ -204,26 +181,21 @@ class CallSite:
     def _value(self, node: ast.expr) -> Any:
         """The value of a name or of an attribute of a module; None where it would have to be computed."""
         if isinstance(node, ast.Name):
-            scopes = (self.frame.f_locals, self.frame.f_globals)
-            return next((scope[node.id] for scope in scopes if node.id in scope), None)
+            return self.frame.f_locals.get(node.id, self.frame.f_globals.get(node.id))
         if isinstance(node, ast.Attribute):
             owner = self._value(node.value)
-            if isinstance(owner, nn.Module):
-                held = (vars(owner), owner._parameters, owner._buffers, owner._modules)
-                return next((one[node.attr] for one in held if node.attr in one), None)
-            return getattr(owner, node.attr, None) if type(owner).__name__ == "module" else None
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            owner = self._value(node.value)
-            if isinstance(owner, dict | list | tuple):
-                try:
-                    return owner[node.slice.value]  # type: ignore[index]
-                except (KeyError, IndexError, TypeError):
-                    return None
+            return getattr(owner, node.attr, None) if isinstance(owner, nn.Module | ModuleType) else None
         return None
 
 
-def _context(item: ast.withitem) -> ast.expr:
-    return item.context_expr
+def _edited(whole: ast.AST, edits: dict[ast.expr, Rewrite]) -> str:
+    """The source of some syntax, on one line, with the expressions in it rewritten."""
+    new = {id(one): _parsed(rewrite(f"({ast.unparse(one)})")) for one, rewrite in edits.items()}
+    return ast.unparse(copy.deepcopy(whole, new))
+
+
+def _parsed(text: str) -> Any:
+    return ast.parse(text, mode="eval").body
 
 
 def _of_each(rewrite: Rewrite, text: str) -> str:
@@ -245,18 +217,17 @@ def _shares_values(value: Any, tensor: Tensor) -> bool:
 
 
 @cache
-def _parsed(file: str) -> tuple[str, dict[_Position, tuple[ast.AST, tuple[ast.AST, ...]]]]:
-    """The source of a file and its expressions by position."""
-    source = "".join(linecache.getlines(file))
-    found: dict[_Position, tuple[ast.AST, tuple[ast.AST, ...]]] = {}
+def _expressions(file: str) -> dict[_Position, tuple[ast.expr | ast.AugAssign, tuple[ast.AST, ...]]]:
+    """The expressions of a file by position, each with the syntax around it; none where there is no source."""
+    found: dict[_Position, tuple[ast.expr | ast.AugAssign, tuple[ast.AST, ...]]] = {}
     try:
-        waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(ast.parse(source), ())]
+        waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(ast.parse("".join(linecache.getlines(file))), ())]
     except SyntaxError:
-        return source, found
+        return found
     while waiting:
         node, parents = waiting.pop()
         if isinstance(node, ast.expr | ast.AugAssign):
             position = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
             found.setdefault(position, (node, parents))
         waiting += [(child, (node, *parents)) for child in ast.iter_child_nodes(node)]
-    return source, found
+    return found

@@ -29,7 +29,17 @@ def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_n
     Raises:
         OSError: it could not be written; on all ranks alike.
     """
-    checkpoint = Checkpoint(
+    checkpoint = checkpoint_now(trainer, config_hash, model_name, arm)
+    if trainer.parallel is SINGLE:
+        return save_checkpoint(checkpoint, directory)
+    from ampsweep.training.sharded_checkpoint import Shards  # a single process does without torch.distributed
+
+    return Shards(trainer.parallel).save(checkpoint, directory, model=trainer.model)
+
+
+def checkpoint_now(trainer: Trainer, config_hash: str = "", model_name: str = "", arm: str = "") -> Checkpoint:
+    """The trainer's whole state, whose tensors are the training's own; waits for the device."""
+    return Checkpoint(
         step=trainer.step,
         next_batch=trainer.next_batch,
         batch_size=trainer.data.batch_size,
@@ -45,11 +55,6 @@ def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_n
         data=trainer.data.state_dict() if isinstance(trainer.data, Stateful) else {},
         observed=trainer.instruments.observed(),
     )
-    if trainer.parallel is SINGLE:
-        return save_checkpoint(checkpoint, directory)
-    from ampsweep.training.sharded_checkpoint import Shards  # a single process does without torch.distributed
-
-    return Shards(trainer.parallel).save(checkpoint, directory, model=trainer.model)
 
 
 def _saved(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:

@@ -1,45 +1,43 @@
 """The modules that must compute in float32: the smallest set of them, and the lines of code within."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from itertools import groupby
+from typing import Any, Final
 
 from ampsweep.doctor.functions import CalledFunction, watched_calls
-from ampsweep.doctor.loss.causes import MendingSet
-from ampsweep.doctor.loss.fault import NOT_FINITE
-from ampsweep.doctor.loss.isolation import measure_alone
-from ampsweep.doctor.loss.loss_case import LossCase
+from ampsweep.doctor.loss.fault import NOT_FINITE, LossCase
+from ampsweep.doctor.loss.findings import MendingSet
 from ampsweep.doctor.loss.origins import NonfiniteOrigin, OriginTracer, trace_origins
 from ampsweep.doctor.loss.variant import Kept, Variant
-from ampsweep.doctor.replay import Replay
-from ampsweep.precision import Precision
-from ampsweep.tracing.calls import Call
+from ampsweep.doctor.side_by_side.recorded import matched, record_step, relative_error
 
 _MOST_CALLS: Final = 3
 """Function calls of a module that are worth changing one by one; of more, the module is simpler."""
 _MOST_ROUNDS: Final = 3
 """Searches that are made at most, each for a fault that shows later than the one before."""
-Suspect = TypeVar("Suspect", bound=Hashable)
+_FEW: Final = 8
+_FEW_SHARE: Final = 0.25
+"""The modules, and the share of all, that may be kept in float32 for a set to be a finding: else another mode is."""
 
 
 @dataclass(frozen=True)
-class SmallestSet(Generic[Suspect]):
+class SmallestSet:
     """A set that mends."""
 
-    members: tuple[Suspect, ...]
+    members: tuple[Kept, ...]
     """In the order of suspicion."""
     is_minimal: bool
     """True if the fault is back without any one of them; False if there were no tests left to see."""
 
 
-class SetSearch(Generic[Suspect]):
+class SetSearch:
     """A search for the smallest set that mends, among suspects in the order of suspicion.
 
-    A set mends if all culprits are in it, so a larger one mends, too, and the smallest is the set of all culprits. Of k
-    culprits among n suspects yes and no alone need about k log2(n / k) tests (D.-Z. Du and F. Hwang, "Combinatorial
-    Group Testing", 1993); the order is what makes it fewer. Culprits that come first cost 2 log2(k) + k tests at most.
+    A set mends if all culprits are in it. To find k culprits among n suspects takes about k log2(n / k) tests (D.-Z. Du
+    and F. Hwang, "Combinatorial Group Testing", 1993); if they come first, 2 log2(k) + k at most.
 
     Args:
         mends: the test, which takes replayed steps; the empty set is known not to mend.
@@ -47,23 +45,19 @@ class SetSearch(Generic[Suspect]):
         num_spent: replays that made the order.
     """
 
-    def __init__(self, mends: Callable[[frozenset[Suspect]], bool], *, num_candidates: int, num_spent: int = 0) -> None:
+    def __init__(self, mends: Callable[[frozenset[Kept]], bool], *, num_candidates: int, num_spent: int = 0) -> None:
         self._mends, self.num_candidates = mends, num_candidates
         self.num_replays = num_spent
-        self._known: dict[frozenset[Suspect], bool] = {frozenset(): False}
+        self._known: dict[frozenset[Kept], bool] = {frozenset(): False}
 
     def bound(self, num_culprits: int) -> int:
         """The most replays that the search may take: 2 log2(n) + k."""
         return int(2 * math.log2(max(self.num_candidates, 1))) + num_culprits
 
-    def find(
-        self, ranked: Sequence[Suspect], more: Callable[[], Sequence[Suspect]] = tuple
-    ) -> SmallestSet[Suspect] | None:
+    def find(self, ranked: Sequence[Kept], more: Callable[[], Sequence[Kept]] = tuple) -> SmallestSet | None:
         """Search for the set; None if all suspects together do not mend, or if tests run out before some do.
 
-        Args:
-            ranked: suspects, the first one first.
-            more: further suspects, asked for if those do not mend together.
+        `more` returns further suspects, and is called if those in `ranked` do not mend together.
         """
         ranked = list(ranked)
         failed, mended = self._gallop(ranked, 0)
@@ -72,45 +66,38 @@ class SetSearch(Generic[Suspect]):
             failed, mended = self._gallop(ranked, failed)
         if mended is None:
             return None
-        if mended == 2 and failed == 1 and self._try({ranked[1]}):
-            return SmallestSet((ranked[1],), is_minimal=True)
         while mended - failed > 1 and self._has_tests(1):
             middle = (failed + mended + 1) // 2
             if self._try(ranked[:middle]):
                 mended = middle
             else:
                 failed = middle
-        return self._without_needless(ranked[:mended], is_last_needed=mended - failed == 1)
+        num_doubtful = mended - (mended - failed == 1)  # without the last one it was tried
+        doubtful, needed = ranked[:num_doubtful], ranked[num_doubtful:mended]
+        while doubtful:
+            *others, last = doubtful
+            rest = frozenset([*others, *needed])
+            if rest not in self._known and not self._has_tests(max(1, len(needed))):
+                return SmallestSet((*doubtful, *needed), is_minimal=False)
+            if not self._try(rest):
+                needed = [last, *needed]
+            doubtful = others
+        return SmallestSet(tuple(needed), is_minimal=True)
 
-    def _gallop(self, ranked: Sequence[Suspect], failed: int) -> tuple[int, int | None]:
+    def _gallop(self, ranked: Sequence[Kept], failed: int) -> tuple[int, int | None]:
         """Find numbers of first suspects that do not mend and that do; None: not even all, or no tests are left."""
-        size = failed + 1 if failed else 1
+        size = failed + 1
         while failed < len(ranked) and self._has_tests(1):
             size = min(size, len(ranked))
-            if size == 2 == len(ranked) and failed == 1 and self._try({ranked[1]}):
-                return 1, 2
             if self._try(ranked[:size]):
                 return failed, size
             failed, size = size, 2 * size
         return failed, None
 
-    def _without_needless(self, members: list[Suspect], *, is_last_needed: bool) -> SmallestSet[Suspect]:
-        """Take out every member without which the fault stays away, the least suspected first."""
-        needed, doubtful = ([members[-1]], members[:-1]) if is_last_needed else ([], members)
-        while doubtful:
-            one = doubtful[-1]
-            rest = frozenset([*doubtful[:-1], *needed])
-            if rest not in self._known and not self._has_tests(max(1, len(needed))):
-                return SmallestSet((*doubtful, *needed), is_minimal=False)
-            doubtful = doubtful[:-1]
-            if not self._try(rest):
-                needed = [one, *needed]
-        return SmallestSet(tuple(needed), is_minimal=True)
-
     def _has_tests(self, num_culprits: int) -> bool:
         return self.num_replays < self.bound(num_culprits)
 
-    def _try(self, suspects: Iterable[Suspect]) -> bool:
+    def _try(self, suspects: Iterable[Kept]) -> bool:
         key = frozenset(suspects)
         if key not in self._known:
             self.num_replays += 1
@@ -127,10 +114,8 @@ class Culprits:
     mending: MendingSet
     origins: tuple[NonfiniteOrigin, ...]
     """Those of inf and NaN in the step that showed the fault first; empty where everything was finite."""
-
-    @property
-    def modules(self) -> list[str]:
-        return [one for one in self.kept if isinstance(one, str)]
+    calls: tuple[CalledFunction, ...] = ()
+    """The function calls of these that mend it in their place, if few do."""
 
 
 def trace_fault(case: LossCase) -> OriginTracer:
@@ -139,25 +124,19 @@ def trace_fault(case: LossCase) -> OriginTracer:
     What float32 makes inf or NaN at the same place, such as the logarithm of a zero that is never used, is no origin.
     """
     assert case.fault is not None
-    num_before = case.fault.step - 1 if case.fault.sign in NOT_FINITE else 0
-    tracer = _traced(Variant(precision=case.precision).replay(case.patient), num_before)
+    num_before = case.fault.replayed - 1 if case.fault.sign in NOT_FINITE else 0
+    tracer = trace_origins(Variant(precision=case.precision).replay(case.patient), num_before)
     if any(not one.is_range for one in tracer.origins):
-        meant = {one.site for one in _traced(case.patient.baseline(), num_before).origins}
+        meant = {one.site for one in trace_origins(case.patient.baseline(), num_before).origins}
         tracer.origins = [one for one in tracer.origins if one.site not in meant]
     return tracer
-
-
-def _traced(replay: Replay, num_before: int) -> OriginTracer:
-    for _ in range(num_before):
-        replay.step()
-    return trace_origins(replay)
 
 
 class CulpritSearch:
     """The search for what must compute in float32.
 
     One replay names the operators that make inf or NaN; what calls them comes first. If that does not mend the fault,
-    another replay measures the error of each module, and those with the largest follow.
+    the modules follow in which the error of the step grows most.
     """
 
     def __init__(self, case: LossCase) -> None:
@@ -166,51 +145,51 @@ class CulpritSearch:
         self._origins: list[NonfiniteOrigin] = []
 
     def find(self) -> Culprits | None:
-        """Search; None if nothing that was tried mends the fault."""
+        """Search; None if nothing that was tried mends the fault, or no few modules do."""
         case, found = self._case, None
-        known: tuple[Kept, ...] = ()
         for _ in range(_MOST_ROUNDS):
-            found = self._round(known)
-            if found is None:
+            found = self._round(() if found is None else found.kept)
+            if found is None or len(found.kept) > max(_FEW, found.mending.num_modules * _FEW_SHARE):
                 return None
-            changed = Variant(kept=frozenset(found.kept), precision=case.precision)
-            taken = changed.steps(case.patient, case.num_steps)
-            later = case.judge.fault(taken.steps, taken.error)
+            taken = Variant(kept=frozenset(found.kept), precision=case.precision).steps(case.patient, case.num_steps)
+            later = None if taken.error is not None else case.judge.fault(taken.steps)
             if later is None or later.sign not in NOT_FINITE or case.patient.seconds_left <= 0:
-                return found
-            case.fault, known = later, found.kept
-        return found
+                break
+            case.fault = later
+        assert found is not None
+        return self._with_calls(found)
 
-    def calls(self, culprits: Culprits) -> tuple[list[CalledFunction], int]:
-        """Search for the function calls of the culprits that must compute in float32; none if none do in their place.
-
-        Modules of torch's own have no line that could be changed, and stay as they are. The number is that of replays.
-        """
+    def _with_calls(self, culprits: Culprits) -> Culprits:
+        """Search for the function calls of the culprits that mend in their place."""
         whole: set[Kept] = set()
         calls: list[CalledFunction] = []
         num_replays = 0
         for culprit in culprits.kept:
             own = self._calls_of(culprit)
-            if not own:
-                return [], num_replays
             others = frozenset(one for one in culprits.kept if one not in (culprit, *whole)) | frozenset(calls)
-            search = SetSearch(partial(self._mend_together, others), num_candidates=len(own))
+            search = SetSearch(lambda some, others=others: self._mends(others | some), num_candidates=len(own))  # type: ignore[misc]
             found = search.find(own)
             num_replays += search.num_replays
             if found is None or len(found.members) > _MOST_CALLS:
-                return [], num_replays
+                return culprits
             whole.add(culprit)
-            calls += found.members
-        return calls, num_replays
+            calls += [one for one in found.members if isinstance(one, CalledFunction)]
+        mending = replace(
+            culprits.mending,
+            functions=[one.function for one in calls],
+            places=[one.place for one in calls],
+            num_call_replays=num_replays,
+        )
+        return replace(culprits, calls=tuple(calls), mending=mending)
 
     def _round(self, known: tuple[Kept, ...]) -> Culprits | None:
         """Search for what mends the fault up to the step that shows it."""
         tracer = trace_fault(self._case)
         self._num_modules = max(self._num_modules, len(tracer.modules) + 1)
-        self._origins += [one for one in tracer.origins if one.call.phase != "update"]
+        self._origins += [one for one in tracer.origins if one.phase != "update"]
         ranked = [*dict.fromkeys([*known, *_suspects(self._origins)])]
         search = SetSearch(self._mends, num_candidates=self._num_modules, num_spent=self._num_replays + 1)
-        found = search.find(ranked, partial(self._by_error, search, tracer))
+        found = search.find(ranked, partial(self._by_error, search))
         self._num_replays = search.num_replays
         if found is None:
             return None
@@ -228,22 +207,24 @@ class CulpritSearch:
     def _mends(self, kept: frozenset[Kept]) -> bool:
         return self._case.mends(Variant(kept=kept))
 
-    def _mend_together(self, others: frozenset[Kept], calls: frozenset[CalledFunction]) -> bool:
-        return self._mends(others | calls)
-
-    def _by_error(self, search: SetSearch[Kept], tracer: OriginTracer) -> Sequence[Kept]:
-        """Rank what computes by the error that it makes by itself, the largest first."""
-        case = self._case
+    def _by_error(self, search: SetSearch) -> Sequence[Kept]:
+        """Rank what computes by how much larger the error of its results is than of those before, the most first."""
+        patient = self._case.patient
         search.num_replays += 1
-        precision = Precision(case.patient.config.precision, case.patient.device)
-        found = measure_alone(case.patient.baseline(), precision, tracer.input_dtypes)
-        search.num_candidates = max(search.num_candidates, len(found.errors) + 1)
-        excess: dict[Kept, float] = {name or CalledFunction(""): found.excess(name) for name in found.errors}
-        own, base = case.own.steps, case.baseline.steps
-        if own and base:  # the loss's own error is what the model's output does not have
-            error = abs(own[0].loss - base[0].loss) / max(abs(base[0].loss), 1e-30)
-            excess[CalledFunction(None)] = found.excess_of(error)
-        return sorted(excess, key=lambda one: excess[one], reverse=True)
+        own = record_step(Variant(precision=self._case.precision).replay(patient))
+        pairs = matched(own, record_step(patient.baseline()))
+        forward = [pair for pair in pairs if pair[0].call.phase == "forward"]
+        growth: dict[Kept, float] = {}
+        before = 0.0
+        for module, of in groupby(forward, key=lambda pair: pair[0].call.module):
+            last, exact = [*of][-1]
+            error = relative_error(last.results, exact.results)
+            kept = _kept_for(module)
+            if math.isfinite(before):
+                growth[kept] = max(growth.get(kept, 0.0), error / max(before, last.roundoff))
+            before = error
+        search.num_candidates = max(search.num_candidates, len(growth) + 1)
+        return sorted(growth, key=lambda one: growth[one], reverse=True)
 
     def _calls_of(self, culprit: Kept) -> list[CalledFunction]:
         """The function calls that the own forward of a culprit makes, those at the lines of origins first."""
@@ -251,7 +232,7 @@ class CulpritSearch:
         replay = Variant(precision=case.precision).replay(case.patient)
         name = culprit.module if isinstance(culprit, CalledFunction) else culprit
         if name is not None and type(replay.model.get_submodule(name)).__module__.startswith("torch."):
-            return []
+            return []  # there is no line that could be changed
         seen: dict[CalledFunction, None] = {}
 
         def on_call(call: CalledFunction, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -261,30 +242,23 @@ class CulpritSearch:
 
         with watched_calls(replay, on_call):
             replay.step()
-        first = next((one.call for one in self._origins if one.call.module == name), None)
+        first = next((one.call.forward or one.call for one in self._origins if one.call.module == name), None)
         if first is None:
             return list(seen)
-        return sorted(seen, key=partial(_distance, (first.forward or first)))
-
-
-def _distance(operator: Call, call: CalledFunction) -> int:
-    """Tell how far a function call is from the operator to begin with: the same, the same line, or elsewhere."""
-    if call.place != operator.place:
-        return 2
-    return int((call.function or "").rpartition(".")[2] != operator.operator.rpartition(".")[2])
+        operator = first.operator.rpartition(".")[2]
+        return sorted(
+            seen, key=lambda one: (one.place != first.place, (one.function or "").rpartition(".")[2] != operator)
+        )
 
 
 def _suspects(origins: Sequence[NonfiniteOrigin]) -> list[Kept]:
-    """List what may have to compute in float32, the first suspect first.
-
-    What makes the first inf or NaN, the other modules that make some, those that made the numbers for an origin outside
-    of any module, and last what only lines of code can change.
-    """
-    owners = [*map(_owner, origins)]
-    sources = [name or CalledFunction(name) for one in origins if not one.call.module for name in one.sources]
+    """Suspects, the first one first: the maker of the first inf or NaN, the other modules that make some, those
+    that made the inputs of an origin outside of any module, and last what only lines of code can change."""
+    owners = [_kept_for(one.call.module) for one in origins]
+    sources = [_kept_for(name) for one in origins if not one.call.module for name in one.sources]
     return [*owners[:1], *sorted([*owners[1:], *sources], key=lambda one: isinstance(one, CalledFunction))]
 
 
-def _owner(origin: NonfiniteOrigin) -> Kept:
-    """The smallest thing that can be kept in float32 and has this call in it."""
-    return origin.call.module or CalledFunction(origin.call.module)
+def _kept_for(module: str | None) -> Kept:
+    """The smallest thing that can be kept in float32 and has the calls of a module in it."""
+    return module or CalledFunction(module)

@@ -1,50 +1,49 @@
 """The examination of a loss: whether precision spoils it, by what, and the smallest change that mends it."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
-import torch
+from torch import Tensor
 
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
-from ampsweep.doctor.functions import CalledFunction
-from ampsweep.doctor.loss.causes import CoarseRounding, ExpOverflow, OfOperator, OriginFacts, cause_of
-from ampsweep.doctor.loss.changes import change_of_scale, code_in_float32, takes_shift
+from ampsweep.doctor.functions import CalledFunction, watched_calls
 from ampsweep.doctor.loss.culprits import Culprits, CulpritSearch, trace_fault
-from ampsweep.doctor.loss.fault import NOT_FINITE
+from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase, OutOfTimeError
 from ampsweep.doctor.loss.findings import (
-    FaultSigns,
+    CoarseRounding,
+    ExpOverflow,
+    GradientsVanish,
     LossFinding,
-    NoKernel,
     NotPrecision,
+    OfOperator,
     OptimizerEps,
-    RaisedFinding,
-    RefusedLoss,
-    RefusedMask,
+    ScalerFault,
+    ScaleTooLarge,
+    ScaleTooSmall,
     Switches,
     TriedSteps,
     Unexplained,
     Unsearched,
     UpdatesLost,
     WholeModel,
+    cause_of,
 )
-from ampsweep.doctor.loss.loss_case import LossCase, OutOfTimeError
-from ampsweep.doctor.loss.origins import NonfiniteOrigin
 from ampsweep.doctor.loss.variant import Kept, Variant, price, unchanged_share
 from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.doctor.types.examine import run_watched
-from ampsweep.numeric_formats import dtype_name
+from ampsweep.tracing.calls import Call
 
 _LARGE_EPS: Final = 2.0**-12
 """The square root of float16's smallest number above zero: a smaller gradient has a square of zero there."""
 _MOST_UNCHANGED: Final = 0.5
 """The share of weights that updates may leave unchanged: half of them."""
-_HALF: Final = (torch.float16, torch.bfloat16)
-_FEW: Final = 8
-_FEW_SHARE: Final = 0.25
-"""The modules, and the share of all, that may be kept in float32 for a set to be told: of more, another mode is."""
+_ROUNDING: Final = 1e-4
+"""The relative difference of two losses in float32 that rounding makes."""
+_SCALES: Final = (65536.0, 1024.0, 32.0, 1.0)
+"""Scales to begin with that are tried, the largest first: the smaller it is, the more gradients vanish."""
 
 
 def examine_loss(patient: Patient) -> Sequence[LossFinding]:
@@ -57,63 +56,26 @@ def examine_loss(patient: Patient) -> Sequence[LossFinding]:
         for one, other in zip(own.steps, base.steps, strict=False)
     ]
     if own.error is not None:
-        return [] if base.error is not None else _raised(patient, own.error)
+        raise NotExaminedError(f"its steps end with an error ({type(own.error).__name__})")
     if not base.steps:
         raise NotExaminedError(f"the first step in float32 ends with {type(base.error).__name__}")
     case = LossCase(patient)
     if case.fault is None:
         return []
+    signs = case.fault
     if case.is_also_in_float32:
-        return [NotPrecision(signs=_signs(case))]
+        return [NotPrecision(signs=signs)]
     try:
-        return [_under_autocast(case) if patient.config.precision.autocast else _without_autocast(case)]
+        find = _under_autocast if patient.config.precision.autocast else _without_autocast
+        return [find(case, signs)]
     except OutOfTimeError:
-        return [Unsearched(signs=_signs(case))]
+        return [Unsearched(signs=signs)]
 
 
-def _raised(patient: Patient, error: Exception) -> Sequence[RaisedFinding]:
-    """Examine a step that raises an error for the sake of its dtype's range, and not in float32.
-
-    Errors of dtypes that do not go together are another complaint, and no finding here.
-    """
-    precision, num_steps = patient.config.precision, len(patient.baseline_steps.steps)
-    step = len(patient.own_steps.steps) + 1
-    failed = run_watched(patient, step).failed
-    if failed is None or failed.fault == "mixed_dtypes":
-        return []
-    proof = None
-    if precision.autocast:
-        kept: Kept = failed.module or CalledFunction(failed.module)
-        taken = Variant(kept=frozenset({kept})).steps(patient, num_steps)
-        proof = TriedSteps(mends=taken.error is None and len(taken.steps) == num_steps, num_steps=len(taken.steps))
-    mends = proof is not None and proof.mends
-    if failed.fault is None and not mends:
-        return []
-    kind: Callable[..., RaisedFinding] = RefusedLoss if failed.fault is None else NoKernel
-    if failed.fault == "number_too_large":
-        kind = partial(RefusedMask, scalar=failed.numbers[0][1])
-    dtype = next((one.dtype for one in failed.operands if one.dtype in _HALF), precision.dtype)
-    found = kind(
-        modules=[] if failed.module is None else [failed.module],
-        operator=failed.operator,
-        place=failed.place,
-        signs=FaultSigns(sign="error", step=step, num_steps=num_steps, dtype=dtype_name(dtype)),
-        error=str(error).splitlines()[0],
-        proof=proof,
-    )
-    overrides = [kept_in_float32(precision, [failed.module])] if failed.module and mends else []
-    return [replace(found, change=Change(overrides=overrides, code=found.line))]
-
-
-def _under_autocast(case: LossCase) -> LossFinding:
-    precision, signs = case.patient.config.precision, _signs(case)
-    if (scale := change_of_scale(case)) is not None:
-        return scale.cause(
-            signs=signs,
-            init_scale=precision.init_scale if precision.grad_scaler else None,
-            change=Change(overrides=[scale.override]),
-            proof=_tried(case, Variant(precision=scale.precision)),
-        )
+def _under_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
+    precision = case.patient.config.precision
+    if (scale := _of_scale(case, signs)) is not None:
+        return scale
     off = replace(case.precision, autocast=False, dtype=precision.parameters, fp32_modules=[])
     switches = Switches(autocast_off_mends=case.mends(Variant(precision=off)))
     if precision.dtype == "float16":
@@ -122,58 +84,106 @@ def _under_autocast(case: LossCase) -> LossFinding:
         switches = replace(switches, **{name: case.mends(Variant(precision=switched))})
     if not switches.autocast_off_mends:
         return Unexplained(signs=signs, switches=switches)
-    search = CulpritSearch(case)
-    culprits = search.find()
-    if culprits is None or len(culprits.kept) > max(_FEW, culprits.mending.num_modules * _FEW_SHARE):
+    culprits = CulpritSearch(case).find()
+    if culprits is None:
         return _in_another_mode(case, WholeModel(signs=signs, switches=switches))
-    calls, num_replays = search.calls(culprits)
-    mending = replace(
-        culprits.mending,
-        functions=[one.function for one in calls],
-        places=[one.place for one in calls],
-        num_call_replays=num_replays if calls else 0,
-    )
-    found = _of_culprits(case, signs, replace(culprits, mending=mending), calls)
-    return replace(found, switches=switches)
+    return replace(_of_culprits(case, signs, culprits), switches=switches)
 
 
-def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits, calls: Sequence[CalledFunction]) -> OfOperator:
+def _of_scale(case: LossCase, signs: FaultSigns) -> ScalerFault | None:
+    """The finding of a fault that a change of the scaler alone mends.
+
+    A fault in which the scaler skips steps at any scale then shows in the first step of the case's trials.
+    """
+    own, num_steps = case.patient.config.precision, case.num_steps
+    if own.dtype != "float16":
+        return None
+    is_finite = signs.sign not in NOT_FINITE
+    trials: list[tuple[type[ScalerFault], PrecisionConfig, str]] = []
+    if not own.grad_scaler and is_finite:
+        trials = [(GradientsVanish, replace(own, grad_scaler=True), "precision.grad_scaler=true")]
+    elif own.grad_scaler and is_finite and own.init_scale < _SCALES[0]:
+        larger = replace(own, init_scale=_SCALES[0])
+        trials = [(ScaleTooSmall, larger, f"precision.init_scale={_SCALES[0]:g}")]
+    elif signs.sign == "skipped_steps" and own.init_scale > _SCALES[0]:
+        trials = [
+            (ScaleTooLarge, replace(own, init_scale=scale), f"precision.init_scale={scale:g}") for scale in _SCALES
+        ]
+    for kind, precision, override in trials:
+        changed = Variant(precision=precision)
+        if case.mends(changed, num_steps):
+            return kind(
+                signs=signs,
+                init_scale=own.init_scale if own.grad_scaler else None,
+                change=Change(overrides=[override]),
+                proof=_tried(case, changed),
+            )
+    if signs.sign == "skipped_steps":
+        case.begin_at_scale(1.0)
+    return None
+
+
+def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> OfOperator:
     """The finding of a fault that some modules or lines mend."""
-    origin = _first_of(culprits)
-    place = origin.call.place if origin is not None else None
-    operator = origin.call.operator if origin is not None else None
-    if origin is None and calls:
+    calls, names = culprits.calls, {_module_of(one) for one in culprits.kept}
+    origins = [one for one in culprits.origins if one.call.module in names] or culprits.origins
+    origin = origins[0] if origins else None
+    place = operator = None
+    if origin is not None:
+        place, operator = origin.call.place, origin.call.operator
+    elif calls:
         place, operator = calls[0].place, calls[0].function
     cause = CoarseRounding if origin is None else cause_of(origin)
-    shifts = origin is not None and cause is ExpOverflow and takes_shift(case.patient, origin.call)
+    shifts = origin is not None and cause is ExpOverflow and _takes_shift(case.patient, origin.call)
     line = cause.line if shifts or cause is not ExpOverflow else None
-    are_modules = len(culprits.modules) == len(culprits.kept)
-    overrides = [kept_in_float32(case.patient.config.precision, culprits.modules)] if are_modules else []
+    modules = [one for one in culprits.kept if isinstance(one, str)]
+    are_modules = len(modules) == len(culprits.kept)
+    overrides = [kept_in_float32(case.patient.config.precision, modules)] if are_modules else []
     kept: Sequence[Kept] = culprits.kept if are_modules or not calls else calls
+    if line is None and calls:
+        line = "x = x.float()" if len(calls) == 1 else "with torch.autocast(x.device.type, enabled=False): ..."
     found = cause(
         signs=signs,
         modules=[one for one in map(_module_of, culprits.kept) if one is not None],
         operator=operator,
         place=place,
-        origin=None if origin is None else OriginFacts.of(origin),
+        origin=origin,
         mending=culprits.mending,
-        change=Change(overrides=overrides, code=line or code_in_float32(calls)),
+        change=Change(overrides=overrides, code=line),
         proof=_tried(case, Variant(kept=frozenset(kept), precision=case.precision)),
     )
     return replace(found, takes_shift=shifts) if isinstance(found, ExpOverflow) else found
 
 
-def _without_autocast(case: LossCase) -> LossFinding:
+def _takes_shift(patient: Patient, exponential: Call) -> bool:
+    """Return True if the loss of a float32 step stays the same with `exp(x - x.amax(-1, keepdim=True))` for `exp(x)`
+    in all calls at the line and in the module of this one."""
+    replay, was_called = patient.baseline(), False
+
+    def on_call(call: CalledFunction, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        nonlocal was_called
+        is_it = (call.module, call.place) == (exponential.module, exponential.place)
+        if is_it and (call.function or "").endswith(".exp") and isinstance(args[0], Tensor) and args[0].dim():
+            was_called = True
+            return func(args[0] - args[0].detach().amax(-1, keepdim=True), *args[1:], **kwargs)
+        return func(*args, **kwargs)
+
+    with watched_calls(replay, on_call):
+        shifted = replay.step().loss
+    return was_called and math.isclose(shifted, patient.baseline_steps.steps[0].loss, rel_tol=_ROUNDING)
+
+
+def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
     """The finding of a fault of a training whose parameters are in half precision."""
-    patient, signs, num_steps = case.patient, _signs(case), case.num_steps
+    patient, num_steps = case.patient, case.num_steps
     eps = patient.config.optimizer.get("eps")
     if patient.config.precision.parameters == "float16" and isinstance(eps, float) and eps < _LARGE_EPS:
         larger = Variant(optimizer={"eps": _LARGE_EPS})
         if case.mends(larger, num_steps):
             change = Change(overrides=[f"optimizer.eps={_LARGE_EPS!r}"])
             return OptimizerEps(signs=signs, eps=eps, change=change, proof=_tried(case, larger))
-    if case.fault is not None and case.fault.sign not in NOT_FINITE:
-        share = unchanged_share(patient, Variant(), num_steps)
+    if signs.sign not in NOT_FINITE:
+        share = unchanged_share(patient, num_steps)
         cause = UpdatesLost if share > _MOST_UNCHANGED else CoarseRounding
         return _in_another_mode(case, cause(signs=signs, unchanged_pct=100 * share))
     origins = trace_fault(case).origins
@@ -185,7 +195,7 @@ def _without_autocast(case: LossCase) -> LossFinding:
         modules=[] if call.module is None else [call.module],
         operator=call.operator,
         place=call.place,
-        origin=OriginFacts.of(origins[0]),
+        origin=origins[0],
     )
     return _in_another_mode(case, found)
 
@@ -200,30 +210,10 @@ def _in_another_mode(case: LossCase, found: LossFinding) -> LossFinding:
     return found
 
 
-def _signs(case: LossCase) -> FaultSigns:
-    """The facts that show the fault."""
-    fault = case.fault
-    assert fault is not None
-    own, base = case.own.steps[fault.step - 1], case.baseline.steps
-    return FaultSigns(
-        sign=fault.sign,
-        step=own.number,
-        num_steps=case.num_steps,
-        dtype=case.patient.config.precision.dtype,
-        loss=own.loss,
-        baseline_loss=base[fault.step - 1].loss if fault.step <= len(base) else None,
-        scale=own.scale,
-        num_skipped=None if own.scale is None else sum(one.is_skipped for one in case.own.steps),
-        gap=fault.gap,
-        allowed_gap=fault.allowed_gap,
-        vanished_pct=None if fault.vanished_share is None else 100 * fault.vanished_share,
-    )
-
-
 def _tried(case: LossCase, changed: Variant) -> TriedSteps:
     """Replay all steps with a change: whether it mends, the last loss, and what it costs."""
     taken = changed.steps(case.patient, case.num_steps)
-    proof = TriedSteps(mends=case.judge.fault(taken.steps, taken.error) is None, num_steps=len(taken.steps))
+    proof = TriedSteps(mends=not case.has_fault(taken), num_steps=len(taken.steps))
     if taken.steps:
         base = case.baseline.steps
         baseline_loss = base[min(len(taken.steps), len(base)) - 1].loss
@@ -232,13 +222,6 @@ def _tried(case: LossCase, changed: Variant) -> TriedSteps:
         return proof
     time_ratio, memory_ratio = price(case.patient, changed)
     return replace(proof, time_ratio=time_ratio, memory_ratio=memory_ratio)
-
-
-def _first_of(culprits: Culprits) -> NonfiniteOrigin | None:
-    """The first origin in one of the culprits, else the first that they lead to; None if everything is finite."""
-    names = {_module_of(one) for one in culprits.kept}
-    own = (one for one in culprits.origins if one.call.module in names)
-    return next(own, culprits.origins[0] if culprits.origins else None)
 
 
 def _module_of(kept: Kept) -> str | None:

@@ -1,49 +1,27 @@
-"""The findings of the complaint `loss`: it is inf or NaN, or worse than in float32."""
+"""The findings of the complaint `loss`: it is inf or NaN, or worse than in float32; a class for each cause."""
 
+import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange, fact_text
-from ampsweep.doctor.loss.fault import Sign
-from ampsweep.text import number
+from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
+from ampsweep.doctor.loss.fault import FaultSigns
+from ampsweep.doctor.loss.origins import NonfiniteOrigin
+from ampsweep.numeric_formats import FORMATS, dtype_name
+from ampsweep.text import number, plural
 
-IN_FLOAT32: Final = "keep it in float32"
+FROM_LOGITS: Final = "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)"
+"""The loss that autocast takes and that probabilities of 0 and 1 do not spoil, as a line of Python."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class FaultSigns:
-    """The signs of a fault."""
-
-    sign: Sign
-    step: int
-    num_steps: int
-    """Steps that were compared."""
-    dtype: str
-    loss: float | None = None
-    baseline_loss: float | None = None
-    scale: float | None = None
-    num_skipped: int | None = None
-    gap: float | None = None
-    allowed_gap: float | None = None
-    vanished_pct: float | None = None
-
-    @property
-    def sentence(self) -> str:
-        """A clause on how the fault shows."""
-        if self.sign == "nonfinite_loss":
-            return f"the loss is {_figure(self.loss)} at step {self.step}, and {_figure(self.baseline_loss)} in float32"
-        if self.sign == "nonfinite_gradients":
-            return f"gradients are not finite at step {self.step}, and nothing skips it; they are in float32"
-        if self.sign == "skipped_steps":
-            skipped = f"{self.num_skipped} of {self.num_steps} steps are skipped"
-            return f"{skipped}, still at step {self.step} with a scale of {_figure(self.scale)}; float32 takes them all"
-        if self.sign == "vanished_gradients":
-            return f"{_figure(self.vanished_pct)} % of the gradient is zero where it is not in float32"
-        when = (
-            "the first loss" if self.sign == "different_loss" else f"the mean loss of the last steps up to {self.step}"
-        )
-        gap = f"{when} differs from that in float32 by {_figure(self.gap)}"
-        return f"{gap}; errors in the weights as large as rounding explain {_figure(self.allowed_gap)}"
+_EXPONENTIALS: Final = frozenset({"aten.exp", "aten.exp2", "aten.expm1", "aten.sinh", "aten.cosh"})
+_LOGARITHMS: Final = frozenset({"aten.log", "aten.log2", "aten.log10", "aten.log1p"})
+_ROOTS: Final = frozenset({"aten.sqrt", "aten.rsqrt", "aten.pow"}) | _LOGARITHMS
+_DIVISIONS: Final = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})
+_SUMS_OF_TWO: Final = frozenset({"aten.add", "aten.add_", "aten.sub"})
+_MOST_EXPONENT: Final = {"float16": 11, "bfloat16": 88}
+_PRODUCTS: Final = frozenset(
+    {"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.matmul", "aten.dot", "aten.mv", "aten.convolution"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +40,9 @@ class Switches:
             "switching the scaler off": self.scaler_off_mends,
             "adding a scaler": self.scaler_on_mends,
         }
-        known = [
-            f"{what} {'mends it' if mends else 'does not mend it'}"
-            for what, mends in tried.items()
-            if mends is not None
-        ]
-        return ["; ".join(known)] if known else []
+        helps = {True: "mends it", False: "does not mend it"}
+        told = [f"{what} {helps[mends]}" for what, mends in tried.items() if mends is not None]
+        return ["; ".join(told)] if told else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,40 +143,181 @@ class UpdatesLost(LossFinding):
     unchanged_pct: float
 
 
-class RaisedFinding(LossFinding):
-    """A call that raises an error in half precision for the sake of its range."""
+@dataclass(frozen=True, kw_only=True)
+class MendingSet:
+    """The smallest set that mends by computing in float32, and the replays that it took."""
 
-    error: str
-    seen = ("step {step} ends with: {error}",)
+    num_replays: int
+    most_replays: int
+    num_modules: int
+    """All that compute anything, one of which is outside of modules."""
+    is_minimal: bool
+    """The fault is back without any one of the set."""
+    functions: list[str | None] = field(default_factory=list)
+    """Functions that it is enough to compute in float32, in place of whole modules."""
+    places: list[str | None] = field(default_factory=list)
+    num_call_replays: int = 0
+
+    def told(self, size: int) -> list[str]:
+        """Clauses on a set of so many modules."""
+        found = f"{'one' if size == 1 else size} of {self.num_modules} modules in float32 mend{'s' * (size == 1)} it"
+        found = f"{found}, found in {plural(self.num_replays, 'replay')}"
+        if not self.is_minimal:
+            found += "; there may be a smaller set"
+        elif size > 1:
+            found += "; without any one of them the fault is back"
+        if not self.functions:
+            return [found]
+        lines = [f"{one} ({place})" for one, place in zip(self.functions, self.places, strict=True)]
+        lines = [*dict.fromkeys(lines)]
+        return [found, f"in place of whole modules it is enough to compute {' and '.join(lines)} in float32"]
+
+
+class OfOperator(LossFinding):
+    """A fault that computing a part of the step in float32 mends: a base of classes, one a cause."""
+
+    remedy: ClassVar[str | None] = "keep it in float32"
     line: ClassVar[str | None] = None
-    """The line of Python that does without such a call."""
+    """The line of Python that does without what the dtype cannot hold; the names stand for the user's own."""
+
+    origin: NonfiniteOrigin | None = None
+    """None where everything was finite."""
+    mending: MendingSet | None = None
 
     @property
     def evidence(self) -> list[str]:
-        return super().evidence[1:]  # there is no loss to tell of
+        told = super().evidence
+        if (origin := self.origin) is not None:
+            gets = f"{self.operator} in the {origin.phase} pass gets values up to {number(origin.input_max_abs)}"
+            wide = origin.float32_max_abs
+            told.insert(1, gets if wide is None else f"{gets}; its result would reach {number(wide)} in float32")
+        return told + (self.mending.told(max(len(self.modules), 1)) if self.mending else [])
 
 
-class RefusedLoss(RaisedFinding):
-    template = "{operator}{inside}{at} refuses autocast"
-    remedy = "compute the loss from logits: that of probabilities is not safe in half precision"
-    line = "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)"
-
-
-class NoKernel(RaisedFinding):
-    template = "{operator}{inside}{at} does not exist in {dtype} on this device"
-    remedy = IN_FLOAT32
-
-
-class RefusedMask(RaisedFinding):
-    template = "{operator}{inside}{at} is given {scalar}, which {dtype} cannot hold"
-    remedy = "mask with the lowest number of the scores' dtype"
+class MaskOverflow(OfOperator):
+    template = "an attention mask of a constant beyond the range of {dtype} becomes -inf{inside}{at}"
+    remedy = (
+        "a row that is masked everywhere then has NaN in its softmax; mask with the lowest number of the scores' dtype"
+    )
     line = "scores.masked_fill(mask, torch.finfo(scores.dtype).min)"
-    scalar: float
-
-    @classmethod
-    def kind(cls) -> str:
-        return "mask_overflow"
 
 
-def _figure(value: float | None) -> str:
-    return fact_text("", value)
+class ExpOverflow(OfOperator):
+    template = (
+        "exp overflows {dtype}{inside}{at}: it gets values up to {input_max_abs}, and {dtype} holds no more than "
+        "exp({most_exponent})"
+    )
+    line = "torch.exp(x - x.amax(dim=-1, keepdim=True))"
+    takes_shift: bool = False
+    """The loss stays the same with the maximum subtracted before exp."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return super().facts | {"most_exponent": _MOST_EXPONENT.get(self.signs.dtype)}
+
+    @property
+    def advice(self) -> str:
+        if self.takes_shift:
+            return "subtract the maximum before exp, or use torch.softmax, which does: the loss stays as it is"
+        return "compute it in float32, or keep what it gets small"
+
+
+class LongSum(OfOperator):
+    template = "a sum over {reduced_elements} elements overflows {dtype}{inside}{at}"
+    remedy = "add up in float32"
+    line = "x.sum(dim, dtype=torch.float32)"
+
+
+class EpsVanishes(OfOperator):
+    template = "eps={eps} is zero in {dtype}{inside}{at}, and {operator} gets zeros"
+    remedy = "use an eps that {dtype} holds, or compute this in float32"
+    line = "eps = torch.finfo(x.dtype).tiny"
+
+
+class DivisorVanishes(OfOperator):
+    template = "a divisor is zero in {dtype} and not in float32{inside}{at}"
+
+
+class TinyDivisor(OfOperator):
+    template = "a division by a tiny number overflows {dtype}{inside}{at}"
+
+
+class LogOfZero(OfOperator):
+    template = "a number that is above zero in float32 is zero in {dtype}, and its logarithm infinite{inside}{at}"
+    remedy = "compute the logarithm of the probability from the logits, or what makes the probability in float32"
+    line = "torch.nn.functional.logsigmoid(logits)  # of a softmax: log_softmax"
+
+
+class RoundedProbability(OfOperator):
+    template = "probabilities round to exactly 0 or 1 in {dtype}, and the loss cuts their logarithms off{inside}{at}"
+    remedy = "replace the loss by the one that takes logits, or compute what makes the probabilities in float32"
+    line = FROM_LOGITS
+
+
+class Cancellation(OfOperator):
+    template = "a difference of close numbers is below zero in {dtype}, and its root is NaN{inside}{at}"
+    remedy = "compute it in float32, or without a difference of large numbers"
+
+
+class GrowingSum(OfOperator):
+    template = "a sum of values that {dtype} still holds is beyond its range{inside}{at}"
+
+
+class ValueOverflow(OfOperator):
+    template = "values of up to {float32_max_abs} leave the range of {dtype}{inside}{at}"
+
+
+class GradientOverflow(OfOperator):
+    template = "the gradient leaves the range of {dtype} at any scale, in the backward pass{inside}{at}"
+
+
+class UpdateOverflow(OfOperator):
+    template = "the optimizer's step makes inf or NaN in {dtype}{inside}{at}"
+    remedy = "train with float32 parameters"
+
+
+class CoarseRounding(OfOperator):
+    remedy = "compute it in float32"
+    unchanged_pct: float | None = None
+    """The share of the weights with a gradient that updates leave as they are."""
+
+    @property
+    def sentence(self) -> str:
+        if self.signs.sign == "vanished_gradients":
+            return f"gradients become zero in {self.signs.dtype}{self.inside}{self.at}"
+        return f"{self.signs.dtype} rounds so coarsely{self.inside}{self.at} that the loss is another than in float32"
+
+
+def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
+    """The kind of the finding whose first inf or NaN is this one."""
+    if origin.phase == "update":
+        return UpdateOverflow
+    if origin.phase == "backward":
+        return GradientOverflow
+    operator, dtype = origin.call.operator, _dtype_of(origin)
+    wide = origin.float32_max_abs
+    if origin.is_certain:
+        return RoundedProbability
+    if any(math.isfinite(one) and abs(one) > FORMATS[dtype].max for one in origin.scalars):
+        return MaskOverflow if operator != "aten.mul" or origin.is_two_valued else ValueOverflow
+    if operator == "aten._to_copy" and (wide is None or wide > FORMATS[dtype].max):
+        return MaskOverflow if origin.is_two_valued else ValueOverflow
+    if operator in _ROOTS and origin.has_nan and origin.has_negative:
+        return Cancellation
+    if operator in _LOGARITHMS and origin.divisor_zeros:
+        return LogOfZero if origin.eps is None else EpsVanishes
+    if operator in _DIVISIONS and origin.divisor_zeros:
+        return DivisorVanishes if origin.eps is None else EpsVanishes
+    if operator in _DIVISIONS and operator != "aten.pow":
+        return TinyDivisor
+    if operator in _EXPONENTIALS:
+        return ExpOverflow
+    if origin.reduced_elements > 1 and operator not in _PRODUCTS:
+        return LongSum
+    return GrowingSum if operator in _SUMS_OF_TWO else ValueOverflow
+
+
+def _dtype_of(origin: NonfiniteOrigin) -> str:
+    """The narrowest floating-point format among what the call got and made."""
+    names = map(dtype_name, (*origin.call.outputs, *origin.call.inputs))
+    return min((one for one in names if one in FORMATS), key=lambda one: FORMATS[one].max, default="float32")

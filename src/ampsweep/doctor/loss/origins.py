@@ -1,19 +1,18 @@
 """The operators of a step that make inf or NaN out of finite numbers because of their dtype, all in one replay."""
 
-import math
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from ampsweep.doctor.functions import FunctionMode
 from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.numeric_formats import FORMATS, dtype_name
-from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
+from ampsweep.tracing.calls import UNWRITTEN, Call, Phase, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 
 _FILLS: Final = frozenset(
@@ -30,58 +29,53 @@ _MOST_SOURCES: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class NonfiniteOrigin:
-    """A call whose result had inf or NaN although nothing that it got had, or that hides that it would have."""
+    """A call that turned finite inputs into inf or NaN, or that hides such a value."""
 
-    call: Call
-    site: Site
-    is_range: bool
-    """The same operator in float32, with the same inputs, has a finite result: only the dtype's range is to blame."""
-    has_nan: bool
+    phase: Phase
+    output_dtype: str
     input_max_abs: float
     """The largest magnitude among its inputs."""
-    divisor_zeros: int = 0
-    """Zeros of the last tensor that it got."""
-    has_negative: bool = False
-    """True if that tensor has numbers below zero."""
+    has_nan: bool = False
+    forward_operator: str | None
+    """In backward the operator whose gradient is computed."""
     float32_max_abs: float | None = None
     """The largest finite magnitude of the result in float32."""
-    scalars: tuple[float, ...] = ()
-    """Its number arguments."""
-    lost_scalar: float | None = None
+    eps: float | None = None
     """A number above zero that was added on the way to its last tensor, and is zero in the dtype of that sum."""
-    is_two_valued: bool = False
-    """The tensor that it got has at most two different values, as an attention mask does."""
     reduced_elements: int = 1
     """Input elements for one of the result."""
-    sources: tuple[str | None, ...] = ()
+    call: Call = field(repr=False)
+    site: Site = field(repr=False)
+    is_range: bool = field(default=False, repr=False)
+    """The same operator in float32, with the same inputs, has a finite result: only the dtype's range is to blame."""
+    divisor_zeros: int = field(default=0, repr=False)
+    """Zeros of the last tensor that it got."""
+    has_negative: bool = field(default=False, repr=False)
+    """True if that tensor has numbers below zero."""
+    scalars: tuple[float, ...] = field(default=(), repr=False)
+    """Its number arguments."""
+    is_two_valued: bool = field(default=False, repr=False)
+    """The tensor that it got has at most two different values, as an attention mask does."""
+    sources: tuple[str | None, ...] = field(default=(), repr=False)
     """Modules that made what it got, the nearest first; None: outside the model."""
-    num_certain: int = 0
-    """Probabilities of exactly 0 or 1 that a loss got, of which it cuts the logarithm off."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """The call that wrote a storage, and those that wrote what it got."""
-
-    module: str | None
-    sources: tuple["_Made", ...]
-    lost_scalar: float | None
+    is_certain: bool = field(default=False, repr=False)
+    """A loss got probabilities of exactly 0 or 1, of which it cuts the logarithm off."""
 
 
 class OriginTracer:
-    """Finds the origins of one step. Their results are made finite, so that each origin shows by itself.
+    """Finds the origins of one step, and makes their results finite, so that each shows by itself.
 
-    Every operator of which a result is not finite is called once more in float32. Reads each tensor: a step takes
-    several times its usual time, and on an accelerator each operator waits for the device.
+    An operator whose result is not finite is called once more in float32. Each operator waits for the device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replay: Replay) -> None:
         self.origins: list[NonfiniteOrigin] = []
-        self.modules: dict[str, None] = {}
-        """Names of the modules that called an operator, the model itself as the empty name, in order."""
-        self.input_dtypes: dict[str, list[torch.dtype]] = {}
-        """By module, those of the tensors that its forward got."""
-        self._made: dict[int, _Made] = {}
+        self.modules: set[str] = set()
+        """Names of the modules that called an operator, the model itself as the empty name."""
+        functions = FunctionMode(replay.device.type)
+        self._tensors = TensorOrigins(replay.model, replay.trainer.optimizers.values(), functions)
+        self._lost: dict[TensorOrigin, float] = {}
+        """Constants that vanished when they were added to tensors."""
         self._sites = Sites()
         self._found: dict[str, Any] | None = None
 
@@ -90,7 +84,7 @@ class OriginTracer:
         self._found = None
         if str(func.overloadpacket) in UNWRITTEN:
             return func(*args, **kwargs)
-        inputs = [one for one in (*tensors_in(args), *tensors_in(kwargs)) if one.is_floating_point()]
+        inputs = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
         had_inf, had_nan = any(map(_has_inf, inputs)), any(map(_has_nan, inputs))
         is_in_place = func._schema.is_mutable
         before = _facts(inputs) if is_in_place else None
@@ -110,7 +104,7 @@ class OriginTracer:
                     "has_nan": makes_nan,
                     "float32_max_abs": None if wide is None else _max_abs(wide),
                     "scalars": _scalars(args),
-                    "lost_scalar": self._lost_on_the_way(inputs[-1:]),
+                    "eps": self._lost_on_the_way(inputs[-1:]),
                     "sources": self._sources(inputs),
                     "reduced_elements": _reduced(inputs, outputs),
                 }
@@ -118,78 +112,63 @@ class OriginTracer:
                     if _has_inf(one) or _has_nan(one):  # autograd takes the version of all others for a change of them
                         with torch.autograd.grad_mode._unsafe_preserve_version_counter(one):
                             one.nan_to_num_()
-        elif func.overloadpacket.__name__ in _OF_PROBABILITIES and (certain := _num_certain(inputs[0])):
-            self._found = _facts(inputs) | {
-                "is_range": False,
-                "has_nan": False,
-                "num_certain": certain,
-                "sources": self._sources(inputs),
-            }
+        elif func.overloadpacket.__name__ in _OF_PROBABILITIES and bool(((inputs[0] == 0) | (inputs[0] == 1)).any()):
+            self._found = _facts(inputs) | {"is_certain": True, "sources": self._sources(inputs)}
         return result
-
-    def note_inputs(self, name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
-        """Note the dtypes that a module gets; for a hook of torch's."""
-        self.input_dtypes[name] = [one.dtype for one in tensors_in((args, kwargs))]
 
     def on_call(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         """Note the call whose result has just been looked at; for `observe`."""
         site = self._sites.passed(call)
         if call.module is not None:
-            self.modules[call.module] = None
+            self.modules.add(call.module)
         if call.phase == "forward":
-            self._note(call, args, kwargs, result)
+            self._tensors.note(call, args, kwargs, result)
+            outputs = [*tensors_in(result)]
+            if (lost := _lost_scalar(args, outputs)) is not None:
+                self._lost[self._tensors.of(outputs[0])] = lost
         if self._found is not None:
-            self.origins.append(NonfiniteOrigin(call=call, site=site, **self._found))
+            origin = NonfiniteOrigin(
+                call=call,
+                site=site,
+                phase=call.phase,
+                output_dtype=dtype_name((call.outputs or call.inputs)[0]),
+                forward_operator=None if call.forward is None else call.forward.operator,
+                **self._found,
+            )
+            self.origins.append(origin)
             self._found = None
-
-    def _note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        outputs = [*tensors_in(result)]
-        keys = [one.data_ptr() for one in (*tensors_in(args), *tensors_in(kwargs))]
-        lost = _lost_scalar(args, outputs)
-        made = _Made(call.module, self._makers(keys), lost)
-        for one in outputs:
-            if one.data_ptr() not in keys or lost is not None:  # a view keeps what made its storage
-                self._made[one.data_ptr()] = made
-
-    def _makers(self, keys: Sequence[int]) -> tuple[_Made, ...]:
-        return tuple(self._made[key] for key in keys if key in self._made)
 
     def _sources(self, tensors: Sequence[Tensor]) -> tuple[str | None, ...]:
         """Find the modules that made tensors, the nearest first."""
         found: dict[str | None, None] = {}
-        seen: dict[_Made, None] = {}
-        waiting = [*self._makers([one.data_ptr() for one in tensors])]
+        seen: set[TensorOrigin] = set()
+        waiting = [self._tensors.of(one) for one in tensors]
         while waiting and len(seen) < _MOST_SOURCES:
-            made = waiting.pop(0)
-            if made not in seen:
-                seen[made] = found[made.module] = None
+            made = waiting.pop(0).made
+            if made not in seen and made.call is not None:
+                seen.add(made)
+                found[made.call.module] = None
                 waiting += made.sources
         return tuple(found)
 
     def _lost_on_the_way(self, tensors: Sequence[Tensor]) -> float | None:
         """Find a constant that vanished on the way to a tensor."""
-        level = self._makers([one.data_ptr() for one in tensors])
+        level = [self._tensors.of(one) for one in tensors]
         for _ in range(_MOST_STEPS_BACK):
-            if (lost := next((one.lost_scalar for one in level if one.lost_scalar is not None), None)) is not None:
+            if (lost := next((self._lost[one] for one in level if one in self._lost), None)) is not None:
                 return lost
-            level = tuple(source for one in level for source in one.sources[:1])
+            level = [source for one in level for source in one.sources[:1]]
         return None
 
 
-def trace_origins(replay: Replay) -> OriginTracer:
-    """Take the next step of a replay, which is not to be used any more, and find the origins of inf and NaN in it."""
-    tracer = OriginTracer()
-    with ExitStack() as entered:
-        for name, module in replay.model.named_modules():
-            hook = partial(tracer.note_inputs, name)
-            entered.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-        entered.enter_context(observe(replay.model, tracer.on_call, around=tracer.around))
+def trace_origins(replay: Replay, num_before: int) -> OriginTracer:
+    """Find the origins of inf and NaN in a step of a replay, which is not to be used any more, after some others."""
+    for _ in range(num_before):
+        replay.step()
+    tracer = OriginTracer(replay)
+    with observe(replay.model, tracer.on_call, around=tracer.around):
         replay.step()
     return tracer
-
-
-def _num_certain(probabilities: Tensor) -> int:
-    return int(((probabilities == 0) | (probabilities == 1)).sum())
 
 
 def _has_inf(tensor: Tensor) -> bool:
@@ -242,18 +221,11 @@ def _reduced(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
 def _in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor] | None:
     """Call an operator with its inputs in float32; return its floating-point results, None where it refuses."""
     asked = kwargs.get("dtype")
-    wide = kwargs | {"dtype": torch.float32} if asked is not None and asked.is_floating_point else kwargs
+    if asked is not None and asked.is_floating_point:
+        kwargs = kwargs | {"dtype": torch.float32}
+    args, kwargs = tree_map_only(Tensor, lambda one: one.float() if one.is_floating_point() else one, (args, kwargs))
     try:
-        result = func(*_wide(args), **_wide(wide))
+        result = func(*args, **kwargs)
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     return [one for one in tensors_in(result) if one.is_floating_point()]
-
-
-def _wide(value: Any) -> Any:
-    return tree_map_only(Tensor, lambda one: one.float() if one.is_floating_point() else one, value)
-
-
-def is_beyond(value: float, format_name: str) -> bool:
-    """Tell whether a number is finite but larger than a format holds."""
-    return math.isfinite(value) and abs(value) > FORMATS[format_name].max

@@ -1,7 +1,7 @@
 """A training with some of its parts changed: the trials of the doctor, taken from the same state and batches."""
 
 import glob
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -11,7 +11,7 @@ from torch import Tensor
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.functions import CalledFunction, calls_in_float32
 from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import Replay, TakenStep, TakenSteps, taken_steps
+from ampsweep.doctor.replay import Replay, TakenSteps, taken_steps
 from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.step import trace_step
@@ -35,7 +35,7 @@ class Variant:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the optimizer."""
 
-    def replay(self, patient: Patient) -> "VariantReplay":
+    def replay(self, patient: Patient) -> Replay:
         """Build the training with these changes.
 
         Raises:
@@ -44,12 +44,11 @@ class Variant:
         config = patient.config
         precision = self.precision or config.precision
         names = sorted(glob.escape(one) for one in self.kept if isinstance(one, str))
-        if names:
-            precision = replace(precision, fp32_modules=[*precision.fp32_modules, *names])
-        optimizer = {**config.optimizer, **self.optimizer} if self.optimizer else config.optimizer
-        changed = replace(config, precision=precision, optimizer=optimizer)
-        replay = VariantReplay(changed, patient.device, patient.data, patient.checkpoint)
-        replay.calls = frozenset(one for one in self.kept if isinstance(one, CalledFunction))
+        precision = replace(precision, fp32_modules=[*precision.fp32_modules, *names])
+        changed = replace(config, precision=precision, optimizer={**config.optimizer, **self.optimizer})
+        replay = Replay(changed, patient.device, patient.data, patient.checkpoint)
+        calls = frozenset(one for one in self.kept if isinstance(one, CalledFunction))
+        replay.around_step = partial(calls_in_float32, replay, calls)
         return replay
 
     def steps(self, patient: Patient, num_steps: int) -> TakenSteps:
@@ -57,22 +56,11 @@ class Variant:
         return taken_steps(partial(self.replay, patient), num_steps, patient.deadline_s)
 
 
-class VariantReplay(Replay):
-    """A replay some of whose function calls are computed in float32."""
-
-    calls: frozenset[CalledFunction] = frozenset()
-
-    def step(self) -> TakenStep:
-        with calls_in_float32(self, self.calls):
-            return super().step()
-
-
 def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:
-    """Measure the steps of a training as it is and with a change, in turn: the quotients of their times and peaks.
+    """The quotients of times and peaks with a change and without it, of steps taken in turn.
 
-    The time is the median over pairs of steps; the peak is that of the tensors' bytes in a traced step. Steps whose
-    numbers are not finite take their time, too. A change of lines of code has no time: what stands in for it here is
-    slower than the changed lines are.
+    The time is the median over pairs of steps; the peak is that of the tensors' bytes in a traced step. A change of
+    lines of code has no time: what stands in for it here is slower than the changed lines are.
     """
     replays = [Variant().replay(patient), changed.replay(patient)]
     peaks = []
@@ -94,35 +82,30 @@ def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:
 
 
 def vanished_share(patient: Patient, changed: Variant) -> float:
-    """Compute the share of gradient elements that are zero though they are not in float32, in the first applied step.
+    """The share of gradient elements that are zero though they are not in float32, in the first applied step.
 
     Over all parameters, of the elements that float32 computes above zero. 0 if every step was skipped.
     """
     own = _first_gradients(changed.replay(patient))
     exact = _first_gradients(patient.baseline())
-    num_lost = num_all = 0
-    for name, gradient in exact.items():
-        above = gradient != 0
-        num_all += int(above.sum())
-        if name in own:
-            num_lost += int((above & (own[name] == 0)).sum())
-    return num_lost / num_all if num_all else 0.0
+    return _share((exact[name] != 0, own[name] == 0) for name in exact if name in own)
 
 
-def unchanged_share(patient: Patient, changed: Variant, num_steps: int) -> float:
-    """Compute the share of weights that some steps leave as they were, of those whose gradient is not zero."""
-    replay = changed.replay(patient)
-    gradients = _noted(replay)
-    state = {name: one.detach().clone() for name, one in replay.model.named_parameters()}
+def unchanged_share(patient: Patient, num_steps: int) -> float:
+    """The share of weights that some steps leave as they were, of those whose gradient is not zero."""
+    replay = patient.replay()
+    gradients, parameters = _noted(replay), dict(replay.model.named_parameters())
+    before = {name: one.detach().clone() for name, one in parameters.items()}
     for _ in range(num_steps):
         replay.step()
-    num_kept = num_all = 0
-    for name, parameter in replay.model.named_parameters():
-        if name in gradients:
-            above = gradients[name] != 0
-            num_all += int(above.sum())
-            num_kept += int((above & (parameter == state[name])).sum())
-    return num_kept / num_all if num_all else 0.0
+    return _share((gradients[name] != 0, parameters[name] == before[name]) for name in gradients)
+
+
+def _share(masks: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """The share of the elements in the first mask of each pair that are in the second one, too."""
+    counts = [(int((one & other).sum()), int(one.sum())) for one, other in masks]
+    num_all = sum(count for _, count in counts)
+    return sum(count for count, _ in counts) / num_all if num_all else 0.0
 
 
 def _first_gradients(replay: Replay) -> dict[str, Tensor]:

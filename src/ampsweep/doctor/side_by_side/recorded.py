@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ampsweep.doctor.replay import Replay, ReplayState
+from ampsweep.doctor.replay import Replay
 from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
+from ampsweep.training.checkpoint import Checkpoint
 
 _NOTHING: Final = 2.0**-100
 """Differences of values below this are none."""
@@ -53,7 +54,7 @@ class RecordedCall:
 
 
 def record_step(
-    replay: Replay, state: ReplayState | None = None, *, around: AroundSite | None = None
+    replay: Replay, state: Checkpoint | None = None, *, around: AroundSite | None = None
 ) -> list[RecordedCall]:
     """Take the next step, or the one after a state, and record its calls in order, without those that compute nothing:
     casts, views, and memory that is not written to.

@@ -3,23 +3,22 @@
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from torch import nn
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
-from ampsweep.doctor.functions import CallIdentity
+from ampsweep.doctor.functions import CalledFunction, CallIdentity
+from ampsweep.doctor.loss.findings import FROM_LOGITS, TriedSteps
+from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import Replay, TakenStep
-from ampsweep.doctor.types.call_arguments import Remedy
-from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Fault
+from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Remedy
 from ampsweep.doctor.types.findings import (
-    MixedDtypes,
-    NoSuchDtype,
     NumberTooLarge,
-    OperandFacts,
+    RefusedLoss,
     StopsWithError,
     TriedCasts,
     TypesFinding,
@@ -51,7 +50,7 @@ def examine_types(patient: Patient) -> list[TypesFinding]:
     if own.error is None and run_watched(patient, num_steps).error is None:
         return []
     error = baseline.error if len(baseline.steps) < num_steps else None
-    if error is None and own.error is None:
+    if own.error is None:
         error = run_watched(patient, num_steps, precision=PRECISION_MODES["fp32"]).error
     if error is not None:
         raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
@@ -98,7 +97,9 @@ def run_watched(
                     watch.origins.name_batch(index, patient.data.train_batch(index))
                 step = replay.step()
             stage = "evaluation"
-            _evaluate(replay)
+            replay.trainer.data = ShortValidation(replay.data)
+            with replay.built.precision.flags():
+                replay.trainer.evaluate()
     except Exception as error:  # noqa: BLE001  as above
         failed, module = watch.failure_of(error), _raised_in(error, replay)
         return WatchedSteps(error, failed, step, stage, watch.cast_in, module)
@@ -111,12 +112,6 @@ def _raised_in(error: Exception, replay: Replay) -> str | None:
     owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
     found = [names[owner] for owner in owners if isinstance(owner, nn.Module) and owner in names]
     return found[-1] if found else None
-
-
-def _evaluate(replay: Replay) -> None:
-    replay.trainer.data = ShortValidation(replay.data)
-    with replay.built.precision.flags():
-        replay.trainer.evaluate()
 
 
 def _findings(patient: Patient, num_steps: int) -> list[TypesFinding]:
@@ -134,7 +129,7 @@ def _findings(patient: Patient, num_steps: int) -> list[TypesFinding]:
     other = _other_precision(patient, num_steps)
     findings: list[TypesFinding] = [_mismatch(patient, one, number, outcome, other) for one, number in mended]
     if outcome.error is not None:
-        findings.append(_stop(outcome, other))
+        findings.append(_stop(patient, num_steps, outcome, other))
     return findings
 
 
@@ -162,37 +157,30 @@ def _other_precision(patient: Patient, num_steps: int) -> list[str]:
     return [f"precision={name}"] if other.error is None else []
 
 
-_FAULTS: Final[dict[Fault, type[WrongDtypes]]] = {
-    "mixed_dtypes": MixedDtypes,
-    "not_implemented": NoSuchDtype,
-    "number_too_large": NumberTooLarge,
-}
-
-
 def _mismatch(patient: Patient, stopped: WatchedSteps, number: int, end: WatchedSteps, other: list[str]) -> WrongDtypes:
     failed = stopped.failed
     assert failed is not None
     assert failed.fault is not None
     remedy = failed.remedies[number]
     changed = [one for one in failed.operands if one.place in remedy]
-    partners = [one for one in failed.operands if one.place not in remedy and one.dtype in remedy.values()]
+    partners = [one for one in failed.operands if one.place not in remedy and one.torch_dtype in remedy.values()]
     named = [*changed[:1], *(partners or [one for one in failed.operands if one.place not in remedy])[:1]]
     modules = [*dict.fromkeys([failed.module, *(end.cast_in or {}).get(failed.identity, [])])]
     code = failed.codes[number]
     overrides, code = ([], code) if code is not None else _without_source(patient, failed, remedy, other)
-    return _FAULTS[failed.fault](
+    return failed.fault(
         modules=[one for one in modules if one is not None],
         operator=failed.operator,
-        place=failed.place,
+        place=failed.identity.line,
         error=stopped.told_error,
         stage=stopped.stage,
         step=stopped.stops_in,
         function=failed.identity.function,
         phase=failed.phase,
         num_modules=len(modules),
-        operands=[OperandFacts.of(one) for one in named],
-        number=failed.numbers[0][1] if failed.numbers and failed.fault == "number_too_large" else None,
-        cast=" and ".join(one.name for one in changed),
+        operands=named,
+        number=next(iter(failed.numbers.values())) if failed.fault is NumberTooLarge else None,
+        cast=" and ".join(one.argument for one in changed),
         cast_to=", ".join(dict.fromkeys(dtype_name(value) for value in remedy.values())),
         runs_with=[] if overrides else other,
         change=Change(overrides=overrides, code=code),
@@ -211,27 +199,34 @@ def _without_source(
         kept = replace(precision, fp32_modules=[*precision.fp32_modules, failed.module])
         if run_watched(patient, 1, precision=kept).error is None:
             return [kept_in_float32(precision, [failed.module])], None
-    names = {one.place: one.source or one.name for one in failed.operands}
+    names = {one.place: one.source or one.argument for one in failed.operands}
     casts = [f"{names.get(place, 'value')}.to({value})" for place, value in remedy.items()]
     return [], f"{failed.identity.function}: {', '.join(casts)}"
 
 
-def _stop(outcome: WatchedSteps, other: list[str]) -> StopsWithError:
+def _stop(patient: Patient, num_steps: int, outcome: WatchedSteps, other: list[str]) -> StopsWithError | RefusedLoss:
     """The finding of an error that no cast mends."""
-    failed, error = outcome.failed, outcome.error
+    failed, error, precision = outcome.failed, outcome.error, patient.config.precision
     assert error is not None
     module = outcome.module if failed is None else failed.module
-    return StopsWithError(
-        modules=[] if module is None else [module],
-        operator=None if failed is None else failed.operator,
-        place=place_of(error) if failed is None or failed.place is None else failed.place,
-        error=outcome.told_error,
-        stage=outcome.stage,
-        step=outcome.stops_in,
-        dtypes=[] if failed is None else [*dict.fromkeys(dtype_name(one.dtype) for one in failed.operands)],
-        runs_with=other,
-        change=Change(overrides=other),
-    )
+    facts: dict[str, Any] = {
+        "modules": [] if module is None else [module],
+        "operator": None if failed is None else failed.operator,
+        "place": place_of(error) if failed is None or failed.identity.line is None else failed.identity.line,
+        "error": outcome.told_error,
+        "stage": outcome.stage,
+        "step": outcome.stops_in,
+        "runs_with": other,
+    }
+    if failed is not None and precision.autocast:
+        kept = failed.module or CalledFunction(failed.module)
+        taken = Variant(kept=frozenset({kept})).steps(patient, num_steps)
+        if taken.error is None:
+            overrides = [kept_in_float32(precision, [failed.module])] if failed.module else []
+            proof = TriedSteps(mends=True, num_steps=len(taken.steps))
+            return RefusedLoss(**facts, change=Change(overrides=overrides, code=FROM_LOGITS), proof=proof)
+    dtypes = [] if failed is None else [*dict.fromkeys(one.dtype for one in failed.operands)]
+    return StopsWithError(**facts, dtypes=dtypes, change=Change(overrides=other))
 
 
 def _tried(patient: Patient, end: WatchedSteps) -> TriedCasts:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+import torch
+
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
+from ampsweep.doctor.source_edit import Place
 from ampsweep.doctor.tensor_origins import OriginKind, TensorOrigin
-from ampsweep.doctor.types.failing_call import Operand
-from ampsweep.numeric_formats import dtype_name
 from ampsweep.text import number
 from ampsweep.tracing.calls import Phase
 
@@ -73,25 +74,19 @@ class MadeTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperandFacts:
-    """A tensor that a call got."""
+class Operand:
+    """A floating-point tensor among the arguments of a call that failed."""
 
     argument: str
+    """Its name in the operator's schema, or its place."""
     dtype: str
     made: MadeTensor
     dtype_from: MadeTensor | None
     """The tensor that it has its dtype from; None: it was made with it."""
-
-    @staticmethod
-    def of(operand: Operand) -> "OperandFacts":
-        made, source = operand.origin.made, operand.origin.dtype_from
-        is_another = source is not made and source is not operand.origin
-        return OperandFacts(
-            argument=operand.name,
-            dtype=dtype_name(operand.dtype),
-            made=MadeTensor.of(made),
-            dtype_from=MadeTensor.of(source) if is_another else None,
-        )
+    place: Place = field(repr=False)
+    torch_dtype: torch.dtype = field(repr=False)
+    source: str | None = field(repr=False)
+    """Its expression in the code, where that is a name."""
 
     @property
     def sentence(self) -> str:
@@ -144,7 +139,7 @@ class WrongDtypes(TypesFinding):
     function: str
     phase: Phase
     num_modules: int
-    operands: list[OperandFacts]
+    operands: list[Operand]
     """One that is cast, and one that it does not go together with."""
     cast: str
     """The arguments that are cast: `query and key`."""
@@ -222,3 +217,11 @@ class StopsWithError(TypesFinding):
     @property
     def advice(self) -> str | None:
         return "train in another precision, in which it runs as it is" if self.change.overrides else None
+
+
+class RefusedLoss(TypesFinding):
+    """A call that raises an error under autocast whatever dtypes it gets, and none without autocast."""
+
+    template = "{call} refuses autocast"
+    seen = ("step {step} ends with: {error}",)
+    remedy = "compute the loss from logits: that of probabilities is not safe in half precision"
