@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ampsweep.record.parts import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.api import log_in, remote_run, run_path
-from ampsweep.tracking.wandb.run_settings import WandbPlace
+from ampsweep.tracking.wandb.run_settings import run_settings
 from ampsweep.tracking.wandb.selection import COMPARISON
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ _ALERT: Final = "alert"
 
 
 def publish(
-    caller: "Caller", page: ComparisonPage, place: WandbPlace, directory: Path, within_s: float, is_forced: bool
+    caller: "Caller", page: ComparisonPage, place: WandbFacts, directory: Path, within_s: float, is_forced: bool
 ) -> tuple[str, bool]:
     """Put the comparison on W&B, in place of an earlier one of the same id; its address, and whether it was there.
 
@@ -70,12 +71,12 @@ def publish(
         ValueError: W&B does not take the place or the tags.
     """
     log_in(within_s)
-    there = remote_run(run_path(place, page.id), with_steps=False)
-    if there is not None and not is_forced and (there.state, there.summary.get(_DIGEST)) == ("finished", page.digest):
+    there = remote_run(run_path(place, page.id))
+    before = {} if there is None else there.summary_metrics
+    if there is not None and not is_forced and (there.state, before.get(_DIGEST)) == ("finished", page.digest):
         return there.url, True
     import wandb
 
-    wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
     run = wandb.init(
         id=page.id,
         name=page.name,
@@ -84,10 +85,10 @@ def publish(
         dir=str(directory),
         mode="online",
         resume="allow",
-        settings=replace(place, sweep=None).settings(list(page.tags)),
+        settings=run_settings(replace(place, sweep=None), list(page.tags)),
     )
     run.log(_media(page))
-    if page.alert is not None and (there is None or there.summary.get(_ALERT) != page.alert):
+    if page.alert is not None and before.get(_ALERT) != page.alert:
         run.alert("Runs of a sweep went wrong", page.alert, level="WARN")
         run.summary[_ALERT] = page.alert
     run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
