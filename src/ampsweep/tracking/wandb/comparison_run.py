@@ -16,16 +16,6 @@ from ampsweep.tracking.wandb.selection import COMPARISON
 if TYPE_CHECKING:
     from ampsweep.tracking.wandb.service import Caller
 
-Scalar = str | int | float | bool | None
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table of values, None where there is none."""
-
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[Scalar, ...]]
-
 
 @dataclass(frozen=True)
 class ComparisonPage:
@@ -36,7 +26,8 @@ class ComparisonPage:
     name: str
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
-    tables: Mapping[str, PageTable]
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    """Rows of values by column, None where there is none; every table has some."""
     figures: Mapping[str, Mapping[str, Any]]
     """Figures of Plotly, as its JSON."""
     html: Path
@@ -100,6 +91,8 @@ def _media(page: ComparisonPage) -> dict[str, Any]:
     import plotly.graph_objects as go
     import wandb
 
-    tables = {name: wandb.Table(list(table.columns), hidden(list(table.rows))) for name, table in page.tables.items()}
+    tables = {
+        name: wandb.Table([*rows[0]], [hidden([*row.values()]) for row in rows]) for name, rows in page.tables.items()
+    }
     figures = {name: wandb.Plotly(go.Figure(figure)) for name, figure in page.figures.items()}
     return {**tables, **figures, "comparison": wandb.Html(str(page.html), inject=False)}
