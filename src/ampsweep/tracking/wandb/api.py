@@ -40,7 +40,7 @@ def with_server(function: Callable[..., Any], *arguments: Any, silence_s: float,
         return process.address.call(function, *arguments, silence_s=silence_s, **listening)
 
 
-def log_in(within_s: float = ASK_S) -> None:
+def log_in(caller: "Caller", within_s: float = ASK_S) -> None:
     """Have this process, which is of no run, ask the server from now on.
 
     Raises:
@@ -62,11 +62,6 @@ def log_in(within_s: float = ASK_S) -> None:
         raise WandbError(f"the W&B server {login.url} cannot be reached: {error}") from error
     if refused is not None:
         raise WandbError(refused)
-
-
-def require_server(caller: "Caller") -> None:
-    """Raise WandbError as `log_in` does."""
-    log_in()
 
 
 def run_path(place: WandbFacts, id: str) -> str:

@@ -61,7 +61,7 @@ def publish(
         WandbError: the server cannot be had ``within_s``, or refuses it.
         ValueError: W&B does not take the place or the tags.
     """
-    log_in(within_s)
+    log_in(caller, within_s)
     there = remote_run(run_path(place, page.id))
     before = {} if there is None else there.summary_metrics
     if there is not None and not is_forced and (there.state, before.get(_DIGEST)) == ("finished", page.digest):

@@ -93,7 +93,7 @@ def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
     import wandb
 
     there = _copies(directory)
-    log_in()
+    log_in(caller)
     skipped: list[tuple[str, str]] = []
     with TemporaryDirectory() as scratch:  # it makes an empty folder for each run that it lists
         os.environ["WANDB_DIR"] = scratch

@@ -73,7 +73,7 @@ def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], wit
         WandbError: the server is not there, or another process is sending the next of them.
         RecordError, OSError: its files cannot be read.
     """
-    log_in(within_s)
+    log_in(caller, within_s)
     for directory, group in runs:
         try:
             with sending_lock(directory).acquire(timeout=_LOCKED_S):
