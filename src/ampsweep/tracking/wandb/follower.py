@@ -16,7 +16,7 @@ from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.agent import STOPPED_THERE
 from ampsweep.tracking.wandb.follow import Stopped, follow
 from ampsweep.tracking.wandb.library import WandbError
-from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess, WandbWork
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess, WandbWork, kill_family
 from ampsweep.tracking.wandb.run_settings import finish_timeout_s, place_here
 
 SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
@@ -89,10 +89,17 @@ class WandbFollower:
             if self._thread.is_alive():
                 late_s = time.monotonic() - began
                 if self._work is not None:
-                    self._work.kill()
+                    kill_family(self._work.pid)
                 self._thread.join(_TROUBLE_S)
                 self._lost = f"it had not taken all of the run {late_s:.0f} s after its end"
-            self._note_in(record)
+            facts = self._facts
+            facts.stopped = facts.stopped or record.wandb.stopped
+            record.wandb = facts
+            if not self._is_done:
+                facts.error = facts.error or self._lost
+                if facts.mode == "online" and facts.url is None:
+                    facts.mode, facts.reason = "offline", facts.error
+                self._say(f"W&B: lost ({facts.error}); {SYNC_LATER}")
         self._own.close()
 
     def _end_s(self) -> float:
@@ -100,17 +107,6 @@ class WandbFollower:
         if facts.mode == "online" and wanted_s is not None:
             return wanted_s
         return _END_S[facts.mode] if facts.error is None else _TROUBLE_S
-
-    def _note_in(self, record: RunRecord) -> None:
-        facts = self._facts
-        facts.stopped = facts.stopped or record.wandb.stopped
-        record.wandb = facts
-        if self._is_done:
-            return
-        facts.error = why = facts.error or self._lost
-        if facts.mode == "online" and facts.url is None:
-            facts.mode, facts.reason = "offline", why
-        self._say(f"W&B: lost ({why}); {SYNC_LATER}")
 
     def _follow(self) -> None:
         """Have one process after another follow the run, until one has come to its end, or the run has."""

@@ -60,7 +60,7 @@ class WandbWork:
         finally:
             self.connection.close()
             if not isinstance(answer, Answer):
-                self.kill()
+                kill_family(self.pid)
         if answer.error is not None:
             raise answer.error
         return answer.value
@@ -69,10 +69,6 @@ class WandbWork:
         """Tell the function that it is to come to its end, as it is also told by the death of this process."""
         with suppress(OSError):  # it has ended
             self.connection.send(None)
-
-    def kill(self) -> None:
-        """End the process at once with all that it has started, also where they are stopped."""
-        kill_family(self.pid)
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ class WandbProcess:
 
 
 def kill_family(pid: int) -> None:
-    """End a process at once with all that it has started; also a wandb-core that has outlived it."""
+    """End a process at once with all that it has started, stopped or not; also a wandb-core that has outlived it."""
     import psutil  # only here: no training that goes well waits for the import
 
     with suppress(psutil.NoSuchProcess):
