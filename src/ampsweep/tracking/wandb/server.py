@@ -26,6 +26,8 @@ _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available
 @dataclass(frozen=True)
 class _Answer:
     status: int
+    phrase: str
+    """Of the status, such as `Not Found`."""
     content: dict[str, Any]
     """JSON, as W&B answers; empty where it is none."""
 
@@ -34,7 +36,7 @@ class _Answer:
         """The server's own words about an error."""
         with suppress(LookupError, TypeError):
             return str(self.content["errors"][0]["message"]).splitlines()[0]
-        return f"{self.status} {HTTPStatus(self.status).phrase}"
+        return f"{self.status} {self.phrase}"
 
 
 def _ask(login: Login, query: str, *, within_s: float, **variables: str) -> _Answer:
@@ -49,7 +51,7 @@ def _ask(login: Login, query: str, *, within_s: float, **variables: str) -> _Ans
         response = requests.post(
             f"{login.url}/graphql",
             json={"query": query, "variables": variables},
-            auth=("api", login.key),
+            auth=("api", login.key.encode()),
             headers={**login.headers, "User-Agent": "ampsweep"},
             proxies=login.proxies,
             timeout=within_s,
@@ -61,11 +63,11 @@ def _ask(login: Login, query: str, *, within_s: float, **variables: str) -> _Ans
         raise WandbError(_clause(error)) from error
     status = response.status_code
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-        raise WandbError(f"the server answered {status} {HTTPStatus(status).phrase}")
+        raise WandbError(f"the server answered {status} {response.reason}")
     content = None
     with suppress(requests.JSONDecodeError):
         content = response.json()
-    return _Answer(status, content if isinstance(content, dict) else {})
+    return _Answer(status, response.reason, content if isinstance(content, dict) else {})
 
 
 def _clause(cause: BaseException) -> str:
