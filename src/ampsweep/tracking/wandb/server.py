@@ -51,7 +51,7 @@ def _ask(login: Login, query: str, *, within_s: float, **variables: str) -> _Ans
         response = requests.post(
             f"{login.url}/graphql",
             json={"query": query, "variables": variables},
-            auth=("api", login.key.encode()),
+            auth=("api", login.key),
             headers={**login.headers, "User-Agent": "ampsweep"},
             proxies=login.proxies,
             timeout=within_s,
