@@ -9,10 +9,10 @@ from wandb_server import Sweep, WandbServer
 
 from ampsweep.commands.main import main as ampsweep
 from ampsweep.record import find_records
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbProcess
-from ampsweep.tracking.wandb.run_settings import WandbPlace
 
 SWEEP = ("-m", "model=mlp_small", "trainer.steps=3", "trainer.log_every=1", "device=cpu")
 
@@ -102,5 +102,5 @@ def test_a_server_that_is_gone_by_then_costs_seconds(online, tmp_path):
         online.refuse()
         began = time.monotonic()
         with pytest.raises(WandbError, match="cannot be reached"):
-            address.call(publish, page, WandbPlace("mine", None, "group"), tmp_path, 2.0, True, silence_s=30.0)
+            address.call(publish, page, WandbFacts(project="mine", group="group"), tmp_path, 2.0, True, silence_s=30.0)
         assert time.monotonic() - began < 15

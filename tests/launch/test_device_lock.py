@@ -10,7 +10,7 @@ import torch
 from devices import device_lock
 
 from ampsweep.config.errors import UserError
-from ampsweep.launch.device_lock import check_lock, free_devices, held_locks, lock_path, locks_of
+from ampsweep.launch.device_lock import check_lock, free_devices, held_locks, lock_of, lock_path
 from ampsweep.launch.signals import StopRequest
 
 
@@ -137,10 +137,14 @@ def is_free(device):
         return False
 
 
+def all_of(devices, on_wait=None):
+    return held_locks(map(lock_of, devices), on_wait=on_wait)
+
+
 def take_both(devices, ready, num_times):
     ready.wait()
     for _ in range(num_times):
-        with held_locks(locks_of(devices)):
+        with all_of(devices):
             pass
 
 
@@ -166,7 +170,7 @@ def test_several_devices_are_held_together(cpu_holder):
         told.append(sentence)
         cpu_holder.release.set()
 
-    with held_locks(locks_of(("cuda:1", "cpu", "cuda:0")), release):
+    with all_of(("cuda:1", "cpu", "cuda:0"), release):
         assert not any(map(is_free, ("cpu", "cuda:0", "cuda:1")))
     assert all(map(is_free, ("cpu", "cuda:0", "cuda:1")))
     assert len(told) == 1

@@ -41,7 +41,7 @@ def _server():
 
 def test_a_run_returns_what_its_target_returns():
     end = run_isolated(target("echo"), ({"loss": 1.5},))
-    assert (end.exitcode, end.result, end.error, end.interrupted) == (0, {"loss": 1.5}, None, False)
+    assert (end.exitcode, end.result, end.error, end.stopped_by) == (0, {"loss": 1.5}, None, "")
 
 
 @forkserver_only
@@ -145,7 +145,7 @@ def test_leaving_without_a_result_is_an_error(target, code, error):
 )
 def test_a_signal_that_killed_a_run_is_named(number, error):
     end = run_isolated(target("die_of"), (number,))
-    assert (end.exitcode, end.result, end.error, end.interrupted) == (-number, None, error, False)
+    assert (end.exitcode, end.result, end.error, end.stopped_by) == (-number, None, error, "")
 
 
 def test_exit_functions_run_as_in_any_process(tmp_path):

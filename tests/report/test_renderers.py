@@ -180,5 +180,5 @@ def test_a_new_kind_of_report_has_every_format_and_goes_to_wandb(tides, capsys, 
         put_out(tides, name)
         assert "3.2" in capsys.readouterr().out
     page = wandb_page(tides, id="tides", name="tides", config={}, tags=(), html=tmp_path / "tides.html")
-    assert page.tables["tides"].rows[0][:3] == ("harbour Brest", "fp32", 3.25)
+    assert tuple(page.tables["tides"][0].values())[:3] == ("harbour Brest", "fp32", 3.25)
     assert list(page.figures) == ["panels/moon"]

@@ -15,7 +15,7 @@ from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb import follower
 from ampsweep.tracking.wandb.follow import Stopped
 from ampsweep.tracking.wandb.follower import WandbFollower
-from ampsweep.tracking.wandb.process import Returned, WandbWork
+from ampsweep.tracking.wandb.process import Answer, WandbWork
 
 NOBODY = 99_999_999
 ONLINE = WandbFacts(id="run0123", mode="online", url="there")
@@ -52,7 +52,7 @@ def test_news_of_the_process_reach_whom_they_concern(address: Address, record: R
     stops: list[str] = []
     found = started(address, record, tmp_path, said, stops)
     assert address.theirs is not None
-    for message in ("a line", ONLINE, Stopped(), Returned(WandbFacts(id="run0123", last_step=2))):
+    for message in ("a line", ONLINE, Stopped(), Answer(WandbFacts(id="run0123", last_step=2))):
         address.theirs.send(message)
     found.finish(record)
     found.finish(record)
@@ -89,7 +89,8 @@ def test_an_end_waits_no_longer_than_it_may(
     )
     assert record.wandb.error == error
     assert said == [f"W&B: lost ({error}); {follower.SYNC_LATER}"]
-    assert isinstance(address.theirs.recv(), RunRecord), "the last record was there to be read"
+    assert address.theirs.recv() is None, "the process has been told"
+    assert RunRecord.read(tmp_path).run_id == record.run_id, "the last record was there to be read"
 
 
 def test_a_run_that_never_began_has_no_process(address: Address, record: RunRecord) -> None:

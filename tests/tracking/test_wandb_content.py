@@ -13,19 +13,26 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
 from ampsweep.record.numerics import Magnitudes, RunNumerics
-from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, RankFigures, RecordedDtypes, StepPrediction
+from ampsweep.record.parts import (
+    Contamination,
+    MemoryUse,
+    ModeProof,
+    RankFigures,
+    RecordedDtypes,
+    StepPrediction,
+    WandbFacts,
+)
 from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.api import with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
-from ampsweep.tracking.wandb.content import config_key, run_config, run_end
-from ampsweep.tracking.wandb.run_settings import WandbPlace
+from ampsweep.tracking.wandb.content import config_key, run_config
 
 REST = {"precision": {"mode": "amp_bf16"}, "model": {"name": "gpt_tiny", "num_layers": 2}, "into": None}
 """What the config of `record` has beside its identity."""
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
 
-Track = Callable[[RunRecord], Run]
+Track = Callable[..., Run]
 
 
 @pytest.fixture
@@ -34,13 +41,13 @@ def track(wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, value in {**wandb_server.environment, "WANDB_FINISH_TIMEOUT": "30"}.items():
         monkeypatch.setenv(name, value)
 
-    def track(record: RunRecord) -> Run:
+    def track(record: RunRecord, directory: Path = tmp_path) -> Run:
         tracker = make_tracker(CONFIG, "multirun-7", print)
-        tracker.start(record, tmp_path, resume_after=None)
+        tracker.start(record, directory, resume_after=None)
         for step, loss in enumerate((4.0, float("nan"), 0.1 + 0.2), start=1):
             tracker.log({"train/loss": loss, "train/lr": 1e-3 / step}, step)
         tracker.finish(record)
-        (run,) = wandb_server.runs
+        (run,) = [run for run in wandb_server.runs if run.name == record.run_id]
         return run
 
     return track
@@ -167,11 +174,12 @@ def test_what_nobody_may_be_looking_for_is_an_alert(
     assert alert.text.endswith(error or "its speed does not count: too warm; busy")
 
 
-def test_a_run_of_a_sweep_leaves_its_alert_to_the_comparison(record: RunRecord, tmp_path: Path) -> None:
+def test_a_run_of_a_sweep_leaves_its_alert_to_the_comparison(track: Track, record: RunRecord, tmp_path: Path) -> None:
     record.contamination = Contamination(verdict="contaminated", reasons=["busy"])
-    assert [*run_end("run", record, tmp_path / "run").alerts] == ["Contaminated"]
     (tmp_path / "multirun.yaml").touch()
-    assert run_end("run", record, tmp_path / "run").alerts == {}
+    directory = tmp_path / "run"
+    directory.mkdir()
+    assert track(record, directory).alerts == []
 
 
 def test_a_sweep_sends_one_alert(record: RunRecord, wandb_server: WandbServer, monkeypatch, tmp_path: Path) -> None:
@@ -181,7 +189,7 @@ def test_a_sweep_sends_one_alert(record: RunRecord, wandb_server: WandbServer, m
     html.write_text("<p>page")
     page = ComparisonPage("c-1", "comparison", {}, {}, {}, {}, html, alert="Out of memory: 2 runs (a: why)")
     for alert in (page.alert, page.alert, "Out of memory: 3 runs (a: why)"):
-        place = WandbPlace("mine", None, "group")
+        place = WandbFacts(project="mine", group="group")
         with_server(publish, replace(page, alert=alert), place, tmp_path, 10.0, True, silence_s=60.0)
     (run,) = wandb_server.runs
     assert [one.text for one in run.alerts] == [page.alert, "Out of memory: 3 runs (a: why)"], "once for each state"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.tracking.wandb.run_settings import resolve_mode
+from ampsweep.tracking.wandb.run_settings import Access, find_access
 
 KEY = "0123456789" * 4
 
@@ -24,7 +24,7 @@ def quiet_and_leaves_no_trace(capfd: pytest.CaptureFixture[str]) -> object:
 
 
 def mode(name: str = "auto") -> str:
-    return resolve_mode(TrackingConfig(mode=name))[0]
+    return find_access(TrackingConfig(mode=name)).mode
 
 
 def netrc(home: Path, host: str) -> None:
@@ -33,17 +33,17 @@ def netrc(home: Path, host: str) -> None:
 
 
 def test_auto_without_a_key_is_offline_and_says_how_to_sync() -> None:
-    found, line = resolve_mode(TrackingConfig())
-    assert found == "offline"
-    assert line == (
+    assert find_access(TrackingConfig()) == Access(
+        "offline",
         "W&B: offline, since wandb is not logged in (`wandb login` or WANDB_API_KEY); "
-        "send runs later with `ampsweep sync DIRECTORY`"
+        "send runs later with `ampsweep sync DIRECTORY`",
     )
 
 
 def test_auto_with_a_key_in_the_environment_is_online(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    assert resolve_mode(TrackingConfig(project="mine")) == ("online", "W&B: online, project mine")
+    found = find_access(TrackingConfig(project="mine"))
+    assert (found.mode, found.line) == ("online", "W&B: online, project mine")
 
 
 def test_auto_with_a_key_in_netrc_is_online_for_its_server(nobody_logged_in: Path) -> None:
@@ -68,9 +68,9 @@ def test_auto_follows_wandb_offline(nobody_logged_in: Path, monkeypatch: pytest.
 
 def test_auto_with_a_malformed_key_is_offline_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "short")
-    found, line = resolve_mode(TrackingConfig())
-    assert found == "offline"
-    assert "WANDB_API_KEY invalid: API key must have 40+ characters, has 5." in str(line)
+    found = find_access(TrackingConfig())
+    assert found.mode == "offline"
+    assert "WANDB_API_KEY invalid: API key must have 40+ characters, has 5." in str(found.line)
 
 
 @pytest.mark.parametrize(

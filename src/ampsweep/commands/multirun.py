@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ampsweep.commands.arguments import quoted
 from ampsweep.commands.hydra_job import SweepEnded, SweepJob, hand_over
-from ampsweep.commands.run_watch import watch
+from ampsweep.commands.run_watch import RunWatch
 from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
 from ampsweep.config.compose import Points
 from ampsweep.config.errors import UserError
@@ -64,7 +64,8 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
     with ExitStack() as stack:
         display = stack.enter_context(ProgressDisplay(plan))
         comparison = LiveComparison(directory, first, display.compare)
-        stack.enter_context(watch(points, directory, display, jobs, comparison.rewrite))
+        if points.launcher != "here":
+            stack.enter_context(RunWatch(directory, configs, display, jobs, comparison.rewrite))
         for one in checked:
             if one.too_large is not None:
                 display.say(one.too_large)

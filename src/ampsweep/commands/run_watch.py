@@ -2,12 +2,10 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Self
 
 from ampsweep.commands.submitted_jobs import SubmittedJobs
-from ampsweep.config.compose import Points
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import Config
 from ampsweep.record import FILE_NAME, RecordError, RunRecord
@@ -15,22 +13,6 @@ from ampsweep.run.slurm_end import complete_record_of_job
 from ampsweep.sweep.progress.display import ProgressDisplay
 
 _EVERY_S: Final = 2.0
-
-
-def watch(
-    points: Points,
-    directory: Path,
-    display: ProgressDisplay,
-    jobs: SubmittedJobs | None = None,
-    after_run: Callable[[], None] | None = None,
-) -> AbstractContextManager[object]:
-    """Report to `display` the runs of a sweep into `directory`, if the launcher runs them in other processes.
-
-    `after_run` is called in another thread after runs of Slurm's `jobs`: on this machine nothing is measured meanwhile.
-    """
-    if points.launcher == "here":
-        return nullcontext()
-    return RunWatch(directory, [point.config for point in points.points], display, jobs, after_run)
 
 
 class RunWatch:
@@ -45,7 +27,8 @@ class RunWatch:
         configs: the configs of the runs, in the order of `jobs`.
         display: is told of them.
         jobs: their jobs in Slurm's queue; None if they are no jobs of Slurm.
-        after_run: called after looks that have found the end of a job's run.
+        after_run: called in another thread after looks that have found the end of a job's run: on this machine nothing
+            is measured meanwhile.
     """
 
     def __init__(

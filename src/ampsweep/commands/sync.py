@@ -9,7 +9,7 @@ from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
 from ampsweep.text import escaped, listed, plural
-from ampsweep.tracking.wandb.api import ASK_S, require_server
+from ampsweep.tracking.wandb.api import ASK_S, log_in
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 from ampsweep.tracking.wandb.run_settings import group_of
@@ -88,7 +88,7 @@ def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> t
         except (RecordError, OSError) as error:  # half a history would pass for a whole one there
             refused[waiting.pop(0)[0]] = str(error)
         except WandbError as error:
-            wandb.call(require_server, silence_s=patience_s(()))  # or there is no point in going on
+            wandb.call(log_in, silence_s=patience_s(()))  # or there is no point in going on
             for directory, _ in waiting[:1]:  # none, where its process is lost once all is sent
                 refused[directory] = f"{directory}: W&B: {error}"
             del waiting[:1]

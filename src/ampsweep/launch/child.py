@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Literal, TypeVar
 
@@ -95,11 +96,6 @@ def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_
         return
     os.environ.clear()
     os.environ.update(environment)
-    work(pipe, outbox, order, grace_s)
-
-
-def work(pipe: Connection, outbox: "Outbox", order: bytes, grace_s: float) -> None:
-    """Call the function of `order` in this process, in its environment, and report through `outbox`."""
     # multiprocessing made the way this child was started its default; a run's own workers start as they do elsewhere.
     multiprocessing.set_start_method(None, force=True)
     guard_streams()
@@ -124,14 +120,11 @@ def work(pipe: Connection, outbox: "Outbox", order: bytes, grace_s: float) -> No
 
 
 def _call(order: bytes, outbox: Outbox, stop: StopRequest) -> None:
-    def send(message: object) -> None:
-        outbox.put("message", message)
-
     # Only now, for these imports must see the environment and the stop request in place.
     target: NamedFunction[Any]
     target, args = pickle.loads(order)
     function = target.load()
-    offered: dict[str, object] = {"send": send, "stop": stop}
+    offered: dict[str, object] = {"send": partial(outbox.put, "message"), "stop": stop}
     asked_for = inspect.signature(function).parameters
     outbox.put("result", function(*args, **{key: value for key, value in offered.items() if key in asked_for}))
 

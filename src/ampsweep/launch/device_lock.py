@@ -7,9 +7,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,40 +25,41 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def held_locks(
-    locks: Iterable["DeviceLock"], on_wait: Tell | None = None, stop: StopRequest | None = None
-) -> Iterator[None]:
-    """Hold locks, those of several processes maybe, each file once, among this user's processes on this machine.
+    locks: Iterable["DeviceLock"],
+    number: int | None = None,
+    on_wait: Tell | None = None,
+    stop: StopRequest | None = None,
+) -> Iterator[tuple[str, ...]]:
+    """Hold the first `number` of these locks that are free, or all, each file once, and return their devices.
 
-    They are taken in one order, so that two processes which want the same ones do not wait for each other. While
-    another process holds one of them, this one waits, after one call of `on_wait` with a sentence for the user. The
-    operating system releases the locks of a process that dies.
+    They are locks among this user's processes on this machine, those of several processes maybe. While too few are
+    free this process holds none and waits, after one call of `on_wait` with a sentence for the user. The operating
+    system releases the locks of a process that dies.
 
     Raises:
         KeyboardInterrupt: `stop` is requested during the wait.
         UserError: a lock is no file, or cannot be written.
     """
-    wait, files = _Wait(on_wait, stop), {lock.path: lock for lock in locks}
+    files = {lock.path: lock for lock in locks}
+    wanted = list(files.values()) if number is not None else [lock for _, lock in sorted(files.items())]
+    needed = len(wanted) if number is None else number
+    assert needed <= len(wanted), wanted
     with ExitStack() as held:
-        for _, lock in sorted(files.items()):
-            while not lock.taken(held):
-                wait.once_more(f"waiting for {lock.device}: another training runs on it (lock {lock.path})")
-        yield
+        while len(taken := _free(wanted, needed, held)) < needed:
+            if on_wait is not None:
+                on_wait(_waiting_for(wanted, needed, taken))
+                on_wait = None
+            if stop is not None and stop.requested:
+                raise KeyboardInterrupt
+            time.sleep(_POLL_S)
+        yield tuple(lock.device for lock in taken)
 
 
-@contextmanager
 def free_devices(
     devices: Sequence[str], number: int = 1, on_wait: Tell | None = None, stop: StopRequest | None = None
-) -> Iterator[tuple[str, ...]]:
-    """Hold the first `number` of `devices` that are free, as soon as there are as many, and return their names.
-
-    A process that waits holds none of them. The rest is as for `held_locks`.
-    """
-    assert 0 < number <= len(devices), devices
-    wait = _Wait(on_wait, stop)
-    with ExitStack() as held:
-        while (taken := _free(devices, number, held)) is None:
-            wait.once_more(_waiting_for(devices, number))
-        yield taken
+) -> AbstractContextManager[tuple[str, ...]]:
+    """Hold the first `number` of `devices` that are free, as soon as there are as many; see `held_locks`."""
+    return held_locks(map(lock_of, devices), number, on_wait, stop)
 
 
 def check_lock(device: str) -> None:
@@ -68,7 +69,7 @@ def check_lock(device: str) -> None:
         UserError: the lock is no file, or cannot be written.
     """
     with ExitStack() as held:
-        DeviceLock(device, lock_path(device, os.environ)).taken(held)
+        lock_of(device).taken(held)
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> Path:
@@ -76,21 +77,6 @@ def lock_path(device: str, environment: Mapping[str, str]) -> Path:
     user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
     name = re.sub(r"[^\w.-]", "-", _physical_name(device, environment))
     return Path(tempfile.gettempdir()) / f"ampsweep-{user}-{name}.lock"
-
-
-class _Wait:
-    """A wait for others, told once."""
-
-    def __init__(self, on_wait: Tell | None, stop: StopRequest | None) -> None:
-        self._on_wait, self._stop = on_wait, stop
-
-    def once_more(self, sentence: str) -> None:
-        if self._on_wait is not None:
-            self._on_wait(sentence)
-            self._on_wait = None
-        if self._stop is not None and self._stop.requested:
-            raise KeyboardInterrupt from None
-        time.sleep(_POLL_S)
 
 
 @dataclass(frozen=True)
@@ -114,39 +100,30 @@ class DeviceLock:
         return True
 
 
-def locks_of(devices: Sequence[str]) -> list[DeviceLock]:
-    """The locks of `devices` (names such as "cpu" or "cuda:1"), each once, in the order in which they are taken.
+def lock_of(device: str) -> DeviceLock:
+    """The lock of a device as this process sees it.
 
     Raises:
-        ValueError: CUDA_VISIBLE_DEVICES leaves one of them out.
+        ValueError: CUDA_VISIBLE_DEVICES leaves it out.
     """
-    paths = {lock_path(device, os.environ): device for device in devices}
-    return [DeviceLock(device, path) for path, device in sorted(paths.items())]
+    return DeviceLock(device, lock_path(device, os.environ))
 
 
-def _free(devices: Sequence[str], number: int, held: ExitStack) -> tuple[str, ...] | None:
-    """The first `number` free devices, held until `held` is left; None, and nothing held, if there are fewer."""
-    taken: list[str] = []
+def _free(wanted: Sequence[DeviceLock], number: int, held: ExitStack) -> list[DeviceLock]:
+    """The first free ones, held until `held` is left if they are as many as that."""
     with ExitStack() as so_far:
-        for index, device in enumerate(devices):
-            if len(taken) + len(devices) - index < number:
-                break  # another that wants as many may find them if this one takes no more
-            with ExitStack() as of_device:
-                if DeviceLock(device, lock_path(device, os.environ)).taken(of_device):
-                    so_far.enter_context(of_device.pop_all())
-                    taken.append(device)
-            if len(taken) == number:
-                held.enter_context(so_far.pop_all())
-                return tuple(taken)
-    return None
+        taken = list(islice((lock for lock in wanted if lock.taken(so_far)), number))
+        if len(taken) == number:
+            held.enter_context(so_far.pop_all())
+    return taken
 
 
-def _waiting_for(devices: Sequence[str], number: int) -> str:
-    path = lock_path(devices[0], os.environ)
-    if len(devices) == 1:
-        return f"waiting for {devices[0]}: another training runs on it (lock {path})"
-    wanted = "one" if number == 1 else str(number)
-    return f"waiting for {wanted} of {', '.join(devices)}: other trainings run on them (locks such as {path})"
+def _waiting_for(wanted: Sequence[DeviceLock], number: int, taken: Sequence[DeviceLock]) -> str:
+    busy = next(lock for lock in wanted if lock not in taken)
+    if number == len(wanted):
+        return f"waiting for {busy.device}: another training runs on it (lock {busy.path})"
+    names, which = ", ".join(lock.device for lock in wanted), "one" if number == 1 else str(number)
+    return f"waiting for {which} of {names}: other trainings run on them (locks such as {busy.path})"
 
 
 def _physical_name(device: str, environment: Mapping[str, str]) -> str:

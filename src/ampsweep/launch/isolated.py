@@ -60,14 +60,9 @@ class ChildExit(Generic[Result]):
     lost_s: float = math.inf
     """The time, as of `time.monotonic`, at which it was clear that no result comes; infinite if one has come."""
 
-    @property
-    def interrupted(self) -> bool:
-        """Tell whether this process was asked to stop (Ctrl-C, SIGTERM, a batch system's warning) during the call."""
-        return bool(self.stopped_by)
-
     def raise_interrupt(self) -> None:
         """Raise KeyboardInterrupt with the name of the signal, if this process was asked to stop during the call."""
-        if self.interrupted:
+        if self.stopped_by:
             raise KeyboardInterrupt(self.stopped_by)
 
     def unpacked(self) -> Result:
@@ -218,7 +213,11 @@ class _Child(Generic[Result]):
         self._process.join(self._grace_s)
         self._process.kill()
         self._process.join()
-        self._end_orphan()
+        if self._process.exitcode == _SERVER_LOST and sys.platform != "win32":
+            # It outlived its fork server, and would train on beside the next run.
+            assert self._process.pid is not None
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
 
     def exit(self, stopped_by: str) -> ChildExit[Result]:
         exitcode = self._process.exitcode
@@ -278,13 +277,6 @@ class _Child(Generic[Result]):
         self._killed_here = True
         self._process.kill()
         self._process.join()
-
-    def _end_orphan(self) -> None:
-        """End a child that outlived its fork server: it would train on beside the next run."""
-        if self._process.exitcode == _SERVER_LOST and sys.platform != "win32":
-            assert self._process.pid is not None
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
 
 
 def sudden_end(exitcode: int) -> str:

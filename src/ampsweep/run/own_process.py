@@ -58,7 +58,7 @@ def complete_record(request: RunRequest, ended: ChildExit[Any]) -> RunRecord:
     record = record_so_far(request)
     # Killed only after its training had ended, while that was predicted or sent: what it came to stands.
     has_trained = ended.exitcode < 0 and record.status in ("completed", "diverged")
-    if ended.result is None and not ended.interrupted and not has_trained:
+    if ended.result is None and not ended.stopped_by and not has_trained:
         if not (kept := kept_error(request.directory)):
             write_error(request.directory, ended.error or _NO_RESULT, request.config)
         sentence = _STOOD_STILL if kept.startswith(STACKS_BEGIN) else ended.sentence or _NO_RESULT

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Store
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ParallelConfig
-from ampsweep.launch.device_lock import DeviceLock, held_locks, locks_of
+from ampsweep.launch.device_lock import DeviceLock, held_locks, lock_of
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.processors import count_companions, num_available_cores
@@ -168,7 +168,7 @@ def held_devices(
     with ExitStack() as held:
         if hosts.index(own) == place.rank:
             of_machine = [lock for host, locks in wanted if host == own for lock in locks]
-            held.enter_context(held_locks(of_machine, on_wait, stop))
+            held.enter_context(held_locks(of_machine, on_wait=on_wait, stop=stop))
             store.add(_HELD, 1)
         while store.add(_HELD, 0) < len({*hosts}):
             if stop.requested:
@@ -182,4 +182,4 @@ def _locks(name: str, place: RankPlace) -> list[DeviceLock]:
     if place.local_rank > 0:
         return []
     found = devices_of_ranks(name)[: place.local_world_size]
-    return locks_of([str(one) for one in (found[:1] if found[0].device.type == "cpu" else found)])
+    return [lock_of(str(one)) for one in (found[:1] if found[0].device.type == "cpu" else found)]

@@ -12,7 +12,7 @@ from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
 from ampsweep.config.schema import Config
 from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.isolated import ChildError, ChildExit, run_isolated
+from ampsweep.launch.isolated import ChildError, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord, find_records
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OOM_KILLED
@@ -50,7 +50,8 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
     Raises:
         KeyboardInterrupt: this process was asked to stop; the probes so far are in the record.
     """
-    search = _begun(request.directory)
+    is_begun = (request.directory / FILE_NAME).exists()  # this very search, and interrupted
+    search = RunRecord.read(request.directory).batch_search if is_begun else None
     if search is None:
         search = _beginning(request.config, sweep)
     prober = _Prober(composed, request.directory, display)
@@ -97,7 +98,11 @@ class _Prober:
         self._display.run_begins(config, f"trying batch {config.data['batch_size']}{so_far}")
         ended = run_isolated(_PROBE, (config,), on_message=self._display.on_message)
         ended.raise_interrupt()
-        return _found(ended, config)
+        killed = None
+        if ended.oom_killed:
+            size = config.data["batch_size"]
+            killed = Probe(batch_size=size, outcome="oom", oom=OOM_KILLED, error=OOM_KILLED.sentence)
+        return ended.result or Probed(config.device, None, killed)
 
     def _with_batch(self, size: int) -> Config:
         composed = copy.deepcopy(self._composed)
@@ -105,26 +110,13 @@ class _Prober:
         return to_config(composed)
 
 
-def _found(ended: ChildExit[Probed], config: Config) -> Probed:
-    if ended.result is None and ended.oom_killed:
-        size = config.data["batch_size"]
-        killed = Probe(batch_size=size, outcome="oom", oom=OOM_KILLED, error=OOM_KILLED.sentence)
-        return Probed(config.device, None, killed)
-    return Probed(config.device, None, None) if ended.result is None else ended.result
-
-
-def _begun(directory: Path) -> BatchSearch | None:
-    """Read the interrupted search of this very run, if there is one."""
-    return RunRecord.read(directory).batch_search if (directory / FILE_NAME).exists() else None
-
-
 def _beginning(config: Config, sweep: Path) -> BatchSearch:
-    other = _search_of_another_seed(sweep, config)
+    other, first = _search_of_another_seed(sweep, config), None
     predicted = _predicted(config) if other is None else other.predicted
     if other is not None:
-        first: int | None = other.largest
-    else:
-        first = None if predicted is None or predicted.batch_size is None else max(predicted.batch_size, 1)
+        first = other.largest
+    elif predicted is not None and predicted.batch_size is not None:
+        first = max(predicted.batch_size, 1)
     batch_size = config.data["batch_size"]
     stride = 1 if first else batch_size
     return BatchSearch(limit=config.max_batch.limit, first=first or batch_size, stride=stride, predicted=predicted)

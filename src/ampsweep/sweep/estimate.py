@@ -37,12 +37,9 @@ def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float
 
 
 def _measure(config: Config) -> float | None:
-    first = run_devices(config.device)[0]
-    first.occupy()
-    return _measure_on(first.device, config)
-
-
-def _measure_on(device: torch.device, config: Config) -> float | None:
+    taken = run_devices(config.device)[0]
+    taken.occupy()
+    device = taken.device
     data: Data | None = None
     try:
         data = build_data(config, device)

@@ -5,6 +5,7 @@ be late, lost and started again without missing a row, and costs a step nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
 from typing import Final
@@ -174,11 +175,7 @@ def make_tracker(
     wandb: WandbAddress | None = None,
     on_stop: Callable[[str], None] = lambda reason: None,
 ) -> Tracker:
-    """The tracker of a run, which W&B follows unless it is disabled.
-
-    ``group`` is the W&B group if neither the config nor a sweep names one. ``say`` is called with lines for the user:
-    the mode of W&B and how to sync, and later the fate of a lost server; ``on_stop`` with the reason why somebody ends
-    the run through W&B. W&B runs in processes of the one at the address ``wandb``, or without one of the run's own.
+    """The tracker of a run, which W&B follows unless it is disabled; see `WandbFollower` for the arguments.
 
     Raises:
         ValueError: there is no such mode.
@@ -200,18 +197,11 @@ def check_tracking(config: TrackingConfig, wandb: WandbAddress | None) -> None:
     """
     if wanted_mode(config)[0] == "disabled":
         return
-    if wandb is not None:
-        refused = _refusal(config, wandb)
-    else:
-        with WandbProcess() as process:
-            refused = _refusal(config, process.address)
+    with ExitStack() as own:
+        address = wandb or own.enter_context(WandbProcess()).address
+        try:
+            refused = address.call(check, config, silence_s=_CHECK_S)
+        except WandbError:  # the process has been killed, or hangs: it refuses nobody
+            return
     if refused is not None:
         raise ValueError(refused)
-
-
-def _refusal(config: TrackingConfig, wandb: WandbAddress) -> str | None:
-    try:
-        refused: str | None = wandb.call(check, config, silence_s=_CHECK_S)
-    except WandbError:  # the process has been killed, or hangs: it refuses nobody
-        return None
-    return refused

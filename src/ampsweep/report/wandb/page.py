@@ -7,8 +7,7 @@ from typing import Any, Final
 from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, blocks_of, tables
 from ampsweep.report.figure import Figure
-from ampsweep.report.tables import Table
-from ampsweep.tracking.wandb.comparison_run import ComparisonPage, PageTable
+from ampsweep.tracking.wandb.comparison_run import ComparisonPage
 
 _MAX_OF_A_KEY: Final = 4
 """Figures of one key, such as the panel of each workload, that are sent; the page has all."""
@@ -29,16 +28,11 @@ def wandb_page(
         name=name,
         config=config,
         summary=document.summary,
-        tables={one.key: _table(one) for one in tables(document) if one.rows and one.key not in of_figures},
+        tables={one.key: as_rows(one) for one in tables(document) if one.rows and one.key not in of_figures},
         figures=_drawn(figures),
         html=html,
         tags=tuple(tags),
     )
-
-
-def _table(table: Table) -> PageTable:
-    rows = as_rows(table)
-    return PageTable(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
 def _drawn(figures: Iterable[Figure]) -> dict[str, Mapping[str, Any]]:

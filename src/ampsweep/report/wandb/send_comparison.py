@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import WandbFacts
 from ampsweep.text import plural
 from ampsweep.tracking.wandb.api import ALIVE_S, ASK_S, with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.content import alerts
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress
-from ampsweep.tracking.wandb.run_settings import WandbPlace, group_of
+from ampsweep.tracking.wandb.run_settings import group_of
 from ampsweep.tracking.wandb.sync_run import place_of
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def complete_comparison(directory: Path, wandb: WandbAddress) -> tuple[str, bool
     return str(url), bool(was_there)
 
 
-def _place(directory: Path, records: Records) -> WandbPlace:
+def _place(directory: Path, records: Records) -> WandbFacts:
     """The place of the last of the runs, or the one it would have."""
     last = records[-1][1]
     return place_of(last, group_of(last.identity.experiment, directory))

@@ -23,6 +23,7 @@ with warnings.catch_warnings():
 from ampsweep.config.errors import UserError
 from ampsweep.metrics import STEP
 from ampsweep.record import write_atomically
+from ampsweep.record.parts import WandbFacts
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import HTML_NAME
 from ampsweep.report.document import Document
@@ -35,7 +36,6 @@ from ampsweep.tracking.wandb.api import ASK_S, with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.content import config_key
 from ampsweep.tracking.wandb.library import WandbError
-from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON, SCHEME, Selection
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def save_views(compared: Compared, document: Document, address: str | None) -> l
         page = page_of(document, compared.records, group or selection.project, shown)
         if group is None:  # not the comparison of the one sweep that the oldest run is of
             page = replace(page, id=f"comparison-{hashlib.sha256(str(selection).encode()).hexdigest()[:8]}")
-        place = WandbPlace(selection.project, selection.entity, group)
+        place = WandbFacts(project=selection.project, entity=selection.entity, group=group)
         try:
             saved: list[str] = with_server(
                 _save, selection, page, place, document, compared, Path(scratch), silence_s=_SAVING_S
@@ -78,7 +78,7 @@ def _save(
     caller: "Caller",
     selection: Selection,
     page: ComparisonPage,
-    place: WandbPlace,
+    place: WandbFacts,
     document: Document,
     compared: Compared,
     scratch: Path,

@@ -82,16 +82,15 @@ class ProgressDisplay(MessagePrinter):
         self._comparison: _DrawnOnce | None = None
         self._began_s = self._marked_s = time.monotonic()
         # FORCE_COLOR makes rich take a file for a terminal: then it gets colours, but nothing that moves the cursor.
-        is_live = self._console.is_interactive and sys.stderr.isatty()
+        self._is_live, self._is_alone = self._console.is_interactive and sys.stderr.isatty(), in_training_process
         self._live = Live(
             console=self._console,
             get_renderable=lambda: self,
-            auto_refresh=is_live and not in_training_process,
+            auto_refresh=self._is_live and not in_training_process,
             refresh_per_second=_DRAWN_PER_SECOND,
             transient=True,
         )
-        self._is_alone = in_training_process
-        self._is_live, self._draws_when_told, self._drawn_s = is_live, is_live and in_training_process, -math.inf
+        self._drawn_s = -math.inf
 
     def __enter__(self) -> Self:
         if self._is_live:
@@ -111,7 +110,7 @@ class ProgressDisplay(MessagePrinter):
             now_s = time.monotonic()
             running.told = message
             running.pace.heard(message.step, message.num_steps, now_s)
-            if self._draws_when_told and now_s - self._drawn_s >= 1 / _DRAWN_PER_SECOND:
+            if self._is_live and self._is_alone and now_s - self._drawn_s >= 1 / _DRAWN_PER_SECOND:
                 self._drawn_s = now_s if message.loss is not None else -math.inf  # the first row is not to wait
                 self._live.refresh()
 
@@ -184,16 +183,14 @@ class ProgressDisplay(MessagePrinter):
         times = f"{duration(now_s - self._began_s, whole=True)} so far"
         if left_s is not None and total and done < total:
             times += f", about {duration(left_s, whole=True)} left"
-        going_on = f"{self._num_elsewhere} going on" if self._num_elsewhere else ""
-        reason = "" if self._queue_reason is None else f" ({self._queue_reason})"
-        queued = f"{self._num_queued} queued" if self._num_queued else ""
-        shown = (
-            LinePart(counts),
-            LinePart(going_on, 1),
-            LinePart(queued and f"{queued}{reason}", 1, short=queued),
-            LinePart(times, 2),
-        )
-        parts = [part for part in shown if part.text]
+        parts = [LinePart(counts)]
+        if self._num_elsewhere:
+            parts.append(LinePart(f"{self._num_elsewhere} going on", 1))
+        if self._num_queued:
+            reason = "" if self._queue_reason is None else f" ({self._queue_reason})"
+            queued = f"{self._num_queued} queued"
+            parts.append(LinePart(f"{queued}{reason}", 1, short=queued))
+        parts.append(LinePart(times, 2))
         text = fitted(parts, None)
         if not total or text.cell_len + _BAR_WIDTH + 2 > width:
             return fitted(parts, width)

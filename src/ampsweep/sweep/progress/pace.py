@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import fmean
 
 from ampsweep.sweep.plan import PlannedRun
 
@@ -34,22 +35,6 @@ class RunPace:
         return max(left_s, 0.0)
 
 
-@dataclass
-class _Mean:
-    """The mean of the seconds that runs took."""
-
-    total_s: float = 0.0
-    num_runs: int = 0
-
-    def add(self, seconds: float) -> None:
-        self.total_s += seconds
-        self.num_runs += 1
-
-    @property
-    def seconds(self) -> float | None:
-        return self.total_s / self.num_runs if self.num_runs else None
-
-
 class SweepPace:
     """The pace of a sweep: the times that runs took, as estimates for similar runs.
 
@@ -59,21 +44,24 @@ class SweepPace:
     def __init__(self, to_come: Iterable[PlannedRun]) -> None:
         self._to_come = Counter(to_come)
         self._num_of_kind = Counter(run.kind for run in self._to_come.elements())
-        self._took: dict[str, _Mean] = defaultdict(_Mean)
-        self._of_any_kind = _Mean()
+        self._took: dict[str, list[float]] = defaultdict(list)
+        self._of_any_kind: list[float] = []
 
     def ended(self, run: PlannedRun, seconds: float, *, trained: bool) -> None:
         """Note the seconds that `run` took, the pause before it included; if it did not train, for its kind only."""
-        self._took[run.kind].add(seconds)
+        self._took[run.kind].append(seconds)
         if trained:
-            self._of_any_kind.add(seconds)
+            self._of_any_kind.append(seconds)
         if self._to_come[run]:
             self._to_come[run] -= 1
             self._num_of_kind[run.kind] -= 1
 
     def seconds_left(self, running: PlannedRun | None, elapsed_s: float, run_left_s: float | None) -> float | None:
         """Seconds left, the `running` run included, of which `run_left_s` are left; None where nothing tells."""
-        usual = self._usual(elapsed_s, run_left_s)
+        if self._of_any_kind:
+            usual: float | None = fmean(self._of_any_kind)
+        else:
+            usual = None if run_left_s is None else elapsed_s + run_left_s
         total_s = 0.0
         for kind, num_runs in self._num_of_kind.items():
             num_left = num_runs - (self._to_come[running] if running is not None and running.kind == kind else 0)
@@ -89,11 +77,5 @@ class SweepPace:
             total_s += left
         return total_s
 
-    def _usual(self, elapsed_s: float, run_left_s: float | None) -> float | None:
-        if (seconds := self._of_any_kind.seconds) is not None:
-            return seconds
-        return None if run_left_s is None else elapsed_s + run_left_s
-
     def _expected(self, kind: str, usual: float | None) -> float | None:
-        seconds = self._took[kind].seconds
-        return usual if seconds is None else seconds
+        return fmean(self._took[kind]) if self._took[kind] else usual

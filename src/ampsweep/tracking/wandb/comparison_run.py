@@ -7,23 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ampsweep.record.parts import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.api import log_in, remote_run, run_path
-from ampsweep.tracking.wandb.run_settings import WandbPlace
+from ampsweep.tracking.wandb.run_settings import run_settings
 from ampsweep.tracking.wandb.selection import COMPARISON
 
 if TYPE_CHECKING:
     from ampsweep.tracking.wandb.service import Caller
-
-Scalar = str | int | float | bool | None
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table of values, None where there is none."""
-
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[Scalar, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +26,8 @@ class ComparisonPage:
     name: str
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
-    tables: Mapping[str, PageTable]
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    """Rows of values by column, None where there is none; every table has some."""
     figures: Mapping[str, Mapping[str, Any]]
     """Figures of Plotly, as its JSON."""
     html: Path
@@ -58,7 +50,7 @@ _ALERT: Final = "alert"
 
 
 def publish(
-    caller: "Caller", page: ComparisonPage, place: WandbPlace, directory: Path, within_s: float, is_forced: bool
+    caller: "Caller", page: ComparisonPage, place: WandbFacts, directory: Path, within_s: float, is_forced: bool
 ) -> tuple[str, bool]:
     """Put the comparison on W&B, in place of an earlier one of the same id; its address, and whether it was there.
 
@@ -69,13 +61,13 @@ def publish(
         WandbError: the server cannot be had ``within_s``, or refuses it.
         ValueError: W&B does not take the place or the tags.
     """
-    log_in(within_s)
-    there = remote_run(run_path(place, page.id), with_steps=False)
-    if there is not None and not is_forced and (there.state, there.summary.get(_DIGEST)) == ("finished", page.digest):
+    log_in(caller, within_s)
+    there = remote_run(run_path(place, page.id))
+    before = {} if there is None else there.summary_metrics
+    if there is not None and not is_forced and (there.state, before.get(_DIGEST)) == ("finished", page.digest):
         return there.url, True
     import wandb
 
-    wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
     run = wandb.init(
         id=page.id,
         name=page.name,
@@ -84,10 +76,10 @@ def publish(
         dir=str(directory),
         mode="online",
         resume="allow",
-        settings=replace(place, sweep=None).settings(list(page.tags)),
+        settings=run_settings(replace(place, sweep=None), list(page.tags)),
     )
     run.log(_media(page))
-    if page.alert is not None and (there is None or there.summary.get(_ALERT) != page.alert):
+    if page.alert is not None and before.get(_ALERT) != page.alert:
         run.alert("Runs of a sweep went wrong", page.alert, level="WARN")
         run.summary[_ALERT] = page.alert
     run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
@@ -99,6 +91,8 @@ def _media(page: ComparisonPage) -> dict[str, Any]:
     import plotly.graph_objects as go
     import wandb
 
-    tables = {name: wandb.Table(list(table.columns), hidden(list(table.rows))) for name, table in page.tables.items()}
+    tables = {
+        name: wandb.Table([*rows[0]], [hidden([*row.values()]) for row in rows]) for name, rows in page.tables.items()
+    }
     figures = {name: wandb.Plotly(go.Figure(figure)) for name, figure in page.figures.items()}
     return {**tables, **figures, "comparison": wandb.Html(str(page.html), inject=False)}

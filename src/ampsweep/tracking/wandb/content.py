@@ -1,23 +1,22 @@
 """The content of a run on W&B besides its rows: from its record, and from the files that it left."""
 
 import shutil
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.memory_categories import MEMORY_CATEGORIES
-from ampsweep.metrics import MEASURED, METRICS, STEP
-from ampsweep.record import FILE_NAME, LAST, SNAPSHOT_NAME, RunRecord, kept_checkpoint, read_history
+from ampsweep.metrics import MEASURED
+from ampsweep.record import FILE_NAME, LAST, SNAPSHOT_NAME, RunRecord, kept_checkpoint
+from ampsweep.record.files import RecordError
+from ampsweep.record.numerics import TENSOR_KINDS, Magnitudes, RunNumerics
 from ampsweep.redaction import hidden
 
 if TYPE_CHECKING:
     import wandb
-
-from ampsweep.record.files import RecordError
-from ampsweep.record.numerics import TENSOR_KINDS, Magnitudes, RunNumerics
 
 RECORD_NAME: Final = "record.json"
 """The run's file in W&B that holds its record; not called as on disk, where W&B's own folder has a copy of it."""
@@ -77,40 +76,6 @@ def config_key(record: RunRecord, key: str) -> str:
     return name if name in vars(record.identity) else f"config.{key}"
 
 
-def define_metrics(run: "wandb.Run") -> None:
-    """Give every metric our step axis; the summary has the last value of each, until `run_end` tells the figures."""
-    run.define_metric(STEP, hidden=True)
-    for key in METRICS:
-        run.define_metric(key, step_metric=STEP)
-
-
-@dataclass(frozen=True)
-class RunEnd:
-    """The facts about a run's end for W&B; gathering them takes time on this machine, none of the server's."""
-
-    summary: dict[str, Any]
-    outdated: frozenset[str]
-    """Keys that may be in W&B's summary but are no figures of the run."""
-    alerts: dict[str, str]
-    """Messages that people who watch the project should get at once, by their titles."""
-    artifacts: "tuple[wandb.Artifact, ...]"
-
-
-def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
-    """The end of the run ``id`` in ``directory``, as its record and history are now.
-
-    The summary has status, figures, proof, and as tables memory and dtypes.
-    """
-    facts = hidden(record.as_json())
-    summary = record.summary | {key: facts[key] for key in _IN_SUMMARY if facts[key]} | _tables(facts)
-    # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
-    measured = {key for row in read_history(directory) for key in row if key.startswith(MEASURED)}
-    outdated = frozenset({*measured, *_IN_SUMMARY} - summary.keys())
-    is_alone = not (directory.parent / "multirun.yaml").is_file()  # else the comparison of the sweep tells
-    told = alerts(record) if is_alone else {}
-    return RunEnd(summary | numerics_shown(directory), outdated, told, tuple(_artifacts(id, record, directory)))
-
-
 def alerts(record: RunRecord) -> dict[str, str]:
     """Alerts about a run that went wrong when nobody may be looking; none where `tracking.alerts` is off."""
     if not tracking_of(record).alerts:
@@ -135,29 +100,32 @@ def send_record(run: "wandb.Run", record: RunRecord) -> None:
     run.save(folder / RECORD_NAME, base_path=folder, policy="now")
 
 
-def send_end(run: "wandb.Run", record: RunRecord, end: RunEnd) -> None:
-    """Send record, summary, alerts, and as artifacts files asked for; waits for answers of the server."""
-    send_record(run, record)
-    summary: Any = run.summary
-    for name in end.outdated & {*summary.keys()}:
-        del summary[name]
-    summary.update(end.summary)
-    for title, text in end.alerts.items():
-        run.alert(title, text, level="WARN")
-    for artifact in end.artifacts:
-        run.log_artifact(artifact)
+def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
+    """Send the end of the run in ``directory``: record, summary, alerts and artifacts; waits for answers of the server.
 
-
-def _artifacts(id: str, record: RunRecord, directory: Path) -> "Iterator[wandb.Artifact]":
-    """The memory snapshot, where there is one, and with `tracking.checkpoints` the newest checkpoint."""
+    The summary has status, figures, proof, and as tables memory, dtypes and ranks. Rows alone make no figure of the
+    run, and what an earlier end of it has left there may not be so any more. Artifacts are the memory snapshot, where
+    there is one, and with `tracking.checkpoints` the newest checkpoint.
+    """
     import wandb
 
+    send_record(run, record)
+    facts = hidden(record.as_json())
+    found = record.summary | {key: facts[key] for key in _IN_SUMMARY if facts[key]} | _tables(facts)
+    summary: Any = run.summary
+    for name in [*summary.keys()]:
+        if name not in found and (name.startswith(MEASURED) or name in _IN_SUMMARY):
+            del summary[name]
+    summary.update(found | _numerics(directory))
+    if not (directory.parent / "multirun.yaml").is_file():  # else the comparison of the sweep tells
+        for title, text in alerts(record).items():
+            run.alert(title, text, level="WARN")
     for kind, path in artifact_files(record, directory).items():
         metadata = {"arm": record.arm, "config_hash": record.config_hash, "status": record.status}
-        artifact = wandb.Artifact(artifact_name(kind, id), type=kind, metadata=metadata)
+        artifact = wandb.Artifact(artifact_name(kind, run.id), type=kind, metadata=metadata)
         add = artifact.add_dir if path.is_dir() else artifact.add_file
         add(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
-        yield artifact
+        run.log_artifact(artifact)
 
 
 def artifact_name(kind: str, id: str) -> str:
@@ -202,7 +170,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "wandb.Tabl
     return wandb.Table(list(columns), [list(row) for row in rows])
 
 
-def numerics_shown(directory: Path) -> dict[str, Any]:
+def _numerics(directory: Path) -> dict[str, Any]:
     """The histograms and the table of a run in `directory`; none if its numerics were not watched.
 
     A histogram's axis is the exponent of two: `numerics_gradient_log2` counts gradients of all layers.
@@ -211,31 +179,22 @@ def numerics_shown(directory: Path) -> dict[str, Any]:
     import wandb
 
     try:
-        numerics = RunNumerics.read(directory)
+        magnitudes = RunNumerics.read(directory).magnitudes
     except (FileNotFoundError, RecordError):
         return {}
     shown: dict[str, Any] = {}
     for kind in TENSOR_KINDS:
-        counts = _counts([one for one in numerics.magnitudes if one.kind == kind])
-        if 0 < len(counts) <= _MAX_BINS:
-            edges = np.array([*counts, max(counts) + 1])
-            shown[f"numerics_{kind}_log2"] = wandb.Histogram(np_histogram=(np.array([*counts.values()]), edges))
-    columns: list[str | int] = [*_COLUMNS]
-    if numerics.magnitudes:
-        shown["numerics_table"] = wandb.Table(columns, [_row(one) for one in numerics.magnitudes])
+        counts: Counter[int] = Counter()
+        for one in magnitudes:
+            if one.kind == kind:
+                counts.update({one.first_exponent + place: count for place, count in enumerate(one.counts)})
+        bins = range(min(counts, default=0), max(counts, default=-1) + 1)
+        if 0 < len(bins) <= _MAX_BINS:
+            histogram = np.array([counts[exponent] for exponent in bins]), np.array([*bins, bins.stop])
+            shown[f"numerics_{kind}_log2"] = wandb.Histogram(np_histogram=histogram)
+    if magnitudes:
+        shown["numerics_table"] = _table(_COLUMNS, map(_row, magnitudes))
     return shown
-
-
-def _counts(magnitudes: list[Magnitudes]) -> dict[int, int]:
-    """Elements by exponent, of all exponents from the lowest to the highest."""
-    some = [one for one in magnitudes if one.counts]
-    first = min((one.first_exponent for one in some), default=0)
-    end = max((one.first_exponent + len(one.counts) for one in some), default=0)
-    counts = dict.fromkeys(range(first, end), 0)
-    for one in some:
-        for index, count in enumerate(one.counts):
-            counts[one.first_exponent + index] += count
-    return counts
 
 
 def _row(one: Magnitudes) -> list[Any]:

@@ -3,11 +3,10 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,39 +84,45 @@ def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, in
         is_told = str(error).startswith((str(selection), str(directory)))
         raise WandbError(str(error) if is_told else f"{selection}: {error}") from error
     finally:
-        _place_loaded(directory)
+        shutil.rmtree(directory / _LOADING, ignore_errors=True)
     return copied
 
 
 def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
-    """Load the runs that have changed beside those that are there, which the caller puts in their places."""
+    """Load the runs that have changed beside those that are there."""
     import wandb
 
     there = _copies(directory)
-    log_in()
+    log_in(caller)
+    skipped: list[tuple[str, str]] = []
     with TemporaryDirectory() as scratch:  # it makes an empty folder for each run that it lists
         os.environ["WANDB_DIR"] = scratch
         runs = _selected(selection, wandb.Api(timeout=int(_LISTING_S)))
         changed = [run for run in runs if run.id not in there or _Source.read(there[run.id]) != _Source.of(run)]
         num_kept = len(runs) - len(changed)
-        directory.mkdir(parents=True, exist_ok=True)
-        found: dict[str, str | None] = {}
+        shutil.rmtree(directory / _LOADING, ignore_errors=True)
+        (directory / _LOADING).mkdir(parents=True)
         caller.send((num_kept, len(runs)))
-        for run_id, skipped_for in _load_all(changed, directory / _LOADING):
-            found[run_id] = skipped_for
-            caller.send((num_kept + len(found), len(runs)))
+        pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
+        try:
+            loads = {pool.submit(_load, run, directory, there.get(run.id)): run for run in changed}
+            for number, load in enumerate(as_completed(loads), start=1):
+                if (reason := load.result()) is not None:
+                    skipped.append((str(loads[load].name), reason))
+                caller.send((num_kept + number, len(runs)))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # some of its answers have no limit, but this process has
     for run_id in there.keys() - {run.id for run in runs}:
         _remove(there[run_id])
-    skipped = tuple((str(run.name), reason) for run in changed if (reason := found[run.id]) is not None)
     if len(skipped) == len(runs):
         name, reason = skipped[0]
         raise WandbError(f"{selection}: none of its runs can be compared ({len(runs)}; {name} {reason})")
-    return Copied(len(changed) - len(skipped), num_kept, skipped)
+    return Copied(len(changed) - len(skipped), num_kept, tuple(skipped))
 
 
 def _copies(directory: Path) -> dict[str, Path]:
     """Run directories in `directory` by the W&B run that they were loaded from."""
-    records = [path.parent for path in directory.glob(f"*/{FILE_NAME}") if path.parent.name != _LOADING]
+    records = [path.parent for path in directory.glob(f"*/{FILE_NAME}")]
     own = [place for place in records if not (place / _SOURCE_NAME).is_file()]
     if own or (directory / FILE_NAME).exists():
         raise WandbError(f"{directory}: holds runs of its own; those of W&B need another place (--output)")
@@ -143,35 +148,22 @@ def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
     return runs
 
 
-def _load_all(runs: "Sequence[Run]", directory: Path) -> Iterator[tuple[str, str | None]]:
-    """Load runs several at a time; of each its id and, if it cannot be compared, a clause that says why."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
-    pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
-    # To wait for all that are left, again after each, would take the square of their number.
-    ended: SimpleQueue[Future[tuple[str, str | None]]] = SimpleQueue()
-    try:
-        for number, run in enumerate(runs):
-            pool.submit(_load, run, directory / str(number)).add_done_callback(ended.put)
-        for _ in runs:
-            yield ended.get().result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # some of its answers have no limit, but this process has
-
-
-def _load(run: "Run", directory: Path) -> tuple[str, str | None]:
+def _load(run: "Run", copies: Path, before: Path | None) -> str | None:
+    """Load a run into a directory of its own among the `copies`, in place of an earlier copy; a clause that says why it
+    cannot be compared, if so."""
+    directory = copies / _LOADING / folder_name(run.id)
     directory.mkdir()
     files = list(run.files([RECORD_NAME]))
     if not files:
-        return run.id, f"has no {RECORD_NAME}, as runs of this suite have"
+        return f"has no {RECORD_NAME}, as runs of this suite have"
     if [file.name for file in files] != [RECORD_NAME]:  # it names the file to write
-        return run.id, f"has other files in place of {RECORD_NAME}"
+        return f"has other files in place of {RECORD_NAME}"
     files[0].download(root=str(directory), replace=True).close()
     (directory / RECORD_NAME).rename(directory / FILE_NAME)
     try:
         record = RunRecord.read(directory)
     except RecordError as error:
-        return run.id, str(error).removeprefix(f"{directory / FILE_NAME} ")
+        return str(error).removeprefix(f"{directory / FILE_NAME} ")
     last_step = record.wandb.last_step or 0
     record.wandb = WandbFacts(id=run.id, mode="online", last_step=last_step, url=run.url)
     record.wandb |= WandbFacts(entity=run.entity, project=run.project, group=run.group)
@@ -185,7 +177,7 @@ def _load(run: "Run", directory: Path) -> tuple[str, str | None]:
                 content = hash(history_line(dict(sorted(values.items()))))  # W&B keeps no order of keys
                 if step in seen:
                     if seen[step] != content:
-                        return run.id, f"has two rows of step {step} that differ"
+                        return f"has two rows of step {step} that differ"
                     continue  # sent twice
                 seen[step] = content
                 digest.update(line)
@@ -193,36 +185,18 @@ def _load(run: "Run", directory: Path) -> tuple[str, str | None]:
     record.history = [Stretch(end=end, blake2b=str(digest))] if end else []
     record.write(directory)
     _Source.of(run).write(directory)
-    return run.id, None
+    if before is not None:
+        shutil.rmtree(before)
+    readable = f"{record.arm}-{record.identity.model}-s{record.identity.seed}"
+    name = f"{folder_name(readable)}-{folder_name(record.config_hash[:8])}-{folder_name(run.id)}"
+    directory.rename(copies / name)
+    return None
 
 
 def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row without what W&B adds to it; where it has been stored as a table, columns are of one type and have gaps."""
     logged = {key: value for key, value in row.items() if not key.startswith("_") and value is not None}
     return {STEP: int(logged.pop(STEP)), **logged}
-
-
-def _place_loaded(directory: Path) -> None:
-    """Put the runs that have been loaded in their places, in their order, which decides over names."""
-    loaded = [path.parent for path in (directory / _LOADING).glob(f"*/{_SOURCE_NAME}")]
-    there = _copies(directory) if loaded else {}
-    for folder in sorted(loaded, key=lambda path: int(path.name)):
-        _place(folder, directory, there)
-    shutil.rmtree(directory / _LOADING, ignore_errors=True)
-
-
-def _place(folder: Path, directory: Path, there: Mapping[str, Path]) -> None:
-    """Move a loaded run to where it was before, or to a name like the one that its directory was made with."""
-    run_id = _Source.read(folder).id
-    if (before := there.get(run_id)) is not None:
-        shutil.rmtree(before)
-        folder.rename(before)
-        return
-    record = RunRecord.read(folder)
-    readable = f"{record.arm}-{record.identity.model}-s{record.identity.seed}"
-    name = f"{folder_name(readable)}-{folder_name(record.config_hash[:8])}"
-    taken = (directory / name).exists()
-    folder.rename(directory / (f"{name}-{folder_name(run_id)}" if taken else name))
 
 
 def _remove(copy: Path) -> None:

@@ -1,6 +1,7 @@
 """The work of the process beside a training: it follows the run's history file into W&B."""
 
 import os
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -10,12 +11,15 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, RunRecord, history_row, read_history
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.wandb.library import Login
-from ampsweep.tracking.wandb.run import WandbRun, sending_lock
-from ampsweep.tracking.wandb.run_settings import WandbPlace, online_login, resolve_mode
-from ampsweep.tracking.wandb.server import refusal, trouble
+from ampsweep.tracking.wandb.api import steps_there
+from ampsweep.tracking.wandb.library import Login, WandbError
+from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
+from ampsweep.tracking.wandb.run_settings import find_access, place_here, run_settings
+from ampsweep.tracking.wandb.server import refusal, require_answer
 
 if TYPE_CHECKING:
+    import wandb
+
     from ampsweep.tracking.wandb.service import Caller
 
 _EVERY_S: Final = 0.5
@@ -34,14 +38,15 @@ class Stopped:
 def check(caller: "Caller", config: TrackingConfig) -> str | None:
     """The reason why a run could not be tracked so, or why the server refuses it; None where nothing is wrong."""
     try:
-        mode, _ = resolve_mode(config)
-        if mode == "disabled":
+        access = find_access(config)
+        place = place_here(config, None)
+        run_settings(place, config.tags)
+        if access.login is None:
             return None
-        place = WandbPlace.here(config, None)
-        place.settings(config.tags)
-        login = online_login() if mode == "online" else None
-        refused = None if login is None else refusal(login, place.entity, within_s=_REFUSAL_S)
+        refused = refusal(access.login, place.entity, within_s=_REFUSAL_S)
         return refused and f"{refused}; tracking.mode=offline trains without a server"
+    except WandbError:  # an outage must not keep anybody from training
+        return None
     except ValueError as error:
         return str(error)
 
@@ -49,52 +54,52 @@ def check(caller: "Caller", config: TrackingConfig) -> str | None:
 def follow(caller: "Caller", config: TrackingConfig, record: RunRecord, directory: Path, training: int) -> WandbFacts:
     """Keep the run in ``directory`` on W&B up to date to its end; returns what is true of it there by then.
 
-    The caller, a training in the process ``training``, ends it by its last record; without one it has died, and the
-    record that it began with is true. It is sent a line for the user, and facts, each time that they change.
+    The caller is a training in the process ``training``: once it has ended the run, or died, the record on disk is its
+    last. It is sent a line for the user, and facts, each time that they change.
     """
-    mode, line = resolve_mode(config)
-    if mode == "disabled":
+    access = find_access(config)
+    if access.mode == "disabled":
         return WandbFacts()
-    login = online_login() if mode == "online" else None
-    caller.send(line)
-    record.wandb.mode = mode
+    caller.send(access.line)
+    record.wandb.mode = access.mode
     caller.send(replace(record.wandb))
-    if login is not None:
-        Thread(target=_find_trouble, args=(caller, record, login), daemon=True).start()
+    if access.login is not None:
+        Thread(target=_find_trouble, args=(caller, record, access.login), daemon=True).start()
     with sending_lock(directory):
-        run = WandbRun(WandbPlace.recorded(record.wandb).settings(config.tags, training=training), mode)
-        steps = [row[STEP] for row in read_history(directory)]
-        run.open(record, directory, steps, on_stop=lambda: caller.send(Stopped()))
+        settings = run_settings(record.wandb, config.tags, training=training)
+        before = [row[STEP] for row in read_history(directory)]
+        run = open_run(record, directory, settings, lambda: caller.send(Stopped()))
+        there = range((record.wandb.last_step or 0) + 1) if run.offline else steps_there(run, before)
         caller.send(replace(record.wandb))
         if config.code:
-            run.save_code()
+            run.log_code()
         with (directory / HISTORY_NAME).open("rb") as history:
-            while not caller.has_spoken.wait(_EVERY_S):
-                if _send_rows(run, record, history) and mode == "offline":  # nobody else could say what there is
+            while not caller.has_ended.wait(_EVERY_S):
+                if _send_rows(run, record, history, there) and run.offline:  # nobody else knows of them
                     caller.send(replace(record.wandb))
-            _send_rows(run, record, history)
-        if caller.word is not None:
-            ended: RunRecord = caller.word
-            ended.wandb = record.wandb | WandbFacts(stopped=ended.wandb.stopped)
-            record = ended
-        run.close(record, directory, login)
-    return replace(record.wandb, error=None)
+            _send_rows(run, record, history, there)
+        ended = RunRecord.read(directory)
+        ended.wandb = record.wandb | WandbFacts(stopped=ended.wandb.stopped)
+        close_run(run, ended, directory, access.login)
+    return replace(ended.wandb, error=None)
 
 
 def _find_trouble(caller: "Caller", record: RunRecord, login: Login) -> None:
     """Tell, when the end has come, why W&B may not have everything in time."""
-    caller.has_spoken.wait()
-    if (found := trouble(login, within_s=_TROUBLE_S)) is not None:
-        caller.send(replace(record.wandb, error=found))
+    caller.has_ended.wait()
+    try:
+        require_answer(login, within_s=_TROUBLE_S)
+    except WandbError as error:
+        caller.send(replace(record.wandb, error=str(error)))
 
 
-def _send_rows(run: WandbRun, record: RunRecord, history: BinaryIO) -> bool:
-    """Send the rows that are new; whether there were any."""
+def _send_rows(run: "wandb.Run", record: RunRecord, history: BinaryIO, there: Container[int]) -> bool:
+    """Send the new rows that are not ``there``; whether there were any."""
     before = record.wandb.last_step
     while (line := history.readline()).endswith(b"\n"):
         row = history_row(line.decode())
-        step = int(row.pop(STEP))
-        if run.log(row, step):
-            record.wandb.last_step = step
+        if row[STEP] not in there:
+            run.log(row)
+            record.wandb.last_step = int(row[STEP])
     history.seek(-len(line), os.SEEK_CUR)  # of a line that is still being written
     return record.wandb.last_step != before

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread, Timer
+from threading import Event, Thread
 from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
@@ -16,8 +16,8 @@ from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.agent import STOPPED_THERE
 from ampsweep.tracking.wandb.follow import Stopped, follow
 from ampsweep.tracking.wandb.library import WandbError
-from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess, WandbWork
-from ampsweep.tracking.wandb.run_settings import WandbPlace, finish_timeout_s
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess, WandbWork, kill_family
+from ampsweep.tracking.wandb.run_settings import finish_timeout_s, place_here
 
 SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 """The advice to the user whenever W&B is lost."""
@@ -38,6 +38,12 @@ class WandbFollower:
     """Has a W&B process follow the run from its start to its end, and another one after a loss.
 
     The run neither waits for it nor knows how it goes. It waits at its end, for seconds at most.
+
+    Args:
+        address: where processes are taken from; None: from a W&B process of its own.
+        group: the W&B group where neither the config nor the environment names one.
+        say: takes lines for the user.
+        on_stop: takes, in another thread, the reason why the run is to end.
     """
 
     def __init__(
@@ -49,17 +55,11 @@ class WandbFollower:
         say: Callable[[str], None],
         on_stop: Callable[[str], None],
     ) -> None:
-        """Take processes from the one at ``address``, or where there is none from one of its own.
-
-        ``group`` is the W&B group where neither the config nor the environment names one. ``say`` takes lines for the
-        user, ``on_stop``, in another thread, the reason why the run is to end.
-        """
-        self._config, self._group, self._say, self._on_stop = config, group, say, on_stop
+        self._config, self._address, self._group = config, address, group
+        self._say, self._on_stop = say, on_stop
         self._own = ExitStack()
-        self._address = address
         self._thread = Thread(target=self._follow, name="wandb", daemon=True)
         self._work: WandbWork | None = None
-        self._last: RunRecord | None = None
         self._over = Event()
         self._is_done = False
         self._lost = self._line = ""
@@ -68,27 +68,38 @@ class WandbFollower:
         """Have the run followed; ``record.wandb`` gets its place. ``reached`` is the last step of earlier processes."""
         id = record.wandb.id or os.environ.get("WANDB_RUN_ID") or record.run_id
         reached = max(record.wandb.last_step or 0, reached)
-        place = WandbPlace.here(self._config, self._group)
-        record.wandb = WandbFacts(id=id, last_step=reached, **place.facts())
+        record.wandb = WandbFacts(id=id, last_step=reached) | place_here(self._config, self._group)
         self._record, self._directory, self._facts = deepcopy(record), directory.resolve(), replace(record.wandb)
         self._thread.start()
 
     def finish(self, record: RunRecord) -> None:
-        """Give W&B seconds to take the rest, end the process, and note in ``record.wandb`` how it went."""
+        """Write the record, from which W&B gets the end of the run, and give it seconds to take the rest.
+
+        Then its process ends in any case, and ``record.wandb`` says how it went.
+        """
         if self._thread.ident is not None and not self._over.is_set():
-            self._last = record
+            with suppress(OSError):  # no room: whoever writes the record next meets it, too
+                record.write(self._directory)
             self._over.set()
-            self._tell_end()
+            if self._work is not None:
+                self._work.tell_end()
             began = time.monotonic()
             while self._thread.is_alive() and time.monotonic() - began < self._end_s():
                 self._thread.join(_LOOK_S)
             if self._thread.is_alive():
                 late_s = time.monotonic() - began
                 if self._work is not None:
-                    self._work.kill()
+                    kill_family(self._work.pid)
                 self._thread.join(_TROUBLE_S)
                 self._lost = f"it had not taken all of the run {late_s:.0f} s after its end"
-            self._note_in(record)
+            facts = self._facts
+            facts.stopped = facts.stopped or record.wandb.stopped
+            record.wandb = facts
+            if not self._is_done:
+                facts.error = facts.error or self._lost
+                if facts.mode == "online" and facts.url is None:
+                    facts.mode, facts.reason = "offline", facts.error
+                self._say(f"W&B: lost ({facts.error}); {SYNC_LATER}")
         self._own.close()
 
     def _end_s(self) -> float:
@@ -97,50 +108,24 @@ class WandbFollower:
             return wanted_s
         return _END_S[facts.mode] if facts.error is None else _TROUBLE_S
 
-    def _note_in(self, record: RunRecord) -> None:
-        facts, stopped = self._facts, record.wandb.stopped
-        record.wandb = facts
-        facts.stopped = facts.stopped or stopped
-        if self._is_done:
-            return
-        facts.error = why = facts.error or self._lost
-        if facts.mode == "online" and facts.url is None:
-            facts.mode, facts.reason = "offline", why
-        self._say(f"W&B: lost ({why}); {SYNC_LATER}")
-
-    def _tell_end(self) -> None:
-        if self._work is None or self._last is None:
-            return
-        limit = Timer(_END_S["offline"], self._work.kill)  # of one that is stopped, and reads nothing
-        limit.start()
-        try:
-            self._work.connection.send(self._last)
-        except OSError:
-            pass  # it has ended
-        finally:
-            limit.cancel()
-
     def _follow(self) -> None:
         """Have one process after another follow the run, until one has come to its end, or the run has."""
         pause_s = _FIRST_RETRY_S
         while not self._is_done:
             try:
-                self._follow_once()
+                self._facts.error = None
+                self._record.wandb = replace(self._facts)
+                self._work = self._begin()
+                if self._over.is_set():
+                    self._work.tell_end()
+                self._facts = self._work.result(None, self._hear)
+                self._is_done = True
             except (WandbError, EOFError, OSError) as error:
                 self._lost = str(error) or "its process ended"
             if self._over.is_set():
                 return
             self._over.wait(pause_s)
             pause_s = min(2 * pause_s, _LAST_RETRY_S)
-
-    def _follow_once(self) -> None:
-        self._facts.error = None
-        self._record.wandb = replace(self._facts)
-        self._work = self._begin()
-        if self._over.is_set():
-            self._tell_end()
-        self._facts = self._work.result(None, self._hear)
-        self._is_done = True
 
     def _begin(self) -> WandbWork:
         arguments = (follow, self._config, self._record, self._directory, os.getpid())

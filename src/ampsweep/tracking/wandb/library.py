@@ -1,8 +1,8 @@
-"""The wandb library: what its errors say of the server, and its login."""
+"""The wandb library: its login, and what its errors say of the server."""
 
 import json
+import os
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,17 +26,11 @@ def first_line(error: BaseException) -> str:
 
 
 def error_clause(error: BaseException) -> str:
-    """A clause about what wandb raised: what the server says, or that it says nothing."""
-    *_, cause = _causes(error)
-    return NO_ANSWER if isinstance(cause, TimeoutError) else first_line(error)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """``error``, what it was raised from, and so on."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
+    """A clause about what wandb raised: what the server says, or that it does not answer."""
+    cause = error
+    while cause.__cause__ is not None:
         cause = cause.__cause__
+    return NO_ANSWER if isinstance(cause, TimeoutError) else first_line(error)
 
 
 def _as_answered(line: str) -> str:
@@ -61,11 +55,35 @@ class Login:
     proxies: dict[str, str] = field(repr=False)
 
 
-def current_login() -> Login | None:
-    """The login of this process, after `wandb.login`; None where it is not by an API key.
+def find_login(**environment: str) -> tuple[Login | None, str | None]:
+    """The login that wandb finds (WANDB_API_KEY, netrc, its settings) with these variables set.
 
-    wandb 0.31 has its settings in public only together with a wandb-core, which `wandb.setup` starts.
+    Returns it, None where it is not by an API key, and the reason where wandb cannot log in. Neither asks for a key nor
+    uses the network. Ends whatever wandb has going on in this process, so it is for before a run, not beside one.
+
+    Raises:
+        ValueError: a WANDB_* variable or a setting is invalid.
     """
+    import wandb
+
+    before = dict(os.environ)
+    os.environ.update(environment, WANDB_SILENT="true")  # otherwise login says who is logged in, and asks the server
+    try:
+        if wandb.login(prompt=False, verify=False):
+            return _current_login(), None
+        return None, "wandb is not logged in (`wandb login` or WANDB_API_KEY)"
+    except wandb.Error as error:  # a key of the wrong length, or two kinds of login at once
+        return None, first_line(error)
+    except ValueError as error:
+        raise ValueError(f"wandb has an invalid setting: {first_line(error)}") from error
+    finally:
+        wandb.teardown()  # what it has read was for this question only
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _current_login() -> Login | None:
+    """wandb 0.31 has its settings in public only together with a wandb-core, which `wandb.setup` starts."""
     from wandb.sdk import wandb_setup
 
     settings = wandb_setup.singleton().settings

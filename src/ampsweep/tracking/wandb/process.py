@@ -26,22 +26,16 @@ _END_S: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Returned:
-    """The result of a function in a process of its own: the last that is heard of it."""
+class Answer:
+    """The last that is heard of a function in a process of its own: its result, or the error that ended it."""
 
-    value: Any
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The error that ended it in place of that."""
-
-    error: Exception
+    value: Any = None
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)
 class WandbWork:
-    """A function at work in a process of its own, which may send messages before its end, and be sent one."""
+    """A function at work in a process of its own, which may send messages before its end."""
 
     connection: "Connection[Any, Any]"
     pid: int
@@ -53,29 +47,28 @@ class WandbWork:
             WandbError: it fails, has been silent for too long, or was killed.
             OSError: a file on this machine is at fault; a RecordError, if that is a run's.
         """
-        answer: Returned | Failed | None = None
+        answer: Any = None
         try:
-            while answer is None:
+            while not isinstance(answer, Answer):
                 if not self.connection.poll(silence_s):
                     raise WandbError(f"not done in {silence_s:.0f} s")
-                match self.connection.recv():
-                    case Returned() | Failed() as answer:
-                        pass
-                    case message:
-                        on_message(message)
+                answer = self.connection.recv()
+                if not isinstance(answer, Answer):
+                    on_message(answer)
         except (EOFError, ConnectionError) as error:
             raise WandbError(CORE_ENDED) from error
         finally:
             self.connection.close()
-            if answer is None:
-                self.kill()
-        if isinstance(answer, Failed):
+            if not isinstance(answer, Answer):
+                kill_family(self.pid)
+        if answer.error is not None:
             raise answer.error
         return answer.value
 
-    def kill(self) -> None:
-        """End the process at once with all that it has started, also where they are stopped."""
-        kill_family(self.pid)
+    def tell_end(self) -> None:
+        """Tell the function that it is to come to its end, as it is also told by the death of this process."""
+        with suppress(OSError):  # it has ended
+            self.connection.send(None)
 
 
 @dataclass(frozen=True)
@@ -132,16 +125,14 @@ class WandbProcess:
 
     def __enter__(self) -> Self:
         self._key = secrets.token_bytes(KEY_BYTES)
-        environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
         # Of this process and its wandb-core, which leaves folders there; a long path has no room for sockets.
         self._temporary = TemporaryDirectory(dir=socket_folder(), prefix="w", ignore_cleanup_errors=True)
-        environment["TMPDIR"] = here = self._temporary.name
-        home = os.path.expanduser("~")  # noqa: PTH111  there may be none
-        if not (os.path.isdir(home) and os.access(home, os.W_OK)):  # noqa: PTH112  what is to be sent stays by the runs
+        here = self._temporary.name
+        environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
+        environment |= {"TMPDIR": here, "WANDB_SILENT": "true"}
+        if not os.access(os.path.expanduser("~"), os.W_OK):  # noqa: PTH111  what is to be sent stays by the runs
             kept = os.path.join(os.path.abspath(environment.get("WANDB_DIR", "")), "wandb")  # noqa: PTH100,PTH118
-            environment = (
-                {f"WANDB_{name}_DIR": here for name in ("CACHE", "CONFIG")} | {"WANDB_DATA_DIR": kept} | environment
-            )
+            environment = {"WANDB_CACHE_DIR": here, "WANDB_CONFIG_DIR": here, "WANDB_DATA_DIR": kept} | environment
         environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core: what becomes of it is not ours to decide
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN.format(path=sys.path)],
@@ -178,7 +169,7 @@ class WandbProcess:
 
 
 def kill_family(pid: int) -> None:
-    """End a process at once with all that it has started; also a wandb-core that has outlived it."""
+    """End a process at once with all that it has started, stopped or not; also a wandb-core that has outlived it."""
     import psutil  # only here: no training that goes well waits for the import
 
     with suppress(psutil.NoSuchProcess):

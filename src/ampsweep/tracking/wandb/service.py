@@ -24,7 +24,7 @@ import psutil
 from ampsweep.record import RecordError
 from ampsweep.stop_signals import STOP_SIGNALS
 from ampsweep.tracking.wandb.library import WandbError, error_clause
-from ampsweep.tracking.wandb.process import FAMILY, KEY_BYTES, Failed, Returned, kill_family
+from ampsweep.tracking.wandb.process import FAMILY, KEY_BYTES, Answer, kill_family
 from ampsweep.tracking.wandb.run_settings import finish_timeout_s
 
 _IMPORTS: Final = (
@@ -42,23 +42,22 @@ _KILLED_S: Final = 0.5
 
 
 class Caller:
-    """The process that waits for a task: it is sent messages, and may say one word, which tells that it is to end."""
+    """The process that waits for a task: it takes messages, and says by a word, or its death, when the end has come."""
 
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         self._connection = connection
-        self.word: Any = None
-        """Its word; None too where it has died."""
-        self.has_spoken = Event()
+        self.has_ended = Event()
+        Thread(target=self._listen, name="caller", daemon=True).start()
 
     def send(self, message: object) -> None:
         with suppress(OSError):  # nobody waits any more
             self._connection.send(message)
 
-    def listen(self) -> None:
+    def _listen(self) -> None:
         """Wait for its word, and then for no more than a minute."""
         with suppress(EOFError, OSError):
-            self.word = self._connection.recv()
-        self.has_spoken.set()
+            self._connection.recv()
+        self.has_ended.set()
         time.sleep(max(_ALONE_S, 2 * (finish_timeout_s() or 0)))
         kill_family(os.getpid())
 
@@ -122,29 +121,20 @@ def _serve(client: socket.socket, key: bytes) -> None:
         connection.send(os.getpid())
         function, arguments = connection.recv()
         caller = Caller(connection)
-        Thread(target=caller.listen, name="caller", daemon=True).start()
-        answer: Returned | Failed
         try:
-            answer = Returned(function(caller, *arguments))
-            _end_wandb()
+            answer = Answer(function(caller, *arguments))
+            import wandb
+
+            wandb.teardown()  # only where wandb-core ends by itself is the file of an offline run whole, an alert sent
+        except (WandbError, RecordError) as error:
+            answer = Answer(error=error)
         except (Exception, SystemExit) as error:  # noqa: BLE001  wandb raises many, and the caller is told of each
-            answer = Failed(_told(error))
+            if isinstance(error, OSError) and error.filename is not None:
+                answer = Answer(error=error)
+            else:
+                answer = Answer(error=WandbError(error_clause(error)))
         with suppress(psutil.Error):  # it has ended by itself
             for core in psutil.Process().children(recursive=True):  # which has no more to do
                 core.kill()
                 core.wait(_KILLED_S)
         connection.send(answer)
-
-
-def _end_wandb() -> None:
-    """Let wandb-core end by itself: only then is the file of an offline run whole, and an alert sent."""
-    import wandb
-
-    wandb.teardown()
-
-
-def _told(error: Exception | SystemExit) -> Exception:
-    """The error as the caller gets it: one of a file of ours as it is, of whatever else W&B's sentence."""
-    if isinstance(error, (WandbError, RecordError)) or (isinstance(error, OSError) and error.filename is not None):
-        return error
-    return WandbError(error_clause(error))

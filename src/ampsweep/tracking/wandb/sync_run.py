@@ -3,7 +3,7 @@
 import json
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,15 +15,15 @@ from ampsweep.record import FILE_NAME, RecordError, RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
 from ampsweep.text import plural
-from ampsweep.tracking.wandb.api import ALIVE_S, ASK_S, RemoteRun, log_in, remote_run, run_path
+from ampsweep.tracking.wandb.api import ALIVE_S, ASK_S, log_in, remote_run, rows_by_step, run_path
 from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_files, artifact_name, tracking_of
 from ampsweep.tracking.wandb.library import WandbError, mark_as_sent
 from ampsweep.tracking.wandb.process import WandbAddress
-from ampsweep.tracking.wandb.run import WandbRun, sending_lock
-from ampsweep.tracking.wandb.run_settings import WandbPlace, finish_timeout_s
+from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
+from ampsweep.tracking.wandb.run_settings import finish_timeout_s, place_here, run_settings
 
 if TYPE_CHECKING:
-    from wandb.apis.public import File
+    from wandb.apis.public import File, Run
 
     from ampsweep.tracking.wandb.service import Caller
 
@@ -42,7 +42,7 @@ _ROWS: Final = 1000
 
 _METADATA: Final = "wandb-metadata.json"
 _OF_MACHINE: Final = (_METADATA, "requirements.txt")
-_OF_SENDING: Final = ("wandb", "digest")
+_OF_SENDING: Final = dict.fromkeys(("wandb", "digest"))
 """Parts of a record that change when it is sent: what it says of W&B, and the digest of the whole."""
 
 Rows = list[dict[str, Any]]
@@ -70,39 +70,41 @@ def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], wit
     something moves. The server has ``within_s`` to say that it is there.
 
     Raises:
-        WandbError, RecordError, OSError: the server is not there, or what `complete` raises, of the next of them.
-    """
-    log_in(within_s)
-    for directory, group in runs:
-        caller.send(complete(directory, group, lambda: caller.send(None)))
-
-
-def complete(directory: Path, group: str | None, moved: Callable[[], None]) -> Synced:
-    """Send what W&B lacks of the run in ``directory``, which has ended, and note it in the record on disk.
-
-    A row that W&B has is not sent again.
-
-    Raises:
-        WandbError: another process is sending it.
+        WandbError: the server is not there, or another process is sending the next of them.
         RecordError, OSError: its files cannot be read.
     """
+    log_in(caller, within_s)
+    for directory, group in runs:
+        try:
+            with sending_lock(directory).acquire(timeout=_LOCKED_S):
+                done = _complete(directory, group, lambda: caller.send(None))
+        except Timeout as error:
+            raise WandbError("another process is sending it") from error
+        caller.send(done)
+
+
+def _complete(directory: Path, group: str | None, moved: Callable[[], None]) -> Synced:
+    """Send what W&B lacks of the run in ``directory``, which has ended, and note it in the record on disk."""
     record = RunRecord.read(directory)
-    place, noted = place_of(record, group), replace(record.wandb)
-    rows = read_history(directory, record.history)
-    try:
-        with sending_lock(directory).acquire(timeout=_LOCKED_S):
-            there, absent = _look(record, directory, place, rows)
-            if there is not None and absent == ():
-                done = Synced(0, there.url, was_complete=True, doubled=there.doubled)
-            else:
-                num_sent = _send(record, directory, place, rows, () if there is None else there.steps, moved)
-                there, absent = _arrived(record, directory, place, rows)
-                mark_as_sent(directory)
-                done = Synced(num_sent, there.url, doubled=there.doubled, lacking=absent)
-    except Timeout as error:
-        raise WandbError("another process is sending it") from error
-    now = WandbFacts(id=_id(record), mode="online", url=done.url, last_step=rows[-1][STEP] if rows else 0)
-    record.wandb = replace(record.wandb | now, error=None, reason=None)
+    rows, noted = read_history(directory, record.history), record.wandb
+    now = WandbFacts(last_step=0) | noted | place_of(record, group)
+    record.wandb = now | WandbFacts(id=noted.id or record.run_id, mode="online")
+    there = _Shown.of(record, directory, rows)
+    if there.absent == ():
+        done = Synced(0, there.url, was_complete=True, doubled=there.doubled)
+    else:
+        num_sent = _send(record, directory, rows, there.steps, moved)
+        for pause_s in _ARRIVALS_S:
+            time.sleep(pause_s)
+            there = _Shown.of(record, directory, rows)
+            if there.absent == ():
+                break
+        if there.absent is None:
+            raise WandbError("the server took everything, but does not show all of it")
+        mark_as_sent(directory)
+        done = Synced(num_sent, there.url, doubled=there.doubled, lacking=there.absent)
+    sent = WandbFacts(url=done.url, last_step=rows[-1][STEP] if rows else 0)
+    record.wandb = replace(record.wandb | sent, error=None, reason=None)
     if record.wandb != noted:
         record.write(directory)
     return done
@@ -142,60 +144,93 @@ def patience_s(runs: Iterable[tuple[Path, RunRecord]]) -> float:
     return _RUN_S + max((file.stat().st_size for file in files), default=0) / 2**20
 
 
-def place_of(record: RunRecord, group: str | None) -> WandbPlace:
+def place_of(record: RunRecord, group: str | None) -> WandbFacts:
     """The place on W&B where the run is or would be; ``group`` is that of a run that was never meant for W&B."""
-    if record.wandb.project is not None:
-        return WandbPlace.recorded(record.wandb)
-    return WandbPlace.here(tracking_of(record), group)
+    return record.wandb if record.wandb.project is not None else place_here(tracking_of(record), group)
 
 
-def _id(record: RunRecord) -> str:
-    return record.wandb.id or record.run_id
+@dataclass(frozen=True)
+class _Shown:
+    """What the server shows of a run."""
+
+    url: str = ""
+    steps: Container[int] = ()
+    doubled: tuple[int, ...] = ()
+    """Steps of which it has more rows than one."""
+    absent: tuple[str, ...] | None = None
+    """Names of the files that it lacks, or has of an earlier end of the run; None where it lacks more than files."""
+
+    @classmethod
+    def of(cls, record: RunRecord, directory: Path, rows: Rows) -> "_Shown":
+        there = remote_run(run_path(record.wandb, str(record.wandb.id)))
+        if there is None:
+            return cls()
+        found, summary = rows_by_step(there), there.summary_metrics
+        has_ended_so = (there.state == "finished") == (record.status in OUTCOMES) and there.state != "running"
+        says_so = summary.get("status") == record.status
+        # Made after its end for a run whose process died.
+        is_predicted = record.prediction is None or "prediction" in summary
+        is_complete = has_ended_so and says_so and is_predicted and all(row[STEP] in found for row in rows)
+        return cls(
+            there.url,
+            found.keys(),
+            tuple(sorted(step for step, number in found.items() if number > 1)),
+            _absent(there, record, directory) if is_complete else None,
+        )
 
 
-def _look(
-    record: RunRecord, directory: Path, place: WandbPlace, rows: Rows
-) -> tuple[RemoteRun | None, tuple[str, ...] | None]:
-    """The run as the server shows it, and the files that it lacks; None where it lacks more than files."""
-    path = run_path(place, _id(record))
-    there = remote_run(path, with_steps=True)
-    if there is None or not _is_complete(there, record, rows):
-        return there, None
-    return there, _lacking(path, record, directory, there.summary)
+def _absent(there: "Run", record: RunRecord, directory: Path) -> tuple[str, ...]:
+    """The summary names the files of the tables. Of artifacts any version will do: a checkpoint can be too large to be
+    compared."""
+    import wandb
+
+    tables = [
+        value["path"]
+        for value in there.summary_metrics.values()
+        if isinstance(value, dict) and str(value.get("_type")).endswith("-file") and "path" in value
+    ]
+    wanted = [RECORD_NAME, *_machine_files(directory), *tables]
+    files = {file.name: file for file in there.files(wanted)}
+    found = {name for name, file in files.items() if name != RECORD_NAME or _is_of(file, record)}
+    artifacts = [artifact_name(kind, there.id) for kind in artifact_files(record, directory)]
+    api, place = wandb.Api(timeout=ASK_S), f"{there.entity}/{there.project}"
+    found |= {name for name in artifacts if api.artifact_exists(f"{place}/{name}:latest")}  # all of its files
+    return tuple(name for name in (*wanted, *artifacts) if name not in found)
 
 
-def _is_complete(there: RemoteRun, record: RunRecord, rows: Rows) -> bool:
-    has_ended_so = (there.state == "finished") == (record.status in OUTCOMES) and there.state != "running"
-    says_so = there.summary.get("status") == record.status
-    # Made after its end for a run whose process died.
-    is_predicted = record.prediction is None or "prediction" in there.summary
-    return has_ended_so and says_so and is_predicted and all(row[STEP] in there.steps for row in rows)
+def _is_of(file: "File", record: RunRecord) -> bool:
+    import wandb
+
+    with tempfile.TemporaryDirectory() as here:
+        record.write(Path(here))
+        ours = json.loads((Path(here) / FILE_NAME).read_bytes())
+        try:
+            file.download(root=here, replace=True).close()
+            there = json.loads((Path(here) / RECORD_NAME).read_bytes())
+        except (ValueError, OSError, wandb.Error):  # storage may not give it either
+            return False
+    return bool(there | _OF_SENDING == ours | _OF_SENDING)
 
 
-def _send(
-    record: RunRecord,
-    directory: Path,
-    place: WandbPlace,
-    rows: Rows,
-    there: Container[int],
-    moved: Callable[[], None],
-) -> int:
-    """Open the run, send the rows that are missing and all files, close it; the number of rows that were sent."""
-    settings = place.settings(tracking_of(record).tags)
-    # The machine that sends is not the one that trained; the first two are as private as those of `WandbPlace`.
+def _send(record: RunRecord, directory: Path, rows: Rows, there: Container[int], moved: Callable[[], None]) -> int:
+    """Open the run, send the rows that are not ``there`` and all files, close it; the number of rows that were sent."""
+    settings = run_settings(record.wandb, tracking_of(record).tags)
+    # The machine that sends is not the one that trained; the first two are as private as those of `run_settings`.
     settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
     settings.git_commit = record.environment.get("git_commit")
-    run = WandbRun(settings, "online")
-    record.wandb = WandbFacts(last_step=0) | record.wandb
-    record.wandb |= WandbFacts(id=_id(record), mode="online", **place.facts())
+    run = open_run(record, directory, settings)
     num_sent = 0
-    run.open(record, directory, [row[STEP] for row in rows], there=there)
     for number, row in enumerate(rows):
         if number % _ROWS == 0:
             moved()
-        num_sent += run.log({key: value for key, value in row.items() if key != STEP}, row[STEP])
-    run.save_files(_machine(record, directory))
-    run.close(record, directory)
+        if row[STEP] not in there:
+            run.log(row)
+            num_sent += 1
+    for name, content in _machine(record, directory).items():
+        path = Path(run.dir) / name
+        path.write_bytes(content)
+        run.save(path, base_path=path.parent, policy="now")
+    close_run(run, record, directory)
     return num_sent
 
 
@@ -211,64 +246,6 @@ def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
     return {_METADATA: told} | {name: path.read_bytes() for name, path in _machine_files(directory).items()}
 
 
-def _arrived(record: RunRecord, directory: Path, place: WandbPlace, rows: Rows) -> tuple[RemoteRun, tuple[str, ...]]:
-    """The run as the server shows it with all its rows, and what it lacks of the files.
-
-    Raises:
-        WandbError: it does not show all rows.
-    """
-    for pause_s in _ARRIVALS_S:
-        time.sleep(pause_s)
-        there, absent = _look(record, directory, place, rows)
-        if absent == ():
-            break
-    if there is None or absent is None:
-        raise WandbError("the server took everything, but does not show all of it")
-    return there, absent
-
-
 def _machine_files(directory: Path) -> dict[str, Path]:
     """W&B's files about the machine that trained, as it left them in the run's directory."""
     return {path.name: path for path in sorted(directory.glob("wandb/*run-*/files/*")) if path.name in _OF_MACHINE}
-
-
-def _lacking(path: str, record: RunRecord, directory: Path, summary: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of what the run in ``directory`` uploads and the server lacks, or has of an earlier end of the run.
-
-    The run is at ``path``, [ENTITY/]PROJECT/ID, with this ``summary``, which names the files of its tables. Of
-    artifacts any version will do: a checkpoint can be too large to be compared.
-    """
-    import wandb
-
-    wanted = [RECORD_NAME, *_machine_files(directory), *_tables(summary)]
-    api = wandb.Api(timeout=ASK_S)
-    run = api.run(path)
-    files = {file.name: file for file in run.files(wanted)}
-    there = {name for name, file in files.items() if name != RECORD_NAME or _is_of(file, record)}
-    artifacts = [artifact_name(kind, run.id) for kind in artifact_files(record, directory)]
-    place = f"{run.entity}/{run.project}"
-    there |= {name for name in artifacts if api.artifact_exists(f"{place}/{name}:latest")}  # all of its files
-    return tuple(name for name in (*wanted, *artifacts) if name not in there)
-
-
-def _tables(summary: Mapping[str, Any]) -> list[str]:
-    return [
-        value["path"]
-        for value in summary.values()
-        if isinstance(value, Mapping) and str(value.get("_type")).endswith("-file") and "path" in value
-    ]
-
-
-def _is_of(file: "File", record: RunRecord) -> bool:
-    import wandb
-
-    with tempfile.TemporaryDirectory() as here:
-        record.write(Path(here))
-        ours = json.loads((Path(here) / FILE_NAME).read_bytes())
-        try:
-            file.download(root=here, replace=True).close()
-            there = json.loads((Path(here) / RECORD_NAME).read_bytes())
-        except (ValueError, OSError, wandb.Error):  # storage may not give it either
-            return False
-        changes = dict.fromkeys(_OF_SENDING)
-        return bool(there | changes == ours | changes)
