@@ -5,8 +5,7 @@ import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from ampsweep.commands.arguments import quoted
-from ampsweep.commands.hydra_job import SweepEnded, SweepJob, hand_over
+from ampsweep.commands.hydra_job import SweepEnded, SweepJob, run_all
 from ampsweep.commands.run_watch import watch
 from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
 from ampsweep.config.compose import Points
@@ -33,7 +32,7 @@ def start_processes() -> None:
     start_fork_server(["ampsweep.commands.fork_server"])
 
 
-def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chosen: str) -> int:
+def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     """Train the points of a multirun and compare them; returns the exit code.
 
     Raises:
@@ -53,10 +52,6 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
         put_out(plan_document(configs, checked, into, elsewhere=elsewhere), chosen)
         return ALL_ENDED
     directory = into or new_directory(first)
-    where: tuple[str, ...] = ("hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
-    if points.launcher == "here" and points.all_known:
-        # Hydra composes all points of a batch before its first run begins: of many points, for minutes.
-        where = (*where, "hydra.sweeper.max_batch_size=1")
     collect_new_garbage_only()
     plan = Plan(points.points, () if into is None else finished_hashes(into), all_known=points.all_known)
     jobs = SubmittedJobs(directory) if elsewhere else None
@@ -69,10 +64,8 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
             if one.too_large is not None:
                 display.say(one.too_large)
         try:
-            job = SweepJob(display, wandb=address, after_run=comparison.rewrite)
-            for call in points.calls:
-                with nullcontext() if jobs is None else jobs.waited_for():
-                    hand_over(job, ["--multirun", *call, *where], config_name)
+            with nullcontext() if jobs is None else jobs.waited_for():
+                run_all(points, directory, SweepJob(display, wandb=address, after_run=comparison.rewrite))
         except KeyboardInterrupt:
             interrupted = True
             goes_on_alone = None if jobs is None else jobs.left()

@@ -74,7 +74,9 @@ def _workloads(arguments: Arguments) -> list[list[Config]]:
     points = compose_points(arguments.overrides, multirun=arguments.multirun, config_name=arguments.config_name)
     configs = [replace(point.config, seed=0) for point in points.points]  # a seed takes no memory
     check_effect(configs, arguments.overrides, "predict")
-    if not points.multirun and not any(override.lstrip("+~").startswith("precision") for override in points.calls[0]):
+    if not points.multirun and not any(
+        override.lstrip("+~").startswith("precision") for override in arguments.overrides
+    ):
         configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)
     for config in configs:

@@ -1,7 +1,7 @@
 """The bridge between Hydra and the typed Config: schemas, modes and resolvers for Hydra, and typed configs from it.
 
-Every module that lets Hydra compose imports this one. The schemas live in groups of their own (`schema/model`), so that
-they never show up among the options of `model`.
+Every module that lets Hydra compose imports this one. The schemas are in no group (`schema_model_gpt`), so that `--help`
+lists none of them.
 """
 
 from pathlib import Path
@@ -55,7 +55,7 @@ def register() -> None:
     store.store(name="schema", node=schema.Config)
     for group, nodes in SCHEMAS.items():
         for name, node in nodes.items():
-            store.store(name=name, node=node, group=f"schema/{group}")
+            store.store(name=f"schema_{group}_{name}", node=node)
     for mode in MODES.values():
         if not (CONF / "precision" / f"{mode.name}.yaml").is_file():  # the file says the same, and Hydra takes one
             store.store(name=mode.name, node=differences(mode.settings, schema.PrecisionConfig()), group="precision")
@@ -72,15 +72,7 @@ def to_config(composed: DictConfig) -> Config:
     Raises:
         omegaconf.errors.OmegaConfBaseException: a mandatory value is missing, or an interpolation points nowhere.
     """
-    own = without_hydra(composed)
-    return Config(**{str(key): _plain(str(key), own) for key in own})
-
-
-def without_hydra(composed: DictConfig) -> DictConfig:
-    """A copy of a composed config without its `hydra` node; the config itself, if it has none."""
-    if "hydra" not in composed:
-        return composed
-    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return Config(**{str(key): _plain(str(key), composed) for key in composed if key != "hydra"})
 
 
 def _plain(key: str, own: DictConfig) -> Any:

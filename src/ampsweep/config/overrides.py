@@ -75,28 +75,6 @@ def first_values(overrides: Iterable[Override]) -> Iterator[str]:
             yield line(override)
 
 
-def is_for_points(override: Override) -> bool:
-    """Tell whether an override is for points only: it is swept, or some options of its group lack its key."""
-    if override.is_sweep_override():
-        return True
-    top, dot, _ = override.key_or_group.partition(".")
-    # Hydra knows no choice of null, and a choice of a quoted string loses its quotes.
-    wrappable = override.value() is not None and not override.get_value_element_as_str().startswith(("'", '"'))
-    return bool(dot) and top in COMPONENTS and wrappable
-
-
-def deferred(override: Override) -> str:
-    """The override in the form that Hydra's basic sweeper needs.
-
-    Hydra composes a multirun's own config without the swept overrides: for `model=resnet18,resnet50
-    data.image_size=32` that config has the default data, which has no such key. Written as a choice of one value, the
-    override reaches the points only.
-    """
-    if override.is_sweep_override() or not is_for_points(override):
-        return line(override)
-    return f"{override.get_key_element()}=choice({override.get_value_element_as_str() or repr('')})"
-
-
 def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
     """Refuse faulty overrides that Hydra would accept, or would refuse without naming the fault.
 

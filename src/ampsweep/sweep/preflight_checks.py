@@ -128,27 +128,26 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
 
 def _with_checkpoint(config: Config) -> Checked:
     """Check the checkpoint that a run is to go on from."""
-    path, place = checkpoint_path(config), place_in()
+    path = checkpoint_path(config)
     assert path is not None, "the run begins with one"
     try:
-        number = 1 if place is None else place.world_size
-        if place is None and config.parallel.strategy != "single":
-            number = num_processes(config.parallel, config.device)
-        check_checkpoint(config, path, number)
+        check_checkpoint(config, path)
     except UserError as error:
         return Checked(wrong_input=str(error))
     return Checked()
 
 
-def check_checkpoint(config: Config, path: Path, world_size: int = 1) -> None:
+def check_checkpoint(config: Config, path: Path) -> None:
     """Check that `path` is a checkpoint of the config's model, or the directory of a run with one.
 
-    Args:
-        world_size: the number of ranks that are to go on from it.
-
     Raises:
-        UserError: it is missing, damaged or of another model, or so many ranks cannot go on where it was in the data.
+        UserError: it is missing, damaged or of another model, or the run's ranks cannot go on where it was in the data.
     """
+    if (place := place_in()) is not None:
+        world_size = place.world_size
+    else:
+        is_alone = config.parallel.strategy == "single"
+        world_size = 1 if is_alone else num_processes(config.parallel, config.device)
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model = build_model(config)
     try:
