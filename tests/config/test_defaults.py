@@ -11,8 +11,8 @@ import yaml
 
 from ampsweep.config import schema
 from ampsweep.config.compose import conf_dir
-from ampsweep.config.hydra_config import SCHEMAS
 from ampsweep.config.modes import MODES, PRECISION_MODES, differences
+from ampsweep.config.schema import SCHEMAS
 
 
 def content(path):

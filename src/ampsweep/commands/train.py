@@ -249,7 +249,7 @@ def _request(
     checked: Checked,
     display: ProgressDisplay,
 ) -> RunRequest:
-    """The request for the one run of a command that was found well, in the directory that it goes on in or a new one."""
+    """The request for the one run of a command; `directory` is that of the run that it resumes, if it does."""
     directory = directory or new_directory(config) / run_directory_name(config)
     if checked.too_large is not None:
         display.say(checked.too_large)

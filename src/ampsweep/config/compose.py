@@ -1,4 +1,4 @@
-"""Composes and checks every point of a command line before anything starts; Hydra composes each choice of options once."""
+"""Composes and checks every point of a command line before anything starts."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -12,20 +12,10 @@ from hydra.core.override_parser.types import Override
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.schema import COMMAND, COMPONENTS, COUNTS_WITH, Config, SchedulerConfig, counts_with
+from ampsweep.config.schema import COMMAND, COMPONENTS, COUNTS_WITH, FIELDS, Config, counts_with
 
 _SET_HERE: Final = ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir")
 """Keys of Hydra's that the suite sets itself; and what Hydra would write for them holds secrets as they are."""
-
-
-_FIELDS: Final[dict[str, Field[Any]]] = {
-    f"{group}.{one.name}": one
-    for group, part in (get_type_hints(Config) | {"scheduler": SchedulerConfig}).items()
-    if is_dataclass(part)
-    for one in fields(part)
-    if COUNTS_WITH in one.metadata
-}
-"""Keys that have an effect only beside others; what each counts with stands at its field in the schema."""
 
 
 def parse_overrides(lines: Iterable[str]) -> list[Override]:
@@ -129,7 +119,7 @@ def check_effect(configs: Collection[Config], overrides: Iterable[str], command:
     """
     for override in overrides:
         key = override.partition("=")[0]
-        if (one := _FIELDS.get(key)) is None:
+        if (one := FIELDS.get(key)) is None or COUNTS_WITH not in one.metadata:
             continue
         stock = one.default if one.default_factory is MISSING else one.default_factory()
         needed, values = one.metadata[COUNTS_WITH]

@@ -5,9 +5,9 @@ from the schema's default, so that no default stands in two places.
 """
 
 import os
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from collections.abc import Callable, Collection
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, Final, Literal, NamedTuple, get_args, get_type_hints
 
 from omegaconf import MISSING
 
@@ -20,6 +20,8 @@ COMMAND: Final = "ampsweep"
 ALLOWED: Final = "allowed"
 """Under this name the metadata of a field hold the only values that it, or an item of its list, may have besides
 null."""
+RANGE: Final = "range"
+"""Under this name the metadata of a field hold the `Range` of its numbers; without it they must be positive."""
 DTYPES: Final = ("float32", "bfloat16", "float16")
 FP32_MATMULS: Final = ("highest", "high", "medium")
 """Ways to compute float32 matmuls by torch's names (`torch.set_float32_matmul_precision`), the most precise first."""
@@ -31,6 +33,27 @@ def _with(key: str, *values: str) -> dict[str, Any]:
 
 def _one_of(*values: str) -> dict[str, Any]:
     return {ALLOWED: values}
+
+
+class Range(NamedTuple):
+    """The numbers that a field may have, and the end of the sentence about others."""
+
+    holds: Callable[[float], bool]
+    sentence: str
+
+
+POSITIVE: Final = Range(lambda value: value > 0, "must be greater than 0")
+NOT_NEGATIVE: Final = Range(lambda value: value >= 0, "must not be negative")
+_OPEN_SHARE: Final = Range(lambda value: 0 < value < 1, "must be greater than 0 and less than 1")
+_SHARE: Final = Range(lambda value: 0 <= value < 1, "must be at least 0 and less than 1")
+
+
+def _in(numbers: Range) -> dict[str, Any]:
+    return {RANGE: numbers}
+
+
+def _in_range(holds: Callable[[float], bool], sentence: str) -> dict[str, Any]:
+    return {RANGE: Range(holds, sentence)}
 
 
 def counts_with(value: Any, values: Collection[str]) -> bool:
@@ -53,8 +76,14 @@ class PrecisionConfig:
     """Autocast keeps its half-precision copy of a weight for reuse within a forward pass."""
     grad_scaler: bool = False
     init_scale: float = field(default=65536.0, metadata=_with("precision.grad_scaler"))
-    growth_factor: float = field(default=2.0, metadata=_with("precision.grad_scaler"))
-    backoff_factor: float = field(default=0.5, metadata=_with("precision.grad_scaler"))
+    growth_factor: float = field(
+        default=2.0,
+        metadata=_with("precision.grad_scaler") | _in_range(lambda value: value > 1, "must be greater than 1"),
+    )
+    backoff_factor: float = field(
+        default=0.5,
+        metadata=_with("precision.grad_scaler") | _in_range(lambda value: 0 < value < 1, "must lie between 0 and 1"),
+    )
     growth_interval: int = field(default=2000, metadata=_with("precision.grad_scaler"))
     tf32: bool = False
     """float32 matmuls and convolutions may run in TF32."""
@@ -95,7 +124,7 @@ class GPTConfig(ComponentConfig):
     num_layers: int = MISSING
     hidden_size: int = MISSING
     num_heads: int = MISSING
-    dropout: float = 0.0
+    dropout: float = field(default=0.0, metadata=_in(_SHARE))
 
 
 @dataclass(kw_only=True)
@@ -156,10 +185,10 @@ class ImageFolderConfig(DataConfig):
     path: str = MISSING
     num_classes: int = MISSING
     image_size: int = MISSING
-    val_fraction: float = 0.1
+    val_fraction: float = field(default=0.1, metadata=_in(_OPEN_SHARE))
     """Share of the images that is held out where the folder has no `train` and `val`."""
     augment: bool = True
-    num_workers: int | None = None
+    num_workers: int | None = field(default=None, metadata=_in(NOT_NEGATIVE))
     """Processes that read ahead, for each rank. None: chosen from the time that reading takes."""
     prefetch_factor: int | None = None
     """Batches that each of them has read ahead. None: torch's default, 2."""
@@ -167,14 +196,14 @@ class ImageFolderConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class DigitsConfig(DataConfig):
-    val_fraction: float = 0.2
+    val_fraction: float = field(default=0.2, metadata=_in(_OPEN_SHARE))
 
 
 @dataclass(kw_only=True)
 class TextConfig(DataConfig):
     path: str | None = None
     seq_len: int = MISSING
-    val_fraction: float = 0.1
+    val_fraction: float = field(default=0.1, metadata=_in(_OPEN_SHARE))
     num_val_batches: int = 20
 
 
@@ -185,7 +214,7 @@ class TokensConfig(DataConfig):
     vocab_size: int = MISSING
     seq_len: int = MISSING
     dtype: str = "uint16"
-    val_fraction: float = 0.01
+    val_fraction: float = field(default=0.01, metadata=_in(_OPEN_SHARE))
     num_val_batches: int = 20
 
 
@@ -199,10 +228,10 @@ class OutputTaskConfig(ComponentConfig):
 
 @dataclass(kw_only=True)
 class ClassificationConfig(OutputTaskConfig):
-    label_smoothing: float = 0.0
-    gradient_penalty: float = 0.0
+    label_smoothing: float = field(default=0.0, metadata=_in(_SHARE))
+    gradient_penalty: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
     """Weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none is computed."""
-    penalty_of: str = "parameters"
+    penalty_of: str = field(default="parameters", metadata=_one_of("parameters", "inputs"))
     """parameters: the gradients by all parameters, as one vector; inputs: those by an item's inputs, a mean over the
     items."""
 
@@ -210,7 +239,7 @@ class ClassificationConfig(OutputTaskConfig):
 @dataclass(kw_only=True)
 class WassersteinGANConfig(ComponentConfig):
     critic_steps: int = 5
-    gradient_penalty: float = 10.0
+    gradient_penalty: float = field(default=10.0, metadata=_in(NOT_NEGATIVE))
 
 
 @dataclass(kw_only=True)
@@ -225,7 +254,7 @@ class OptimizerConfig(ComponentConfig):
     """An optimizer; keys that are not named here are arguments of its class."""
 
     lr: float = MISSING
-    weight_decay: float = 0.0
+    weight_decay: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
     fused: bool | None = None
     """None: fused if torch has fused kernels of the class for the device."""
     foreach: bool | None = None
@@ -244,39 +273,39 @@ class OptimizerConfig(ComponentConfig):
 @dataclass(kw_only=True)
 class SGDConfig(OptimizerConfig):
     _target_: str = "torch.optim.SGD"
-    momentum: float = 0.0
+    momentum: float = field(default=0.0, metadata=_in(_SHARE))
     nesterov: bool = False
 
 
 @dataclass(kw_only=True)
 class AdamConfig(OptimizerConfig):
     _target_: str = "torch.optim.Adam"
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
+    beta1: float = field(default=0.9, metadata=_in(_SHARE))
+    beta2: float = field(default=0.999, metadata=_in(_SHARE))
+    eps: float = field(default=1e-8, metadata=_in(NOT_NEGATIVE))
 
 
 @dataclass(kw_only=True)
 class AdamWConfig(AdamConfig):
     _target_: str = "torch.optim.AdamW"
-    weight_decay: float = 0.01
+    weight_decay: float = field(default=0.01, metadata=_in(NOT_NEGATIVE))
 
 
 @dataclass(kw_only=True)
 class RMSpropConfig(OptimizerConfig):
     _target_: str = "torch.optim.RMSprop"
-    alpha: float = 0.99
-    eps: float = 1e-8
-    momentum: float = 0.0
+    alpha: float = field(default=0.99, metadata=_in(_SHARE))
+    eps: float = field(default=1e-8, metadata=_in(NOT_NEGATIVE))
+    momentum: float = field(default=0.0, metadata=_in(_SHARE))
     centered: bool = False
 
 
 @dataclass(kw_only=True)
 class AdagradConfig(OptimizerConfig):
     _target_: str = "torch.optim.Adagrad"
-    lr_decay: float = 0.0
-    initial_accumulator_value: float = 0.0
-    eps: float = 1e-10
+    lr_decay: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
+    initial_accumulator_value: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
+    eps: float = field(default=1e-10, metadata=_in(NOT_NEGATIVE))
 
 
 OPTIMIZERS: Final[dict[str, type[OptimizerConfig]]] = {
@@ -293,10 +322,14 @@ OPTIMIZERS: Final[dict[str, type[OptimizerConfig]]] = {
 class SchedulerConfig:
     """A shape by its name. Of `scheduler=custom`, which has a `_target_`, all other keys are arguments."""
 
-    name: str = MISSING
-    """constant, linear or cosine: the shape after the linear warm-up, over applied steps."""
-    num_warmup_steps: int = 0
-    min_lr_ratio: float = field(default=0.0, metadata=_with("scheduler.name", "linear", "cosine"))
+    name: str = field(default=MISSING, metadata=_one_of("constant", "linear", "cosine"))
+    """The shape after the linear warm-up, over applied steps."""
+    num_warmup_steps: int = field(default=0, metadata=_in(NOT_NEGATIVE))
+    min_lr_ratio: float = field(
+        default=0.0,
+        metadata=_with("scheduler.name", "linear", "cosine")
+        | _in_range(lambda value: 0 <= value <= 1, "must lie from 0 to 1"),
+    )
     """Share of the peak learning rate that linear and cosine end at."""
 
 
@@ -310,9 +343,9 @@ class TrainerConfig:
     grace_seconds: float = field(default=300.0, metadata=_with("trainer.max_seconds"))
     """A step or an evaluation that takes this much longer than `max_seconds` is ended, and the run with it, as failed;
     building the run may take ten times as much longer. Without `max_seconds` nothing is ended."""
-    warmup_steps: int = 10
+    warmup_steps: int = field(default=10, metadata=_in(NOT_NEGATIVE))
     """Steps left out of every figure (not of the training); at most half of a shorter run."""
-    warmup_seconds: float | None = None
+    warmup_seconds: float | None = field(default=None, metadata=_in(NOT_NEGATIVE))
     """Steps are left out of times, power and energy until this much time has passed, too. None: 2 on an accelerator,
     whose clocks rise under load; 0 on a CPU."""
     grad_accum_steps: int = 1
@@ -509,6 +542,42 @@ class Config:
 
 COMPONENTS: Final = ("model", "data", "task", "optimizer", "scheduler")
 """Parts of a Config that are built from a `_target_`; a scheduler that has none is a shape by its name."""
+SCHEMAS: Final[dict[str, dict[str, type]]] = {
+    "model": {
+        "mlp": MLPConfig,
+        "gpt": GPTConfig,
+        "resnet": ResNetConfig,
+        "image_gan": ImageGANConfig,
+        "two_headed": TwoHeadedConfig,
+    },
+    "data": {
+        "synthetic_regression": SyntheticRegressionConfig,
+        "synthetic_tokens": SyntheticTokensConfig,
+        "synthetic_images": SyntheticImagesConfig,
+        "image_folder": ImageFolderConfig,
+        "digits": DigitsConfig,
+        "text": TextConfig,
+        "tokens": TokensConfig,
+    },
+    "task": {
+        "component": ComponentConfig,
+        "output_task": OutputTaskConfig,
+        "classification": ClassificationConfig,
+        "model_loss": ModelLossConfig,
+        "wasserstein_gan": WassersteinGANConfig,
+    },
+    "optimizer": dict(OPTIMIZERS),
+    "scheduler": {"shape": SchedulerConfig},
+}
+"""By group: the schemas that options of it are checked against."""
+
+FIELDS: Final[dict[str, Field[Any]]] = {
+    f"{group}.{one.name}": one
+    for group, part in get_type_hints(Config).items()
+    for schema in ([part] if is_dataclass(part) else SCHEMAS.get(group, {}).values())
+    for one in fields(schema)
+}
+"""The fields of all schemas by their keys in a config."""
 
 
 def component_name(component: dict[str, Any]) -> str:
