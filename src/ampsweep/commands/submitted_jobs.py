@@ -1,7 +1,6 @@
 """The jobs that Hydra's launcher for Slurm has submitted (hydra-submitit-launcher), followed in Slurm's queue.
 
-submitit waits for the result of each job, and asks `sacct` whether there will be none: its wait ends at the first job
-that was killed, and never where there is no accounting. So the queue says when all jobs are over.
+submitit's own wait ends at the first job that was killed, and never where Slurm has no accounting (`sacct`).
 """
 
 import time
