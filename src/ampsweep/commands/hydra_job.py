@@ -106,10 +106,10 @@ class SweepJob:
 
 
 def _is_settled(interrupt: KeyboardInterrupt) -> bool:
-    """Let a launcher that has a handler for the signal behind `interrupt` act on it, now that the run is recorded.
+    """Let a launcher's handler of the signal act, now that the run is recorded; return True if the job is over.
 
-    Returns True if it has no further use for the job. submitit has Slurm requeue the job, if it may, and leaves by
-    SystemExit; else it raises an error, for there is no result: here the record is the result, and says why it ended.
+    submitit has Slurm requeue the job, if it may, and leaves by SystemExit; else it raises an error for want of a
+    result, which here is the record.
     """
     try:
         pass_on(interrupt)

@@ -31,12 +31,9 @@ one is chosen. Questions of its own:
 
 
 def predict_command(argv: Sequence[str]) -> int:
-    """Predict the memory that this command line of train.py would take; return the exit code.
+    """Predict the memory that this command line of train.py would take; returns the exit code.
 
     Of several workloads those that cannot be predicted are named, and the others are predicted: 1.
-
-    Raises:
-        UserError: the input is wrong, or the only workload cannot be predicted.
     """
     overrides, chosen = taken_out(argv, "format", formats())
     with paused_garbage_collection():

@@ -165,11 +165,7 @@ def _train_one(points: Points, wandb: WandbProcess | None, place: RankPlace | No
 
 
 def _complete(begun: Sequence[object], lost: ChildExit[int]) -> int:
-    """Complete the record of a run whose process was lost, if it had begun, and return the exit code.
-
-    Raises:
-        RunFailedError, ChildError: it failed, or had not begun.
-    """
+    """Complete the record of a run whose process was lost, if it had begun."""
     lost.raise_interrupt()
     if not begun:
         raise ChildError(f"the process of the run {lost.sentence}")
@@ -213,11 +209,7 @@ def _train_here(points: Points, wandb: WandbProcess | None, send: Callable[[obje
 
 
 def _train_on_ranks(points: Points, wandb: WandbProcess | None, place: RankPlace | None) -> int:
-    """Train the one run of a command on its ranks, which a launcher may have started; returns the exit code.
-
-    Raises:
-        UserError: the input is wrong; nothing was trained.
-    """
+    """Train the one run of a command on its ranks, which a launcher may have started."""
     if place is not None and place.rank > 0:  # the first one checks, speaks and records
         joined = run_isolated(_JOIN, ())
         return SOME_FAILED if joined.result is None else exit_code(joined.result)

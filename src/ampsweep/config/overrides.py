@@ -75,38 +75,25 @@ def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
         UserError: one sentence about the first such override.
     """
     for override in overrides:
-        for fault in (*_shape(override), *_swept_setting(override), *_mode_alone(override), *_option(override, conf)):
+        for fault in _faults(override, conf):
             raise UserError(f"{line(override)}: {fault}")
 
 
-def _shape(override: Override) -> Iterator[str]:
-    """Find a key that is added or deleted although no class of the user's takes it, or that the suite sets itself."""
+def _faults(override: Override, conf: Path) -> Iterator[str]:
     top = override.key_or_group.partition(".")[0].partition("/")[0]
     changes_shape = override.is_add() or override.is_force_add() or override.is_delete()
     if changes_shape and top not in (*COMPONENTS, "hydra"):
         yield f"keys can be added or removed only in {', '.join(COMPONENTS)}"
     if override.key_or_group in _SET_HERE:
         yield "the suite chooses the directories of runs; give output_dir and name"
-
-
-def _swept_setting(override: Override) -> Iterator[str]:
     if override.is_sweep_override() and override.is_hydra_override():
         yield "Hydra's own settings cannot be swept"
-
-
-def _mode_alone(override: Override) -> Iterator[str]:
-    """Find a change of `precision.mode`, which is only a name: the run would train as before under another label."""
-    if override.key_or_group == "precision.mode":
+    if override.key_or_group == "precision.mode":  # only a name: the run would train as before under another label
         yield f"a mode is chosen as precision=MODE; allowed are {', '.join(PRECISION_MODES)}"
-
-
-def _option(override: Override, conf: Path) -> Iterator[str]:
-    """Find a number or null in place of an option's name, on which Hydra fails without naming the group."""
-    group = conf / override.key_or_group
-    if override.is_delete() or not group.is_dir():
+    if override.is_delete() or not (conf / override.key_or_group).is_dir():
         return
     values = override.sweep_iterator() if override.is_discrete_sweep() else iter([override.value()])
-    if not all(isinstance(value, str | list | dict) for value in values):
+    if not all(isinstance(value, str | list | dict) for value in values):  # Hydra's error would not name the group
         options = GlobalHydra.instance().config_loader().get_group_options(override.key_or_group)
         yield f"no such option; allowed are {', '.join(options)}"
 
