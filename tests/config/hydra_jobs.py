@@ -1,13 +1,13 @@
-"""Lets Hydra run command lines (JSON on stdin) with a job that does nothing; prints the overrides of their jobs."""
+"""Has Hydra run command lines (JSON on stdin) with a job that does nothing; prints the overrides of their jobs."""
 
 import json
 import sys
+from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 
-from ampsweep.config import hydra_config  # noqa: F401  (registers the schemas)
-from ampsweep.config.compose import conf_dir
+from ampsweep.commands.hydra_job import run_all
+from ampsweep.config.compose import compose_points
 
 
 def jobs(overrides):
@@ -16,8 +16,9 @@ def jobs(overrides):
     def job(composed):
         found.append(list(HydraConfig.get().overrides.task))
 
-    sys.argv = ["train.py", "--multirun", *overrides]
-    hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)()
+    directory = Path("sweep").absolute()
+    directory.mkdir(exist_ok=True)
+    run_all(compose_points(overrides, multirun=True), directory, job)
     return found
 
 

@@ -11,8 +11,8 @@ import yaml
 
 from ampsweep.config import schema
 from ampsweep.config.compose import conf_dir
-from ampsweep.config.hydra_config import SCHEMAS
 from ampsweep.config.modes import MODES, PRECISION_MODES, differences
+from ampsweep.config.schema import SCHEMAS
 
 
 def content(path):
@@ -21,11 +21,9 @@ def content(path):
 
 def schema_of(group, options):
     """The dataclass an option is checked against; None for a user's own component."""
-    named = [
-        line[f"/schema/{group}@_here_"] for line in options.get("defaults", ()) if f"/schema/{group}@_here_" in line
-    ]
-    if named:
-        return SCHEMAS[group][named[0]]
+    for line in options.get("defaults", ()):
+        if str(line).startswith(start := f"/schema_{group}_"):
+            return SCHEMAS[group][line.removeprefix(start).removesuffix("@_here_")]
     whole = schema.Config.__dataclass_fields__[group].type
     return whole if whole.__module__ == schema.__name__ else None
 

@@ -163,7 +163,7 @@ WORKLOADS = {
 def test_no_step_takes_more_than_the_bound(workload, mode):
     config, found = checked(*WORKLOADS[workload], f"precision={mode}")
     size = sum(parameter.numel() for parameter in found.model.parameters())
-    bound = _at_most(config, CPU, Checked(num_parameters=size, output_bytes=found.output_bytes))
+    bound = _at_most(config, Checked(num_parameters=size, output_bytes=found.output_bytes))
 
     trainer = assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU)
     trainer.model.train()
@@ -176,4 +176,4 @@ def test_no_step_takes_more_than_the_bound(workload, mode):
 
 def test_what_cannot_be_counted_has_no_bound():
     config, _ = checked("model=mlp_small", "data=digits")
-    assert _at_most(config, CPU, Checked(num_parameters=1, output_bytes=None)) == math.inf
+    assert _at_most(config, Checked(num_parameters=1, output_bytes=None)) == math.inf

@@ -36,7 +36,7 @@ _TRY: Final = "--try"
 _CHOSEN_MODE: Final = "precision=amp_bf16"
 """The precision that is examined where none is chosen."""
 _TRIED_STEPS: Final = 200
-"""Steps of each training at most: enough for its warm-up and for a loss that can be told from another."""
+"""Most steps of each training with `--try`."""
 _NUM_SEEDS: Final = 3
 """The fewest pairs from which a comparison draws a conclusion."""
 _HELP = """\
@@ -53,19 +53,13 @@ float32. Of a run that went wrong they are the steps before its fault. Questions
 
 @dataclass(frozen=True)
 class _Case:
-    """The training that is to be examined."""
-
     overrides: tuple[str, ...]
     config: Config
     run: RecordedRun | None = None
 
 
 def doctor_command(argv: Sequence[str]) -> int:
-    """Examine the training of this command line of train.py, or of a run; return the exit code.
-
-    Raises:
-        UserError: the input is wrong.
-    """
+    """Examine the training of this command line of train.py, or of a run; returns the exit code."""
     given, chosen = taken_out(argv, "format", formats())
     tries = _TRY in given
     with stop_signals_as_interrupt(), paused_garbage_collection():
@@ -88,11 +82,7 @@ def doctor_command(argv: Sequence[str]) -> int:
 
 
 def _case(given: Sequence[str], multirun: bool) -> _Case:
-    """Find the training: that of the overrides, or of the run whose directory comes before them.
-
-    Raises:
-        UserError: it is none that can be examined.
-    """
+    """The training of the overrides, or of the run whose directory comes before them."""
     run = None
     overrides = tuple(given)
     if overrides and is_run_directory(overrides[0]):
@@ -215,34 +205,23 @@ def _show(diagnosis: "Diagnosis", numerics: RunNumerics | None, case: _Case, cho
 
 
 def _tell(text: str) -> None:
-    """Tell a person who waits what is examined now."""
     if sys.stderr.isatty():
         print(f"examining {text} ...", file=sys.stderr)
 
 
 def _train_mended(diagnosis: "Diagnosis", overrides: Sequence[str], config: Config) -> int:
-    """Train as it is and with the change of the first finding that overrides can make; the exit code.
-
-    Raises:
-        UserError: no finding has such a change.
-    """
+    """Train as it is and with the change of the first finding that overrides can make; returns the exit code."""
     changes = [finding.change.overrides for finding in diagnosis.findings if finding.change.overrides]
     if not changes:
         raise UserError("--try: no finding has a change that overrides of train.py can make")
     own = [one for one in overrides if not one.startswith("doctor.")]
     is_short = config.trainer.steps is None or config.trainer.steps <= _TRIED_STEPS
     length = [] if is_short else [f"trainer.steps={_TRIED_STEPS}"]
-    settings = [*length, f"report.baseline={arm_of(config)}"]
-    points = [
-        [*_without(own, (*change, *settings, seed)), *settings, *change, seed]
-        for seed in (f"seed={config.seed + number}" for number in range(_NUM_SEEDS))
-        for change in ((), changes[0])
-    ]
+    settings = [*own, *length, f"report.baseline={arm_of(config)}"]
+    points = []
+    for seed in range(config.seed, config.seed + _NUM_SEEDS):
+        for change in ((), changes[0]):
+            by_key = {one.partition("=")[0].lstrip("+"): one for one in (*settings, *change, f"seed={seed}")}
+            points.append(list(by_key.values()))
     start_processes()
     return train_points(compose_each(points))
-
-
-def _without(overrides: Sequence[str], change: Sequence[str]) -> list[str]:
-    """The overrides without those of keys that the change sets."""
-    keys = {one.partition("=")[0].lstrip("+") for one in change}
-    return [one for one in overrides if one.partition("=")[0].lstrip("+") not in keys]

@@ -42,9 +42,9 @@ def plan_document(
         for number, (config, one, key) in enumerate(points)
         if one.unsupported is None and key not in done and first[key] == number
     ]
-    # Nobody knows how long a search takes.
     timed = [config for config in todo if not (config.max_batch.search or elsewhere)]
-    seconds = dict(zip(map(run_directory_name, timed), _estimated(timed), strict=True))
+    estimated = run_isolated(_ESTIMATE, (timed,)).unpacked() if timed else []
+    seconds = dict(zip(map(run_directory_name, timed), estimated, strict=True))
     rows = []
     for number, (config, one, key) in enumerate(points):
         note = "unsupported" if one.unsupported else "finished earlier" if key in done else ""
@@ -52,12 +52,14 @@ def plan_document(
             note = f"the same run as {first[key]}"
         elif not note and config.max_batch.search:
             note = "searches its batch"
+        time_s = seconds.get(run_directory_name(config))
         cells = (
             *(Cell(str(number), number), Cell(planned_arm(config))),
             *(Cell(component_name(part)) for part in (config.model, config.data)),
             *(Cell(_ranks(config)), Cell(str(config.seed), config.seed)),
             *(Cell(f"{of:,}", of) for of in (one.num_steps, one.num_parameters)),
-            *(_time(seconds.get(run_directory_name(config))), Cell(note)),
+            Cell("" if time_s is None else duration(time_s), time_s),
+            Cell(note),
         )
         rows.append(Row(cells, arm=planned_arm(config), seed=config.seed))
     unsupported = sorted({(planned_arm(c), o.unsupported) for c, o, _ in points if o.unsupported})
@@ -76,19 +78,9 @@ def plan_document(
     )
 
 
-def _time(seconds: float | None) -> Cell:
-    return Cell("") if seconds is None else Cell(duration(seconds), seconds)
-
-
 def _ranks(config: Config) -> str:
     """The strategy, with the number of ranks where it is given; empty for one process."""
     if config.parallel.strategy == "single":
         return ""
     number = config.parallel.num_processes
     return config.parallel.strategy if number is None else f"{config.parallel.strategy} x{number}"
-
-
-def _estimated(configs: Sequence[Config]) -> list[float | None]:
-    if not configs:
-        return []
-    return run_isolated(_ESTIMATE, (configs,)).unpacked()

@@ -1,7 +1,4 @@
-"""The edge of a command: whatever ends it becomes one sentence on stderr and an exit code.
-
-It imports nothing that takes time, so that a signal during the imports of a command finds it there.
-"""
+"""The edge of a command: whatever ends it becomes one sentence on stderr and an exit code; it imports nothing slow."""
 
 import importlib
 import os
@@ -82,7 +79,7 @@ def _tell_of_system(error: OSError, given: Sequence[str]) -> None:
 
 
 def _is_of_stdout(error: OSError) -> bool:
-    """Tell whether printing has failed: no file is named, and who prints has raised it."""
+    """Whether printing has failed: the error names no file, and what prints has raised it."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     innermost = str(frames[-1].f_globals.get("__name__")).partition(".")[0]
     return error.filename is None and innermost in _PRINT

@@ -1,4 +1,4 @@
-"""Running by Hydra: a command line is handed over, and Hydra calls a job with each config it has composed.
+"""Jobs of Hydra's: a training with the config that was composed and checked before, one or each of a multirun.
 
 A job of a sweep is called in the process in which Hydra's launcher puts it.
 """
@@ -10,18 +10,24 @@ from contextlib import suppress
 from pathlib import Path
 
 import hydra
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import run_job
+from hydra.types import HydraContext
 from omegaconf import Container, DictConfig, OmegaConf
 
+from ampsweep.commands.arguments import quoted
 from ampsweep.commands.entry import FULL_ERROR
-from ampsweep.config import hydra_config  # noqa: F401  (a launcher's worker composes with these schemas)
-from ampsweep.config.compose import conf_dir
+from ampsweep.config.compose import Points, conf_dir, initialized, set_values
 from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
+from ampsweep.config.overrides import parse_overrides
 from ampsweep.launch.signals import pass_on
 from ampsweep.record import remove_leftovers, write_atomically
 from ampsweep.redaction import hidden, hide
-from ampsweep.run.directories import checkpoint_path, has_checkpoint, own_directory
+from ampsweep.run.directories import MULTIRUN_NAME, checkpoint_path, has_checkpoint, own_directory
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.point_runs import PointRuns
@@ -30,19 +36,6 @@ from ampsweep.search.largest_batch import search_and_train
 from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import group_of
-
-
-def request_of(composed: DictConfig, checkpoint: Path | None, wandb: WandbAddress | None) -> RunRequest:
-    """The request for the one run of a command, in the directory that Hydra has made for it."""
-    config = to_config(composed)
-    return RunRequest(
-        config,
-        Path(HydraConfig.get().runtime.output_dir),
-        group=config.tracking.group,
-        checkpoint=checkpoint,
-        wandb=wandb,
-        predictor=PREDICT_RUN,
-    )
 
 
 class SweepEnded(BaseException):
@@ -93,7 +86,7 @@ class SweepJob:
             return
         directory = own_directory(directory)
         keep_hydra_files(composed, directory)
-        _hide_in(sweep / "multirun.yaml", beside=resolved_values(config))
+        _hide_in(sweep / MULTIRUN_NAME, beside=resolved_values(config))
         request = RunRequest(
             config,
             directory,
@@ -113,10 +106,10 @@ class SweepJob:
 
 
 def _is_settled(interrupt: KeyboardInterrupt) -> bool:
-    """Let a launcher that has a handler for the signal behind `interrupt` act on it, now that the run is recorded.
+    """Let a launcher's handler of the signal act, now that the run is recorded; return True if the job is over.
 
-    Returns True if it has no further use for the job. submitit has Slurm requeue the job, if it may, and leaves by
-    SystemExit; else it raises an error, for there is no result: here the record is the result, and says why it ended.
+    submitit has Slurm requeue the job, if it may, and leaves by SystemExit; else it raises an error for want of a
+    result, which here is the record.
     """
     try:
         pass_on(interrupt)
@@ -125,13 +118,67 @@ def _is_settled(interrupt: KeyboardInterrupt) -> bool:
     return False
 
 
-def hand_over(job: Callable[[DictConfig], None], argv: Sequence[str], config_name: str) -> None:
-    """Let Hydra run `job` on this command line; the points were composed before, so Hydra has nothing to refuse."""
+def run_one(composed: DictConfig, directory: Path, train: Callable[[], None]) -> None:
+    """Call `train` as Hydra's job of a single run, in the directory of the run."""
+
+    def job(own: DictConfig) -> None:
+        try:
+            keep_hydra_files(own, directory)
+            train()
+        except Exception as error:  # noqa: BLE001  Hydra would print the command line, secrets included
+            failures.append(error)
+
+    failures: list[Exception] = []
+    with initialized():
+        _settle(composed, "hydra.mode=RUN", f"hydra.run.dir={quoted(str(directory))}")
+        context, name = _context(composed), composed.hydra.job.config_name
+        context.callbacks.on_run_start(config=composed, config_name=name)
+        ended = run_job(job, composed, "hydra.run.dir", None, context)
+        context.callbacks.on_run_end(config=composed, config_name=name, job_return=ended)
+    for failure in failures:
+        raise failure
+
+
+def run_all(points: Points, directory: Path, job: Callable[[DictConfig], None]) -> None:
+    """Call `job` for the points of a multirun, by Hydra's launcher or by a sweeper that chooses points as it goes."""
+    composed, plugins = points.composed, Plugins.instance()
+    with initialized():
+        _settle(composed, "hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
+        composed.hydra.overrides.task = list(points.overrides)
+        context, name = _context(composed), composed.hydra.job.config_name
+        context.callbacks.on_multirun_start(config=composed, config_name=name)
+        if points.all_known:
+            _save(composed, directory / MULTIRUN_NAME, beside=resolved_values(points.points[0].config))
+            launcher = plugins.instantiate_launcher(config=composed, hydra_context=context, task_function=job)
+            calls = [point.overrides for point in points.points]
+            at_once = composed.hydra.sweeper.get("max_batch_size") or len(calls)
+            size = 1 if points.launcher == "here" else at_once
+            for first in range(0, len(calls), size):
+                for ended in launcher.launch(calls[first : first + size], initial_job_idx=first):
+                    _ = ended.return_value  # raises what a job has raised
+        else:
+            sweeper = plugins.instantiate_sweeper(config=composed, hydra_context=context, task_function=job)
+            sweeper.sweep(arguments=list(points.overrides))
+        context.callbacks.on_multirun_end(config=composed, config_name=name)
+
+
+def _settle(composed: DictConfig, *settings: str) -> None:
+    """Set values of Hydra's own, for jobs that are composed later too."""
+    set_values(composed, parse_overrides(settings))
+    composed.hydra.overrides.hydra.extend(settings)
+
+
+def _context(composed: DictConfig) -> HydraContext:
+    return HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks(composed))
+
+
+def hand_over(argv: Sequence[str], config_name: str) -> None:
+    """Have Hydra answer a command line that asks for help, the composed config or shell completion."""
     before, shown = sys.argv, os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"  # exceptions as they are, not Hydra's rendering of them
     sys.argv = [before[0], *argv]
     try:
-        hydra.main(config_path=str(conf_dir()), config_name=config_name, version_base="1.3")(job)()
+        hydra.main(config_path=str(conf_dir()), config_name=config_name, version_base="1.3")(SweepJob())()
     finally:
         sys.argv = before
         if shown is None:

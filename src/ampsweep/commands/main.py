@@ -56,7 +56,7 @@ def _main(given: Sequence[str]) -> int:
     return run_sweep(arguments.file, arguments.overrides, arguments.count)
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
     overrides = [word for word in rest if "=" in word and not word.startswith("-")]
@@ -68,8 +68,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser whose errors look like all other errors of the suite."""
-
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
 

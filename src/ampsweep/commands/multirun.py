@@ -5,8 +5,7 @@ import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from ampsweep.commands.arguments import quoted
-from ampsweep.commands.hydra_job import SweepEnded, SweepJob, hand_over
+from ampsweep.commands.hydra_job import SweepEnded, SweepJob, run_all
 from ampsweep.commands.run_watch import RunWatch
 from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
 from ampsweep.config.compose import Points
@@ -33,7 +32,7 @@ def start_processes() -> None:
     start_fork_server(["ampsweep.commands.fork_server"])
 
 
-def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chosen: str) -> int:
+def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     """Train the points of a multirun and compare them; returns the exit code.
 
     Raises:
@@ -53,10 +52,6 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
         put_out(plan_document(configs, checked, into, elsewhere=elsewhere), chosen)
         return ALL_ENDED
     directory = into or new_directory(first)
-    where: tuple[str, ...] = ("hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
-    if points.launcher == "here" and points.all_known:
-        # Hydra composes all points of a batch before its first run begins: of many points, for minutes.
-        where = (*where, "hydra.sweeper.max_batch_size=1")
     collect_new_garbage_only()
     plan = Plan(points.points, () if into is None else finished_hashes(into), all_known=points.all_known)
     jobs = SubmittedJobs(directory) if elsewhere else None
@@ -70,10 +65,8 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
             if one.too_large is not None:
                 display.say(one.too_large)
         try:
-            job = SweepJob(display, wandb=address, after_run=comparison.rewrite)
-            for call in points.calls:
-                with nullcontext() if jobs is None else jobs.waited_for():
-                    hand_over(job, ["--multirun", *call, *where], config_name)
+            with nullcontext() if jobs is None else jobs.waited_for():
+                run_all(points, directory, SweepJob(display, wandb=address, after_run=comparison.rewrite))
         except KeyboardInterrupt:
             interrupted = True
             goes_on_alone = None if jobs is None else jobs.left()
@@ -88,20 +81,18 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chos
     if address is not None and not interrupted:
         from ampsweep.tracking.wandb.sync_run import send_lost  # only here: no start of a sweep waits for it
 
-        line = send_lost(directory, [path for path, _ in left.records], address)
-        if line is not None:
-            print(escaped(line), file=sys.stderr)
+        _tell(send_lost(directory, [path for path, _ in left.records], address))
     if interrupted and into is None and goes_on_alone is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # nothing has come of it
         return SOME_FAILED
     if left.records:
-        _show(comparison, directory)
-        if (
-            address is not None
-            and comparison.document is not None
-            and (line := publish_after(directory, comparison.document, comparison.records, address))
-        ):
-            print(escaped(line), file=sys.stderr)
+        put_out(comparison.write())
+        if comparison.unwritten is None:
+            print(escaped(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", keeps="\n"))
+        else:
+            print(f"the comparison's files are not written: {comparison.unwritten}", file=sys.stderr)
+        if address is not None and comparison.document is not None:
+            _tell(publish_after(directory, comparison.document, comparison.records, address))
     all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
     return ALL_ENDED if all_ended and not interrupted else SOME_FAILED
 
@@ -112,21 +103,19 @@ def _begun_before(config: Config) -> Path | None:
     Raises:
         UserError: there is none, or jobs of it may yet train in it.
     """
-    if config.into is None:
-        directory = requeued_multirun(config)
-        if directory is not None:
-            print(escaped(f"Slurm has requeued this job: going on with {directory}"), file=sys.stderr)
-    else:
+    if config.into is not None:
         directory = existing_multirun(config.into)
         refuse_queued(directory)
-    for error in () if directory is None else find_records(directory).unreadable:
-        print(escaped(f"into={directory}: {error}; its point counts as not run"), file=sys.stderr)
+    elif (requeued := requeued_multirun(config)) is not None:
+        directory = requeued
+        _tell(f"Slurm has requeued this job: going on with {directory}")
+    else:
+        return None
+    for error in find_records(directory).unreadable:
+        _tell(f"into={directory}: {error}; its point counts as not run")
     return directory
 
 
-def _show(comparison: LiveComparison, directory: Path) -> None:
-    put_out(comparison.write())
-    if comparison.unwritten is None:
-        print(escaped(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", keeps="\n"))
-    else:
-        print(f"the comparison's files are not written: {comparison.unwritten}", file=sys.stderr)
+def _tell(line: str | None) -> None:
+    if line:
+        print(escaped(line), file=sys.stderr)

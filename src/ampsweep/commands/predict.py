@@ -31,12 +31,9 @@ one is chosen. Questions of its own:
 
 
 def predict_command(argv: Sequence[str]) -> int:
-    """Predict the memory that this command line of train.py would take; return the exit code.
+    """Predict the memory that this command line of train.py would take; returns the exit code.
 
     Of several workloads those that cannot be predicted are named, and the others are predicted: 1.
-
-    Raises:
-        UserError: the input is wrong, or the only workload cannot be predicted.
     """
     overrides, chosen = taken_out(argv, "format", formats())
     with paused_garbage_collection():
@@ -74,7 +71,9 @@ def _workloads(arguments: Arguments) -> list[list[Config]]:
     points = compose_points(arguments.overrides, multirun=arguments.multirun, config_name=arguments.config_name)
     configs = [replace(point.config, seed=0) for point in points.points]  # a seed takes no memory
     check_effect(configs, arguments.overrides, "predict")
-    if not points.multirun and not any(override.lstrip("+~").startswith("precision") for override in points.calls[0]):
+    if not points.multirun and not any(
+        override.lstrip("+~").startswith("precision") for override in arguments.overrides
+    ):
         configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)
     for config in configs:

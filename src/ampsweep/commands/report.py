@@ -25,17 +25,11 @@ _ROOT: Final = Path("wandb_reports")
 
 
 def report_command(arguments: Namespace) -> int:
-    """Rebuild and show the comparison that the command line asks for; returns the exit code.
-
-    Raises:
-        UserError: the input is wrong.
-    """
-    margin_pct, baseline = arguments.margin_pct, arguments.baseline
-    if margin_pct is not None and not 0 < margin_pct < math.inf:
-        raise UserError(f"--margin-pct {margin_pct:g}: must be greater than 0")
-    memory_gib = arguments.memory_gib
-    if memory_gib is not None and not 0 < memory_gib < math.inf:
-        raise UserError(f"--memory-gib {memory_gib:g}: must be greater than 0")
+    """Rebuild and show the comparison that the command line asks for; returns the exit code."""
+    for option, value in (("--margin-pct", arguments.margin_pct), ("--memory-gib", arguments.memory_gib)):
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"{option} {value:g}: must be greater than 0")
+    baseline = arguments.baseline
     address = next((source for source in arguments.sources if source.startswith(SCHEME)), None)
     is_alone = len(arguments.sources) == 1
     if arguments.output is not None and not (address is not None and is_alone):
@@ -57,9 +51,9 @@ def report_command(arguments: Namespace) -> int:
     compared = compare_directories(
         directories,
         baseline=baseline,
-        margin_pct=margin_pct,
+        margin_pct=arguments.margin_pct,
         objective=arguments.objective,
-        memory_gib=memory_gib,
+        memory_gib=arguments.memory_gib,
     )
     arms = dict.fromkeys(record.arm for _, record in compared.records)
     if baseline is not None and baseline not in arms:
@@ -88,7 +82,6 @@ def report_command(arguments: Namespace) -> int:
 
 
 def _draw(document: Document, picture: Path) -> None:
-    """Draw the page of a comparison, also that of several directories, for which no page is kept."""
     from ampsweep.report.screenshot import take_screenshot
 
     if not picture.absolute().parent.is_dir():
@@ -99,10 +92,7 @@ def _draw(document: Document, picture: Path) -> None:
 
 
 def copied_runs(address: str, directory: Path | None) -> Path:
-    """Load the runs at `address` into a directory, except for those already there, and return the directory.
-
-    `directory` is by default one below `wandb_reports` in the working directory. The progress, and the runs that cannot
-    be compared, are printed on stderr.
+    """Load the runs at `address` into `directory`, by default below `wandb_reports`, except for those already there.
 
     Raises:
         UserError: the address, the login, the server or the directory is at fault.

@@ -18,17 +18,15 @@ _EVERY_S: Final = 2.0
 class RunWatch:
     """Reports to `display` the runs of `configs` in `directory` that a launcher's workers do, on whichever machine.
 
-    Records of earlier attempts do not count. Every two seconds it reads the records that have changed. A run that was
-    interrupted may have been requeued: it has ended once its job has. The records of jobs that Slurm has ended it
-    completes itself, for nobody else is left to.
+    A run that was interrupted may have been requeued: it has ended once its job has. The records of jobs that Slurm has
+    ended are completed here. Records of earlier attempts do not count.
 
     Args:
         directory: the multirun's directory.
         configs: the configs of the runs, in the order of `jobs`.
-        display: is told of them.
+        display: shows them.
         jobs: their jobs in Slurm's queue; None if they are no jobs of Slurm.
-        after_run: called in another thread after looks that have found the end of a job's run: on this machine nothing
-            is measured meanwhile.
+        after_run: called in the watching thread after looks that have found the end of a job's run.
     """
 
     def __init__(
@@ -43,8 +41,9 @@ class RunWatch:
         self._waited_for = dict(zip(self._files, configs, strict=True))
         self._seen = {file: _changed_ns(file) for file in self._files}
         self._going_on: set[Path] = set()
-        self._held: dict[Path, RunRecord] = {}
-        self._closed: dict[str, Path] = {}
+        self._interrupted: dict[Path, RunRecord] = {}
+        self._closed: set[Path] = set()
+        """Of jobs that are over."""
         self._display, self._jobs, self._after_run = display, jobs, after_run
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="run-watch", daemon=True)
@@ -81,25 +80,25 @@ class RunWatch:
             except (FileNotFoundError, RecordError):  # being moved away, or changed by somebody
                 continue
             self._going_on.add(file)
-            self._held.pop(file, None)
+            self._interrupted.pop(file, None)
             if record.ended_at is None:
                 continue
-            if record.status == "interrupted" and self._jobs is not None and file not in self._closed.values():
+            if record.status == "interrupted" and self._jobs is not None and file not in self._closed:
                 self._going_on.remove(file)
-                self._held[file] = record
+                self._interrupted[file] = record
             else:
                 self._ended(file, config, record)
         self._display.runs_elsewhere(len(self._going_on))
 
     def _look_at_jobs(self, jobs: SubmittedJobs) -> None:
-        """Complete the records of jobs that Slurm has ended, and tell of the runs that were interrupted for good."""
+        """Complete the records of jobs that Slurm has ended, and report the runs that were interrupted for good."""
         for job, file in zip(jobs.jobs, self._files, strict=False):
-            state = jobs.state(job)
-            if job in self._closed or not jobs.is_over(job):
+            if file in self._closed or not jobs.is_over(job):
                 continue
-            self._closed[job] = file
-            config, record = self._waited_for.get(file), self._held.get(file)
+            self._closed.add(file)
+            config, record = self._waited_for.get(file), self._interrupted.get(file)
             if not jobs.has_result(job):
+                state = jobs.state(job)
                 assert state is not None, "it is over by what Slurm says"
                 try:
                     if config is not None:
@@ -116,7 +115,7 @@ class RunWatch:
 
     def _ended(self, file: Path, config: Config, record: RunRecord) -> None:
         self._going_on.discard(file)
-        self._held.pop(file, None)
+        self._interrupted.pop(file, None)
         del self._waited_for[file]
         self._display.run_ends(config, record)
 

@@ -1,7 +1,6 @@
 """The jobs that Hydra's launcher for Slurm has submitted (hydra-submitit-launcher), followed in Slurm's queue.
 
-submitit waits for the result of each job, and asks `sacct` whether there will be none: its wait ends at the first job
-that was killed, and never where there is no accounting. So the queue says when all jobs are over.
+submitit's own wait ends at the first job that was killed, and never where Slurm has no accounting (`sacct`).
 """
 
 import time
@@ -76,7 +75,7 @@ class SubmittedJobs:
         return self._states.get(job)
 
     def is_over(self, job: str) -> bool:
-        """Tell whether the job will do nothing more: it has left a result, or Slurm says that it has ended."""
+        """Whether the job has left a result, or has ended by what Slurm says."""
         state = self._states.get(job)
         return self.has_result(job) or (state is not None and state.is_over)
 
@@ -84,11 +83,10 @@ class SubmittedJobs:
         return [state for job in self.jobs if (state := self._states.get(job)) is not None and state.waits]
 
     def has_result(self, job: str) -> bool:
-        """Tell whether the job has left a result for its launcher."""
         return _file(self._directory, job, "0_result.pkl").exists()
 
     def log(self, job: str) -> Path:
-        """The file with what the job wrote to stderr."""
+        """The job's stderr."""
         return _file(self._directory, job, "0_log.err")
 
     def left(self) -> str | None:

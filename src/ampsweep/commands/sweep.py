@@ -32,14 +32,10 @@ def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
 
 
 def points_of(file: Path, overrides: Sequence[str], count: int | None = None) -> list[tuple[str, ...]]:
-    """List the points of the sweep in `file` with `overrides`; an override of a key that the sweep varies leaves fewer.
+    """List the points of the sweep in `file`; an override replaces that of its key, so that fewer points may be left.
 
     Raises:
         UserError: the file is no sweep that can be run here.
     """
-    return list(dict.fromkeys(_with(point, overrides) for point in sweep_points(file, count)))
-
-
-def _with(point: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
-    """Merge a point's overrides with those of the command line, which replace the point's own for the same key."""
-    return tuple({override.partition("=")[0]: override for override in (*point, *overrides)}.values())
+    points = [{one.partition("=")[0]: one for one in (*point, *overrides)} for point in sweep_points(file, count)]
+    return list(dict.fromkeys(tuple(point.values()) for point in points))

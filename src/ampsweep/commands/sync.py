@@ -19,11 +19,7 @@ Runs = Sequence[tuple[Path, RunRecord]]
 
 
 def sync_command(directories: Sequence[Path]) -> int:
-    """Complete on W&B every run below `directories` and print a line for each; returns the exit code.
-
-    Raises:
-        UserError: as `sync_directories`.
-    """
+    """Complete on W&B every run below `directories` and print a line for each; returns the exit code."""
     resolved = [resolved_directory(directory) for directory in directories]
     return ALL_ENDED if sync_directories(resolved, lambda line: print(escaped(line), flush=True)) else SOME_FAILED
 
@@ -56,9 +52,7 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
 
 
 def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> tuple[list[Path], bool]:
-    """Complete every run; return the directories of those of which nothing was sent, and whether the others are right.
-
-    A run is not if a row is there twice, or a file is not there.
+    """Complete every run; return the directories of which nothing was sent, and whether the others are right on W&B.
 
     Raises:
         UserError: the server refuses all of them.
@@ -67,7 +61,12 @@ def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> t
     left = [directory for directory, record in runs if is_running(record)]
     for directory in left:
         say(f"{directory.name}: still training, nothing sent")
-    waiting = [(directory, _group(directory, record)) for directory, record in runs if directory not in left]
+    # A run of a multirun that has never been meant for W&B gets its group now.
+    waiting = [
+        (path, group_of(record.identity.experiment, path.parent) if _is_multirun(path.parent) else None)
+        for path, record in runs
+        if path not in left
+    ]
     refused: dict[Path, str] = {}
     are_right = True
 
@@ -98,11 +97,6 @@ def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> t
     for directory, why in refused.items():
         say(f"{directory.name}: nothing sent, {why.removeprefix(f'{directory}: ')}")
     return [*left, *refused], are_right
-
-
-def _group(directory: Path, record: RunRecord) -> str | None:
-    """The group of a run of a multirun that has never been meant for W&B."""
-    return group_of(record.identity.experiment, directory.parent) if _is_multirun(directory.parent) else None
 
 
 def _wrong(done: Synced) -> Iterator[str]:

@@ -1,45 +1,53 @@
-"""`python train.py`: read the command line, check its runs, hand it over to Hydra, and show the results.
+"""`python train.py`: read the command line, check its runs, train them, and show the results.
 
 Reports are imported only once there are results, because their statistics take a fifth of a second to import.
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
-from omegaconf import DictConfig
+from omegaconf import OmegaConf
 
-from ampsweep.commands.arguments import Arguments, parse, quoted, taken_out
+from ampsweep.commands.arguments import Arguments, parse, taken_out
 from ampsweep.commands.entry import ended
-from ampsweep.commands.hydra_job import SweepJob, hand_over, keep_hydra_files, request_of
+from ampsweep.commands.hydra_job import hand_over, run_one
 from ampsweep.commands.multirun import start_processes, train_all
-from ampsweep.commands.ranks import check_place, launched_place, show_run, train_on_ranks, with_world_size
-from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
+from ampsweep.config.compose import CONFIG_NAME, Point, Points, compose_points, refusing
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import NO_TORCHAO, step_dtypes
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config
+from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.garbage_collection import paused_garbage_collection
-from ampsweep.launch.isolated import ChildError, ChildExit
+from ampsweep.launch.isolated import ChildError, ChildExit, run_isolated
 from ampsweep.launch.signals import StopRequest, stop_signals_as_interrupt
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.launch.watched import call_watched
-from ampsweep.record.outcome import ALL_ENDED, exit_code
+from ampsweep.parallel.place import RankPlace, place_in
+from ampsweep.record import RunRecord
+from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED, Status, exit_code
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.run.failure import ERROR_NAME, RunFailedError, failed, kept_error
-from ampsweep.run.own_process import complete_record
+from ampsweep.run.own_process import complete_record, run_in_own_process
 from ampsweep.run.request import RunRequest
 from ampsweep.socket_folder import socket_folder
 from ampsweep.sweep.plan import Plan
-from ampsweep.sweep.preflight import check_existence, preflight
+from ampsweep.sweep.preflight import Checked, check_existence, preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
+from ampsweep.sweep.shared_predictions import PREDICT_RUN
 from ampsweep.text import one_line
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbProcess
+
+_JOIN: Final = NamedFunction[Status]("ampsweep.run.rank:join_run")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,8 +65,8 @@ def _main(argv: Sequence[str]) -> int:
 
 def _run(arguments: Arguments, argv: Sequence[str], chosen: str) -> int:
     if arguments.for_hydra:
-        with composing():
-            hand_over(SweepJob(), argv, arguments.config_name)
+        with refusing():
+            hand_over(argv, arguments.config_name)
         return ALL_ENDED
     try:
         socket_folder()
@@ -72,20 +80,52 @@ def _run(arguments: Arguments, argv: Sequence[str], chosen: str) -> int:
     )
     if points.all_known and not is_agents_run():  # an agent gives every key of its sweep to each of the points
         check_effect([point.config for point in points.points], arguments.overrides)
-    return train_points(with_world_size(points, launched_place()), arguments.config_name, chosen)
+    return train_points(points, chosen)
 
 
-def train_points(points: Points, config_name: str = CONFIG_NAME, chosen: str = CONSOLE) -> int:
+def train_points(points: Points, chosen: str = CONSOLE) -> int:
     """Train all points, or show in the chosen format what would run; return the exit code."""
     if chosen != CONSOLE and not points.points[0].config.dry_run:
         raise UserError(f"format={chosen}: a training has no format; dry_run=true has, and `ampsweep report --format`")
-    check_place(points, launched_place())
+    place = _launched_place()
+    if place is not None:
+        points = _at_place(points, place)
     if not points.multirun:
         _check_alone(points.points[0].config)
     check_existence(point.config for point in points.points)
-    train = train_all if points.multirun else _train_one
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
-        return train(points, config_name, wandb, chosen)
+        return train_all(points, wandb, chosen) if points.multirun else _train_one(points, wandb, place, chosen)
+
+
+def _launched_place() -> RankPlace | None:
+    try:
+        return place_in()
+    except ValueError as error:  # the launcher's variables contradict each other
+        raise UserError(str(error)) from error
+
+
+def _at_place(points: Points, place: RankPlace) -> Points:
+    """Add to a training on ranks the number of processes that a launcher has started.
+
+    Raises:
+        UserError: the command contradicts the launch, or is a multirun, which cannot run within one launch.
+    """
+    if points.multirun:
+        raise UserError(
+            "a multirun under torchrun: each of its runs starts processes of its own; leave torchrun out, with "
+            "parallel=ddp or fsdp2 and parallel.num_processes"
+        )
+    config, there = points.points[0].config, f"{place.world_size} processes of torchrun"
+    parallel = config.parallel
+    if parallel.strategy == "single":
+        if place.world_size > 1:
+            raise UserError(f"parallel=single with {there}: each would train by itself; use parallel=ddp or fsdp2")
+        return points
+    if parallel.num_processes not in (None, place.world_size):
+        raise UserError(f"parallel.num_processes={parallel.num_processes} with {there}")
+    OmegaConf.update(points.composed, "parallel.num_processes", place.world_size)
+    config = replace(config, parallel=replace(parallel, num_processes=place.world_size))
+    return replace(points, points=(Point(points.overrides, config),))
 
 
 def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None]:
@@ -106,7 +146,7 @@ def _check_alone(config: Config) -> None:
             raise UserError(NO_TORCHAO.format(f"optimizer._target_={target}"))
 
 
-def _train_one(points: Points, config_name: str, wandb: WandbProcess | None, chosen: str) -> int:
+def _train_one(points: Points, wandb: WandbProcess | None, place: RankPlace | None, chosen: str) -> int:
     config = points.points[0].config
     if config.dry_run:
         from ampsweep.commands.dry_run import plan_document
@@ -114,22 +154,18 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None, cho
         put_out(plan_document([config], preflight([config])), chosen)
         return ALL_ENDED
     if config.parallel.strategy != "single":
-        return train_on_ranks(points, config_name, wandb)
+        return _train_on_ranks(points, wandb, place)
     begun: list[object] = []
 
     def train(send: Callable[[object], None]) -> int:
-        return ended(lambda: _train_here(points, config_name, wandb, send), points.calls[0])
+        return ended(lambda: _train_here(points, wandb, send), points.overrides)
 
     lost = call_watched(train, begun.append)
     return lost.result if lost.result is not None else _complete(begun, lost)
 
 
 def _complete(begun: Sequence[object], lost: ChildExit[int]) -> int:
-    """Complete the record of a run whose process was lost, if it had begun, and return the exit code.
-
-    Raises:
-        RunFailedError, ChildError: it failed, or had not begun.
-    """
+    """Complete the record of a run whose process was lost, if it had begun."""
     lost.raise_interrupt()
     if not begun:
         raise ChildError(f"the process of the run {lost.sentence}")
@@ -140,10 +176,10 @@ def _complete(begun: Sequence[object], lost: ChildExit[int]) -> int:
     Terminal(stderr=True).show_cursor()  # which a display of the progress has hidden
     if record.status == "failed" and not has_told:
         raise RunFailedError(f"{place.name} failed: {record.error}; its error in full: {place / ERROR_NAME}")
-    return exit_code(record.status) if has_told else show_run(place)
+    return exit_code(record.status) if has_told else _show_run(place)
 
 
-def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, send: Callable[[object], None]) -> int:
+def _train_here(points: Points, wandb: WandbProcess | None, send: Callable[[object], None]) -> int:
     # torch is imported here and not above: the parent of a sweep does without it.
     from ampsweep.run.lifecycle import run_prepared
     from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
@@ -152,30 +188,73 @@ def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, se
     config, plan = points.points[0].config, Plan(points.points)
     with ProgressDisplay(plan, in_training_process=True) as display, taken_device(config.device, display.say) as taken:
         directory, resume = resumed_run(config, display.say)
-        address = None if wandb is None else wandb.address
-        prepared, checked = check_single_run(config, taken, address)
+        prepared, checked = check_single_run(config, taken, None if wandb is None else wandb.address)
         if resume is not None:
             check_checkpoint(config, resume)
-        directory = directory or new_directory(config) / run_directory_name(config)
-        if checked.too_large is not None:
-            display.say(checked.too_large)
-        display.run_begins(config)
-        # Kept, as Hydra would print the command line, secrets included, for one that is raised.
-        failures: list[RunFailedError] = []
+        request = _request(config, directory, resume, wandb, checked, display)
+        directory = request.directory
 
-        def job(composed: DictConfig) -> None:
-            request = request_of(composed, resume, address)
+        def train() -> None:
             try:
-                keep_hydra_files(composed, directory)
                 (directory / ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
                 send(request)
                 with StopRequest() as stop:
                     run_prepared(request, prepared, send=display.on_message, stop=stop)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
-                failures.append(failed(error, f"{directory.name} failed: {one_line(error)}", directory, config))
-                failures[0].__cause__ = error
+            except (Exception, SystemExit) as error:  # the user's own code may raise anything
+                raise failed(error, f"{directory.name} failed: {one_line(error)}", directory, config) from error
 
-        hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
-        for failure in failures:
-            raise failure
-    return show_run(directory)
+        display.run_begins(config)
+        run_one(points.composed, directory, train)
+    return _show_run(directory)
+
+
+def _train_on_ranks(points: Points, wandb: WandbProcess | None, place: RankPlace | None) -> int:
+    """Train the one run of a command on its ranks, which a launcher may have started."""
+    if place is not None and place.rank > 0:  # the first one checks, speaks and records
+        joined = run_isolated(_JOIN, ())
+        return SOME_FAILED if joined.result is None else exit_code(joined.result)
+    config = points.points[0].config
+    [checked] = preflight([config], None if wandb is None else wandb.address)
+    if checked.unsupported is not None:
+        raise UserError(checked.unsupported)
+    with ProgressDisplay(Plan(points.points)) as display:
+        directory, resume = resumed_run(config, display.say)
+        if resume is not None and not config.begins_elsewhere:  # else it is checked already
+            from ampsweep.sweep.preflight_checks import check_checkpoint  # torch, which this process can spare
+
+            check_checkpoint(config, resume)
+        request = _request(config, directory, resume, wandb, checked, display)
+
+        def train() -> None:
+            with suppress(KeyboardInterrupt):  # the record says that it was interrupted
+                run_in_own_process(request, display)
+
+        run_one(points.composed, request.directory, train)
+    return _show_run(request.directory)
+
+
+def _request(
+    config: Config,
+    directory: Path | None,
+    resume: Path | None,
+    wandb: WandbProcess | None,
+    checked: Checked,
+    display: ProgressDisplay,
+) -> RunRequest:
+    """The request for the one run of a command; `directory` is that of the run that it resumes, if it does."""
+    directory = directory or new_directory(config) / run_directory_name(config)
+    if checked.too_large is not None:
+        display.say(checked.too_large)
+    address = None if wandb is None else wandb.address
+    return RunRequest(
+        config, directory, group=config.tracking.group, checkpoint=resume, wandb=address, predictor=PREDICT_RUN
+    )
+
+
+def _show_run(directory: Path) -> int:
+    """Show what became of the run of a command; returns the exit code."""
+    from ampsweep.report.run_summary import run_document
+
+    record = RunRecord.read(directory)
+    put_out(run_document(directory, record))
+    return exit_code(record.status)

@@ -1,32 +1,24 @@
-"""Compose every point of a command line before anything starts, exactly as Hydra will compose it for the jobs."""
+"""Composes and checks every point of a command line before anything starts."""
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from ampsweep.config import hydra_config  # which also registers the schemas
 from ampsweep.config.errors import UserError, not_yaml, unknown_key, user_error
-from ampsweep.config.hydra_config import to_config, without_hydra
-from ampsweep.config.overrides import (
-    check_overrides,
-    deferred,
-    first_values,
-    is_for_points,
-    line,
-    parse_overrides,
-    product,
-)
+from ampsweep.config.hydra_config import CONF, to_config  # which also registers the schemas
+from ampsweep.config.overrides import check_overrides, first_values, line, parse_overrides, product
 from ampsweep.config.schema import Config
 from ampsweep.config.value_checks import check
 
@@ -42,7 +34,7 @@ _LAUNCHERS: Final[dict[str, Launcher]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """One training of a command line: its overrides and the config they compose to."""
+    """One training of a command line: its overrides, without those of Hydra's own keys, and its config."""
 
     overrides: tuple[str, ...]
     config: Config
@@ -55,13 +47,18 @@ class Points:
     multirun: bool
     points: tuple[Point, ...]
     """All points in the order they run. A sweeper that chooses points as it goes makes only the first known."""
-    calls: tuple[tuple[str, ...], ...]
-    """The command lines to give Hydra one after another (`ampsweep.config.overrides.deferred`), mostly one."""
+    composed: DictConfig
+    """Of a single run its config, of a multirun the options chosen for all points; with Hydra's settings."""
+    overrides: tuple[str, ...] = ()
+    """The overrides as given, without those of Hydra's own keys."""
     all_known: bool = True
     """True if `points` holds every point of the command line."""
-    launcher: Launcher = "here"
-    """The processes in which the jobs are called: this one, one after the other; workers of this machine; jobs of Slurm
-    on machines that need not be like this one."""
+
+    @property
+    def launcher(self) -> Launcher:
+        """The processes in which the jobs are called: this one, one after the other; workers of this machine; jobs of
+        Slurm on machines that need not be like this one."""
+        return _LAUNCHERS.get(str(self.composed.hydra.launcher.get("_target_")), "workers")
 
 
 def conf_dir() -> Path:
@@ -70,9 +67,9 @@ def conf_dir() -> Path:
     Raises:
         UserError: it is gone.
     """
-    if not hydra_config.CONF.is_dir():
-        raise UserError(f"{hydra_config.CONF} does not exist; install ampsweep again from its repository")
-    return hydra_config.CONF
+    if not CONF.is_dir():
+        raise UserError(f"{CONF} does not exist; install ampsweep again from its repository")
+    return CONF
 
 
 def compose_points(
@@ -87,30 +84,25 @@ def compose_points(
     Raises:
         UserError: one sentence about the first fault.
     """
-    with _hydra(), _as_user_errors():
-        parsed = parse_overrides(overrides)
-        check_overrides(parsed, conf_dir())
+    with refusing(), initialized():
+        parsed = _checked(overrides)
         swept = [override for override in parsed if override.is_sweep_override()]
-        for_all = [line(override) for override in parsed if not is_for_points(override)]
-        base = _compose(config_name, for_all)
+        composer = _Composer(config_name, parsed)
+        base = composer.options([override for override in parsed if override not in swept])
+        own = tuple(line(override) for override in parsed if not override.is_hydra_override())
         if not (multirun or base.hydra.mode == RunMode.MULTIRUN):
             if swept:
                 raise UserError(f"{line(swept[0])} names several values; add -m to sweep over them")
-            composed = base if len(for_all) == len(parsed) else _compose(config_name, overrides)
-            return Points(False, (_point(composed, overrides),), (tuple(overrides),))
+            set_values(base, filter(_is_value, parsed))
+            base.hydra.overrides.task = list(own)
+            return Points(False, (_point(base, own),), base, own)
         if on_multirun is not None:
             on_multirun()
-        target = base.hydra.launcher.get("_target_")
-        launcher = _LAUNCHERS.get(str(target), "workers")
         if base.hydra.sweeper.get("_target_") != _BASIC_SWEEPER:
-            first = tuple(first_values(parsed))
-            known = (_point(_compose(config_name, first), first),)
-            return Points(True, known, (tuple(overrides),), all_known=False, launcher=launcher)
-        lines = [deferred(override) for override in parsed]
+            first = tuple(first_values(parse_overrides(own)))
+            return Points(True, (composer.point(first),), base, own, all_known=False)
         params = [f"{key}={value}" for key, value in (base.hydra.sweeper.params or {}).items()]
-        choices = product(parse_overrides([*params, *lines]))
-        points = tuple(map(_PointComposer(config_name).point, choices))
-        return Points(True, points, (tuple(lines),), launcher=launcher)
+        return Points(True, tuple(map(composer.point, product(parse_overrides([*params, *own])))), base, own)
 
 
 def compose_each(points: Sequence[Sequence[str]]) -> Points:
@@ -119,81 +111,14 @@ def compose_each(points: Sequence[Sequence[str]]) -> Points:
     Raises:
         UserError: one sentence about the first fault.
     """
-    with _hydra(), _as_user_errors():
+    with refusing(), initialized():
         for point in points:
-            parsed = parse_overrides(point)
-            check_overrides(parsed, conf_dir())
-            for override in parsed:
+            for override in _checked(point):
                 if override.is_sweep_override():
                     raise UserError(f"{line(override)} names several values for one point")
-        composed = tuple(map(_PointComposer(CONFIG_NAME).point, points))
-        return Points(True, composed, tuple(tuple(point) for point in points))
-
-
-class _PointComposer:
-    """Composes the points of a sweep; Hydra takes a tenth of a second for each.
-
-    A point that differs from an earlier one in plain values only is made from that, by the function that Hydra sets
-    values with. What that refuses Hydra composes, too, and says why.
-    """
-
-    def __init__(self, config_name: str) -> None:
-        self._config_name = config_name
-        self._composed: dict[tuple[tuple[str, ...], tuple[str, ...]], DictConfig] = {}
-        """By overrides and by keys of plain values: the config, with the values of the last point."""
-        self._parsed: dict[str, Override] = {}
-        self._is_group: dict[str, bool] = {}
-
-    def point(self, overrides: Sequence[str]) -> Point:
-        parsed = [self._parse(one) for one in overrides]
-        plain = {one.key_or_group: one.value() for one in parsed if self._is_plain(one)}
-        others = [one for one in parsed if not self._is_plain(one)]
-        place = tuple(map(line, others)), tuple(plain)
-        composed = self._composed.get(place)
-        if composed is not None and all(_keeps_type(composed, key, value) for key, value in plain.items()):
-            try:
-                for key, value in plain.items():
-                    OmegaConf.update(composed, key, value, merge=True)
-                return _point(composed, overrides)
-            except OmegaConfBaseException:
-                pass
-        composed = _compose(self._config_name, overrides)
-        if all(_takes_plain(composed, key, others) for key in plain):
-            self._composed[place] = without_hydra(composed)
-        return _point(composed, overrides)
-
-    def _parse(self, override: str) -> Override:
-        if override not in self._parsed:
-            (self._parsed[override],) = parse_overrides([override])
-        return self._parsed[override]
-
-    def _is_plain(self, override: Override) -> bool:
-        """True if the override sets a number, a text or null, and chooses no option of a group."""
-        key, value = override.key_or_group, override.value()
-        if override.is_add() or override.is_force_add() or override.is_delete() or override.is_hydra_override():
-            return False
-        if key not in self._is_group:
-            self._is_group[key] = bool(GlobalHydra.instance().config_loader().get_group_options(key))
-        is_scalar = value is None or isinstance(value, str | int | float | bool)
-        return is_scalar and override.package is None and not self._is_group[key]
-
-
-def _keeps_type(composed: DictConfig, key: str, value: object) -> bool:
-    """True if a key of the topmost level, whose type is lost without Hydra's part, gets a value of the type it has."""
-    return "." in key or type(value) is type(composed[key])
-
-
-def _takes_plain(composed: DictConfig, key: str, others: Sequence[Override]) -> bool:
-    """True if the config has a plain value at the key, and no other override sets what holds it, or a part of it."""
-    top, _, name = key.rpartition(".")
-    node = OmegaConf.select(composed, top) if top else composed
-    if not isinstance(node, DictConfig):
-        return False
-    has_no_type = OmegaConf.is_missing(node, name) or OmegaConf.is_interpolation(node, name)
-    if not has_no_type and OmegaConf.is_config(node[name]):
-        return False
-    chosen = [one.key_or_group for one in others if not isinstance(one.value(), str)]  # a text chooses an option
-    return not any(f"{key}.".startswith(f"{one}.") or f"{one}.".startswith(f"{key}.") for one in chosen)
+        first = parse_overrides(points[0])
+        composer = _Composer(CONFIG_NAME, first)
+        return Points(True, tuple(map(composer.point, points)), composer.options(first))
 
 
 def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Config:
@@ -203,6 +128,64 @@ def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Con
         UserError: one sentence about the first fault.
     """
     return compose_points(overrides, multirun=False, config_name=config_name).points[0].config
+
+
+class _Composer:
+    """Composes points: Hydra takes a tenth of a second for each choice of options, so each is composed once."""
+
+    def __init__(self, config_name: str, for_all: Sequence[Override]) -> None:
+        self._config_name = config_name
+        self._hydra = [line(override) for override in for_all if override.is_hydra_override()]
+        self._composed: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}
+        """By the options that are chosen: the config with Hydra's settings, and without."""
+        self._parsed: dict[str, Override] = {}
+
+    def options(self, overrides: Sequence[Override]) -> DictConfig:
+        """The config of the options that are chosen, with Hydra's settings, before values are set."""
+        return self._of_options(overrides)[0]
+
+    def point(self, overrides: Sequence[str]) -> Point:
+        for text in overrides:
+            if text not in self._parsed:
+                (self._parsed[text],) = parse_overrides([text])
+        parsed = [self._parsed[text] for text in overrides]
+        composed = copy.deepcopy(self._of_options(parsed)[1])
+        set_values(composed, filter(_is_value, parsed))
+        return _point(composed, [text for text in overrides if not self._parsed[text].is_hydra_override()])
+
+    def _of_options(self, overrides: Sequence[Override]) -> tuple[DictConfig, DictConfig]:
+        options = tuple(line(one) for one in overrides if not (_is_value(one) or one.is_hydra_override()))
+        if options not in self._composed:
+            composed = _compose(self._config_name, [*self._hydra, *options])
+            own = copy.deepcopy(composed)
+            with open_dict(own):
+                del own["hydra"]
+            self._composed[options] = composed, own
+        return self._composed[options]
+
+
+def set_values(composed: DictConfig, overrides: Iterable[Override]) -> None:
+    """Set values in a composed config as Hydra sets them, by the same function (`test_many_points` compares)."""
+    for override in overrides:
+        try:
+            ConfigLoaderImpl._apply_overrides_to_config([override], composed)
+        except AssertionError as error:  # what OmegaConf raises for a key below a value that is None (`resume.x=1`)
+            raise UserError(f"{line(override)}: one of the keys is below a value that has none") from error
+
+
+def _is_value(override: Override) -> bool:
+    """True if the override sets a value of the config; False if it chooses an option or is for Hydra itself."""
+    key = override.key_or_group
+    if override.is_hydra_override() or override.package is not None:
+        return False
+    is_scalar = key in Config.__dataclass_fields__ and not (CONF / key).is_dir()
+    return "." in key or is_scalar or isinstance(override.value(), dict)
+
+
+def _checked(overrides: Sequence[str]) -> list[Override]:
+    parsed = parse_overrides(overrides)
+    check_overrides(parsed, conf_dir())
+    return parsed
 
 
 def _point(composed: DictConfig, overrides: Sequence[str]) -> Point:
@@ -215,36 +198,26 @@ def _point(composed: DictConfig, overrides: Sequence[str]) -> Point:
 
 
 def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
-    try:
-        with composing():
-            return compose(config_name, list(overrides), return_hydra_config=True)
-    except AssertionError as error:  # what OmegaConf raises for a key below a value that is None (`resume.x=1`)
-        raise UserError(f"{' '.join(overrides)}: one of the keys is below a value that has none") from error
+    return compose(config_name, list(overrides), return_hydra_config=True)
 
 
-def _hydra() -> AbstractContextManager[None]:
+def initialized() -> AbstractContextManager[None]:
+    """Have Hydra ready with the suite's `conf/`."""
     return initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3")
 
 
 @contextmanager
-def composing() -> Iterator[None]:
-    """Turn what Hydra raises inside about the user's config files into one sentence, as a UserError."""
+def refusing() -> Iterator[None]:
+    """Turn what Hydra raises about the user's overrides and config files into one sentence, as a UserError."""
     try:
-        with _as_user_errors():
-            yield
+        yield
     except UserError:
         raise
+    except (HydraException, OmegaConfBaseException) as error:
+        raise user_error(error) from error
     except MarkedYAMLError as error:
         raise UserError(not_yaml(error)) from error
     except UnicodeDecodeError as error:
         raise UserError(f"a YAML file of the config is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:  # a file of another shape than Hydra's
         raise UserError(f"the config cannot be composed: {' '.join(str(error).split())}") from error
-
-
-@contextmanager
-def _as_user_errors() -> Iterator[None]:
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException) as error:
-        raise user_error(error) from error

@@ -32,13 +32,16 @@ def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
     """Turn an error that Hydra or OmegaConf raised while composing a config into one sentence."""
     if isinstance(error, OverrideParseException):
         return UserError(_unreadable(error))
-    cause = _innermost(error)
+    cause: BaseException = error
+    while isinstance(cause.__cause__, HydraException | OmegaConfBaseException):
+        cause = cause.__cause__
     if isinstance(cause, MissingConfigException):
         return UserError(_missing_option(cause))
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return UserError(_unknown_key(cause))
     if isinstance(cause, MissingMandatoryValue):
-        return UserError(f"{cause.full_key or _quoted(cause)} must be given a value")
+        named = re.search(r"Missing mandatory value: (\S+)", str(cause))
+        return UserError(f"{cause.full_key or (named[1] if named else _first_line(cause))} must be given a value")
     if isinstance(cause, InterpolationKeyError | InterpolationResolutionError):
         hint = "; the chosen model, data and task do not fit together" if "data.provides" in str(cause) else ""
         return UserError(f"{cause.full_key}: {_first_line(cause)}{hint}")
@@ -54,7 +57,7 @@ def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
 
 
 def unknown_key(key: str, allowed: Iterable[object]) -> str:
-    """Write the sentence about a key that does not exist, with the keys that do exist beside it."""
+    """The sentence about a key that does not exist, with the keys that do."""
     where, _, _ = key.rpartition(".")
     names = ", ".join(sorted(str(name) for name in allowed if str(name) != "_target_"))
     hint = "; another launcher is chosen with hydra/launcher=NAME" if where == "hydra.launcher" else ""
@@ -62,18 +65,12 @@ def unknown_key(key: str, allowed: Iterable[object]) -> str:
 
 
 def not_yaml(error: MarkedYAMLError) -> str:
-    """Write the sentence about a file that is no YAML, with the line to look at."""
+    """The sentence about a file that is no YAML, with the line at fault."""
     what = " ".join(filter(None, (error.context, error.problem)))
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return f"not YAML: {what}"
     return f"{mark.name}: not YAML: {what} in line {mark.line + 1}, column {mark.column + 1}"
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error.__cause__, HydraException | OmegaConfBaseException):
-        error = error.__cause__
-    return error
 
 
 def _unreadable(error: OverrideParseException) -> str:
@@ -106,8 +103,3 @@ def _unknown_key(error: OmegaConfBaseException) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0].rstrip(".")
-
-
-def _quoted(error: BaseException) -> str:
-    found = re.search(r"Missing mandatory value: (\S+)", str(error))
-    return found[1] if found else _first_line(error)

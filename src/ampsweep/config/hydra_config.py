@@ -1,8 +1,4 @@
-"""The bridge between Hydra and the typed Config: schemas, modes and resolvers for Hydra, and typed configs from it.
-
-Every module that lets Hydra compose imports this one. The schemas live in groups of their own (`schema/model`), so that
-they never show up among the options of `model`.
-"""
+"""The bridge between Hydra and the typed Config: schemas, modes and resolvers for Hydra, and typed configs from it."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,55 +6,26 @@ from typing import Any, Final
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from ampsweep.config import schema
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import MODES, differences
-from ampsweep.config.schema import COMPONENTS, Config
+from ampsweep.config.schema import COMPONENTS, SCHEMAS, Config, PrecisionConfig
 
 _HERE: Final = Path(__file__).resolve()
 _IN_WHEEL: Final = _HERE.parents[1] / "conf"
 CONF: Final = _IN_WHEEL if _IN_WHEEL.is_dir() else _HERE.parents[3] / "conf"
 """The `conf/` of the repository, or its copy in a package that was installed without it (setup.py)."""
 
-SCHEMAS: Final[dict[str, dict[str, type]]] = {
-    "model": {
-        "mlp": schema.MLPConfig,
-        "gpt": schema.GPTConfig,
-        "resnet": schema.ResNetConfig,
-        "image_gan": schema.ImageGANConfig,
-        "two_headed": schema.TwoHeadedConfig,
-    },
-    "data": {
-        "synthetic_regression": schema.SyntheticRegressionConfig,
-        "synthetic_tokens": schema.SyntheticTokensConfig,
-        "synthetic_images": schema.SyntheticImagesConfig,
-        "image_folder": schema.ImageFolderConfig,
-        "digits": schema.DigitsConfig,
-        "text": schema.TextConfig,
-        "tokens": schema.TokensConfig,
-    },
-    "task": {
-        "component": schema.ComponentConfig,
-        "output_task": schema.OutputTaskConfig,
-        "classification": schema.ClassificationConfig,
-        "model_loss": schema.ModelLossConfig,
-        "wasserstein_gan": schema.WassersteinGANConfig,
-    },
-    "optimizer": dict(schema.OPTIMIZERS),
-    "scheduler": {"shape": schema.SchedulerConfig},
-}
-
 
 def register() -> None:
-    """Register the schemas and resolvers with Hydra; calling it again changes nothing."""
+    """Register the schemas and resolvers with Hydra; in no group of options, so that `--help` lists no schema."""
     store = ConfigStore.instance()
-    store.store(name="schema", node=schema.Config)
+    store.store(name="schema", node=Config)
     for group, nodes in SCHEMAS.items():
         for name, node in nodes.items():
-            store.store(name=name, node=node, group=f"schema/{group}")
+            store.store(name=f"schema_{group}_{name}", node=node)
     for mode in MODES.values():
         if not (CONF / "precision" / f"{mode.name}.yaml").is_file():  # the file says the same, and Hydra takes one
-            store.store(name=mode.name, node=differences(mode.settings, schema.PrecisionConfig()), group="precision")
+            store.store(name=mode.name, node=differences(mode.settings, PrecisionConfig()), group="precision")
     OmegaConf.register_new_resolver("run_directory", _run_directory, replace=True)
 
 
@@ -72,15 +39,7 @@ def to_config(composed: DictConfig) -> Config:
     Raises:
         omegaconf.errors.OmegaConfBaseException: a mandatory value is missing, or an interpolation points nowhere.
     """
-    own = without_hydra(composed)
-    return Config(**{str(key): _plain(str(key), own) for key in own})
-
-
-def without_hydra(composed: DictConfig) -> DictConfig:
-    """A copy of a composed config without its `hydra` node; the config itself, if it has none."""
-    if "hydra" not in composed:
-        return composed
-    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return Config(**{str(key): _plain(str(key), composed) for key in composed if key != "hydra"})
 
 
 def _plain(key: str, own: DictConfig) -> Any:

@@ -29,7 +29,7 @@ _CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
-    """The whole config as plain values that JSON can hold."""
+    """The config as plain values that JSON can hold."""
     return asdict(config)
 
 
@@ -43,7 +43,7 @@ def config_hash(config: Config) -> str:
 
 
 def training_hash(config: Config) -> str:
-    """The hash of the config whatever checkpoint the run begins with: equal where the steps take the same."""
+    """The hash of the config without the checkpoint that the run begins with."""
     return config_hash(replace(config, resume=None))
 
 
@@ -81,8 +81,7 @@ def code_version() -> str:
 def run_directory_name(config: Config) -> str:
     """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere.
 
-    That of a run which goes on from a checkpoint of another begins with `resumed-`: a pattern of `resume=` that begins
-    with an arm fits none of these.
+    After `resumed-` if the run goes on from another's checkpoint, so that patterns of `resume=ARM*` do not match it.
     """
     begins = "resumed-" if config.begins_elsewhere else ""
     readable = f"{begins}{arm_of(config)}-{component_name(config.model)}-s{config.seed}"
@@ -109,7 +108,6 @@ def _result_settings(config: Config) -> dict[str, Any]:
 
 
 def _without_arm(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings without what makes the arm."""
     rest = _without(settings, ("precision",))
     return rest | {group: _without(rest[group], keys) for group, keys in ARM_KEYS.items() if group in rest}
 

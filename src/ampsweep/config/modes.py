@@ -129,7 +129,7 @@ PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for
 
 
 EMULATED_CASTS: Final = "emulate_precision_casts"
-"""A field that has an effect in compiled code alone, so that settings of precision by themselves do not tell of it."""
+"""A field of precision that has an effect in compiled code alone."""
 
 _TORCHAO_STATES: Final = {"8bit": "uint8", "4bit": "uint8", "Fp8": "float8_e4m3fn"}
 """The dtypes of the codes that torchao's optimizers keep as their states, by the ends of their names."""
@@ -196,24 +196,20 @@ def report_order(arm: str) -> tuple[int, str]:
 
 
 def arm_of(config: Config) -> str:
-    """The canonical name of a training's precision: `arm_label`, then what the keys of `ARM_KEYS` change of it.
-
-    >>> from ampsweep.config.compose import compose_points
-    """
+    """The canonical name of a training's precision: `arm_label`, then what the keys of `ARM_KEYS` change of it."""
     compiled = {EMULATED_CASTS: True} if emulates_casts(config) else {}
     return "+".join([arm_label(config.precision), *_settings(compiled | outside_differences(config))])
 
 
 def emulates_casts(config: Config) -> bool:
-    """Tell whether the training rounds in compiled code where eager code casts: it is compiled, and casts at all."""
+    """Whether the training is compiled and rounds where eager code casts."""
     return config.trainer.compile and with_effect(config.precision).emulate_precision_casts
 
 
 def arm_label(precision: PrecisionConfig) -> str:
-    """The canonical name of these settings: the mode, then every field that differs from the mode's settings (from the
-    defaults, if the table has no such mode) and has an effect.
+    """The canonical name of these settings: the mode, then every field with an effect that differs from the mode's.
 
-    So the baseline of a sweep over `precision=fp32,amp_fp16 precision.init_scale=1024` is the arm `fp32`.
+    The baseline of a sweep over `precision=fp32,amp_fp16 precision.init_scale=1024` is thus the arm `fp32`.
 
     >>> arm_label(PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16", cache_enabled=False))
     'amp_bf16+cache_enabled=false'
@@ -225,8 +221,7 @@ def arm_label(precision: PrecisionConfig) -> str:
 
 
 def distinctions(arm: str) -> dict[str, str]:
-    """The settings, other than dtypes, that tell an arm from another one: those that its mode sets to another value
-    than the default, and those that its label names.
+    """The settings, other than dtypes, that its mode sets differently from the defaults or that its label names.
 
     >>> distinctions("amp_fp16+init_scale=1024")
     {'grad_scaler': 'true', 'init_scale': '1024'}
@@ -319,7 +314,6 @@ def _without_effect(precision: PrecisionConfig) -> set[str]:
 
 
 def _counts(one: Field[Any], precision: PrecisionConfig) -> bool:
-    """Tell whether the settings have what a field counts with, if that is one of them."""
     key, values = one.metadata.get(COUNTS_WITH, ("", ()))
     group, _, name = key.partition(".")
     return group != "precision" or counts_with(getattr(precision, name), values)

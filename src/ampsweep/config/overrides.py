@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -12,20 +12,10 @@ from hydra.core.override_parser.types import Override
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.schema import COMMAND, COMPONENTS, COUNTS_WITH, Config, SchedulerConfig, counts_with
+from ampsweep.config.schema import COMMAND, COMPONENTS, COUNTS_WITH, FIELDS, Config, counts_with
 
 _SET_HERE: Final = ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir")
 """Keys of Hydra's that the suite sets itself; and what Hydra would write for them holds secrets as they are."""
-
-
-_FIELDS: Final[dict[str, Field[Any]]] = {
-    f"{group}.{one.name}": one
-    for group, part in (get_type_hints(Config) | {"scheduler": SchedulerConfig}).items()
-    if is_dataclass(part)
-    for one in fields(part)
-    if COUNTS_WITH in one.metadata
-}
-"""Keys that have an effect only beside others; what each counts with stands at its field in the schema."""
 
 
 def parse_overrides(lines: Iterable[str]) -> list[Override]:
@@ -75,28 +65,6 @@ def first_values(overrides: Iterable[Override]) -> Iterator[str]:
             yield line(override)
 
 
-def is_for_points(override: Override) -> bool:
-    """Tell whether an override is for points only: it is swept, or some options of its group lack its key."""
-    if override.is_sweep_override():
-        return True
-    top, dot, _ = override.key_or_group.partition(".")
-    # Hydra knows no choice of null, and a choice of a quoted string loses its quotes.
-    wrappable = override.value() is not None and not override.get_value_element_as_str().startswith(("'", '"'))
-    return bool(dot) and top in COMPONENTS and wrappable
-
-
-def deferred(override: Override) -> str:
-    """The override in the form that Hydra's basic sweeper needs.
-
-    Hydra composes a multirun's own config without the swept overrides: for `model=resnet18,resnet50
-    data.image_size=32` that config has the default data, which has no such key. Written as a choice of one value, the
-    override reaches the points only.
-    """
-    if override.is_sweep_override() or not is_for_points(override):
-        return line(override)
-    return f"{override.get_key_element()}=choice({override.get_value_element_as_str() or repr('')})"
-
-
 def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
     """Refuse faulty overrides that Hydra would accept, or would refuse without naming the fault.
 
@@ -107,38 +75,25 @@ def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
         UserError: one sentence about the first such override.
     """
     for override in overrides:
-        for fault in (*_shape(override), *_swept_setting(override), *_mode_alone(override), *_option(override, conf)):
+        for fault in _faults(override, conf):
             raise UserError(f"{line(override)}: {fault}")
 
 
-def _shape(override: Override) -> Iterator[str]:
-    """Find a key that is added or deleted although no class of the user's takes it, or that the suite sets itself."""
+def _faults(override: Override, conf: Path) -> Iterator[str]:
     top = override.key_or_group.partition(".")[0].partition("/")[0]
     changes_shape = override.is_add() or override.is_force_add() or override.is_delete()
     if changes_shape and top not in (*COMPONENTS, "hydra"):
         yield f"keys can be added or removed only in {', '.join(COMPONENTS)}"
     if override.key_or_group in _SET_HERE:
         yield "the suite chooses the directories of runs; give output_dir and name"
-
-
-def _swept_setting(override: Override) -> Iterator[str]:
     if override.is_sweep_override() and override.is_hydra_override():
         yield "Hydra's own settings cannot be swept"
-
-
-def _mode_alone(override: Override) -> Iterator[str]:
-    """Find a change of `precision.mode`, which is only a name: the run would train as before under another label."""
-    if override.key_or_group == "precision.mode":
+    if override.key_or_group == "precision.mode":  # only a name: the run would train as before under another label
         yield f"a mode is chosen as precision=MODE; allowed are {', '.join(PRECISION_MODES)}"
-
-
-def _option(override: Override, conf: Path) -> Iterator[str]:
-    """Find a number or null in place of an option's name, on which Hydra fails without naming the group."""
-    group = conf / override.key_or_group
-    if override.is_delete() or not group.is_dir():
+    if override.is_delete() or not (conf / override.key_or_group).is_dir():
         return
     values = override.sweep_iterator() if override.is_discrete_sweep() else iter([override.value()])
-    if not all(isinstance(value, str | list | dict) for value in values):
+    if not all(isinstance(value, str | list | dict) for value in values):  # Hydra's error would not name the group
         options = GlobalHydra.instance().config_loader().get_group_options(override.key_or_group)
         yield f"no such option; allowed are {', '.join(options)}"
 
@@ -151,7 +106,7 @@ def check_effect(configs: Collection[Config], overrides: Iterable[str], command:
     """
     for override in overrides:
         key = override.partition("=")[0]
-        if (one := _FIELDS.get(key)) is None:
+        if (one := FIELDS.get(key)) is None or COUNTS_WITH not in one.metadata:
             continue
         stock = one.default if one.default_factory is MISSING else one.default_factory()
         needed, values = one.metadata[COUNTS_WITH]

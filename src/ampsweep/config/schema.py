@@ -5,21 +5,22 @@ from the schema's default, so that no default stands in two places.
 """
 
 import os
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from collections.abc import Callable, Collection
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, Final, Literal, NamedTuple, get_args, get_type_hints
 
 from omegaconf import MISSING
 
 COUNTS_WITH: Final = "counts_with"
-"""Under this name the metadata of a field hold the key without which it has no effect, and the values that key must
-have (`NULL` for null): if there are none, any but null and false."""
+"""Metadata of a field: the key without which it has no effect, and the values that key must have (`NULL` for null): if
+there are none, any but null and false."""
 NULL: Final = "null"
 COMMAND: Final = "ampsweep"
 """Stands in the place of that key for the command, a training or another one."""
 ALLOWED: Final = "allowed"
-"""Under this name the metadata of a field hold the only values that it, or an item of its list, may have besides
-null."""
+"""Metadata of a field: the only values that it, or an item of its list, may have besides null."""
+RANGE: Final = "range"
+"""Metadata of a field: the `Range` of its numbers, by default `POSITIVE`."""
 DTYPES: Final = ("float32", "bfloat16", "float16")
 FP32_MATMULS: Final = ("highest", "high", "medium")
 """Ways to compute float32 matmuls by torch's names (`torch.set_float32_matmul_precision`), the most precise first."""
@@ -31,6 +32,26 @@ def _with(key: str, *values: str) -> dict[str, Any]:
 
 def _one_of(*values: str) -> dict[str, Any]:
     return {ALLOWED: values}
+
+
+class Range(NamedTuple):
+    """The numbers that a field may have, and the end of the sentence about others."""
+
+    holds: Callable[[float], bool]
+    sentence: str
+
+
+POSITIVE: Final = Range(lambda value: value > 0, "must be greater than 0")
+NOT_NEGATIVE: Final = Range(lambda value: value >= 0, "must not be negative")
+_ABOVE_ONE: Final = Range(lambda value: value > 1, "must be greater than 1")
+_BELOW_ONE: Final = Range(lambda value: 0 < value < 1, "must lie between 0 and 1")
+_UP_TO_ONE: Final = Range(lambda value: 0 <= value <= 1, "must lie from 0 to 1")
+_OPEN_SHARE: Final = Range(lambda value: 0 < value < 1, "must be greater than 0 and less than 1")
+_SHARE: Final = Range(lambda value: 0 <= value < 1, "must be at least 0 and less than 1")
+
+
+def _in(numbers: Range) -> dict[str, Any]:
+    return {RANGE: numbers}
 
 
 def counts_with(value: Any, values: Collection[str]) -> bool:
@@ -50,26 +71,26 @@ class PrecisionConfig:
     dtype: str = field(default="float32", metadata=_one_of(*DTYPES))
     """dtype that autocast computes in; without autocast the same as `parameters`."""
     cache_enabled: bool = field(default=True, metadata=_with("precision.autocast"))
-    """Autocast keeps its half-precision copy of a weight for reuse within a forward pass."""
+    """Autocast reuses its half-precision copy of a weight within a forward pass."""
     grad_scaler: bool = False
     init_scale: float = field(default=65536.0, metadata=_with("precision.grad_scaler"))
-    growth_factor: float = field(default=2.0, metadata=_with("precision.grad_scaler"))
-    backoff_factor: float = field(default=0.5, metadata=_with("precision.grad_scaler"))
+    growth_factor: float = field(default=2.0, metadata=_with("precision.grad_scaler") | _in(_ABOVE_ONE))
+    backoff_factor: float = field(default=0.5, metadata=_with("precision.grad_scaler") | _in(_BELOW_ONE))
     growth_interval: int = field(default=2000, metadata=_with("precision.grad_scaler"))
     tf32: bool = False
     """float32 matmuls and convolutions may run in TF32."""
     fp32_matmul: str | None = field(
         default=None, metadata=_with("precision.parameters", "float32") | _one_of(*FP32_MATMULS)
     )
-    """Arithmetic of float32 matmuls, and of nothing else: highest, high or medium, torch's names for float32, TF32 (or
-    three products of bfloat16) and bfloat16. None: as `tf32` says, high or highest."""
+    """Arithmetic of float32 matmuls alone, by torch's names: highest is float32, high TF32 (or three products of
+    bfloat16), medium bfloat16. None: as `tf32` says, high or highest."""
     eval: str = field(default="full", metadata=_with("precision.autocast") | _one_of("full", "autocast"))
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
     fp32_modules: list[str] = field(default_factory=list, metadata=_with("precision.autocast"))
     """Patterns (fnmatch) of the names of modules that compute in float32 under autocast, with all within them."""
     emulate_precision_casts: bool = field(default=False, metadata=_with("trainer.compile"))
     """Under `trainer.compile`, round wherever the eager step casts to a half precision; otherwise fused operators keep
-    float32 between them. Without `trainer.compile` it has no effect, nor without a half precision."""
+    float32 between them."""
 
 
 @dataclass(kw_only=True)
@@ -95,7 +116,7 @@ class GPTConfig(ComponentConfig):
     num_layers: int = MISSING
     hidden_size: int = MISSING
     num_heads: int = MISSING
-    dropout: float = 0.0
+    dropout: float = field(default=0.0, metadata=_in(_SHARE))
 
 
 @dataclass(kw_only=True)
@@ -156,10 +177,10 @@ class ImageFolderConfig(DataConfig):
     path: str = MISSING
     num_classes: int = MISSING
     image_size: int = MISSING
-    val_fraction: float = 0.1
+    val_fraction: float = field(default=0.1, metadata=_in(_OPEN_SHARE))
     """Share of the images that is held out where the folder has no `train` and `val`."""
     augment: bool = True
-    num_workers: int | None = None
+    num_workers: int | None = field(default=None, metadata=_in(NOT_NEGATIVE))
     """Processes that read ahead, for each rank. None: chosen from the time that reading takes."""
     prefetch_factor: int | None = None
     """Batches that each of them has read ahead. None: torch's default, 2."""
@@ -167,14 +188,14 @@ class ImageFolderConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class DigitsConfig(DataConfig):
-    val_fraction: float = 0.2
+    val_fraction: float = field(default=0.2, metadata=_in(_OPEN_SHARE))
 
 
 @dataclass(kw_only=True)
 class TextConfig(DataConfig):
     path: str | None = None
     seq_len: int = MISSING
-    val_fraction: float = 0.1
+    val_fraction: float = field(default=0.1, metadata=_in(_OPEN_SHARE))
     num_val_batches: int = 20
 
 
@@ -185,24 +206,22 @@ class TokensConfig(DataConfig):
     vocab_size: int = MISSING
     seq_len: int = MISSING
     dtype: str = "uint16"
-    val_fraction: float = 0.01
+    val_fraction: float = field(default=0.01, metadata=_in(_OPEN_SHARE))
     num_val_batches: int = 20
 
 
 @dataclass(kw_only=True)
 class OutputTaskConfig(ComponentConfig):
-    """A task that takes a tensor from the model."""
-
     output: str | None = None
     """Key, attribute or index of the tensor in what the model returns; None: the model returns the tensor itself."""
 
 
 @dataclass(kw_only=True)
 class ClassificationConfig(OutputTaskConfig):
-    label_smoothing: float = 0.0
-    gradient_penalty: float = 0.0
+    label_smoothing: float = field(default=0.0, metadata=_in(_SHARE))
+    gradient_penalty: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
     """Weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none is computed."""
-    penalty_of: str = "parameters"
+    penalty_of: str = field(default="parameters", metadata=_one_of("parameters", "inputs"))
     """parameters: the gradients by all parameters, as one vector; inputs: those by an item's inputs, a mean over the
     items."""
 
@@ -210,7 +229,7 @@ class ClassificationConfig(OutputTaskConfig):
 @dataclass(kw_only=True)
 class WassersteinGANConfig(ComponentConfig):
     critic_steps: int = 5
-    gradient_penalty: float = 10.0
+    gradient_penalty: float = field(default=10.0, metadata=_in(NOT_NEGATIVE))
 
 
 @dataclass(kw_only=True)
@@ -225,7 +244,7 @@ class OptimizerConfig(ComponentConfig):
     """An optimizer; keys that are not named here are arguments of its class."""
 
     lr: float = MISSING
-    weight_decay: float = 0.0
+    weight_decay: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
     fused: bool | None = None
     """None: fused if torch has fused kernels of the class for the device."""
     foreach: bool | None = None
@@ -244,39 +263,39 @@ class OptimizerConfig(ComponentConfig):
 @dataclass(kw_only=True)
 class SGDConfig(OptimizerConfig):
     _target_: str = "torch.optim.SGD"
-    momentum: float = 0.0
+    momentum: float = field(default=0.0, metadata=_in(_SHARE))
     nesterov: bool = False
 
 
 @dataclass(kw_only=True)
 class AdamConfig(OptimizerConfig):
     _target_: str = "torch.optim.Adam"
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
+    beta1: float = field(default=0.9, metadata=_in(_SHARE))
+    beta2: float = field(default=0.999, metadata=_in(_SHARE))
+    eps: float = field(default=1e-8, metadata=_in(NOT_NEGATIVE))
 
 
 @dataclass(kw_only=True)
 class AdamWConfig(AdamConfig):
     _target_: str = "torch.optim.AdamW"
-    weight_decay: float = 0.01
+    weight_decay: float = field(default=0.01, metadata=_in(NOT_NEGATIVE))
 
 
 @dataclass(kw_only=True)
 class RMSpropConfig(OptimizerConfig):
     _target_: str = "torch.optim.RMSprop"
-    alpha: float = 0.99
-    eps: float = 1e-8
-    momentum: float = 0.0
+    alpha: float = field(default=0.99, metadata=_in(_SHARE))
+    eps: float = field(default=1e-8, metadata=_in(NOT_NEGATIVE))
+    momentum: float = field(default=0.0, metadata=_in(_SHARE))
     centered: bool = False
 
 
 @dataclass(kw_only=True)
 class AdagradConfig(OptimizerConfig):
     _target_: str = "torch.optim.Adagrad"
-    lr_decay: float = 0.0
-    initial_accumulator_value: float = 0.0
-    eps: float = 1e-10
+    lr_decay: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
+    initial_accumulator_value: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
+    eps: float = field(default=1e-10, metadata=_in(NOT_NEGATIVE))
 
 
 OPTIMIZERS: Final[dict[str, type[OptimizerConfig]]] = {
@@ -293,10 +312,10 @@ OPTIMIZERS: Final[dict[str, type[OptimizerConfig]]] = {
 class SchedulerConfig:
     """A shape by its name. Of `scheduler=custom`, which has a `_target_`, all other keys are arguments."""
 
-    name: str = MISSING
-    """constant, linear or cosine: the shape after the linear warm-up, over applied steps."""
-    num_warmup_steps: int = 0
-    min_lr_ratio: float = field(default=0.0, metadata=_with("scheduler.name", "linear", "cosine"))
+    name: str = field(default=MISSING, metadata=_one_of("constant", "linear", "cosine"))
+    """The shape after the linear warm-up, over applied steps."""
+    num_warmup_steps: int = field(default=0, metadata=_in(NOT_NEGATIVE))
+    min_lr_ratio: float = field(default=0.0, metadata=_with("scheduler.name", "linear", "cosine") | _in(_UP_TO_ONE))
     """Share of the peak learning rate that linear and cosine end at."""
 
 
@@ -309,21 +328,19 @@ class TrainerConfig:
     """Training stops after the step in which this much time has passed since the first step began."""
     grace_seconds: float = field(default=300.0, metadata=_with("trainer.max_seconds"))
     """A step or an evaluation that takes this much longer than `max_seconds` is ended, and the run with it, as failed;
-    building the run may take ten times as much longer. Without `max_seconds` nothing is ended."""
-    warmup_steps: int = 10
+    building the run may take ten times as much longer."""
+    warmup_steps: int = field(default=10, metadata=_in(NOT_NEGATIVE))
     """Steps left out of every figure (not of the training); at most half of a shorter run."""
-    warmup_seconds: float | None = None
+    warmup_seconds: float | None = field(default=None, metadata=_in(NOT_NEGATIVE))
     """Steps are left out of times, power and energy until this much time has passed, too. None: 2 on an accelerator,
     whose clocks rise under load; 0 on a CPU."""
     grad_accum_steps: int = 1
     accumulate_dtype: str | None = field(default=None, metadata=_one_of(*DTYPES))
-    """dtype of the gradients, in which those of micro-batches are added up: float32, bfloat16 or float16. None: that of
-    the parameters."""
+    """dtype of the gradients, in which those of micro-batches are added up. None: that of the parameters."""
     max_grad_norm: float | None = None
-    """Largest 2-norm of the gradients of an optimizer's parameters as one vector; longer ones are scaled down to it.
-    None: gradients are not clipped."""
+    """Gradients of an optimizer's parameters are scaled down to at most this 2-norm of all. None: not clipped."""
     max_grad_value: float | None = None
-    """Largest magnitude of a single gradient; larger ones are cut down to it, before the norm is clipped."""
+    """Single gradients are clamped to at most this magnitude, before the norm is clipped."""
     log_every: int = 10
     eval_every: int | None = None
     """None: evaluate at the end only."""
@@ -335,9 +352,8 @@ class TrainerConfig:
     channels_last: bool = False
     activation_checkpointing: bool = False
     memory_limit_gib: float | None = None
-    """Emulates a device with this much memory. On CUDA it limits what the allocator reserves, workspaces and rounding
-    included; on the CPU the bytes of all tensors alive, checked after each operator, which makes steps too slow to
-    time."""
+    """Emulates a device with this much memory. On CUDA it limits what the allocator reserves; on the CPU the bytes of
+    all tensors alive, checked after each operator, which makes steps too slow to time."""
     memory_snapshot: bool = False
     """Record every allocation of the first steps on a CUDA device, in `memory_snapshot.pickle`."""
 
@@ -358,11 +374,11 @@ class ParallelConfig:
     mixed_precision: str = field(
         default="policy", metadata=_with("parallel.strategy", "fsdp2") | _one_of("policy", "autocast")
     )
-    """fsdp2 in an autocast mode. policy: parameters are cast as they are gathered (MixedPrecisionPolicy), and the whole
-    forward pass computes in that dtype; autocast: they are gathered as they are, and autocast casts."""
+    """fsdp2 under autocast. policy: parameters are cast as they are gathered (MixedPrecisionPolicy); autocast: they are
+    gathered as they are, and autocast casts."""
     blocks: list[str] = field(default_factory=list, metadata=_with("parallel.strategy", "fsdp2"))
-    """fsdp2: patterns (fnmatch) of the names of modules that are gathered one at a time. Empty: those that the model
-    names itself, in `blocks` or, as in Hugging Face's models, `_no_split_modules`."""
+    """fsdp2: patterns (fnmatch) of names of modules that are gathered one at a time. Empty: the model's own `blocks` or
+    `_no_split_modules` (Hugging Face)."""
     reshard_after_forward: bool = field(default=True, metadata=_with("parallel.strategy", "fsdp2"))
     """fsdp2: free a block's gathered parameters after its forward pass, and gather them again for backward."""
     sync_batchnorm: bool = field(default=False, metadata=_with("parallel.strategy", "ddp"))
@@ -370,8 +386,8 @@ class ParallelConfig:
     bucket_cap_mb: float | None = field(default=None, metadata=_with("parallel.strategy", "ddp"))
     """ddp: most MiB of gradients that are averaged at once. None: torch's default, 25."""
     find_unused_parameters: bool = field(default=False, metadata=_with("parallel.strategy", "ddp", "fsdp2"))
-    """In a step, the losses of ranks may depend on different parameters. ddp looks for those without gradient;
-    fsdp2 reduces zeros in their place, also where no rank has any."""
+    """The losses of ranks may depend on different parameters. ddp looks for those without gradient; fsdp2 reduces zeros
+    in their place."""
 
 
 @dataclass(kw_only=True)
@@ -433,16 +449,16 @@ class PredictConfig:
     write: bool = field(default=False, metadata=_with(COMMAND, "predict"))
     """Leave a record (`kind: predicted`) for each mode below `output_dir`."""
     with_runs: bool = True
-    """Predict the memory of each run: to warn before a run that needs more than there is, to record the prediction
-    beside the measured figures, and to choose where the search for the largest batch begins."""
+    """Predict the memory of each run: to warn before one that will not fit, for its record, and for the first batch of
+    the search for the largest."""
     must_fit: bool = False
     """Refuse a run that is predicted not to fit, instead of warning and starting it."""
 
 
 Complaint = Literal["types", "loss", "numerics", "memory", "speed"]
-"""A complaint about a training in low precision. `types`: operators get dtypes that they do not take together; `loss`:
-it is not finite, or worse than in float32; `numerics`: an operator's error is larger than its dtype explains; `memory`:
-it did not shrink; `speed`: the gain is small. What breaks a training comes first."""
+"""A complaint about a training in low precision, the most serious first. `types`: operators get dtypes that they do not
+take together; `loss`: not finite, or worse than in float32; `numerics`: an operator's error is larger than its dtype
+explains; `memory`: it did not shrink; `speed`: the gain is small."""
 COMPLAINTS: Final[tuple[Complaint, ...]] = get_args(Complaint)
 
 
@@ -451,7 +467,7 @@ class DoctorConfig:
     """Settings of `ampsweep doctor`."""
 
     complaints: list[str] = field(default_factory=list, metadata=_with(COMMAND, "doctor") | _one_of(*COMPLAINTS))
-    """The complaints that are examined: types, loss, numerics, memory, speed. Empty: all."""
+    """The complaints that are examined. Empty: all."""
     steps: int = field(default=20, metadata=_with(COMMAND, "doctor"))
     """Steps that are taken at most in each replay."""
     max_seconds: float = field(default=300.0, metadata=_with(COMMAND, "doctor"))
@@ -463,8 +479,7 @@ class NumericsConfig:
     """Watching the magnitudes of a training's values."""
 
     watch: bool = False
-    """Look at activations, gradients, weights and updates now and then, and note which gradients make a step be
-    skipped."""
+    """Observe activations, gradients, weights and updates, and note which gradients cause a skipped step."""
     every: int | None = field(default=None, metadata=_with("numerics.watch"))
     """Steps from one look to the next. None: so many that looking takes half a percent of the time."""
 
@@ -509,6 +524,42 @@ class Config:
 
 COMPONENTS: Final = ("model", "data", "task", "optimizer", "scheduler")
 """Parts of a Config that are built from a `_target_`; a scheduler that has none is a shape by its name."""
+SCHEMAS: Final[dict[str, dict[str, type]]] = {
+    "model": {
+        "mlp": MLPConfig,
+        "gpt": GPTConfig,
+        "resnet": ResNetConfig,
+        "image_gan": ImageGANConfig,
+        "two_headed": TwoHeadedConfig,
+    },
+    "data": {
+        "synthetic_regression": SyntheticRegressionConfig,
+        "synthetic_tokens": SyntheticTokensConfig,
+        "synthetic_images": SyntheticImagesConfig,
+        "image_folder": ImageFolderConfig,
+        "digits": DigitsConfig,
+        "text": TextConfig,
+        "tokens": TokensConfig,
+    },
+    "task": {
+        "component": ComponentConfig,
+        "output_task": OutputTaskConfig,
+        "classification": ClassificationConfig,
+        "model_loss": ModelLossConfig,
+        "wasserstein_gan": WassersteinGANConfig,
+    },
+    "optimizer": dict(OPTIMIZERS),
+    "scheduler": {"shape": SchedulerConfig},
+}
+"""By group: the schemas that options of it are checked against."""
+
+FIELDS: Final[dict[str, Field[Any]]] = {
+    f"{group}.{one.name}": one
+    for group, part in get_type_hints(Config).items()
+    for schema in ([part] if is_dataclass(part) else SCHEMAS.get(group, {}).values())
+    for one in fields(schema)
+}
+"""The fields of all schemas by their keys in a config."""
 
 
 def component_name(component: dict[str, Any]) -> str:

@@ -24,10 +24,10 @@ _PLAIN: Final = re.compile(r"[A-Za-z_][\w./+-]*")
 
 
 def sweep_points(path: Path, count: int | None = None) -> list[tuple[str, ...]]:
-    """Read the points of the sweep in ``path``, each as overrides, in the order in which an agent gets them.
+    """Read the points of the sweep in `path`, each as overrides, in the order in which an agent gets them.
 
-    A grid has all combinations, the first parameter varying slowest. A random sweep has ``count`` points, or as many as
-    its `run_cap` says: the same ones each time, and a higher count begins with the same ones. Both end at `run_cap`.
+    In a grid the first parameter varies slowest. A random sweep has `count` points, or as many as its `run_cap` says,
+    the same ones each time. Both end at `run_cap`.
 
     Raises:
         UserError: there is no such file, it is no sweep, or the sweep needs a server.
@@ -50,7 +50,10 @@ def sweep_points(path: Path, count: int | None = None) -> list[tuple[str, ...]]:
 def _points(content: Mapping[str, Any], count: int | None, *, seed: str) -> Iterator[tuple[str, ...]]:
     method, cap = content.get("method"), content.get("run_cap")
     parameters = dict(_flat(content["parameters"]))
-    fixed = _command(content)
+    program, words = content.get("program", "train.py"), map(str, content.get("command", ()))
+    if Path(str(program)).name != "train.py":
+        raise UserError(f"program {program}: is not train.py")
+    fixed = [word for word in words if "=" in word and not word.startswith(("$", "-"))]
     if method == "grid":
         keys = [
             [f"{key}={_hydra(value)}" for value in _values(key, parameter)] for key, parameter in parameters.items()
@@ -67,7 +70,6 @@ def _points(content: Mapping[str, Any], count: int | None, *, seed: str) -> Iter
 
 
 def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-    """Parameters by their full names; nested ones have dots in their names."""
     for key, parameter in parameters.items():
         if not isinstance(parameter, dict):
             raise UserError(f"parameter {prefix}{key}: has neither value nor values")
@@ -77,18 +79,8 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{key}", parameter
 
 
-def _command(content: Mapping[str, Any]) -> list[str]:
-    words = [str(word) for word in content.get("command", ())]
-    program = content.get("program", "train.py")
-    if Path(str(program)).name != "train.py":
-        raise UserError(f"program {program}: is not train.py")
-    return [word for word in words if "=" in word and not word.startswith(("$", "-"))]
-
-
 def _values(key: str, parameter: Parameter) -> Sequence[Any]:
-    if "value" in parameter:
-        return [parameter["value"]]
-    values = parameter.get("values")
+    values = [parameter["value"]] if "value" in parameter else parameter.get("values")
     if not isinstance(values, list) or not values:
         raise UserError(f"parameter {key}: a grid takes a value or a list of values")
     return values
@@ -113,7 +105,6 @@ def _hydra(value: Any) -> str:
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
 
-# The distributions of random sweeps:
 # https://docs.wandb.ai/guides/sweeps/sweep-config-keys/#distribution-options-for-random-and-bayesian-search
 
 
@@ -148,12 +139,14 @@ _ROUNDED: Final = ("uniform", "log_uniform", "log_uniform_values", "normal", "lo
 
 
 def draw(key: str, parameter: Parameter, source: random.Random) -> Any:
-    """Draw a value of the parameter ``key``.
+    """Draw a value of the parameter `key`.
 
     Raises:
         UserError: there is no such distribution, or the parameter lacks one of its settings.
     """
-    name = str(parameter.get("distribution") or _default(parameter))
+    are_whole = all(isinstance(parameter.get(end), int) for end in ("min", "max"))
+    by_default = "categorical" if "values" in parameter else "int_uniform" if are_whole else "uniform"
+    name = str(parameter.get("distribution") or ("constant" if "value" in parameter else by_default))
     plain = name.removeprefix("q_")
     if plain not in (_ROUNDED if name.startswith("q_") else _DRAWS):
         known = ", ".join([*_DRAWS, *(f"q_{one}" for one in _ROUNDED)])
@@ -165,12 +158,3 @@ def draw(key: str, parameter: Parameter, source: random.Random) -> Any:
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise UserError(f"parameter {key}: {name} cannot be drawn from {dict(parameter)}") from error
     return value
-
-
-def _default(parameter: Parameter) -> str:
-    if "value" in parameter:
-        return "constant"
-    if "values" in parameter:
-        return "categorical"
-    are_whole = all(isinstance(parameter.get(end), int) for end in ("min", "max"))
-    return "int_uniform" if are_whole else "uniform"

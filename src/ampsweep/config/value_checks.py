@@ -1,20 +1,25 @@
-"""Checks of a composed config's values before anything starts, without torch and without the device."""
+"""Checks of a composed config's values before anything starts, without torch and without the device.
+
+What one value may be stands at its field in the schema (`ALLOWED`, `RANGE`); here are the combinations.
+"""
 
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from typing import Any
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import (
     ALLOWED,
-    COMPONENTS,
+    FIELDS,
+    NOT_NEGATIVE,
     OPTIMIZERS,
+    POSITIVE,
+    RANGE,
     Config,
     PrecisionConfig,
-    PredictConfig,
     SchedulerConfig,
     TrainerConfig,
 )
@@ -22,11 +27,6 @@ from ampsweep.redaction import hide
 
 STATE_DTYPES = ("float32", "bfloat16")
 _OWN = "ampsweep."
-_MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers", "warmup_steps", "warmup_seconds"}
-_COUNTS = {"num_workers", "prefetch_factor", "num_val_batches"}
-"""Whole numbers of classes that have no schema."""
-_WEIGHTS = {"gradient_penalty"}
-"""Numbers of any size, or zero."""
 _LARGEST_GIB = 2**30
 """A memory size that 64 bits can count in bytes and that no device has."""
 
@@ -44,45 +44,61 @@ def check(config: Config) -> None:
 def _faults(config: Config) -> Iterator[str]:
     values = asdict(config)
     yield from _not_finite("", values)
-    for one in fields(config):
-        yield from _not_allowed(one.name, getattr(config, one.name))
+    for group in ("data", "model", "task"):
+        yield from _component(group, getattr(config, group))
+    yield from _optimizer(config.optimizer)
+    yield from _scheduler(config.scheduler)
+    for group in ("data", *values):  # a model takes sizes from its data
+        if isinstance(values[group], dict) and _is_known(group, values[group]):
+            yield from _fields(group, values[group])
     yield from _precision(config.precision)
     if config.trainer.steps is None and config.trainer.epochs is None:
         yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
     yield from _parallel(config)
-    yield from _optimizer(config.optimizer)
-    yield from _scheduler(config.scheduler)
-    for group in ("data", "model", "task"):  # a model takes sizes from its data
-        yield from _component(group, getattr(config, group))
     yield from _gradient_penalty(config.task, config.trainer, config.parallel.strategy)
     if mode_of(config.report.baseline) is None:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
-    yield from _predict(config.predict)
+    if (config.predict.memory_gib or 0) > _LARGEST_GIB:
+        yield f"predict.memory_gib={config.predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
     if config.max_batch.search and config.begins_elsewhere:
         yield f"max_batch.search=true with resume={config.resume}: a search tries trainings from their start"
-    yield from _numerics(config)
-    for group, part in values.items():
-        for key, value in part.items() if group not in COMPONENTS and isinstance(part, dict) else ():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                yield from (_not_negative if key in _MAY_BE_ZERO else _positive)(f"{group}.{key}", value)
     if not 0 <= config.seed < 2**32:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
     if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
         yield f"name={config.name}: must be the name of one folder, without slashes"
     for key, path in (("name", config.name), ("output_dir", config.output_dir)):
-        if (safe := hide(path, beside=asdict(config))) != path:
+        if (safe := hide(path, beside=values)) != path:
             yield f"{key}={safe}: holds a secret, which would be read in the names of directories"
     yield from _device(config.device)
 
 
-def _not_allowed(group: str, part: Any) -> Iterator[str]:
-    """Find the values that the metadata of their fields do not allow."""
-    for one in fields(part) if is_dataclass(part) else ():
-        value = getattr(part, one.name)
+def _fields(group: str, part: Mapping[str, Any]) -> Iterator[str]:
+    """Find the values that the metadata of their fields do not allow, and numbers that are not positive."""
+    for key, value in part.items():
+        one = FIELDS.get(f"{group}.{key}")
+        metadata = {} if one is None else one.metadata
         for item in value if isinstance(value, list) else [value]:
-            if ALLOWED in one.metadata and item is not None:
-                yield from _choice(f"{group}.{one.name}", item, one.metadata[ALLOWED])
+            if ALLOWED in metadata and item is not None:
+                yield from _choice(f"{group}.{key}", item, metadata[ALLOWED])
+            if isinstance(item, bool) or not isinstance(item, int | float):
+                continue
+            if isinstance(item, float) and one is not None and one.type in (int, int | None):
+                yield f"{group}.{key}={item:g}: must be a whole number"
+            holds, sentence = metadata.get(RANGE, POSITIVE)
+            if not holds(item):
+                yield f"{group}.{key}={item:g}: {sentence}"
+
+
+def _is_known(group: str, part: Mapping[str, Any]) -> bool:
+    """True if the part is checked against a schema; a class of the user's own takes whatever it takes."""
+    target = str(part.get("_target_", _OWN))
+    return target.startswith(_OWN) or (group == "optimizer" and _is_of_schema(part))
+
+
+def _is_of_schema(optimizer: Mapping[str, Any]) -> bool:
+    schema = OPTIMIZERS.get(str(optimizer["name"])) if "name" in optimizer else None
+    return schema is not None and optimizer.keys() >= {one.name for one in fields(schema)}
 
 
 def _device(name: str) -> Iterator[str]:
@@ -111,10 +127,6 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
         yield f"{both}: only parameters in float32 compute in float32; use amp_bf16 or amp_fp16"
     if precision.init_scale >= 2.0**128:
         yield f"precision.init_scale={precision.init_scale:g}: must be less than 2**128, a float32"
-    if not precision.growth_factor > 1:
-        yield f"precision.growth_factor={precision.growth_factor:g}: must be greater than 1"
-    if not 0 < precision.backoff_factor < 1:
-        yield f"precision.backoff_factor={precision.backoff_factor:g}: must lie between 0 and 1"
 
 
 def _parallel(config: Config) -> Iterator[str]:
@@ -135,6 +147,8 @@ def _parallel(config: Config) -> Iterator[str]:
         yield f"predict.batch_sizes with {here}: the table is over numbers of processes; give data.batch_size"
     if config.max_batch.search:
         yield f"max_batch.search=true with {here}: the search for the largest batch has one process"
+    if config.numerics.watch:
+        yield f"numerics.watch=true with {here}: the numerics of one process are watched; use parallel=single"
     if parallel.strategy == "fsdp2" and isinstance(config.optimizer, dict):
         yield from _sharded_states(config.optimizer)
     has_policy = parallel.strategy == "fsdp2" and parallel.mixed_precision == "policy" and config.precision.autocast
@@ -182,7 +196,6 @@ def _optimizer(optimizer: Any) -> Iterator[str]:
     for name, schema in OPTIMIZERS.items():
         if target == schema._target_ and optimizer.keys() >= {field.name for field in fields(schema)}:
             yield from _choice("optimizer.name", optimizer["name"], (name,))
-            yield from _hyperparameters("optimizer", optimizer)
             if optimizer.get("nesterov") and not optimizer["momentum"]:
                 yield "optimizer.nesterov=true needs optimizer.momentum greater than 0"
     yield from _common_settings("optimizer", optimizer)
@@ -201,12 +214,12 @@ def _optimizer(optimizer: Any) -> Iterator[str]:
 
 def _common_settings(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """Check what every optimizer may have; the other arguments are for its class to check."""
-    for name in ("lr", "weight_decay"):
+    for name, numbers in (("lr", POSITIVE), ("weight_decay", NOT_NEGATIVE)):
         value = settings.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             yield f"{key}.{name}={value}: must be a number"
-    yield from _positive(f"{key}.lr", settings.get("lr"))
-    yield from _not_negative(f"{key}.weight_decay", settings.get("weight_decay") or 0.0)
+        elif value is not None and not numbers.holds(value):
+            yield f"{key}.{name}={value:g}: {numbers.sentence}"
     if settings.get("state_dtype") is not None:
         yield from _choice(f"{key}.state_dtype", settings["state_dtype"], STATE_DTYPES)
     for name in ("fused", "foreach", "capturable"):
@@ -228,15 +241,6 @@ def _common_settings(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
             yield from _common_settings(where, {name: value for name, value in group.items() if name != "match"})
 
 
-def _hyperparameters(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("momentum", "beta1", "beta2", "alpha"):
-        if name in settings:
-            yield from _share(f"{key}.{name}", settings[name])
-    for name in ("eps", "lr_decay", "initial_accumulator_value"):
-        if name in settings:
-            yield from _not_negative(f"{key}.{name}", settings[name])
-
-
 def _scheduler(scheduler: Any) -> Iterator[str]:
     if not isinstance(scheduler, dict) or not {"name", "_target_"} & scheduler.keys():
         yield "scheduler must have a name, or a _target_ to build"
@@ -245,23 +249,6 @@ def _scheduler(scheduler: Any) -> Iterator[str]:
         return
     for key in scheduler.keys() - (known := [field.name for field in fields(SchedulerConfig)]):
         yield f"unknown key scheduler.{key}; scheduler={scheduler['name']} has {', '.join(sorted(known))}"
-    yield from _choice("scheduler.name", scheduler["name"], ("constant", "linear", "cosine"))
-    yield from _not_negative("scheduler.num_warmup_steps", scheduler.get("num_warmup_steps", 0))
-    if not 0 <= (floor := scheduler.get("min_lr_ratio", 0.0)) <= 1:
-        yield f"scheduler.min_lr_ratio={floor:g}: must lie from 0 to 1"
-
-
-def _predict(predict: PredictConfig) -> Iterator[str]:
-    if predict.memory_gib is not None and predict.memory_gib > _LARGEST_GIB:
-        yield f"predict.memory_gib={predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
-    for batch_size in predict.batch_sizes or ():
-        yield from _positive("predict.batch_sizes", batch_size)
-
-
-def _numerics(config: Config) -> Iterator[str]:
-    if config.numerics.watch and config.parallel.strategy != "single":
-        here = f"parallel={config.parallel.strategy}"
-        yield f"numerics.watch=true with {here}: the numerics of one process are watched; use parallel=single"
 
 
 def _component(group: str, component: Any) -> Iterator[str]:
@@ -271,17 +258,6 @@ def _component(group: str, component: Any) -> Iterator[str]:
     batch_size = component.get("batch_size")
     if group == "data" and not isinstance(batch_size, int):
         yield f"data.batch_size={batch_size}: must be a whole number greater than 0"
-    if not str(component["_target_"]).startswith(_OWN):
-        return
-    for key, value in component.items():
-        if key in _WEIGHTS:
-            yield from _not_negative(f"{group}.{key}", value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield from (_not_negative if key in _MAY_BE_ZERO else _positive)(f"{group}.{key}", value)
-        elif isinstance(value, float) and key in _COUNTS:
-            yield f"{group}.{key}={value:g}: must be a whole number"
-        elif isinstance(value, float):
-            yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
 
 
 def _listed(values: list[str]) -> str:
@@ -291,8 +267,6 @@ def _listed(values: list[str]) -> str:
 def _gradient_penalty(task: dict[str, Any], trainer: TrainerConfig, strategy: str) -> Iterator[str]:
     if not str(task["_target_"]).startswith(_OWN) or "gradient_penalty" not in task:
         return
-    if "penalty_of" in task:
-        yield from _choice("task.penalty_of", task["penalty_of"], ("parameters", "inputs"))
     if task["gradient_penalty"] and trainer.compile:
         yield (
             f"task.gradient_penalty={task['gradient_penalty']:g} with trainer.compile=true: torch.compile has no "
@@ -318,18 +292,3 @@ def _not_finite(key: str, value: Any) -> Iterator[str]:
 def _choice(key: str, value: str, allowed: tuple[str, ...]) -> Iterator[str]:
     if value not in allowed:
         yield f"{key}={value}: allowed are {', '.join(allowed)}"
-
-
-def _positive(key: str, value: float | None) -> Iterator[str]:
-    if value is not None and not value > 0:
-        yield f"{key}={value:g}: must be greater than 0"
-
-
-def _not_negative(key: str, value: float) -> Iterator[str]:
-    if not value >= 0:
-        yield f"{key}={value:g}: must not be negative"
-
-
-def _share(key: str, value: float, *, zero: bool = True) -> Iterator[str]:
-    if not (0 <= value < 1 and (zero or value > 0)):
-        yield f"{key}={value:g}: must be {'at least' if zero else 'greater than'} 0 and less than 1"

@@ -11,6 +11,7 @@ from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import OPTIMIZERS, Config
+from ampsweep.monitors.memory import why_no_snapshot
 from ampsweep.precision.float8 import recipe_of
 from ampsweep.precision.float8_layers import ALIGNMENT, plan_layers
 from ampsweep.precision.precision import misfit, why_emulated
@@ -18,9 +19,7 @@ from ampsweep.run.ending import why_unsupported
 from ampsweep.sweep.model_check import CheckedModel
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import num_bytes
-from ampsweep.tracing.memory_limit import memory_bytes
-from ampsweep.training.build.fused_kernels import has_fused_kernels
-from ampsweep.training.build.instantiate import locate
+from ampsweep.tracing.memory_limit import memory_bytes, why_no_limit
 
 _NUM_STATES: Final = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 3, "adagrad": 1}
 """Tensors of a parameter's size that each of the suite's own options keeps for it at most."""
@@ -29,8 +28,8 @@ _GRADIENTS: Final = 3
 are tied, or a penalty on gradients), and their sum."""
 _AUTOCAST_COPIES: Final = 2
 """Half-precision values for each parameter: autocast's copy of it, and the gradient of the copy."""
-_UNFUSED_COPIES: Final = 3
-"""Temporary values for each parameter in the step of one of the suite's own options without fused kernels."""
+_STEP: Final = 3
+"""Temporary values for each parameter in the step of one of the suite's own options; fewer with fused kernels."""
 _OUTPUTS_TWICE: Final = 2
 """Factor for outputs in the upper bound: backward makes at most one gradient per output, while the outputs are kept."""
 
@@ -62,7 +61,34 @@ def _with_float8(config: Config, device: torch.device, checked: Checked, found: 
     return replace(checked, float8_gain=float8_gain(shapes.values(), recipe))
 
 
-def too_large(config: Config, device: torch.device, checked: Checked) -> str | None:
+def check_limits(config: Config, device: torch.device) -> None:
+    """Refuse a limit, a snapshot, a search or a flag that the device cannot do.
+
+    Raises:
+        UserError: one sentence with the reason.
+    """
+    if config.trainer.cudnn_benchmark is not None and device.type != "cuda":
+        raise UserError(f"trainer.cudnn_benchmark has an effect on CUDA devices only, and this is {device}")
+    if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
+        raise UserError(f"trainer.memory_snapshot=true: {reason}")
+    limit_gib = config.trainer.memory_limit_gib
+    if limit_gib is not None and (reason := why_no_limit(device, limit_gib, compiles=config.trainer.compile)):
+        raise UserError(f"trainer.memory_limit_gib={limit_gib:g}: {reason}")
+    if config.max_batch.search and device.type == "cpu" and limit_gib is None:
+        raise UserError(
+            "max_batch.search=true on the CPU needs trainer.memory_limit_gib: without it the search would go on until "
+            "the machine itself has no memory left"
+        )
+
+
+def with_size(config: Config, device: torch.device, checked: Checked) -> Checked:
+    """Add to the checks of a run that it is predicted not to fit, which `predict.must_fit` makes wrong input."""
+    sentence = _too_large(config, device, checked)
+    is_refused = sentence is not None and config.predict.must_fit
+    return replace(checked, too_large=sentence, wrong_input=sentence if is_refused else None)
+
+
+def _too_large(config: Config, device: torch.device, checked: Checked) -> str | None:
     """Return a sentence if the run is predicted not to fit its device, None if it fits or cannot be predicted.
 
     A step is traced only if an upper bound exceeds the device's memory, or there is none: parameters, gradients,
@@ -73,7 +99,7 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     limit = memory_bytes(device, config.trainer.memory_limit_gib)
     if not is_asked or limit is None or config.max_batch.search:
         return None
-    if _at_most(config, device, checked) <= limit:
+    if _at_most(config, checked) <= limit:
         return None
     from ampsweep.predict.run_prediction import trace_run
 
@@ -96,7 +122,7 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     )
 
 
-def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
+def _at_most(config: Config, checked: Checked) -> float:
     """Bytes of tensors that no step exceeds; infinite where the suite does not know what is kept."""
     assert checked.num_parameters is not None
     num_states = _num_states(config.optimizer)
@@ -104,9 +130,7 @@ def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
         return math.inf
     precision = config.precision
     size: int = getattr(torch, precision.parameters).itemsize
-    per_parameter = size * (1 + _GRADIENTS + num_states)
-    if precision.parameters != "float32" or not _is_fused(config.optimizer, device):
-        per_parameter += size * _UNFUSED_COPIES
+    per_parameter = size * (1 + _GRADIENTS + num_states + _STEP)
     if precision.autocast:
         per_parameter += _AUTOCAST_COPIES * int(getattr(torch, precision.dtype).itemsize)
     return checked.num_parameters * per_parameter + _OUTPUTS_TWICE * checked.output_bytes
@@ -119,9 +143,3 @@ def _num_states(optimizer: dict[str, Any]) -> int | None:
     if option is None or optimizer["each"] or not optimizer.keys() <= {field.name for field in fields(option)}:
         return None  # an argument of the class may be one for which it keeps more
     return _NUM_STATES[optimizer["name"]]
-
-
-def _is_fused(optimizer: dict[str, Any], device: torch.device) -> bool:
-    if optimizer.get("fused") is False or optimizer.get("foreach") or optimizer.get("capturable"):
-        return False
-    return has_fused_kernels(locate("optimizer", optimizer), device.type)

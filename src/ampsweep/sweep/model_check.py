@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from numbers import Number
 from typing import Any, Final
@@ -49,7 +49,6 @@ class CheckedModel:
     """Bytes of a batch and of all outputs of operators while a turn's losses are computed of it in float32, for the
     turn with the most; None if they could not be counted."""
     turns: Sequence[Turn]
-    """The turns of a step."""
     in_parts: bool = False
     """A step calls the model's children, each by itself, and not the model."""
     calls_model: bool = True
@@ -85,33 +84,26 @@ def check_model(config: Config, data: Data) -> CheckedModel:
             raise UserError(f"model={_name(config.model)} has no parameters to train")
         rehearsal = _Rehearsal(config, data, task, turns)
         try:
-            output_bytes: int | None = rehearsal.on(model)
+            return rehearsal.on(model)
         except (Exception, SystemExit) as error:
             if isinstance(error, _SURE) or not rehearsal.is_own:
                 raise UserError(_misfit(config, error)) from error
-            output_bytes = _output_bytes_on_the_cpu(config, model, rehearsal)
-    return CheckedModel(
-        model,
-        output_bytes,
-        turns,
-        isinstance(task, HasTurns),
-        rehearsal.calls_model,
-        sorted(rehearsal.unused),
-        rehearsal.linear_calls,
-    )
+        # A model that does not run on the meta device, for example because it looks at values, is tried for real.
+        if sum(parameter.numel() for parameter in model.parameters()) > _REHEARSE_UP_TO:
+            return CheckedModel(model, None, turns, isinstance(task, HasTurns))
+        try:
+            return replace(rehearsal.on(build_model(config)), model=model)
+        except (Exception, SystemExit) as error:
+            raise UserError(_misfit(config, error)) from error
 
 
 class _Rehearsal:
     """A step of a training and the beginning of its evaluation, without optimizers."""
 
     def __init__(self, config: Config, data: Data, task: Task, turns: Sequence[Turn]) -> None:
-        self._config, self._task, self._turns = config, task, turns
+        self._channels_last, self._task, self._turns = config.trainer.channels_last, task, turns
         self.is_own = any(_has_own_code(part) for part in (config.model, config.data, config.task))
         """A part is not of the suite itself."""
-        self.calls_model = False
-        self.unused: set[str] = set()
-        self.linear_calls: dict[str, LinearShape] = {}
-        """The same as in `CheckedModel`."""
         with _refused_as(f"data={_name(config.data)} has no first batch"):
             self._batch = data.train_batch(0)
         try:
@@ -120,30 +112,29 @@ class _Rehearsal:
         finally:
             stop_workers(data)
 
-    def on(self, model: nn.Module) -> int:
-        """Rehearse on the device of the model; count the bytes as in `CheckedModel.output_bytes`."""
+    def on(self, model: nn.Module) -> CheckedModel:
+        """Rehearse on the device of the model."""
         model._compiled_call_impl = None  # undoes Module.compile(): this is one step, not worth compiling
         device = next(model.parameters()).device
         model.train()
-        self.calls_model, self.unused = False, set()
-        trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
-        unused = set(trained) if self.is_own else set()
-        called = model.register_forward_pre_hook(self._note_call)
-        with noting_linear_calls(model) as self.linear_calls:
-            most, unused = self._take_turns(model, trained, unused)
+        calls: list[object] = []
+        called = model.register_forward_pre_hook(lambda *_: calls.append(None))
+        with noting_linear_calls(model) as linear_calls:
+            output_bytes, unused = self._take_turns(model, device)
         called.remove()
-        self.unused = unused
         with torch.no_grad():
             if isinstance(self._task, FollowsStep):
                 self._task.after_step(model)
             if self._val_batch is not None:
                 model.eval()
                 _require_means(self._task.evaluate(model, self._moved(self._val_batch, device)))
-        return most
+        in_parts = isinstance(self._task, HasTurns)
+        return CheckedModel(model, output_bytes, self._turns, in_parts, bool(calls), sorted(unused), linear_calls)
 
-    def _take_turns(self, model: nn.Module, trained: dict[str, nn.Parameter], unused: set[str]) -> tuple[int, set[str]]:
+    def _take_turns(self, model: nn.Module, device: torch.device) -> tuple[int, set[str]]:
         """Compute and differentiate the losses; return the most bytes of a turn, and what no loss depends on."""
-        device, most = next(model.parameters()).device, 0
+        trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        unused, most = set(trained) if self.is_own else set(), 0
         for turn in self._turns:
             batch = self._moved(self._batch, device)
             with TensorBytes(device) as counted:
@@ -151,37 +142,23 @@ class _Rehearsal:
             most = max(most, counted.made_bytes + sum(tensor.nbytes for tensor in tensors_in(batch)))
             if self.is_own:
                 _differentiate(losses)
-                _require_gradients(turn, model)
+                _require_gradients(turn, trained)
                 unused = {name for name in unused if trained[name].grad is None}
             del losses
             model.zero_grad(set_to_none=True)
         return most, unused
 
-    def _note_call(self, *_: object) -> None:
-        self.calls_model = True
-
     def _moved(self, batch: Any, device: torch.device) -> Any:
         moved = map_tensors(batch, lambda tensor: tensor.to(device))
-        return as_model_input(moved, torch.float32, channels_last=self._config.trainer.channels_last)
-
-
-def _output_bytes_on_the_cpu(config: Config, on_meta: nn.Module, rehearsal: _Rehearsal) -> int | None:
-    """Try a small model for real that does not run on the meta device, for example because it looks at values."""
-    if sum(p.numel() for p in on_meta.parameters()) > _REHEARSE_UP_TO:
-        return None
-    try:
-        return rehearsal.on(build_model(config))
-    except (Exception, SystemExit) as error:
-        raise UserError(_misfit(config, error)) from error
+        return as_model_input(moved, torch.float32, channels_last=self._channels_last)
 
 
 def _differentiate(losses: Any) -> None:
     """Run the backward pass of a loss, or of each of several."""
     several = (losses,) if isinstance(losses, Tensor) else losses
-    if not isinstance(several, tuple | list):
-        raise LossError(f"the loss must be a tensor, or several in a tuple, got {type(losses).__name__}")
-    if not several:
-        raise LossError(f"the loss must be a tensor, or several in a tuple, got an empty {type(losses).__name__}")
+    if not isinstance(several, tuple | list) or not several:
+        got = f"{'an empty ' if isinstance(several, tuple | list) else ''}{type(losses).__name__}"
+        raise LossError(f"the loss must be a tensor, or several in a tuple, got {got}")
     for number, loss in enumerate(several, start=1):
         if not isinstance(loss, Tensor):
             raise LossError(f"the loss must be a tensor, got {type(loss).__name__}")
@@ -192,9 +169,8 @@ def _differentiate(losses: Any) -> None:
         loss.backward(retain_graph=number < len(several))  # type: ignore[no-untyped-call]
 
 
-def _require_gradients(turn: Turn, model: nn.Module) -> None:
+def _require_gradients(turn: Turn, parameters: Mapping[str, nn.Parameter]) -> None:
     """Refuse an optimizer that would never have anything to step with; a GradScaler asks each for a gradient, too."""
-    parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
     for optimizer, patterns in turn.trains.items():
         mine = [one for name, one in parameters.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
         if mine and all(one.grad is None for one in mine):  # an optimizer of no parameter is refused with the others

@@ -12,16 +12,9 @@ from ampsweep.redaction import hide
 from ampsweep.run.request import planned_arm
 
 _MAX_SETTING: Final = 32
-_NOT_IN_SETTING: Final = (
-    "precision",
-    "hydra",
-    "tracking",
-    "into",
-    "resume",
-    *DOTTED_ARM_KEYS,
-)
-"""Overrides left out of a run's setting: the arm names the precision, and that of the checkpoint that it begins with;
-the others change nothing that is computed."""
+_NOT_IN_SETTING: Final = {"precision", "tracking", "into", "resume", *DOTTED_ARM_KEYS}
+"""Overrides left out of a run's setting: the arm names the precision, and the checkpoint that the run begins with; the
+others change nothing that is computed."""
 _SHORT: Final = {"data.batch_size": "batch"}
 _NAMES: Final = ("model", "data", "task", "optimizer", "scheduler", "parallel")
 """Groups whose choices are shown without the group's name."""
@@ -78,32 +71,30 @@ def _planned(config: Config, setting: str) -> PlannedRun:
 
 
 def _varied(points: Sequence[Point]) -> list[str]:
-    """Keys that have different values in different points, the seed last; none for a single point."""
+    """Keys that have different values in different points; none for a single point."""
     if len(points) == 1:
         return []
     values: dict[str, set[str]] = {}
     for point in points:
         for key, value in _choices(point).items():
-            values.setdefault(key, set()).add(value)
-    told = {key for key in values if not {key, key.split(".")[0]} & {*_NOT_IN_SETTING}}
-    found = [key for key, chosen in values.items() if len(chosen) > 1 and key in told]
-    return sorted(found, key=lambda key: key == "seed")
+            if not {key, key.split(".")[0]} & _NOT_IN_SETTING:
+                values.setdefault(key, set()).add(value)
+    return [key for key, chosen in values.items() if len(chosen) > 1]
 
 
 def _setting(point: Point, varied: Sequence[str]) -> str:
     if not varied:
         return f"{component_name(point.config.model)} seed {point.config.seed}"
-    chosen = _choices(point)
-    words = [_words(key, chosen[key]) for key in varied if key in chosen]
+    words = []
+    for key, value in _choices(point).items():
+        if key in varied:
+            words.append(value if key in _NAMES else f"{_SHORT.get(key) or key.rpartition('.')[2]} {value}")
     text = " ".join(words)
     return text if len(text) <= _MAX_SETTING else f"{text[: _MAX_SETTING - 1]}…"
 
 
 def _choices(point: Point) -> dict[str, str]:
-    """Map each override's key to its value as written."""
+    """Map each override's key to its value as written, the seed's last."""
     pairs = (override.lstrip("+~").partition("=") for override in point.overrides)
-    return {key: value for key, _, value in pairs}
-
-
-def _words(key: str, value: str) -> str:
-    return value if key in _NAMES else f"{_SHORT.get(key) or key.rpartition('.')[2]} {value}"
+    found = {key: value for key, _, value in pairs}
+    return {key: found[key] for key in sorted(found, key=lambda key: key == "seed")}

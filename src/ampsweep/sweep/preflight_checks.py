@@ -18,7 +18,6 @@ from ampsweep.launch.device_lock import check_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.launch.watchdog import TimeLimitError, Watchdog, interrupt_main_thread
 from ampsweep.monitors.contamination import UseBeforeRun
-from ampsweep.monitors.memory import why_no_snapshot
 from ampsweep.parallel.fitting import check_fit, unused
 from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason
@@ -26,12 +25,12 @@ from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.directories import checkpoint_path
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.run.rank import num_processes
-from ampsweep.sweep.device_checks import too_large, with_precision
+from ampsweep.sweep.device_checks import check_limits, with_precision, with_size
 from ampsweep.sweep.model_check import CheckedModel, check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
 from ampsweep.tracing.feeding import feeding
-from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
+from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
@@ -54,38 +53,91 @@ def check_runs(
     send: Callable[[object], None],
     stop: StopRequest,
 ) -> list[Checked]:
-    """Check every config; parts that several configs share are checked once. `send` gets what is checked next.
+    """Check every config; `send` gets what is checked next.
 
     Of runs `elsewhere`, on a machine with other devices, everything is checked but what depends on the device.
     """
-    results: list[Checked] = []
-    memory: dict[str, Checked] = {}
-    sizes: dict[tuple[str, str], Checked] = {}
-    models: dict[str, CheckedModel] = {}
-    optimizers: dict[str, Checked] = {}
-    checkpoints: dict[str, Checked] = {}
-    services = _Services(wandb)
-    for config in configs:
+    checks = _Checks(wandb, elsewhere, send, stop)
+    return [checks.of(config) for config in configs]
+
+
+class _Checks:
+    """The checks of a sweep's runs, in stages, each of which is done once for the configs that have its settings."""
+
+    def __init__(
+        self, wandb: WandbAddress | None, elsewhere: bool, send: Callable[[object], None], stop: StopRequest
+    ) -> None:
+        self._wandb, self._elsewhere, self._send, self._stop = wandb, elsewhere, send, stop
+        self._done: dict[str, Checked] = {}
+        self._models: dict[str, CheckedModel] = {}
+
+    def of(self, config: Config) -> Checked:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
-        key = _key(*shared, config.device, config.precision.fp32_modules)
-        if key not in memory:
-            send(f"model={component_name(config.model)} with data={component_name(config.data)}")
-            memory[key] = _check(config, services, elsewhere, stop, models, key)
-        with_optimizer = _key(key, config.optimizer, config.scheduler, config.precision.parameters)
-        if with_optimizer not in optimizers:
-            optimizers[with_optimizer] = _with_optimizer(config, elsewhere, memory[key], models.get(key), stop)
-        workload = (with_optimizer, training_hash(replace(config, seed=0)))  # which leaves out where it is tracked
-        if workload not in sizes:
-            parts = _with_ranks(config, optimizers[with_optimizer], models.get(key), stop)
-            sizes[workload] = parts if elsewhere else _with_device(config, parts, models.get(key))
-        found = sizes[workload]
-        if config.begins_elsewhere and found.wrong_input is None:
-            key = _key(config.resume, config.model, config.data, config.parallel)
-            if key not in checkpoints:
-                checkpoints[key] = _with_checkpoint(config)
-            found = replace(found, wrong_input=checkpoints[key].wrong_input)
-        results.append(found)
-    return results
+        shared += [config.device, config.precision.fp32_modules]
+        trained = [*shared, config.optimizer, config.scheduler, config.precision.parameters]
+        workload = [*trained, training_hash(replace(config, seed=0))]  # which leaves out where it is tracked
+        model = _key(*shared)
+
+        def tracking(checked: Checked) -> Checked:
+            check_tracking(config.tracking, self._wandb)
+            return checked
+
+        def parts(_: Checked) -> Checked:
+            self._send(f"model={component_name(config.model)} with data={component_name(config.data)}")
+            if not self._elsewhere:
+                for one in run_devices(config.device):
+                    check_lock(str(one))
+                check_limits(config, resolve_device(config.device))
+            checked, self._models[model] = _check_parts(config, _checked_data(config, torch.device("cpu")))
+            return checked
+
+        def optimizer(checked: Checked) -> Checked:
+            device = torch.device("cpu") if self._elsewhere else resolve_device(config.device)
+            _check_optimizer(config, device, self._models[model], checked)
+            return checked
+
+        def device(checked: Checked) -> Checked:
+            found = self._models[model]
+            if config.parallel.strategy != "single":
+                check_ranks(config, found, place_in())
+            if self._elsewhere:
+                return checked
+            here = resolve_device(config.device)
+            if unsupported := unsupported_reason(config.precision, here):
+                return replace(checked, unsupported=unsupported)
+            checked = with_precision(config, here, checked, found)
+            return checked if checked.unsupported else with_size(config, here, checked)
+
+        def checkpoint(checked: Checked) -> Checked:
+            path = checkpoint_path(config)
+            assert path is not None, "the run begins with one"
+            check_checkpoint(config, path)
+            return checked
+
+        checked = self._once(config, tracking, Checked(), config.tracking)
+        checked = self._once(config, parts, checked, *shared)
+        checked = self._once(config, optimizer, checked, *trained)
+        checked = self._once(config, device, checked, *workload)
+        if config.begins_elsewhere and checked.wrong_input is None:
+            begins = (config.resume, config.model, config.data, config.parallel)
+            found = self._once(config, checkpoint, Checked(), *begins)
+            checked = replace(checked, wrong_input=found.wrong_input)
+        return checked
+
+    def _once(
+        self, config: Config, stage: Callable[[Checked], Checked], checked: Checked, *settings: object
+    ) -> Checked:
+        """What the stage makes of the result of the stages before; nothing, if they have refused the run."""
+        key = _key(stage.__name__, *settings)
+        if key not in self._done:
+            try:
+                with _watched(config, self._stop.interrupt):
+                    self._done[key] = checked if checked.wrong_input or checked.unsupported else stage(checked)
+            except UnsupportedError as error:
+                self._done[key] = replace(checked, unsupported=str(error))
+            except ValueError as error:
+                self._done[key] = Checked(wrong_input=str(error))
+        return self._done[key]
 
 
 def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | None) -> tuple[PreparedRun, Checked]:
@@ -99,8 +151,11 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
     unsupported = unsupported_reason(config.precision, device)
     if unsupported is not None and not is_agents_run():
         raise UserError(f"precision={arm_of(config)}: {unsupported}")
-    _check_limits(config, device)
-    _Services(wandb).check(config)
+    check_limits(config, device)
+    try:
+        check_tracking(config.tracking, wandb)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
     prepared, checked = PreparedRun(taken, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
     try:
@@ -112,43 +167,30 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
             raise
         prepared = replace(prepared, oom=oom)  # which is how the run will end
     else:
-        prepared = replace(prepared, data=data)
         with _watched(config):
             parts, found = _check_parts(config, data)
             _check_optimizer(config, device, found, parts)
         parts = with_precision(config, device, parts, found)
         if parts.unsupported is not None and not is_agents_run():
             raise UserError(f"precision={arm_of(config)}: {parts.unsupported}")
-        prepared = replace(prepared, unsupported=unsupported or parts.unsupported)
-        checked = _with_size(config, device, parts)
+        prepared = replace(prepared, data=data, unsupported=unsupported or parts.unsupported)
+        checked = with_size(config, device, parts)
     if checked.wrong_input is not None:
         raise UserError(checked.wrong_input)
     return prepared, checked
 
 
-def _with_checkpoint(config: Config) -> Checked:
-    """Check the checkpoint that a run is to go on from."""
-    path, place = checkpoint_path(config), place_in()
-    assert path is not None, "the run begins with one"
-    try:
-        number = 1 if place is None else place.world_size
-        if place is None and config.parallel.strategy != "single":
-            number = num_processes(config.parallel, config.device)
-        check_checkpoint(config, path, number)
-    except UserError as error:
-        return Checked(wrong_input=str(error))
-    return Checked()
-
-
-def check_checkpoint(config: Config, path: Path, world_size: int = 1) -> None:
+def check_checkpoint(config: Config, path: Path) -> None:
     """Check that `path` is a checkpoint of the config's model, or the directory of a run with one.
 
-    Args:
-        world_size: the number of ranks that are to go on from it.
-
     Raises:
-        UserError: it is missing, damaged or of another model, or so many ranks cannot go on where it was in the data.
+        UserError: it is missing, damaged or of another model, or the run's ranks cannot go on where it was in the data.
     """
+    if (place := place_in()) is not None:
+        world_size = place.world_size
+    else:
+        is_alone = config.parallel.strategy == "single"
+        world_size = 1 if is_alone else num_processes(config.parallel, config.device)
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model = build_model(config)
     try:
@@ -187,46 +229,6 @@ def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, 
     check_rates(config.scheduler, [*optimizers.values()], checked.num_steps)
 
 
-class _Services:
-    """Refuses a config that W&B would refuse, which is asked once about all with the same tracking."""
-
-    def __init__(self, wandb: WandbAddress | None) -> None:
-        self._wandb = wandb
-        self._refused: dict[str, str | None] = {}
-
-    def check(self, config: Config) -> None:
-        """Raise UserError where it is online without a key, or a project, tag or entity is none that W&B takes."""
-        key = _key(config.tracking)
-        if key not in self._refused:
-            self._refused[key] = None
-            try:
-                check_tracking(config.tracking, self._wandb)
-            except ValueError as error:
-                self._refused[key] = str(error)
-        if (reason := self._refused[key]) is not None:
-            raise UserError(reason)
-
-
-def _check_limits(config: Config, device: torch.device) -> None:
-    """Refuse a limit, a snapshot, a search or a flag that the device cannot do.
-
-    Raises:
-        UserError: one sentence with the reason.
-    """
-    if config.trainer.cudnn_benchmark is not None and device.type != "cuda":
-        raise UserError(f"trainer.cudnn_benchmark has an effect on CUDA devices only, and this is {device}")
-    if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
-        raise UserError(f"trainer.memory_snapshot=true: {reason}")
-    limit_gib = config.trainer.memory_limit_gib
-    if limit_gib is not None and (reason := why_no_limit(device, limit_gib, compiles=config.trainer.compile)):
-        raise UserError(f"trainer.memory_limit_gib={limit_gib:g}: {reason}")
-    if config.max_batch.search and device.type == "cpu" and limit_gib is None:
-        raise UserError(
-            "max_batch.search=true on the CPU needs trainer.memory_limit_gib: without it the search would go on until "
-            "the machine itself has no memory left"
-        )
-
-
 def _checked_data(config: Config, device: torch.device) -> Data:
     """Build the data set, and read all of it if its class can check it in full.
 
@@ -244,59 +246,6 @@ def _checked_data(config: Config, device: torch.device) -> Data:
         except ValueError as error:
             raise UserError(f"data={component_name(config.data)}: {error}") from error
     return data
-
-
-def _check(
-    config: Config,
-    services: _Services,
-    elsewhere: bool,
-    stop: StopRequest,
-    models: dict[str, CheckedModel],
-    key: str,
-) -> Checked:
-    """Check what does not depend on the optimizer, and leave the model under `key` in `models`."""
-    try:
-        if not elsewhere:
-            device = resolve_device(config.device)
-            for one in run_devices(config.device):
-                check_lock(str(one))
-            _check_limits(config, device)
-        services.check(config)
-        with _watched(config, stop.interrupt):
-            checked, models[key] = _check_parts(config, _checked_data(config, torch.device("cpu")))
-    except UserError as error:
-        return Checked(wrong_input=str(error))
-    return checked
-
-
-def _with_optimizer(
-    config: Config, elsewhere: bool, checked: Checked, found: CheckedModel | None, stop: StopRequest
-) -> Checked:
-    if found is None:
-        return checked
-    try:
-        with _watched(config, stop.interrupt):
-            device = torch.device("cpu") if elsewhere else resolve_device(config.device)
-            _check_optimizer(config, device, found, checked)
-    except UnsupportedError as error:
-        return replace(checked, unsupported=str(error))
-    except UserError as error:
-        return Checked(wrong_input=str(error))
-    return checked
-
-
-def _with_ranks(config: Config, checked: Checked, found: CheckedModel | None, stop: StopRequest) -> Checked:
-    """Check what a training on several ranks needs beyond one process."""
-    if found is None or checked.wrong_input or checked.unsupported or config.parallel.strategy == "single":
-        return checked
-    try:
-        with _watched(config, stop.interrupt):
-            check_ranks(config, found, place_in())
-    except UnsupportedError as error:
-        return replace(checked, unsupported=str(error))
-    except ValueError as error:
-        return Checked(wrong_input=str(error))
-    return checked
 
 
 def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) -> None:
@@ -359,23 +308,3 @@ def _watched(config: Config, interrupt: Callable[[], bool] = interrupt_main_thre
             yield
     except TimeLimitError as error:
         raise UserError(one_line(error)) from error
-
-
-def _with_device(config: Config, checked: Checked, found: CheckedModel | None) -> Checked:
-    if checked.wrong_input or checked.unsupported:
-        return checked
-    assert found is not None
-    device = resolve_device(config.device)
-    if unsupported := unsupported_reason(config.precision, device):
-        return replace(checked, unsupported=unsupported)
-    try:
-        checked = with_precision(config, device, checked, found)
-    except UserError as error:
-        return Checked(wrong_input=str(error))
-    return checked if checked.unsupported else _with_size(config, device, checked)
-
-
-def _with_size(config: Config, device: torch.device, checked: Checked) -> Checked:
-    sentence = too_large(config, device, checked)
-    is_refused = sentence is not None and config.predict.must_fit
-    return replace(checked, too_large=sentence, wrong_input=sentence if is_refused else None)

@@ -21,7 +21,6 @@ from ampsweep.doctor.side_by_side.recorded import (
 )
 from ampsweep.tracing.calls import Call, Site, observe
 from ampsweep.tracing.ledger import tensors_in
-from ampsweep.training.checkpoint import Checkpoint
 
 ROUNDINGS: Final = 4.0
 """Factor between the largest error that perturbed steps show and one that is unexplained: a kernel may round what it
