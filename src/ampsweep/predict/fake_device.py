@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.optim.optimizer import _foreach_supported_types
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -22,6 +21,7 @@ from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.known_values import taken_for_real
 from ampsweep.predict.target_device import TargetDevice
+from ampsweep.tracing.functions import FunctionCalls
 from ampsweep.tracing.ledger import plain_tensors_in
 from ampsweep.tracing.step import Trace, trace_step
 
@@ -129,7 +129,7 @@ def _fake_cuda(*_: Any, **__: Any) -> list[str]:
     return ["cpu"]
 
 
-class _Scalars(TorchFunctionMode):
+class _Scalars(FunctionCalls):
     """Numbers in tensors, such as an optimizer's count of steps, of which a fake tensor knows none.
 
     A fake tensor keeps a number that it is made of, but not one that it is filled with. What is made on CUDA without
@@ -140,10 +140,7 @@ class _Scalars(TorchFunctionMode):
         super().__init__()
         self._on_cuda = on_cuda
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func in _FILLED and kwargs.get("size", args[0] if len(args) == 1 else None) in ((), []):
             func, args = torch.tensor, (_FILLED[func],)
             kwargs = {key: value for key, value in kwargs.items() if key != "size"}
@@ -153,7 +150,7 @@ class _Scalars(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _is_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_on_host(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if func is torch.tensor:  # a parameter's device is an object, and the host has a name
         return kwargs.get("device") in (None, "cpu") and not isinstance(kwargs.get("device"), torch.device)
     tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]

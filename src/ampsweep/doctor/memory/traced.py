@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ampsweep.config.schema import Config
-from ampsweep.doctor.functions import CallIdentity, FunctionMode
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import assembled
 from ampsweep.doctor.source_edit import CallSite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.calls import Call, Phase, observe
+from ampsweep.tracing.functions import CallIdentity, FunctionMode
 from ampsweep.tracing.ledger import Allocation, Lives, tensors_in
 from ampsweep.tracing.step import Trace, trace_step
 from ampsweep.training.build.built import build_data

@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 import torch
 
-from ampsweep.doctor.functions import CallIdentity
 from ampsweep.doctor.memory.findings import (
     Float32AutocastOff,
     Float32Cast,
@@ -17,6 +16,7 @@ from ampsweep.doctor.memory.findings import (
 )
 from ampsweep.doctor.memory.traced import Action, Held, TracedMemory
 from ampsweep.doctor.tensor_origins import TensorOrigin
+from ampsweep.tracing.functions import CallIdentity
 
 Cause = Literal["autocast_off", "cast", "promoted", "policy"]
 """`autocast_off`: autocast is switched off around the call; `cast`: the code casts to float32; `promoted`: a tensor in

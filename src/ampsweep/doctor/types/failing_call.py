@@ -10,13 +10,13 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor
 
-from ampsweep.doctor.functions import CallIdentity, FunctionMode
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.doctor.types.call_arguments import Remedy, argument_name, can_change, changed_arguments, leaves
 from ampsweep.own_code import chain_of
 from ampsweep.tracing.calls import CallObserver, Phase, observe
+from ampsweep.tracing.functions import CallIdentity, FunctionMode
 
 Fault = Literal["mixed_dtypes", "not_implemented", "number_too_large"]
 """`mixed_dtypes`: the tensors do not fit each other; `not_implemented`: the device has no kernel for the dtype that
