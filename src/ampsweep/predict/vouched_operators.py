@@ -14,6 +14,7 @@ import torch
 from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.record.parts import Doubt, UnvouchedOperator
+from ampsweep.tracing.operators import is_made_of_others
 
 
 class Vouching:
@@ -74,8 +75,7 @@ def _allocates_what_is_told(operator: torch._ops.OpOverload) -> bool:
         return True
     if not any("Tensor" in str(argument.type) for argument in schema.arguments):
         return True
-    name: str = operator.name()  # type: ignore[no-untyped-call]
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    return is_made_of_others(operator)
 
 
 _EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "_dtensor", "fsdp"))

@@ -1,7 +1,7 @@
 """A memory limit that emulates a smaller device: training runs out of memory where it would on that device."""
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import psutil
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ampsweep.text import GIB
 from ampsweep.tracing.feeding import StorageCounter
-from ampsweep.tracing.ledger import Ledger, tensors_in
+from ampsweep.tracing.ledger import Ledger
 
 _LARGEST_CONTEXT: Final = GIB
 """The largest part of what is in use beside the allocator that is taken for a context; the rest belongs to other
@@ -39,7 +39,7 @@ class MemoryLimitError(torch.OutOfMemoryError):
         self.requested_bytes, self.in_use_bytes = requested_bytes, in_use_bytes
 
 
-class TensorBytes(StorageCounter):  # type: ignore[no-untyped-call]
+class TensorBytes(StorageCounter):
     """Counts the storages that operators take and return on one device, below autograd and in backward too.
 
     Views share a storage and count once. With a limit, the operator that exceeds it has done its work when
@@ -54,28 +54,18 @@ class TensorBytes(StorageCounter):  # type: ignore[no-untyped-call]
         self.made_bytes = 0
         """Bytes of all storages that operators made, however soon they were freed."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if any(t is not Tensor for t in types):
-            return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
-        if self.looks_away or self.is_view_of_host(func):
-            return func(*args, **(kwargs or {}))
-        inputs = [*tensors_in((args, kwargs))]
-        self.hold_inputs(func, inputs)
-        result = func(*args, **(kwargs or {}))
+    def deliver(self, batch: Any) -> None:
         before = self.ledger.live_bytes
-        for tensor in tensors_in(result):
+        super().deliver(batch)
+        self._look_at_limit(before)
+
+    def _note(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], result: Any, made: Any
+    ) -> None:
+        before = self.ledger.live_bytes
+        for tensor in made:
             if self.ledger.create(tensor, "other"):
                 self.made_bytes += tensor.untyped_storage().nbytes()
-        self.note_exchange(func, inputs, result)
-        self._look_at_limit(before)
-        return result
-
-    def deliver(self, tensors: Iterable[Tensor]) -> None:
-        """Note the tensors of a batch, which can be too much like those of an operator."""
-        before = self.ledger.live_bytes
-        super().deliver(tensors)
         self._look_at_limit(before)
 
     def _look_at_limit(self, before: int) -> None:

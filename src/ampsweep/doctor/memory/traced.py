@@ -1,7 +1,6 @@
 """Steps of a training traced with what made each allocation, as they are or with some calls changed."""
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.calls import Call, Phase, observe
 from ampsweep.tracing.functions import CallIdentity, FunctionMode
-from ampsweep.tracing.ledger import Allocation, Lives, tensors_in
+from ampsweep.tracing.ledger import Allocation, tensors_in
 from ampsweep.tracing.step import Trace, trace_step
 from ampsweep.training.build.built import build_data
 from ampsweep.training.trainer import Trainer
@@ -204,16 +203,17 @@ class _Seen:
                 self._made[allocation] = self._origins.of(tensor), tuple(tensor.shape)
 
     def memory(self, trainer: Trainer, *, growth_bytes: int) -> TracedMemory:
-        lives, marked = self.trace.ledger.lives(), self.trace.ledger.marked_moment
-        moment, num_bytes = _peak(lives, self.begins)
-        alive = [one for one in lives.allocations if one.alive_at(moment)]
+        ledger = self.trace.ledger
+        lives = ledger.lives()
+        peak = lives.peak(since=self.begins)
+        alive = [one for one in ledger.allocations if one.alive_at(peak.moment)]
         held = tuple(self._held(one) for one in alive)
         last = max((one for one in alive if one in self._made), key=lambda one: one.born, default=None)
         origin = None if last is None else self._made[last][0]
         return TracedMemory(
-            peak_bytes=num_bytes,
-            peak=_by_category(alive),
-            end_of_forward=_by_category(one for one in lives.allocations if one.alive_at(marked)),
+            peak_bytes=peak.num_bytes,
+            peak=_without_zeros(peak.categories),
+            end_of_forward=_without_zeros(lives.at(ledger.marked_moment)),
             held=held,
             growth_bytes=growth_bytes,
             phase=None if origin is None or origin.call is None else origin.call.phase,
@@ -261,26 +261,8 @@ def holders(trainer: Trainer) -> list[Holder]:
     ]
 
 
-def _peak(lives: Lives, begins: int) -> tuple[int, int]:
-    """The moment from `begins` on at which the most bytes are alive, and the bytes."""
-    change: Counter[int] = Counter()
-    for one in lives.allocations:
-        change[one.born] += one.num_bytes
-        if one.died is not None:
-            change[one.died] -= one.num_bytes
-    live, best = 0, (begins, -1)
-    for moment in sorted(change):
-        live += change[moment]
-        if moment >= begins and live > best[1]:
-            best = moment, live
-    return best
-
-
-def _by_category(allocations: Any) -> dict[MemoryCategory, int]:
-    found: Counter[MemoryCategory] = Counter()
-    for one in allocations:
-        found[one.category] += one.num_bytes
-    return {category: num_bytes for category, num_bytes in found.items() if num_bytes}
+def _without_zeros(sums: Mapping[MemoryCategory, int]) -> dict[MemoryCategory, int]:
+    return {category: num_bytes for category, num_bytes in sums.items() if num_bytes}
 
 
 def _half(config: Config) -> torch.dtype:
