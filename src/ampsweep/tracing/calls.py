@@ -138,7 +138,7 @@ class CallObserver:
     def __call__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call an operator and report the call; for `OperatorMode`."""
         node = backward_node()
-        sequence = torch.autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()
+        sequence = torch.autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()  # type: ignore[attr-defined]
         self.begun = begun = self._call(func, args, kwargs, node is not None, sequence)
         try:
             result = func(*args, **kwargs) if self._around is None else self._around(func, args, kwargs)

@@ -90,6 +90,11 @@ class Lives:
         return dict(zip(MEMORY_CATEGORIES, sums, strict=True))
 
 
+def without_zeros(sums: Mapping[MemoryCategory, int]) -> dict[MemoryCategory, int]:
+    """The categories that have any bytes."""
+    return {category: num_bytes for category, num_bytes in sums.items() if num_bytes}
+
+
 def lives_of(allocations: Iterable[Allocation], scratch: Iterable[Allocation] = ()) -> Lives:
     """The lives of allocations of tensors, and of scratch memory of kernels."""
     index = {category: number for number, category in enumerate(MEMORY_CATEGORIES)}

@@ -18,7 +18,7 @@ from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.calls import Call, Phase, observe
 from ampsweep.tracing.functions import CallIdentity, FunctionMode
-from ampsweep.tracing.ledger import Allocation, tensors_in
+from ampsweep.tracing.ledger import Allocation, tensors_in, without_zeros
 from ampsweep.tracing.step import Trace, trace_step
 from ampsweep.training.build.built import build_data
 from ampsweep.training.trainer import Trainer
@@ -212,8 +212,8 @@ class _Seen:
         origin = None if last is None else self._made[last][0]
         return TracedMemory(
             peak_bytes=peak.num_bytes,
-            peak=_without_zeros(peak.categories),
-            end_of_forward=_without_zeros(lives.at(ledger.marked_moment)),
+            peak=without_zeros(peak.categories),
+            end_of_forward=without_zeros(lives.at(ledger.marked_moment)),
             held=held,
             growth_bytes=growth_bytes,
             phase=None if origin is None or origin.call is None else origin.call.phase,
@@ -259,10 +259,6 @@ def holders(trainer: Trainer) -> list[Holder]:
         for name, value in getattr(owner, "__dict__", {}).items()
         if name not in ("_parameters", "_buffers", "_modules") and any(True for _ in tensors_in(value))
     ]
-
-
-def _without_zeros(sums: Mapping[MemoryCategory, int]) -> dict[MemoryCategory, int]:
-    return {category: num_bytes for category, num_bytes in sums.items() if num_bytes}
 
 
 def _half(config: Config) -> torch.dtype:
