@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.optim.optimizer import _foreach_supported_types
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.cudnn_rnn import flatten_weights
@@ -21,7 +21,7 @@ from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.known_values import taken_for_real
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.functions import FunctionCalls
-from ampsweep.tracing.ledger import plain_tensors_in
+from ampsweep.tracing.ledger import plain_tensors_in, tensors_in
 from ampsweep.tracing.operators import OperatorMode
 from ampsweep.tracing.step import Trace, trace_step
 
@@ -176,7 +176,7 @@ class _Scalars(FunctionCalls):
 def _is_on_host(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if func is torch.tensor:  # a parameter's device is an object, and the host has a name
         return kwargs.get("device") in (None, "cpu") and not isinstance(kwargs.get("device"), torch.device)
-    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+    tensors = [*tensors_in((args, kwargs))]
     return bool(tensors) and not any(isinstance(one, FakeTensor) for one in tensors)
 
 

@@ -60,15 +60,12 @@ class FakeTraining:
             with self._device():
                 self._take_first_step()
 
-    def trace_with_evaluation(self, batch_size: int) -> Timeline:
-        """Trace a step and an evaluation after it, with everything on the device: the bytes a memory limit counts."""
-        return self.trace(batch_size, evaluates=True)
-
     def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False) -> Timeline:
         """Trace one step with this micro-batch size. It is not the first: the optimizer has its state.
 
         Args:
             step: the number of the step, 2 or more, whose batches it has.
+            evaluates: trace an evaluation after it, too, and count all that is resident, as a memory limit does.
 
         Raises:
             UserError: the data does not have that many items.
@@ -118,8 +115,7 @@ class FakeTraining:
             self._varies = data.latest_sizes != earlier
         if self._varies:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
-        lives, end_of_forward = trace.ledger.lives(), trace.ledger.marked_moment
-        return timeline(lives, end_of_forward=end_of_forward, optimizer_step=begins[0], unvouched=unvouched), trained
+        return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
         """Drop the optimizers' state of parameters that no gradient reaches; tell whether there was any.
@@ -146,12 +142,8 @@ class FakeTraining:
         return self._trainer.model
 
     def has_batch(self, batch_size: int) -> bool:
-        """Tell whether the data has batches of this size."""
-        try:
-            self._data(batch_size).train_batch(0)
-        except ValueError:  # raised by data for settings it refuses
-            return False
-        return True
+        """Return True if the data has batches of this size."""
+        return has_batch(lambda: self._data(batch_size))
 
     def _as_rank(self) -> AbstractContextManager[None]:
         return nullcontext() if self._ranks is None else self._ranks()
@@ -205,7 +197,7 @@ class FakeTraining:
         return noted
 
     def _data(self, batch_size: int) -> "_FakeData":
-        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        config = with_batch_size(self._config, batch_size)
         parallel = SINGLE if self._ranks is None else self._ranks.parallel
         with self._device.loading_data():
             data = for_rank(build_data(config, STAND_IN), parallel.rank, parallel.world_size)
@@ -223,6 +215,20 @@ class FakeTraining:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._trainer.instruments.count_update()
+
+
+def has_batch(make_data: Callable[[], Data]) -> bool:
+    """Return True if the data can be made and has a batch."""
+    try:
+        make_data().train_batch(0)
+    except ValueError:  # raised by data for settings it refuses
+        return False
+    return True
+
+
+def with_batch_size(config: Config, batch_size: int) -> Config:
+    """The same training with micro-batches of another size."""
+    return replace(config, data=config.data | {"batch_size": batch_size})
 
 
 def _ranks(config: Config, world_size: int, rank: int) -> "FakeRanks | None":

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ampsweep.record.parts import UnvouchedOperator
-from ampsweep.tracing.ledger import Integers, Lives
+from ampsweep.tracing.ledger import Integers, Ledger, Lives
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,11 @@ def same_course(one: Timeline, other: Timeline) -> bool:
     return all(map(np.array_equal, mine, [other.born, other.died, other.categories]))
 
 
-def timeline(
-    lives: Lives, *, end_of_forward: int, optimizer_step: int, unvouched: tuple[UnvouchedOperator, ...] = ()
-) -> Timeline:
+def timeline(ledger: Ledger, *, optimizer_step: int, unvouched: tuple[UnvouchedOperator, ...] = ()) -> Timeline:
     """The timeline of a traced step."""
+    lives = ledger.lives()
     died = _in_order(lives.born, lives.died)
-    return Timeline(lives.sizes, lives.born, died, lives.categories, end_of_forward, optimizer_step, unvouched)
+    return Timeline(lives.sizes, lives.born, died, lives.categories, ledger.marked_moment, optimizer_step, unvouched)
 
 
 def _in_order(born: Integers, died: Integers) -> Integers:

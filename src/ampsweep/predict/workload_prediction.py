@@ -21,7 +21,7 @@ from ampsweep.precision.float8 import Float8
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.fake_device import CPU
 from ampsweep.predict.fake_kernels import UntraceableError
-from ampsweep.predict.fake_training import FakeTraining
+from ampsweep.predict.fake_training import FakeTraining, has_batch, with_batch_size
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
 from ampsweep.predict.memory_by_world_size import MOST, MemoryByWorldSize, ShardBytes, shard_bytes, world_size_of
 from ampsweep.predict.run_prediction import as_prediction, as_user_error
@@ -198,7 +198,7 @@ class _MeasuredTraining:
 
     def trace(self, batch_size: int) -> Timeline:
         """Trace the second step with this micro-batch size."""
-        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        config = with_batch_size(self._config, batch_size)
         built = build(config, CPU, build_data(config, CPU))
         trainer = assemble_trainer(config, built, CPU)
         trainer.model.train()
@@ -209,17 +209,11 @@ class _MeasuredTraining:
                 for optimizer in built.optimizers.values():
                     optimizer.register_step_pre_hook(lambda *_: begins.append(trace.ledger.moment))
                 trainer.train_step()
-        lives, end_of_forward = trace.ledger.lives(), trace.ledger.marked_moment
-        return timeline(lives, end_of_forward=end_of_forward, optimizer_step=begins[0])
+        return timeline(trace.ledger, optimizer_step=begins[0])
 
     def has_batch(self, batch_size: int) -> bool:
-        """Tell whether the data has batches of this size."""
-        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
-        try:
-            build_data(config, CPU).train_batch(0)
-        except ValueError:
-            return False
-        return True
+        """Return True if the data has batches of this size."""
+        return has_batch(lambda: build_data(with_batch_size(self._config, batch_size), CPU))
 
 
 def _traced(

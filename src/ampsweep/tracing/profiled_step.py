@@ -107,13 +107,11 @@ def profile_step(
         return
     memory = ProfiledMemory(recorded, device)
     memory.place(gradients, _storages(_states(optimizers)))
-    of_ranks = {
-        address: (num_bytes, "communication")
-        for address, num_bytes in gradients.items()
-        if address not in held and address not in memory.addresses
-    }
-    for num_bytes, category in (held | of_ranks).values():
+    for num_bytes, category in held.values():
         memory.hold(num_bytes, category)
+    for address, num_bytes in gradients.items():
+        if address not in held and address not in memory.addresses:
+            memory.hold(num_bytes, "communication")
     lives = memory.lives()
     peak = lives.peak()
     assert recorded.kineto_results is not None
