@@ -1,8 +1,6 @@
 """CUDA's autocast on CPU tensors: for each operator that CUDA casts in another way than the CPU, a kernel that does so.
 
-The kernels are registered where the CPU's own are, above autograd, so that the tensors saved for backward are those
-CUDA saves, inside composite operators too: CUDA has no rule for cross_entropy, but one for the log_softmax in it. The
-state of CUDA's autocast, as the user's code sees and sets it, is the CPU's meanwhile.
+They are registered where the CPU's own are, above autograd, so that backward's tensors are those that CUDA saves.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -204,9 +202,8 @@ def cuda_autocast_state() -> Iterator[None]:
     """Let everything inside that asks for CUDA's autocast, or changes it, have that of the CPU, in whose name the
     operators of the fake device are cast.
 
-    So `torch.autocast("cuda", ...)` acts as a context or as a decorator, and so do `torch.amp.custom_fwd` and
-    `custom_bwd`. Code that asks a tensor for its type of device is told `cpu`, which therefore means the fake device,
-    too. Where CUDA itself is missing, torch is told that it is there, for autocast alone.
+    That covers contexts, decorators, `torch.amp.custom_fwd` and `custom_bwd`. Tensors say that they are on `cpu`, which
+    therefore means the fake device, too. Where CUDA is missing, torch takes it to be there, for autocast alone.
     """
     default = torch.get_autocast_dtype("cuda")
     with ExitStack() as stack:

@@ -55,8 +55,8 @@ class FakeTraining:
         with self._as_rank():
             built = self._built()
             with self._device.setting_up():
-                self._trainer = assemble_trainer(config, built, CPU)
-                self._trainer.model.train()
+                self.trainer = assemble_trainer(config, built, CPU)
+                self.trainer.model.train()
             with self._device():
                 self._take_first_step()
 
@@ -71,10 +71,10 @@ class FakeTraining:
             UserError: the data does not have that many items.
             UntraceableError: the step depends on values.
         """
-        del self._trainer.data  # data resident for another batch size is no part of this step
-        self._trainer.data = self._data(batch_size)
+        del self.trainer.data  # data resident for another batch size is no part of this step
+        self.trainer.data = self._data(batch_size)
         with self._as_rank(), self._device.setting_up():
-            self._trainer.after_step(self._trainer.model)  # of the step before: an average of the weights is there
+            self.trainer.after_step(self.trainer.model)  # of the step before: an average of the weights is there
         taken, trained = self._traced(step, evaluates=evaluates)
         if self._forget_state_except_of(trained):
             taken, _ = self._traced(step, evaluates=evaluates)
@@ -82,7 +82,7 @@ class FakeTraining:
 
     def _traced(self, number: int, *, evaluates: bool) -> tuple[Timeline, set[Tensor]]:
         """The step, and the parameters that had a gradient when their optimizer stepped."""
-        trainer, device, data = self._trainer, self._device, self._trainer.data
+        trainer, device, data = self.trainer, self._device, self.trainer.data
         assert isinstance(data, _FakeData)
         trainer.next_batch = (number - 1) * trainer.config.grad_accum_steps * len(trainer.turns)
         if self._varies is None:
@@ -123,23 +123,13 @@ class FakeTraining:
         Master weights are there before any gradient.
         """
         forgotten = False
-        for optimizer in self._trainer.optimizers.values():
+        for optimizer in self.trainer.optimizers.values():
             for parameter in [parameter for parameter in optimizer.state if parameter not in trained]:
                 state = optimizer.state.pop(parameter)
                 if MASTER_WEIGHT in state:
                     optimizer.state[parameter] = {MASTER_WEIGHT: state[MASTER_WEIGHT]}
                 forgotten = forgotten or state.keys() != {MASTER_WEIGHT}
         return forgotten
-
-    @property
-    def precision(self) -> Precision:
-        """The precision, as it computes on the target."""
-        return self._trainer.precision
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, as it lies on the fake device."""
-        return self._trainer.model
 
     def has_batch(self, batch_size: int) -> bool:
         """Return True if the data has batches of this size."""
@@ -206,7 +196,7 @@ class FakeTraining:
     def _take_first_step(self) -> None:
         """Leave the state that a first step leaves if it reaches all parameters, at the cost of its end only."""
         kernels = self._device.kernels
-        for optimizer in self._trainer.optimizers.values():
+        for optimizer in self.trainer.optimizers.values():
             optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
             optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
             for parameter in _parameters_of(optimizer):
@@ -214,7 +204,7 @@ class FakeTraining:
             with self._device.optimizers():
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        self._trainer.instruments.count_update()
+        self.trainer.instruments.count_update()
 
 
 def has_batch(make_data: Callable[[], Data]) -> bool:

@@ -1,8 +1,4 @@
-"""Values of small fake tensors of whole numbers: positions, masks and lengths, which models look at.
-
-Hugging Face's models, for example, ask whether a mask hides anything, and compute without one if not. Such an answer
-comes from the batch or from constants alone, never from parameters: the host knows it.
-"""
+"""Values of small fake tensors of whole numbers, such as masks: models look at them, and the host knows them."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence

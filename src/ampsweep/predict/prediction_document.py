@@ -88,7 +88,7 @@ def _answers(
 
 
 def _fits(arms: Sequence[ArmPrediction]) -> Iterator[str]:
-    said = False
+    unit = "batch "
     for arm in arms:
         if arm.largest is None:
             continue
@@ -100,8 +100,8 @@ def _fits(arms: Sequence[ArmPrediction]) -> Iterator[str]:
         elif arm.largest.ended_search:
             yield f"{arm.arm} beyond batch {size}"
         else:
-            yield f"{arm.arm} up to {size}" if said else f"{arm.arm} up to batch {size}"
-            said = True
+            yield f"{arm.arm} up to {unit}{size}"
+            unit = ""
 
 
 def _numbers(arms: Sequence[ArmPrediction]) -> Iterator[str]:

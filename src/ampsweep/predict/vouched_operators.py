@@ -1,11 +1,4 @@
-"""Operators whose kernels allocate what their fake ones do, and those of which that is not known.
-
-A prediction is right if every operator returns what its kernel returns, and keeps what its kernel keeps. Operators that
-return no new tensor, or make one out of nothing or elementwise, do so by what they are. The others of `_COMPARED` were
-compared with the CPU's kernels, byte for byte, on the samples that torch tests its operators with
-(`tests/benchmarks/vouched_operators.py`). Everything else is named beside the prediction: operators of other libraries,
-whose fake kernels are their authors' word, and kernels that take what a library of NVIDIA's asks for.
-"""
+"""Operators whose kernels allocate what their fake ones do, and those of which that is not known."""
 
 from typing import Any, Final
 
@@ -139,7 +132,8 @@ multinomial nanmedian ormqr randperm sort topk triangular_solve
 """
 
 _COMPARED: Final = frozenset(_NAMES_COMPARED.split())
-"""Operators whose fake results were compared with the CPU's."""
+"""Operators whose fake results were compared with the CPU's, byte for byte, on the samples that torch tests them with
+(`tests/benchmarks/vouched_operators.py`)."""
 _COMPARED_ON_CPU: Final = frozenset(("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"))
 _COMPARED_ON_CPU_SINCE: Final = (2, 13)
 """The torch that they were compared in: 2.11's give the gradients of half precision other dtypes."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, Final, Self
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -205,12 +206,5 @@ def following_resizes(note: Callable[[UntypedStorage, int], None]) -> Iterator[N
         note(storage, before)
         return resized
 
-    own = vars(UntypedStorage).get("resize_")
-    UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-    try:
+    with patch.object(UntypedStorage, "resize_", resize):
         yield
-    finally:
-        if own is None:
-            del UntypedStorage.resize_
-        else:
-            UntypedStorage.resize_ = own  # type: ignore[method-assign]

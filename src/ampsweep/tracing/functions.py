@@ -1,9 +1,10 @@
 """The functions of torch's interface as a training's code calls them, above autograd and autocast."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -68,9 +69,7 @@ class FunctionMode(FunctionCalls):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with ExitStack() as entered:
-            entered.enter_context(_followed_backward(self))
-            entered.enter_context(self)
+        with _followed_backward(self), self:
             yield
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -94,8 +93,5 @@ def _followed_backward(mode: FunctionMode) -> Iterator[None]:
         with mode:
             return engine(*args, **kwargs)
 
-    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
-    try:
+    with patch.object(torch.autograd, "_engine_run_backward", run):
         yield
-    finally:
-        torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -107,14 +106,9 @@ def lives_of(allocations: Iterable[Allocation], scratch: Iterable[Allocation] = 
 class Ledger:
     """The lives of all storages under the plain tensors of one device that are passed to it.
 
-    It counts storages, not tensors: views, tied weights and flattened parameters count once. A storage has one category
-    for its whole life, the last it is given: a tensor that turns out to be a gradient was one from its first byte. It
-    does not matter who allocated it: torch, NumPy or a mapped file. Sparse tensors are left out.
-
-    A host's memory holds more than a training: there, storages whose role is not known count as far as they are used,
-    and batches by their own bytes.
-
-    Without its history it knows only the storages alive now, and can be kept through any number of steps.
+    It counts storages, whoever allocated them: views and tied weights count once. A storage has one category for its
+    whole life, the last it is given. Sparse tensors are left out. On a host, storages whose role is not known count as
+    far as they are used, and batches by their own bytes.
     """
 
     def __init__(
@@ -128,6 +122,7 @@ class Ledger:
         """Begin with no storage known.
 
         Args:
+            keeps_history: False to know only the storages alive now, through any number of steps.
             fake: the mode whose tensors are on the device, where that exists in sizes only.
             is_host: the device is a host, as a CPU is unless it stands for an accelerator.
         """
@@ -180,8 +175,12 @@ class Ledger:
                 self.create(tensor, "other")  # its transfer to a fake device is no operator
             elif known is None:
                 self.hold(tensor, "data")
-        elif (known is None or known.is_delivered) and id(tensor) not in self._delivered:
-            self._deliver(tensor)
+        elif (known is None or known.is_delivered) and (key := id(tensor)) not in self._delivered and tensor.nbytes:
+            self.moment += 1
+            allocation = self._allocated(tensor.nbytes, "other", self.moment)
+            self._know(tensor.untyped_storage(), allocation, is_delivered=True)
+            reference = weakref.ref(tensor, lambda _: self._free(self._delivered.pop(key)[1]))
+            self._delivered[key] = reference, allocation
 
     def create(self, tensor: Tensor, category: MemoryCategory) -> bool:
         """Note a tensor that an operator returned; True if its storage is new."""
@@ -282,10 +281,11 @@ class Ledger:
         known.used = None if num_bytes is None else []
         return known
 
-    def _know(self, storage: torch.UntypedStorage, allocation: Allocation) -> "_Known":
+    def _know(self, storage: torch.UntypedStorage, allocation: Allocation, *, is_delivered: bool = False) -> "_Known":
         # A storage keeps one Python object for as long as it lives, so its id and a weak reference follow it.
         key = id(storage)
-        known = _Known(weakref.ref(storage, partial(self._on_death, key)), allocation, storage.nbytes())
+        reference = weakref.ref(storage, lambda _: self._forget(key))
+        known = _Known(reference, allocation, storage.nbytes(), is_delivered=is_delivered)
         self._known[key] = known
         return known
 
@@ -307,24 +307,6 @@ class Ledger:
         self.live_bytes += added
         if before + added == known.storage_bytes:
             known.used = None
-
-    def _deliver(self, tensor: Tensor) -> None:
-        storage, num_bytes = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
-        if num_bytes == 0:
-            return
-        self.moment += 1
-        allocation = self._allocated(num_bytes, "other", self.moment)
-        key, tensor_key = id(storage), id(tensor)
-        self._known[key] = _Known(
-            weakref.ref(storage, partial(self._on_death, key)), allocation, storage.nbytes(), is_delivered=True
-        )
-        self._delivered[tensor_key] = weakref.ref(tensor, partial(self._on_drop, tensor_key)), allocation
-
-    def _on_death(self, key: int, _: weakref.ref[torch.UntypedStorage]) -> None:
-        self._forget(key)
-
-    def _on_drop(self, key: int, _: weakref.ref[Tensor]) -> None:
-        self._free(self._delivered.pop(key)[1])
 
     def _forget(self, key: int) -> None:
         known = self._known.pop(key)

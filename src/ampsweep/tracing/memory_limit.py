@@ -32,7 +32,6 @@ class MemoryLimitError(torch.OutOfMemoryError):
     """Raised by an operator that took more tensor memory than the limit leaves."""
 
     def __init__(self, requested_bytes: int, in_use_bytes: int, limit_bytes: int) -> None:
-        """`requested_bytes` is what the operator took on top of `in_use_bytes`."""
         super().__init__(
             f"an operator took {requested_bytes} bytes on top of {in_use_bytes}, and memory is limited to {limit_bytes}"
         )
@@ -40,11 +39,7 @@ class MemoryLimitError(torch.OutOfMemoryError):
 
 
 class TensorBytes(StorageCounter):
-    """Counts the storages that operators take and return on one device, below autograd and in backward too.
-
-    Views share a storage and count once. With a limit, the operator that exceeds it has done its work when
-    MemoryLimitError is raised.
-    """
+    """Counts the storages that operators take and return on one device; over its limit it raises MemoryLimitError."""
 
     def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
         super().__init__(Ledger(device, keeps_history=False))
@@ -78,10 +73,9 @@ class TensorBytes(StorageCounter):
 class MemoryLimit:
     """Limits the memory of everything that runs inside it; it can be entered repeatedly, and None limits nothing.
 
-    On CUDA everything that the allocator has reserved counts: tensors, their rounding to blocks and segments, and
-    workspaces, but not CUDA's own context. On the CPU all tensors count that operators have taken or returned inside
-    and that are alive; rounding, the kernels' own scratch memory and memory that torch did not allocate (NumPy arrays,
-    mapped files) do not. There the operator that exceeds the limit has done its work when MemoryLimitError is raised.
+    On CUDA everything that the allocator has reserved counts, but not CUDA's own context. On the CPU the living tensors
+    count that operators have taken or returned inside, without kernels' scratch memory; there the operator that exceeds
+    the limit has done its work when MemoryLimitError is raised.
     """
 
     def __init__(self, device: torch.device, limit_gib: float | None) -> None:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -53,15 +54,8 @@ class RecordedForward:
                 return self._followed(found, applied[1], None if is_last else applied)
             return found
 
-        before = vars(_METACLASS).get("__getattribute__")
-        _METACLASS.__getattribute__ = look_up
-        try:
+        with patch.object(_METACLASS, "__getattribute__", look_up):
             yield
-        finally:
-            if before is None:
-                del _METACLASS.__getattribute__
-            else:
-                _METACLASS.__getattribute__ = before
 
     def _followed(
         self, function: Callable[..., Any], is_recorded: bool, left: tuple[Any, bool] | None

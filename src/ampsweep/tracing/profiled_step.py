@@ -1,9 +1,4 @@
-"""Profile of one training step, taken in place: what compiled code allocated, and the dtypes that it computed in.
-
-A dispatch mode does not see compiled code. torch's profiler sees its allocations, and the kernels that it calls for
-matrix multiplications, convolutions and attention: operators with the shapes and dtypes of their operands. Kernels that
-the compiler writes itself (by default everything elementwise, and sums) are no operators, and are not counted.
-"""
+"""Profile of one training step, taken in place: what compiled code allocated, and the dtypes that it computed in."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,7 +66,8 @@ def profile_step(
     - communication: what gradients lie in that was there before, such as DDP's buckets;
     - data, other: resident data; buffers and batches.
 
-    The events of torch's profiler are not documented.
+    Kernels that the compiler writes itself (by default everything elementwise, and sums) are no operators, and their
+    arithmetic is not counted. The events of torch's profiler are not documented.
 
     Args:
         data: a data set on an accelerator.
@@ -90,7 +86,9 @@ def profile_step(
         "gradients": [p.grad for p in parameters if p.grad is not None],
         "optimizer_state": _states(optimizers),
     }
-    held = {address: (size, category) for category, part in parts.items() for address, size in _storages(part).items()}
+    held: dict[int, tuple[int, MemoryCategory]] = {}
+    for category, part in parts.items():
+        held |= {address: (num_bytes, category) for address, num_bytes in _storages(part).items()}
     gradients: dict[int, int] = {}
 
     def note(optimizer: Optimizer, *_: object) -> None:

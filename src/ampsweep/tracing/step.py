@@ -41,15 +41,11 @@ class TracedStep(Operations):
 class Trace:
     """The trace of a step: its ledger while it runs, and its result once it is over."""
 
+    result: TracedStep
+    """There once the step is over; of a step that failed, the part before the failure."""
+
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._result: TracedStep | None = None
-
-    @property
-    def result(self) -> TracedStep:
-        """The traced step; of a step that failed, the part before the failure."""
-        assert self._result is not None, "the traced step is not over"
-        return self._result
 
 
 @contextmanager
@@ -100,12 +96,11 @@ def trace_step(
         _hold_all(ledger, plain_tensors_in(parameter), "parameters")
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
-    accumulated = partial(_on_accumulation, ledger)
-    trace, mode = Trace(ledger), OperatorTracer(ledger, scratch, region)
+    trace, tracer = Trace(ledger), OperatorTracer(ledger, scratch, region)
     try:
         # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
-        with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode.recorded.following(), mode:
-            watched = _Watched(accumulated, hooks)
+        with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), tracer.recorded.following(), tracer:
+            watched = _Watched(ledger, hooks)
             for parameter in parameters:
                 watched.add(parameter)
             is_shared = dist.is_available() and dist.is_initialized()
@@ -117,15 +112,15 @@ def trace_step(
             yield trace
     finally:
         _hold_state(ledger, optimizers)
-        trace._result = _traced(ledger, mode)
+        trace.result = _traced(ledger, tracer)
         ledger.close()
 
 
 class _Watched:
     """The parameters whose gradients are noted when backward has accumulated them."""
 
-    def __init__(self, accumulated: Callable[[Tensor], None], hooks: ExitStack) -> None:
-        self._accumulated, self._hooks = accumulated, hooks
+    def __init__(self, ledger: Ledger, hooks: ExitStack) -> None:
+        self._ledger, self._hooks = ledger, hooks
         self._parameters: dict[int, Tensor] = {}
 
     def add(self, parameter: Tensor) -> None:
@@ -138,6 +133,10 @@ class _Watched:
         """Add the parameters of a module whose forward is over: of a sharded one, the gathered ones get gradients."""
         for parameter in module.parameters(recurse=False):
             self.add(parameter)
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        self._ledger.mark()  # a backward pass that reaches parameters is the training's own
+        _hold_gradient(self._ledger, parameter)
 
 
 def _hold_all(ledger: Ledger, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
@@ -155,11 +154,6 @@ def _hold_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             _hold_gradient(ledger, parameter)
-
-
-def _on_accumulation(ledger: Ledger, parameter: Tensor) -> None:
-    ledger.mark()  # a backward pass that reaches parameters is the training's own
-    _hold_gradient(ledger, parameter)
 
 
 def _exchange_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
