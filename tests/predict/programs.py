@@ -18,5 +18,5 @@ def trace_program(device: FakeDevice) -> Iterator[Trace]:
     trace, mode = Trace(ledger), OperatorTracer(ledger, None if is_host is None else scratch_of(device.target))
     with mode:
         yield trace
-    trace._result = _traced(ledger, mode)
+    trace.result = _traced(ledger, mode)
     ledger.close()

@@ -39,7 +39,7 @@ def test_a_fused_kernel_is_tried_on_real_tensors(optimizer):
 def state_of(target, *settings):
     """The optimizer's state after its first step, and its settings, as they are predicted for CUDA."""
     training = FakeTraining(composed(*chosen(target, *settings)), CUDA)
-    optimizer = training._trainer.optimizers["optimizer"]
+    optimizer = training.trainer.optimizers["optimizer"]
     (first, *_) = optimizer.state.values()
     return {key: value for key, value in first.items() if isinstance(value, torch.Tensor)}, optimizer.defaults
 

@@ -71,7 +71,7 @@ def test_other_numbers_of_ranks_follow_to_the_byte(case):
     def trace(world_size):
         taken.append(world_size)
         training = FakeTraining(config, target, world_size)
-        return training.trace(config.data["batch_size"]), shard_bytes(training.model)
+        return training.trace(config.data["batch_size"]), shard_bytes(training.trainer.model)
 
     memory = MemoryByWorldSize(trace, target, config.data["batch_size"], 8, is_sharded=True)
     followed = {world_size: memory.step(world_size) for world_size in (2, 5, 64)}

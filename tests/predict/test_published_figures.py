@@ -17,7 +17,7 @@ def max_memory_allocated(program, target):
     device, moments = FakeDevice(target), []
     with device(), trace_program(device) as trace:
         program(lambda: moments.append(trace.ledger.moment))
-    lives = timeline(trace.ledger.lives(), end_of_forward=0, optimizer_step=0)
+    lives = timeline(trace.ledger, optimizer_step=0)
     allocator, peaks = CudaAllocatorModel(), []
     for number, num_bytes in enumerate(target.workspaces):
         allocator.allocate(-1 - number, num_bytes)

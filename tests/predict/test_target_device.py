@@ -47,7 +47,7 @@ def scratch_of_a_layer(version, *, bias):
     layer = device.adopt(nn.Linear(8, 8, bias=bias, device="meta"))
     with device(), trace_program(device) as trace:
         layer(torch.ones(4, 8)).sum().backward()
-    lives = timeline(trace.ledger.lives(), end_of_forward=0, optimizer_step=0)
+    lives = timeline(trace.ledger, optimizer_step=0)
     return sorted(lives.sizes[lives.categories < 0].tolist())
 
 

@@ -176,9 +176,7 @@ def test_compressed_buckets_are_communication():
         training.step()
         with trace_step(training.model, training.optimizer) as trace:
             training.step()
-        sizes = [
-            one.num_bytes for one in trace.ledger.lives().allocations if one.category == "communication" and one.died
-        ]
+        sizes = [one.num_bytes for one in trace.ledger.allocations if one.category == "communication" and one.died]
     assert BYTES // 2 in sizes
     assert trace.result.end_of_forward["communication"] == BYTES, "the buckets themselves"
 

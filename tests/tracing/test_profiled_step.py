@@ -11,7 +11,8 @@ from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.tracing.feeding import fed
-from ampsweep.tracing.profiled_step import _Census, _recomputed, profile_step
+from ampsweep.tracing.flops import Operations
+from ampsweep.tracing.profiled_step import _recomputed, profile_step
 from ampsweep.tracing.step import trace_step
 
 CPU = torch.device("cpu")
@@ -126,7 +127,7 @@ def test_how_much_compiled_code_recomputes_is_unknown():
 
 @pytest.mark.parametrize(("backward", "known"), [(200, True), (204, True), (210, False)])
 def test_what_the_compiler_pads_is_no_recomputation(backward, known):
-    census = _Census(flops=Counter(float32=100 + backward), forward=Counter(float32=100))
+    census = Operations(flops=Counter(float32=100 + backward), forward_flops=Counter(float32=100))
     assert (_recomputed(census) is not None) is known
 
 

@@ -204,7 +204,7 @@ def test_a_loss_keeps_no_outputs_alive(name, accumulate):
     trainer.task = Task(getattr(F, name))
     with trace_step(trainer.model, trainer.optimizers["optimizer"]) as trace:
         trainer.optimizers["optimizer"].register_step_pre_hook(
-            lambda *_: alive.extend(life for life in trace.ledger.lives().allocations if life.died is None)
+            lambda *_: alive.extend(life for life in trace.ledger.allocations if life.died is None)
         )
         step = trainer.train_step()
     assert step.loss.untyped_storage().nbytes() == 4

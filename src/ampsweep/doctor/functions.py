@@ -1,104 +1,22 @@
-"""The functions of torch's interface as a training's code calls them, above autograd and autocast."""
+"""Calls of a forward pass, handed on one by one or computed in float32."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import resolve_name
 
 from ampsweep.doctor.replay import Replay
-from ampsweep.own_code import frame_of_caller, shown_place
 from ampsweep.precision.fp32_modules import in_float32
 from ampsweep.tracing.calls import CallObserver, observe
+from ampsweep.tracing.functions import FunctionMode
 
 _IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 _CASTS: Final = ("to", "half", "bfloat16", "float", "double", "type", "type_as")
 _FIXED: Final = frozenset((*_IN_PLACE, *_CASTS, "backward", "detach"))
 """Functions whose result has the dtype that they are asked for, or that compute nothing."""
-_BACKWARDS: Final = frozenset((Tensor.backward, torch.autograd.backward, torch.autograd.grad))
-
-
-@dataclass(frozen=True)
-class CallIdentity:
-    """All calls that one expression in the code makes with one function, whichever module it runs in."""
-
-    function: str
-    """Its name in torch's interface; of an operator that autograd's own backward pass calls, that of the operator."""
-    line: str | None
-    instruction: int | None
-    """The number of the instruction in its function, which tells calls of one line apart."""
-
-    @staticmethod
-    def of_caller(function: str) -> "CallIdentity":
-        """The identity of a call that the innermost code of a model or a task makes now."""
-        frame = frame_of_caller()
-        if frame is None:
-            return CallIdentity(function, None, None)
-        return CallIdentity(function, shown_place(frame), frame.f_lasti)
-
-
-@dataclass(frozen=True)
-class RunningFunction:
-    """A function that runs."""
-
-    identity: CallIdentity
-    is_autocast: bool
-    """Autocast is on."""
-
-
-class FunctionMode(TorchFunctionMode):
-    """Sees the outermost functions of torch's interface, also those that a backward pass calls.
-
-    Args:
-        device_type: the type of device whose autocast is looked at.
-    """
-
-    def __init__(self, device_type: str) -> None:
-        super().__init__()
-        self._device_type = device_type
-        self.running: RunningFunction | None = None
-        """The function that runs now."""
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        with ExitStack() as entered:
-            entered.enter_context(_followed_backward(self))
-            entered.enter_context(self)
-            yield
-
-    def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call a function, or do something else in its place; what it returns is the call's result."""
-        return func(*args, **kwargs)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        if func in _BACKWARDS:
-            return func(*args, **kwargs)
-        outside, is_autocast = self.running, torch.is_autocast_enabled(self._device_type)
-        self.running = RunningFunction(CallIdentity.of_caller(str(getattr(func, "__name__", func))), is_autocast)
-        try:
-            return self.called(func, args, kwargs)
-        finally:
-            self.running = outside
-
-
-@contextmanager
-def _followed_backward(mode: FunctionMode) -> Iterator[None]:
-    """Keep watching in backward passes, whose functions torch calls with every mode of this kind switched off."""
-    engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with mode:
-            return engine(*args, **kwargs)
-
-    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampsweep.doctor.functions import FunctionMode, RunningFunction
 from ampsweep.tracing.calls import Call
+from ampsweep.tracing.functions import FunctionMode, RunningFunction
 from ampsweep.tracing.ledger import tensors_in
 
 OriginKind = Literal[

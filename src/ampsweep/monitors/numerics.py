@@ -27,6 +27,7 @@ from ampsweep.numeric_formats import FLOAT16
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind
 from ampsweep.tracing.ledger import tensors_in
+from ampsweep.tracing.operators import backward_node
 
 _GRADIENTS: Final = ("activation_gradient", "gradient")
 
@@ -185,7 +186,7 @@ class NumericsWatch:
         if name is None:
             return
         with self.own_time:
-            is_recomputed = torch._C._current_autograd_node() is not None  # torch has no public name for it
+            is_recomputed = backward_node() is not None
             for tensor in tensors_in(output):
                 if not tensor.is_floating_point() or not tensor.dim() or self._is_known(tensor):
                     continue  # a tensor without dimensions is a loss, which autocast has in float32

@@ -1,9 +1,4 @@
-"""Autocast as the installed torch dispatches it: the operators that it casts, and how, asked of the dispatcher itself.
-
-Every build of torch registers autocast's kernels for every type of device, so that CUDA's answer without a GPU and
-without CUDA. An operator is called with tensors that say they are on the device and hold nothing; they see the call
-that autocast makes of it and end it there. Nothing runs, and no device is initialized.
-"""
+"""Autocast's casts as the installed torch's dispatcher makes them, of CUDA on any machine and without running any."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,8 +63,7 @@ def operator(name: str) -> Any:
 def autocast_operators(device_type: str) -> list[str]:
     """Names of the operators of `aten` with a kernel of autocast's for this type of device.
 
-    Overloads that take names of dimensions (`sum.dim_DimnameList`, up to torch 2.12) are left out: fake tensors have
-    none. The dispatcher's list of registrations is not public.
+    Overloads that take names of dimensions are left out: fake tensors have none.
     """
     registered = torch._C._dispatch_get_registrations_for_dispatch_key(_KEYS[device_type])
     names = sorted(name.removeprefix("aten::") for name in registered if name.startswith("aten::"))
@@ -78,10 +72,7 @@ def autocast_operators(device_type: str) -> list[str]:
 
 @cache
 def dispatched_casts(device_type: str) -> Mapping[str, Cast]:
-    """The casts of autocast for this type of device, by operator of `aten` that it has a kernel for.
-
-    `_cudnn_rnn` is left out, which a kernel of its own casts.
-    """
+    """The casts of autocast by operator of `aten`, without `_cudnn_rnn`, which casts in a kernel of its own."""
     kinds = {name: _cast(name, device_type) for name in autocast_operators(device_type)}
     return MappingProxyType({name: kind for name, kind in kinds.items() if kind is not None})
 
@@ -179,7 +170,10 @@ class _ReachedError(Exception):
 
 
 class _Witness(Tensor):
-    """A tensor of nothing but a dtype and a device, which takes casts; every other call ends in `_ReachedError`."""
+    """A tensor of nothing but a dtype and a device, which takes casts; every other call ends in `_ReachedError`.
+
+    Every build of torch registers autocast's kernels for all types of devices, so CUDA's answer without CUDA, too.
+    """
 
     def __new__(cls, dtype: torch.dtype, device_type: str) -> Self:
         made: Self = Tensor._make_wrapper_subclass(cls, (2, 2), dtype=dtype, device=torch.device(device_type))

@@ -1,10 +1,8 @@
 """A model of torch's CUDA caching allocator: the bytes it hands out, and those it takes from the device to do so.
 
-It follows c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13 with their defaults (no
-expandable segments, no maximum split size): sizes are rounded up to 512 bytes; up to 1 MiB they come from segments of
-2 MiB, up to 10 MiB from segments of 20 MiB, and above that each gets its own segment, rounded up to 2 MiB. The smallest
-free block that is large enough is taken, and split where enough remains; adjacent free blocks merge. Before it gives
-up, the allocator returns segments that are entirely free.
+It follows c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13 with their defaults: no
+expandable segments, no maximum split size. The smallest free block that is large enough is taken, and split where
+enough remains. Before it gives up, the allocator returns segments that are entirely free.
 """
 
 from bisect import bisect_left, insort

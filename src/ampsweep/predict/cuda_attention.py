@@ -1,10 +1,4 @@
-"""Attention on CUDA: which of torch's kernels attends, on fake CPU tensors.
-
-Each kernel saves other tensors for backward. The conditions under which torch picks one are those of
-ATen/native/transformers/cuda/sdp_utils.cpp, for dense tensors and the releases for CUDA 13; `tests/predict` has the
-choices of the releases themselves. On Hopper and on Blackwell for data centers torch prefers cuDNN's kernel. Flash
-stands for it where it takes the same inputs, as it keeps tensors of the same size.
-"""
+"""Attention on CUDA: which of torch's kernels attends, and what it saves for backward, on fake CPU tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,7 +76,7 @@ class CudaAttention:
             output = aten._scaled_dot_product_efficient_attention(
                 *inputs, bias, _keeps(*inputs), dropout_p, is_causal, scale=scale
             )[0]
-        elif bias is None and query.shape[-1] == value.shape[-1]:
+        elif bias is None and query.shape[-1] == value.shape[-1]:  # flash, or cuDNN, which keeps the same sizes
             output = _flash(*inputs, dropout_p, is_causal, scale)
         else:
             output = aten._scaled_dot_product_cudnn_attention(
@@ -93,7 +87,10 @@ class CudaAttention:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """The inputs that decide which kernel attends; tensors are of shape (batch, heads, length, head)."""
+    """The inputs that decide which kernel attends; tensors are of shape (batch, heads, length, head).
+
+    The conditions are those of ATen/native/transformers/cuda/sdp_utils.cpp, for dense tensors and CUDA 13.
+    """
 
     query: Tensor
     key: Tensor

@@ -1,8 +1,6 @@
 """CUDA's autocast on CPU tensors: for each operator that CUDA casts in another way than the CPU, a kernel that does so.
 
-The kernels are registered where the CPU's own are, above autograd, so that the tensors saved for backward are those
-CUDA saves, inside composite operators too: CUDA has no rule for cross_entropy, but one for the log_softmax in it. The
-state of CUDA's autocast, as the user's code sees and sets it, is the CPU's meanwhile.
+They are registered where the CPU's own are, above autograd, so that backward's tensors are those that CUDA saves.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.amp import autocast_mode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ampsweep.precision.asked_autocast import was_asked
 from ampsweep.precision.support import INSTALLED_TORCH
@@ -117,8 +116,8 @@ def _casting(name: str, dtype_of: Callable[[list[Tensor]], torch.dtype]) -> Kern
     call = operator(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        dtype = dtype_of([*_eligible(args), *_eligible(kwargs.values())])
-        args, kwargs = tuple(_cast(a, dtype) for a in args), {key: _cast(a, dtype) for key, a in kwargs.items()}
+        dtype = dtype_of([one for one in tree_leaves((args, kwargs)) if _is_eligible(one)])
+        args, kwargs = tree_map_only(Tensor, lambda tensor: _cast(tensor, dtype), (args, kwargs))
         with torch.autocast("cpu", enabled=False):
             return call(*args, **kwargs)
 
@@ -162,20 +161,13 @@ def _is_eligible(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
 
 
-def _eligible(values: Any) -> Iterator[Tensor]:
-    for value in values:
-        if _is_eligible(value):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _eligible(value)
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(_cast(item, dtype) for item in value)
-    if not _is_eligible(value) or value.dtype == dtype:
-        return value
-    return _from_cache(value) if _is_cached(value, dtype) else value.to(dtype)
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if not _is_eligible(tensor) or tensor.dtype == dtype:
+        return tensor
+    if not _is_cached(tensor, dtype):
+        return tensor.to(dtype)
+    cached: Tensor = operator(CAST_ONLY)(tensor, tensor, tensor)
+    return cached
 
 
 def _is_cached(tensor: Tensor, dtype: torch.dtype) -> bool:
@@ -188,11 +180,6 @@ def _is_cached(tensor: Tensor, dtype: torch.dtype) -> bool:
         and tensor.is_leaf
         and not tensor._is_view()
     )
-
-
-def _from_cache(tensor: Tensor) -> Tensor:
-    cast: Tensor = operator(CAST_ONLY)(tensor, tensor, tensor)
-    return cast
 
 
 def _widest(tensors: list[Tensor]) -> torch.dtype:
@@ -215,9 +202,8 @@ def cuda_autocast_state() -> Iterator[None]:
     """Let everything inside that asks for CUDA's autocast, or changes it, have that of the CPU, in whose name the
     operators of the fake device are cast.
 
-    So `torch.autocast("cuda", ...)` acts as a context or as a decorator, and so do `torch.amp.custom_fwd` and
-    `custom_bwd`. Code that asks a tensor for its type of device is told `cpu`, which therefore means the fake device,
-    too. Where CUDA itself is missing, torch is told that it is there, for autocast alone.
+    That covers contexts, decorators, `torch.amp.custom_fwd` and `custom_bwd`. Tensors say that they are on `cpu`, which
+    therefore means the fake device, too. Where CUDA is missing, torch takes it to be there, for autocast alone.
     """
     default = torch.get_autocast_dtype("cuda")
     with ExitStack() as stack:

@@ -1,9 +1,4 @@
-"""Recurrent layers on CUDA, where cuDNN computes all layers, directions and steps in one operator, `aten::_cudnn_rnn`.
-
-It keeps a reserve for backward whose size only cuDNN knows (ATen/native/cudnn/RNN.cpp asks it). What is counted here is
-the least: without the gates and states that cannot be had from inputs and outputs there is no backward. So the operator
-is one that a prediction does not vouch for.
-"""
+"""Recurrent layers on CUDA: cuDNN computes all layers, directions and steps in one operator, `aten::_cudnn_rnn`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -40,7 +35,11 @@ def flatten_weights(model: nn.Module) -> None:
 
 
 def with_reserve(result: Any, args: Sequence[Any]) -> Any:
-    """The operator's results with the least reserve; it has one only in training."""
+    """The operator's results with the least reserve; it has one only in training.
+
+    Only cuDNN knows its size. Counted are the gates and states without which there is no backward, so that the operator
+    is one that a prediction does not vouch for.
+    """
     output, hidden, cell, reserve, weights = result
     (mode, hidden_size, _, num_layers), train, is_bidirectional = args[6:10], args[12], args[13]
     if not train:

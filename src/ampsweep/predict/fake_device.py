@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.optim.optimizer import _foreach_supported_types
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map_only
 
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.cudnn_rnn import flatten_weights
@@ -22,7 +20,9 @@ from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.known_values import taken_for_real
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.tracing.ledger import plain_tensors_in
+from ampsweep.tracing.functions import FunctionCalls
+from ampsweep.tracing.ledger import plain_tensors_in, tensors_in
+from ampsweep.tracing.operators import OperatorMode
 from ampsweep.tracing.step import Trace, trace_step
 
 _CHOICES: Final = ("_get_foreach_kernels_supported_devices", "_get_capturable_supported_devices")
@@ -44,8 +44,8 @@ class FakeDevice:
     def __init__(self, target: TargetDevice) -> None:
         self.target = target
         self.kernels = FakeKernels(target)
-        self._kept = _KeptTensors()
-        self._transfers = _Transfers(self.kernels)
+        self._made: list[weakref.ref[Tensor]] = []
+        """The tensors made while setting up."""
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -79,7 +79,13 @@ class FakeDevice:
     @contextmanager
     def setting_up(self) -> Iterator[None]:
         """Run what is inside on this device; tensors made there and still alive later are resident."""
-        with self(), self._kept:
+
+        def keep(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            result = func(*args, **kwargs)
+            self._made += map(weakref.ref, plain_tensors_in(result))
+            return result
+
+        with self(), OperatorMode(keep):
             yield
 
     @contextmanager
@@ -88,8 +94,25 @@ class FakeDevice:
 
         Tensors moved to `STAND_IN` become fake tensors of the same size.
         """
-        with unset_fake_temporarily(), self._transfers:
+        with unset_fake_temporarily(), OperatorMode(self._transfer):
             yield
+
+    def _transfer(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call an operator and make fake what it returns on `STAND_IN`; copies moved there keep their values."""
+        is_copy = func is torch.ops.aten._to_copy.default
+        is_there = is_copy and isinstance(args[0], FakeTensor)
+        if is_there and [*kwargs] == ["device"]:
+            return args[0]
+        moved = tree_map_only(Tensor, self._moved, func(*args, **kwargs))
+        if is_copy and isinstance(moved, FakeTensor) and not is_there:
+            self.kernels.known.remember(moved, args[0].to(moved.dtype, copy=True))
+        return moved
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        if tensor.device != STAND_IN:
+            return tensor
+        with self.kernels:
+            return _like(tensor)
 
     def adopt(self, model: nn.Module) -> nn.Module:
         """Move a model built on torch's meta device to this one, in place; tied parameters stay tied.
@@ -118,7 +141,7 @@ class FakeDevice:
         `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, because the
         allocator counts them, and so does `data`.
         """
-        kept = [*self._kept]
+        kept = [tensor for made in self._made if (tensor := made()) is not None]
         if self.target.kind == "cpu":
             return trace_step(model, *optimizers, held=kept if counts_unused else (), fake=self.kernels)
         scratch = scratch_of(self.target)
@@ -129,7 +152,7 @@ def _fake_cuda(*_: Any, **__: Any) -> list[str]:
     return ["cpu"]
 
 
-class _Scalars(TorchFunctionMode):
+class _Scalars(FunctionCalls):
     """Numbers in tensors, such as an optimizer's count of steps, of which a fake tensor knows none.
 
     A fake tensor keeps a number that it is made of, but not one that it is filled with. What is made on CUDA without
@@ -140,10 +163,7 @@ class _Scalars(TorchFunctionMode):
         super().__init__()
         self._on_cuda = on_cuda
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func in _FILLED and kwargs.get("size", args[0] if len(args) == 1 else None) in ((), []):
             func, args = torch.tensor, (_FILLED[func],)
             kwargs = {key: value for key, value in kwargs.items() if key != "size"}
@@ -153,61 +173,11 @@ class _Scalars(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _is_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_on_host(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if func is torch.tensor:  # a parameter's device is an object, and the host has a name
         return kwargs.get("device") in (None, "cpu") and not isinstance(kwargs.get("device"), torch.device)
-    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+    tensors = [*tensors_in((args, kwargs))]
     return bool(tensors) and not any(isinstance(one, FakeTensor) for one in tensors)
-
-
-class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The tensors that operators returned inside and that are still alive; it does not keep them alive itself."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._made: list[weakref.ref[Tensor]] = []
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for made in self._made:
-            tensor = made()
-            if tensor is not None:
-                yield tensor
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in plain_tensors_in(result):
-            self._made.append(weakref.ref(tensor))
-        return result
-
-
-class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Turns every tensor that operators return on `STAND_IN` into a fake tensor of `mode`, which learns its values."""
-
-    def __init__(self, mode: FakeKernels) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._mode = mode
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        is_there = func is torch.ops.aten._to_copy.default and isinstance(args[0], FakeTensor)
-        if is_there and [*kwargs] == ["device"]:
-            return args[0]
-        moved = self._moved(func(*args, **kwargs))
-        if func is torch.ops.aten._to_copy.default and isinstance(moved, FakeTensor) and not is_there:
-            self._mode.known.remember(moved, args[0].to(moved.dtype, copy=True))
-        return moved
-
-    def _moved(self, value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return type(value)(self._moved(item) for item in value)
-        if not isinstance(value, Tensor) or value.device != STAND_IN:
-            return value
-        with self._mode:
-            return _like(value)
 
 
 def _deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

@@ -25,6 +25,7 @@ from ampsweep.predict.kernel_sizes import corrections
 from ampsweep.predict.known_values import KnownValues
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import Vouching
+from ampsweep.tracing.operators import is_in_backward
 
 _UNTRACEABLE: Final = (
     DataDependentOutputException,
@@ -98,7 +99,7 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
                 return value.item()
             result = super().dispatch(func, types, args, kwargs)
         except _UNTRACEABLE as error:
-            if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not _in_backward():
+            if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not is_in_backward():
                 return self._number
             if (values := self.known.computed(func, args, kwargs)) is None:
                 raise UntraceableError(str(getattr(func, "overloadpacket", func)), self._module()) from error
@@ -123,7 +124,3 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
             return None
         module = self._running[-1]
         return f"{self._names.get(module, '?')} ({type(module).__name__})"
-
-
-def _in_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)  # as torch.utils.module_tracker asks it

@@ -56,31 +56,28 @@ class FakeTraining:
         with self._as_rank():
             built = self._built()
             with self._device.setting_up():
-                self._trainer = assemble_trainer(config, built, CPU)
+                self.trainer = assemble_trainer(config, built, CPU)
                 self._on_target = _OnTarget(self._device)
-                self._trainer.observers.append(self._on_target)
-                self._trainer.model.train()
+                self.trainer.observers.append(self._on_target)
+                self.trainer.model.train()
             with self._device():
                 self._take_first_step()
-
-    def trace_with_evaluation(self, batch_size: int) -> Timeline:
-        """Trace a step and an evaluation after it, with everything on the device: the bytes a memory limit counts."""
-        return self.trace(batch_size, evaluates=True)
 
     def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False) -> Timeline:
         """Trace one step with this micro-batch size. It is not the first: the optimizer has its state.
 
         Args:
             step: the number of the step, 2 or more, whose batches it has.
+            evaluates: trace an evaluation after it, too, and count all that is resident, as a memory limit does.
 
         Raises:
             UserError: the data does not have that many items.
             UntraceableError: the step depends on values.
         """
-        del self._trainer.data  # data resident for another batch size is no part of this step
-        self._trainer.data = self._data(batch_size)
+        del self.trainer.data  # data resident for another batch size is no part of this step
+        self.trainer.data = self._data(batch_size)
         with self._as_rank(), self._device.setting_up():
-            self._trainer.after_step(self._trainer.model)  # of the step before: an average of the weights is there
+            self.trainer.after_step(self.trainer.model)  # of the step before: an average of the weights is there
         taken, trained = self._traced(step, evaluates=evaluates)
         if self._forget_state_except_of(trained):
             taken, _ = self._traced(step, evaluates=evaluates)
@@ -88,7 +85,7 @@ class FakeTraining:
 
     def _traced(self, number: int, *, evaluates: bool) -> tuple[Timeline, set[Tensor]]:
         """The step, and the parameters that had a gradient when their optimizer stepped."""
-        trainer, device, data = self._trainer, self._device, self._trainer.data
+        trainer, device, data = self.trainer, self._device, self.trainer.data
         assert isinstance(data, _FakeData)
         trainer.next_batch = (number - 1) * trainer.config.grad_accum_steps * len(trainer.turns)
         if self._varies is None:
@@ -122,8 +119,7 @@ class FakeTraining:
             self._varies = data.latest_sizes != earlier
         if self._varies:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
-        lives, end_of_forward = trace.ledger.lives(), trace.ledger.marked_moment
-        return timeline(lives, end_of_forward=end_of_forward, optimizer_step=begins[0], unvouched=unvouched), trained
+        return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
         """Drop the optimizers' state of parameters that no gradient reaches; tell whether there was any.
@@ -131,7 +127,7 @@ class FakeTraining:
         Master weights are there before any gradient.
         """
         forgotten = False
-        for optimizer in self._trainer.optimizers.values():
+        for optimizer in self.trainer.optimizers.values():
             for parameter in [parameter for parameter in optimizer.state if parameter not in trained]:
                 state = optimizer.state.pop(parameter)
                 if MASTER_WEIGHT in state:
@@ -139,23 +135,9 @@ class FakeTraining:
                 forgotten = forgotten or state.keys() != {MASTER_WEIGHT}
         return forgotten
 
-    @property
-    def precision(self) -> Precision:
-        """The precision, as it computes on the target."""
-        return self._trainer.precision
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, as it lies on the fake device."""
-        return self._trainer.model
-
     def has_batch(self, batch_size: int) -> bool:
-        """Tell whether the data has batches of this size."""
-        try:
-            self._data(batch_size).train_batch(0)
-        except ValueError:  # raised by data for settings it refuses
-            return False
-        return True
+        """Return True if the data has batches of this size."""
+        return has_batch(lambda: self._data(batch_size))
 
     def _as_rank(self) -> AbstractContextManager[None]:
         return nullcontext() if self._ranks is None else self._ranks()
@@ -199,7 +181,7 @@ class FakeTraining:
         return noted
 
     def _data(self, batch_size: int) -> "_FakeData":
-        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        config = with_batch_size(self._config, batch_size)
         parallel = SINGLE if self._ranks is None else self._ranks.parallel
         with self._device.loading_data():
             data = for_rank(build_data(config, STAND_IN), parallel.rank, parallel.world_size)
@@ -208,7 +190,7 @@ class FakeTraining:
     def _take_first_step(self) -> None:
         """Leave the state that a first step leaves if it reaches all parameters, at the cost of its end only."""
         kernels = self._device.kernels
-        for optimizer in self._trainer.optimizers.values():
+        for optimizer in self.trainer.optimizers.values():
             optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
             optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
             for parameter in _parameters_of(optimizer):
@@ -216,7 +198,21 @@ class FakeTraining:
             with self._device.optimizers():
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        self._trainer.instruments.count_update()
+        self.trainer.instruments.count_update()
+
+
+def has_batch(make_data: Callable[[], Data]) -> bool:
+    """Return True if the data can be made and has a batch."""
+    try:
+        make_data().train_batch(0)
+    except ValueError:  # raised by data for settings it refuses
+        return False
+    return True
+
+
+def with_batch_size(config: Config, batch_size: int) -> Config:
+    """The same training with micro-batches of another size."""
+    return replace(config, data=config.data | {"batch_size": batch_size})
 
 
 def _ranks(config: Config, world_size: int, rank: int) -> "FakeRanks | None":

@@ -1,8 +1,4 @@
-"""Sizes where a device's kernels differ from torch's fake tensors, which follow its decompositions.
-
-Corrections of what operators return, and the scratch memory that CUDA's kernels take from torch's allocator while they
-run, where it is known and large.
-"""
+"""Sizes where a device's kernels differ from torch's fake tensors: of results, and of kernels' scratch memory."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final

@@ -1,8 +1,4 @@
-"""Values of small fake tensors of whole numbers: positions, masks and lengths, which models look at.
-
-Hugging Face's models, for example, ask whether a mask hides anything, and compute without one if not. Such an answer
-comes from the batch or from constants alone, never from parameters: the host knows it.
-"""
+"""Values of small fake tensors of whole numbers, such as masks: models look at them, and the host knows them."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +9,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from ampsweep.tracing.ledger import tensors_in
 
 aten = torch.ops.aten
 
@@ -47,17 +45,17 @@ class KnownValues:
         """Note what an operator makes of known values, and forget those that it changes to others."""
         if isinstance(result, Tensor) and not _is_whole(result):  # the usual case
             return
-        outputs = _tensors(result)
+        outputs = [*tensors_in(result)]
         if not any(map(_is_whole, outputs)) or not isinstance(operator, torch._ops.OpOverload):
             return
         values = None
         if sum(output.numel() for output in outputs) <= _UP_TO:
             values = self.computed(operator, args, kwargs)
         if values is not None:
-            for output, value in zip(outputs, _tensors(values), strict=True):
+            for output, value in zip(outputs, tensors_in(values), strict=True):
                 self.remember(output, value)
         elif operator._schema.is_mutable:
-            for tensor in _tensors((args, dict(kwargs))):
+            for tensor in [*tensors_in((args, kwargs))]:
                 self._forget(tensor)
 
     def computed(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -67,7 +65,7 @@ class KnownValues:
             return None
         if packet in _CONSTANT_LIKE:
             return operator(torch.empty(args[0].shape, dtype=args[0].dtype), *args[1:], **kwargs)
-        taken = _tensors((args, dict(kwargs)))
+        taken = [*tensors_in((args, kwargs))]
         if not taken and packet not in _CONSTANT:
             return None
         if any(isinstance(tensor, FakeTensor) and self.of(tensor) is None for tensor in taken):
@@ -98,7 +96,3 @@ def taken_for_real() -> Iterator[None]:
 
 def _is_whole(tensor: Tensor) -> bool:
     return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -77,16 +77,12 @@ class MemoryByBatchSize:
     ) -> None:
         self._trace, self._has_batch, self._target = trace, has_batch, target
         self._traced: dict[int, Timeline] = {}
-        self._interpolation: Interpolation | None = None
+        self.interpolation: Interpolation | None = None
+        """Between the traced steps; None where every batch size has to be traced."""
         other = SMALLEST if batch_size > SMALLEST else batch_size + 1
         one, two = ((size, self._traced_step(size)) for size in (batch_size, other))
         with suppress(NotAffineError):  # every batch size asked for is then traced
-            self._interpolation = Interpolation(one, two)
-
-    @property
-    def interpolation(self) -> Interpolation | None:
-        """The interpolation between traced steps; None where every batch size has to be traced."""
-        return self._interpolation
+            self.interpolation = Interpolation(one, two)
 
     def at(self, batch_size: int) -> StepMemory:
         """The memory of a step at this batch size."""
@@ -99,9 +95,9 @@ class MemoryByBatchSize:
 
     def step(self, batch_size: int) -> Timeline:
         """The timeline of a step at this batch size."""
-        if batch_size in self._traced or batch_size < SMALLEST or self._interpolation is None:
+        if batch_size in self._traced or batch_size < SMALLEST or self.interpolation is None:
             return self._traced_step(batch_size)
-        return self._interpolation.at(batch_size)
+        return self.interpolation.at(batch_size)
 
     def fits(self, batch_size: int, limit: int) -> bool:
         """Tell whether training at this batch size stays within `limit` bytes (see `step_memory.fits`)."""
@@ -110,23 +106,22 @@ class MemoryByBatchSize:
     def largest(self, limit: int) -> LargestBatch:
         """The largest batch that fits into `limit` bytes; it and the next larger one are traced."""
         while True:
-            most = self._last(lambda size: self._is_known(size) and self.fits(size, limit))
+            most = self._last(
+                lambda size: (self.interpolation is not None or self._has_batch(size)) and self.fits(size, limit)
+            )
             if most and not self._has_batch(most):
                 return LargestBatch(self._last(self._has_batch), is_all_the_data=True)
-            known = self._interpolation
+            known = self.interpolation
             around = [size for size in (most, most + 1) if size and self._has_batch(size)]
             confirmed = [self._confirm(size) for size in around]  # both, whatever the first says
             if all(confirmed) or known is None:
                 return LargestBatch(most)
 
-    def _is_known(self, batch_size: int) -> bool:
-        return self._interpolation is not None or self._has_batch(batch_size)
-
     def _confirm(self, batch_size: int) -> bool:
         """Trace this batch size; where the trace contradicts the interpolation, drop the interpolation."""
         step = self._traced_step(batch_size)
-        if self._interpolation is not None and not self._interpolation.agrees(batch_size, step):
-            self._interpolation = None
+        if self.interpolation is not None and not self.interpolation.agrees(batch_size, step):
+            self.interpolation = None
             return False
         return True
 

@@ -9,6 +9,7 @@ from ampsweep.analysis.recorded import unvouched
 from ampsweep.config.schema import component_name
 from ampsweep.predict.cuda_autocast import casts_like
 from ampsweep.predict.step_memory import StepMemory
+from ampsweep.predict.target_device import dotted
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
 from ampsweep.record.parts import Doubt
 from ampsweep.report.document import Document, Item, Items, Prose, Section
@@ -87,7 +88,7 @@ def _answers(
 
 
 def _fits(arms: Sequence[ArmPrediction]) -> Iterator[str]:
-    said = False
+    unit = "batch "
     for arm in arms:
         if arm.largest is None:
             continue
@@ -99,8 +100,8 @@ def _fits(arms: Sequence[ArmPrediction]) -> Iterator[str]:
         elif arm.largest.ended_search:
             yield f"{arm.arm} beyond batch {size}"
         else:
-            yield f"{arm.arm} up to {size}" if said else f"{arm.arm} up to batch {size}"
-            said = True
+            yield f"{arm.arm} up to {unit}{size}"
+            unit = ""
 
 
 def _numbers(arms: Sequence[ArmPrediction]) -> Iterator[str]:
@@ -135,7 +136,7 @@ def _reservations(of: WorkloadPrediction) -> Iterator[str]:
     if of.target.kind == "cuda":
         asked = of.target.torch_version
         if (used := casts_like(asked)) != asked:
-            yield f"What autocast casts in torch {_dotted(asked)} is not known; that of {_dotted(used)} is used."
+            yield f"What autocast casts in torch {dotted(asked)} is not known; that of {dotted(used)} is used."
         yield (
             "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
             "context (about 0.5 GiB)."
@@ -203,11 +204,11 @@ def _data(of: WorkloadPrediction) -> dict[str, Any]:
     cuda = {
         "capability": list(target.capability),
         "workspace_bytes": sum(target.workspaces),
-        "autocast_of_torch": _dotted(casts_like(target.torch_version)),
+        "autocast_of_torch": dotted(casts_like(target.torch_version)),
     }
     return {
         "target": target.kind,
-        "torch": _dotted(target.torch_version),
+        "torch": dotted(target.torch_version),
         **(cuda if target.kind == "cuda" else {}),
         "baseline": of.baseline,
         "modes": [*map(_arm, of.arms)],
@@ -241,10 +242,6 @@ def _of_ranks(arm: ArmPrediction) -> dict[str, Any]:
         "by_world_size": {str(number): _memory(memory) for number, memory in arm.by_world_size.items()},
         "smallest_world_size": None if arm.fewest is None else arm.fewest.world_size,
     }
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 def _memory(memory: StepMemory) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -16,7 +17,7 @@ from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
 from ampsweep.predict.memory_by_world_size import world_size_of
 from ampsweep.predict.step_memory import StepMemory, fits, step_memory
-from ampsweep.predict.target_device import TargetDevice, resolve_target
+from ampsweep.predict.target_device import TargetDevice, dotted, resolve_target
 from ampsweep.predict.timeline import Timeline
 from ampsweep.record.batch_search import PredictedBatch
 from ampsweep.record.parts import StepPrediction
@@ -80,7 +81,7 @@ def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None
             assert limit is not None, f"{target.name} has a memory of known size"
             training = FakeTraining(config, target)
             batch_size = config.data["batch_size"]
-            memory = MemoryByBatchSize(training.trace_with_evaluation, training.has_batch, target, batch_size)
+            memory = MemoryByBatchSize(partial(training.trace, evaluates=True), training.has_batch, target, batch_size)
             largest = memory.largest(limit).batch_size
             return PredictedBatch(batch_size=largest, unvouched=memory.unvouched or None)
     except UserError as error:
@@ -96,7 +97,7 @@ def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMem
     by_batch_size = {str(point.batch_size): point.total_bytes for point in curve}
     return StepPrediction(
         target=target.name,
-        torch=".".join(map(str, target.torch_version)),
+        torch=dotted(target.torch_version),
         peak_bytes=memory.peak_bytes,
         peak=memory.peak,
         end_of_forward=memory.end_of_forward,

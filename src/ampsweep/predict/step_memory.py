@@ -40,14 +40,14 @@ class StepMemory:
 def step_memory(step: Timeline, target: TargetDevice, batch_size: int, *, is_traced: bool = True) -> StepMemory:
     """The memory of a step of this batch size on the target."""
     peak = step.peak()
-    allocated = None if target.kind == "cpu" else allocator_peaks(step, target.workspaces)
+    allocator = None if target.kind == "cpu" else after_two_steps(step, target.workspaces)
     return StepMemory(
         batch_size,
         peak.num_bytes,
         peak.categories,
         step.at(step.end_of_forward),
-        None if allocated is None else allocated.allocated,
-        None if allocated is None else allocated.reserved,
+        None if allocator is None else allocator.max_allocated,
+        None if allocator is None else allocator.max_reserved,
         is_traced=is_traced,
         unvouched=step.unvouched,
     )
@@ -61,23 +61,13 @@ def fits(step: Timeline, target: TargetDevice, limit: int) -> bool:
     """
     if target.kind == "cpu":
         return step.peak().num_bytes <= limit
-    return allocator_peaks(step, target.workspaces, limit) is not None
+    return after_two_steps(step, target.workspaces, limit) is not None
 
 
-@dataclass(frozen=True)
-class AllocatorPeaks:
-    """Peaks of the CUDA allocator in bytes."""
+def after_two_steps(step: Timeline, workspaces: tuple[int, ...], limit: int | None = None) -> CudaAllocatorModel | None:
+    """The allocator after a training's first two steps, of which the first makes the optimizer's state.
 
-    allocated: int
-    """Handed out in a steady step, as `torch.cuda.max_memory_allocated` tells."""
-    reserved: int
-    """Taken from the device in all, as `torch.cuda.max_memory_reserved` tells."""
-
-
-def allocator_peaks(step: Timeline, workspaces: tuple[int, ...], limit: int | None = None) -> AllocatorPeaks | None:
-    """The peaks of a training's first two steps, of which the first makes the optimizer's state.
-
-    None where they take more than `limit` bytes from the device.
+    `max_allocated` is that of the second, a steady step. None where they take more than `limit` bytes from the device.
     """
     allocator = CudaAllocatorModel(limit)
     try:
@@ -89,7 +79,7 @@ def allocator_peaks(step: Timeline, workspaces: tuple[int, ...], limit: int | No
         _take_step(allocator, step, course, has_state=True)
     except DeviceFullError:
         return None
-    return AllocatorPeaks(allocator.max_allocated, allocator.max_reserved)
+    return allocator
 
 
 def events(step: Timeline) -> list[tuple[int, int, bool]]:

@@ -42,7 +42,7 @@ class TargetDevice:
     @property
     def name(self) -> str:
         """The device as people write it: `cpu`, `cuda 8.0`."""
-        return self.kind if self.kind == "cpu" else f"{self.kind} {_dotted(self.capability)}"
+        return self.kind if self.kind == "cpu" else f"{self.kind} {dotted(self.capability)}"
 
     @property
     def abilities(self) -> Abilities:
@@ -135,5 +135,6 @@ def _pair(key: str, text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _dotted(pair: tuple[int, int]) -> str:
+def dotted(pair: tuple[int, int]) -> str:
+    """A version or a compute capability as people write it."""
     return f"{pair[0]}.{pair[1]}"

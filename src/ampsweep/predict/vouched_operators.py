@@ -1,11 +1,4 @@
-"""Operators whose kernels allocate what their fake ones do, and those of which that is not known.
-
-A prediction is right if every operator returns what its kernel returns, and keeps what its kernel keeps. Operators that
-return no new tensor, or make one out of nothing or elementwise, do so by what they are. The others of `_COMPARED` were
-compared with the CPU's kernels, byte for byte, on the samples that torch tests its operators with
-(`tests/benchmarks/vouched_operators.py`). Everything else is named beside the prediction: operators of other libraries,
-whose fake kernels are their authors' word, and kernels that take what a library of NVIDIA's asks for.
-"""
+"""Operators whose kernels allocate what their fake ones do, and those of which that is not known."""
 
 from typing import Any, Final
 
@@ -14,6 +7,7 @@ import torch
 from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.record.parts import Doubt, UnvouchedOperator
+from ampsweep.tracing.operators import is_made_of_others
 
 
 class Vouching:
@@ -74,8 +68,7 @@ def _allocates_what_is_told(operator: torch._ops.OpOverload) -> bool:
         return True
     if not any("Tensor" in str(argument.type) for argument in schema.arguments):
         return True
-    name: str = operator.name()  # type: ignore[no-untyped-call]
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    return is_made_of_others(operator)
 
 
 _EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "_dtensor", "fsdp"))
@@ -139,7 +132,8 @@ multinomial nanmedian ormqr randperm sort topk triangular_solve
 """
 
 _COMPARED: Final = frozenset(_NAMES_COMPARED.split())
-"""Operators whose fake results were compared with the CPU's."""
+"""Operators whose fake results were compared with the CPU's, byte for byte, on the samples that torch tests them with
+(`tests/benchmarks/vouched_operators.py`)."""
 _COMPARED_ON_CPU: Final = frozenset(("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"))
 _COMPARED_ON_CPU_SINCE: Final = (2, 13)
 """The torch that they were compared in: 2.11's give the gradients of half precision other dtypes."""

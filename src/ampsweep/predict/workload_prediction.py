@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from ampsweep.precision.float8 import Float8
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.fake_device import CPU
 from ampsweep.predict.fake_kernels import UntraceableError
-from ampsweep.predict.fake_training import FakeTraining
+from ampsweep.predict.fake_training import FakeTraining, has_batch, with_batch_size
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
 from ampsweep.predict.memory_by_world_size import MOST, MemoryByWorldSize, ShardBytes, shard_bytes, world_size_of
 from ampsweep.predict.run_prediction import as_prediction, as_user_error
@@ -114,9 +114,9 @@ def predict(configs: Sequence[Config]) -> WorkloadPrediction:
         if (reason := precision_class(config.precision).missing_ability(config.precision, target.abilities))
     }
     todo = [config for config in configs if arm_of(config) not in unsupported]
-    found = [*_predict_all(todo, target)]
+    found = _predict_all(todo, target)
     arms = tuple(arm for arm in found if isinstance(arm, ArmPrediction))
-    refused = {arm_of(one.config): one.reason for one in found if isinstance(one, _RefusedArm)}
+    refused = {arm_of(config): one for config, one in zip(todo, found, strict=True) if isinstance(one, str)}
     if refused and not arms:
         raise UserError(f"model={component_name(first.model)}: {next(iter(refused.values()))}")
     unsupported |= refused
@@ -136,7 +136,7 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
     if config.parallel.strategy != "single":
         return _predict_rank(config, target)
     batch_size: int = config.data["batch_size"]
-    training, memory, is_measured = _traced(config, target, batch_size)
+    training, memory = _traced(config, target, batch_size)
     limit = config.predict.memory_gib
     emulated = precision_class(config.precision).why_emulated(config.precision, target.abilities)
     sizes = config.predict.batch_sizes or _table_sizes(batch_size)
@@ -147,15 +147,14 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
         tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
         None if limit is None or emulated is not None else memory.largest(round(limit * GIB)),
         memory.interpolation,
-        is_measured,
+        is_measured=isinstance(training, _MeasuredTraining),
         emulated=emulated,
-        float8_gain=_float8_gain(training) if isinstance(training, FakeTraining) else None,
+        float8_gain=_float8_gain(training),
     )
 
 
-def _float8_gain(training: FakeTraining) -> Float8Gain | None:
-    precision = training.precision
-    if not isinstance(precision, Float8):
+def _float8_gain(training: "FakeTraining | _MeasuredTraining") -> Float8Gain | None:
+    if not isinstance(training, FakeTraining) or not isinstance(precision := training.trainer.precision, Float8):
         return None
     shapes = (shape for name, shape in training.linear_calls.items() if name in precision.converted)
     return float8_gain(shapes, precision.recipe)
@@ -171,7 +170,7 @@ def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
         with as_user_error(config):
             training = FakeTraining(config, target, world_size)
             model_size = training.model_size
-            return training.trace(batch_size), shard_bytes(training.model)
+            return training.trace(batch_size), shard_bytes(training.trainer.model)
 
     world_size, limit = world_size_of(config), config.predict.memory_gib
     is_sharded = config.parallel.strategy == "fsdp2"
@@ -198,7 +197,7 @@ class _MeasuredTraining:
 
     def trace(self, batch_size: int) -> Timeline:
         """Trace the second step with this micro-batch size."""
-        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        config = with_batch_size(self._config, batch_size)
         built = build(config, CPU, build_data(config, CPU))
         trainer = assemble_trainer(config, built, CPU)
         trainer.model.train()
@@ -209,26 +208,20 @@ class _MeasuredTraining:
                 for optimizer in built.optimizers.values():
                     optimizer.register_step_pre_hook(lambda *_: begins.append(trace.ledger.moment))
                 trainer.train_step()
-        lives, end_of_forward = trace.ledger.lives(), trace.ledger.marked_moment
-        return timeline(lives, end_of_forward=end_of_forward, optimizer_step=begins[0])
+        return timeline(trace.ledger, optimizer_step=begins[0])
 
     def has_batch(self, batch_size: int) -> bool:
-        """Tell whether the data has batches of this size."""
-        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
-        try:
-            build_data(config, CPU).train_batch(0)
-        except ValueError:
-            return False
-        return True
+        """Return True if the data has batches of this size."""
+        return has_batch(lambda: build_data(with_batch_size(self._config, batch_size), CPU))
 
 
 def _traced(
     config: Config, target: TargetDevice, batch_size: int
-) -> tuple[FakeTraining | _MeasuredTraining, MemoryByBatchSize, bool]:
+) -> tuple[FakeTraining | _MeasuredTraining, MemoryByBatchSize]:
     with as_user_error(config):
         training = FakeTraining(config, target)
         try:
-            return training, MemoryByBatchSize(training.trace, training.has_batch, target, batch_size), False
+            return training, MemoryByBatchSize(training.trace, training.has_batch, target, batch_size)
         except UntraceableError as error:
             name = component_name(config.model)
             if not config.predict.measure:
@@ -237,17 +230,14 @@ def _traced(
                 cpu = "a step is measured on the CPU, with predict.target=cpu"
                 raise UserError(f"model={name}: {error}; {cpu}") from error
             measured = _MeasuredTraining(config, training.model_size)
-            return measured, MemoryByBatchSize(measured.trace, measured.has_batch, target, batch_size=2), True
+            return measured, MemoryByBatchSize(measured.trace, measured.has_batch, target, batch_size=2)
 
 
-@dataclass(frozen=True)
-class _RefusedArm:
-    config: Config
-    reason: str
+def _predict_all(configs: Sequence[Config], target: TargetDevice) -> list[ArmPrediction | str]:
+    """Predict the arms in order, or return why autocast refuses one.
 
-
-def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[ArmPrediction | _RefusedArm]:
-    """Predict the arms in order; those that take the same bytes are traced once, in parallel where that is safe."""
+    Arms that take the same bytes are traced once, in parallel where that is safe.
+    """
     kinds = [_memory_settings(config) for config in configs]
     chosen = {str(kind): config for kind, config in zip(kinds, configs, strict=True)}
     trace = partial(_predicted_or_refused, target=target)
@@ -259,8 +249,8 @@ def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[Ar
             found = dict(zip(chosen, pool.map(trace, chosen.values()), strict=True))
     else:
         found = {kind: trace(config) for kind, config in chosen.items()}
-    for kind, config in zip(kinds, configs, strict=True):
-        yield replace(found[str(kind)], config=config)
+    arms = [found[str(kind)] for kind in kinds]
+    return [arm if isinstance(arm, str) else replace(arm, config=of) for arm, of in zip(arms, configs, strict=True)]
 
 
 def _autograd_has_threads() -> bool:
@@ -268,11 +258,11 @@ def _autograd_has_threads() -> bool:
     return any(path.read_text().startswith("pt_autograd") for path in Path("/proc/self/task").glob("*/comm"))
 
 
-def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction | _RefusedArm:
+def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction | str:
     try:
         return predict_arm(config, target)
     except UnsupportedError as refusal:
-        return _RefusedArm(config, str(refusal))
+        return str(refusal)
 
 
 def _memory_settings(config: Config) -> tuple[PrecisionConfig, dict[str, str]]:

@@ -9,19 +9,17 @@ from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.own_code import place_of_caller
 from ampsweep.record.parts import LinearShape
 from ampsweep.tracing.ledger import tensors_in
+from ampsweep.tracing.operators import AroundOperator, OperatorMode, backward_node
 
 Phase = Literal["forward", "backward", "update"]
 """`forward`: the model and its loss; `update`: everything between a backward pass and the next forward pass, such as
 unscaling, clipping and the optimizer's step."""
 
-_PLAIN: Final = (Tensor, FakeTensor)
 _DETACH: Final = torch.ops.aten.detach.default
 
 
@@ -85,24 +83,16 @@ class Sites:
 
 OnCall = Callable[[Call, Sequence[Any], dict[str, Any], Any], None]
 """A function that gets a call with its arguments, keyword arguments and result. What it computes is not observed."""
-AroundCall = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
-"""A function that gets an operator with its arguments, calls it and returns the result, or another one."""
 
 
-class CallObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that tells every call of an operator. Enter it by `observe`.
+class CallObserver:
+    """Reports every call of an operator. Enter it by `observe`.
 
-    The call of a backward pass is matched to its forward call by autograd's sequence numbers, as torch's profiler does.
-    Neither the numbers nor the node that runs now are public.
+    The call of a backward pass is matched to its forward call by autograd's sequence numbers, which are not public, as
+    torch's profiler does.
     """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False, against the wrapper that torch would put around each call (see `OperatorTracer`)."""
-        return False
-
-    def __init__(self, model: nn.Module, on_call: OnCall, *, around: AroundCall | None, places: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, model: nn.Module, on_call: OnCall, *, around: AroundOperator | None, places: bool) -> None:
         self._names = {module: name for name, module in model.named_modules()}
         self._on_call, self._around, self._places = on_call, around, places
         self._running: list[nn.Module] = []
@@ -131,28 +121,24 @@ class CallObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def phase(self) -> Phase:
         """The phase that the step is in now."""
-        if torch._C._current_autograd_node() is not None and not self._running:
+        if backward_node() is not None and not self._running:
             return "backward"
         return "update" if self._is_updating else "forward"
 
     @property
     def running(self) -> Call | None:
         """In backward the forward call whose gradient is computed now, as far as it is known."""
-        node = torch._C._current_autograd_node()
+        node = backward_node()
         return None if node is None else self._forward_of(node._sequence_nr())
 
     def _forward_of(self, sequence: int) -> Call | None:
         """The forward call of a node; of a custom function whose forward begins with a cast of autocast's, that."""
         return self._by_sequence.get(sequence) or self._by_sequence.get(sequence + 1)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if any(t not in _PLAIN for t in types):
-            return NotImplemented
-        kwargs = kwargs or {}
-        node = torch._C._current_autograd_node()
-        sequence = torch.autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()
+    def __call__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call an operator and report the call; for `OperatorMode`."""
+        node = backward_node()
+        sequence = torch.autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()  # type: ignore[attr-defined]
         self.begun = begun = self._call(func, args, kwargs, node is not None, sequence)
         try:
             result = func(*args, **kwargs) if self._around is None else self._around(func, args, kwargs)
@@ -195,9 +181,9 @@ class CallObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def observe(
-    model: nn.Module, on_call: OnCall, *, around: AroundCall | None = None, places: bool = True
+    model: nn.Module, on_call: OnCall, *, around: AroundOperator | None = None, places: bool = True
 ) -> Iterator[CallObserver]:
-    """Tell every call of an operator made inside, in this thread or by autograd for it.
+    """Report every call of an operator made inside, in this thread or by autograd for it.
 
     Compiled code runs eagerly meanwhile, as its operators would not be seen.
 
@@ -211,7 +197,7 @@ def observe(
         entered.enter_context(torch.compiler.set_stance("force_eager"))
         entered.callback(register_module_forward_pre_hook(observer.module_begins).remove)
         entered.callback(register_module_forward_hook(observer.module_ends, always_call=True).remove)
-        entered.enter_context(observer)
+        entered.enter_context(OperatorMode(observer))
         yield observer
 
 

@@ -1,86 +1,89 @@
 """The line between a training and what feeds it: building data and reading batches is no memory of a training."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, Final, Self
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, UntypedStorage
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.tracing.host_memory import is_measuring, mark_delivery, mark_reading
 from ampsweep.tracing.ledger import Ledger, tensors_in
+from ampsweep.tracing.operators import PLAIN, OperatorMode, is_made_of_others
 
-_PLAIN: Final = (Tensor, FakeTensor)
 _COPY: Final = torch.ops.aten.copy_.default
 _EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))
 """Namespaces of the operators that ranks exchange tensors by."""
 
 
-class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that enters the storages of operators into a ledger; it knows what only feeds batches.
+class StorageCounter:
+    """Enters the storages of operators into a ledger; it knows what only feeds batches.
 
     On a host that is none of the training's memory, however its bytes are held: only the batches count, each tensor by
     its own bytes for as long as the training keeps it. What an accelerator holds for it counts as `data`.
     """
 
-    supports_higher_order_operators = True
     _entered: ClassVar[list["StorageCounter"]] = []
     """Dispatch modes are global to their thread, and so is the list of those that count."""
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self.is_feeding = False
         """True while operators only build data or read batches."""
         self.is_blind = False
         """True while operators stand for compiled kernels."""
-        self._resizes: AbstractContextManager[None]
+        self._context: ExitStack
 
     def __enter__(self) -> Self:
-        super().__enter__()  # type: ignore[no-untyped-call]
+        self._context = ExitStack()
+        self._context.enter_context(following_resizes(self._resize))
+        self._context.enter_context(OperatorMode(self._around))
         self._entered.append(self)
-        self._resizes = following_resizes(self._resize)
-        self._resizes.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._resizes.__exit__(None, None, None)
         self._entered.remove(self)
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._context.close()
 
-    @property
-    def looks_away(self) -> bool:
-        """Tell whether nothing counts that operators take or make now."""
-        return self.is_blind or (self.is_feeding and self.ledger.is_host)
-
-    def is_view_of_host(self, operator: Any) -> bool:
-        """Tell whether an operator uses no byte: it only makes a view, of memory that counts as far as it is used."""
-        return self.ledger.is_host and _only_makes_views(operator)
-
-    def hold_inputs(self, operator: Any, tensors: Sequence[Tensor]) -> None:
-        """Note what an operator takes that is not known yet: it was there from the beginning.
-
-        Gloo copies what it has received out of buffers of its own, which are no tensors of the training.
-        """
-        if operator is _COPY and (found := self.ledger.find(tensors[0])) and found.category == "communication":
-            return
-        self.ledger.hold_unknown(tensors, "data" if self.is_feeding else "other")
-
-    def note_exchange(self, operator: Any, inputs: Iterable[Tensor], result: Any) -> None:
-        """Note what an operator has taken and returned, if ranks exchange tensors by it."""
-        if getattr(operator, "namespace", None) in _EXCHANGING:
-            self.ledger.exchange((*inputs, *tensors_in(result)))
-
-    def deliver(self, tensors: Iterable[Tensor]) -> None:
-        for tensor in tensors:
+    def deliver(self, batch: Any) -> None:
+        """Note the tensors of a batch that is there from now on."""
+        for tensor in tensors_in(batch):
             self.ledger.deliver(tensor)
 
+    def _note(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], result: Any, made: Any
+    ) -> None:
+        """Enter what an operator has returned; `made` are the tensors of it whose storages may be new."""
+        raise NotImplementedError
+
+    @property
+    def _looks_away(self) -> bool:
+        return self.is_blind or (self.is_feeding and self.ledger.is_host)
+
+    def _around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if self._looks_away:
+            return func(*args, **kwargs)
+        inputs = [*tensors_in(args), *tensors_in(kwargs)]
+        # A view uses no byte on a host, where memory counts as far as it is used. An operator that is made of others
+        # returns a view or a copy; it comes whole where a tensor subclass calls it.
+        is_view = self.ledger.is_host and getattr(func, "is_view", False) and not is_made_of_others(func)
+        if not is_view and not self._copies_from_gloo(func, inputs):
+            self.ledger.hold_unknown(inputs, "data" if self.is_feeding else "other")
+        result = func(*args, **kwargs)
+        self._note(func, args, kwargs, inputs, result, () if is_view else tensors_in(result))
+        if getattr(func, "namespace", None) in _EXCHANGING:
+            self.ledger.exchange((*inputs, *tensors_in(result)))
+        return result
+
+    def _copies_from_gloo(self, func: Any, inputs: Sequence[Tensor]) -> bool:
+        """Gloo copies what it has received out of buffers of its own, which are no tensors of the training."""
+        found = self.ledger.find(inputs[0]) if func is _COPY else None
+        return found is not None and found.category == "communication"
+
     def _resize(self, storage: UntypedStorage, before: int) -> None:
-        if not self.looks_away:
+        if not self._looks_away:
             self.ledger.resize(storage, before)
 
 
@@ -126,7 +129,7 @@ def _read_profiled(read: Callable[..., Any], *args: Any) -> Any:
 def note_delivery(batch: Any) -> None:
     """Note the tensors of a batch that is there from now on."""
     for counter in StorageCounter._entered:
-        counter.deliver(tensors_in(batch))
+        counter.deliver(batch)
 
 
 def fed_each(batches: Iterable[Any]) -> Iterator[Any]:
@@ -181,25 +184,12 @@ def _own_tensors(batch: Any) -> Any:
     made: dict[int, Tensor] = {}
 
     def own(tensor: Tensor) -> Tensor:
-        if type(tensor) not in _PLAIN or tensor.requires_grad:
+        if type(tensor) not in PLAIN or tensor.requires_grad:
             return tensor
         # No view: operators in place on a view are not those on a tensor.
         return made.setdefault(id(tensor), tensor.data)
 
     return map_tensors(batch, own)
-
-
-@cache
-def _only_makes_views(operator: Any) -> bool:
-    """Tell whether every result of an operator is a view of an argument.
-
-    Operators that are made of others, such as `to` and `reshape`, return a view or a copy. A mode sees them where a
-    tensor subclass calls them, below the place where they are taken apart. torch tells of a view in public, but not of
-    what an operator is made of.
-    """
-    if not getattr(operator, "is_view", False):
-        return False
-    return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
 
 
 @contextmanager
@@ -216,12 +206,5 @@ def following_resizes(note: Callable[[UntypedStorage, int], None]) -> Iterator[N
         note(storage, before)
         return resized
 
-    own = vars(UntypedStorage).get("resize_")
-    UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-    try:
+    with patch.object(UntypedStorage, "resize_", resize):
         yield
-    finally:
-        if own is None:
-            del UntypedStorage.resize_
-        else:
-            UntypedStorage.resize_ = own  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 import inspect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
+
+from ampsweep.numeric_formats import dtype_name
 
 Formula = Callable[..., int]
 """A function of the operator's arguments, and of its result as `out_val`, to a number of operations."""
@@ -113,34 +116,51 @@ def _convolve(positions: Tensor, weight: Tensor) -> int:
     return 2 * positions.shape[0] * prod(positions.shape[2:]) * weight.numel()
 
 
-class OperationCensus:
-    """Counts of the floating-point operations of matrix multiplications, convolutions and attention.
+@dataclass
+class Operations:
+    """The arithmetic of a step by the dtype of its operands: of matrix multiplications, convolutions and attention."""
 
-    They are counted by the dtype of the operands.
-    """
+    flops: Counter[str] = field(default_factory=Counter)
+    """All operations; the others are parts of them."""
+    recomputed_flops: Counter[str] | None = field(default_factory=Counter)
+    """Done a second time: by activation checkpointing, and by backward of fused attention. None of a compiled step with
+    activation checkpointing, where the two cannot be told apart."""
+    forward_flops: Counter[str] = field(default_factory=Counter)
+    """Done outside backward."""
+    region_flops: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """The parts of `forward_flops` done in each region of the model."""
+    checkpointed_flops: Counter[str] = field(default_factory=Counter)
+    """The part of `forward_flops` done within `torch.utils.checkpoint`."""
+    repeated_flops: Counter[str] = field(default_factory=Counter)
+    """The part of `recomputed_flops` that it did again in backward."""
+    num_repeated: int = 0
+    """Operators, of those that count and all others, that it called again in backward."""
+    convolution_flops: Counter[str] | None = field(default_factory=Counter)
+    """The part of `model_flops` done by convolutions; None where that is not known, of compiled code."""
+    forward_convolution_flops: Counter[str] = field(default_factory=Counter)
+    """The part of `forward_flops` done by convolutions, save where input and weight lie the same in either format."""
+    channels_last_flops: Counter[str] = field(default_factory=Counter)
+    """The part of those whose operands, input and weight, lay in memory with the channels last."""
+    outputs: Counter[str] = field(default_factory=Counter)
+    """Number of new floating-point tensors that operators returned."""
+    casts: Counter[str] = field(default_factory=Counter)
+    """The part of `outputs` in another dtype than the operator's first operand."""
+    region_casts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """The parts of `casts` made in each region outside backward."""
+
+    @property
+    def model_flops(self) -> dict[str, int]:
+        """Operations of the model itself, without those done a second time; empty where they are unknown."""
+        again = self.recomputed_flops
+        return {} if again is None else {dtype: count - again[dtype] for dtype, count in self.flops.items()}
+
+
+class OperationCensus:
+    """Counts operations one operator after another."""
 
     def __init__(self) -> None:
         self._formulas, self._recomputations = formulas(), recomputations()
-        self.flops: Counter[torch.dtype] = Counter()
-        """All operations; those that follow are parts of them."""
-        self.recomputed: Counter[torch.dtype] = Counter()
-        """Done a second time: by activation checkpointing, and by backward of fused attention."""
-        self.forward: Counter[torch.dtype] = Counter()
-        """Done outside backward."""
-        self.regions: dict[str, Counter[torch.dtype]] = defaultdict(Counter)
-        """The parts of `forward` done in each region of the model."""
-        self.checkpointed: Counter[torch.dtype] = Counter()
-        """Done outside backward within `torch.utils.checkpoint`."""
-        self.repeated: Counter[torch.dtype] = Counter()
-        """Done again in backward by `torch.utils.checkpoint`."""
-        self.num_repeated = 0
-        """Number of operators, of those that count and all others, that it called again in backward."""
-        self.convolutions: Counter[torch.dtype] = Counter()
-        """Done by convolutions, forward and backward, without those done a second time."""
-        self.forward_convolutions: Counter[torch.dtype] = Counter()
-        """Done by convolutions outside backward, save where input and weight lie the same in either format."""
-        self.channels_last: Counter[torch.dtype] = Counter()
-        """The part of those whose operands, input and weight, lay in memory with the channels last."""
+        self.counts = Operations()
 
     def add(
         self,
@@ -163,34 +183,44 @@ class OperationCensus:
             records: autograd recorded it there.
             region: the region of the model that it ran in outside backward.
         """
-        is_repeated = records and _is_checkpointed()
-        self.num_repeated += is_repeated
+        counts, is_repeated = self.counts, records and _is_checkpointed()
+        counts.num_repeated += is_repeated
         if operator not in self._formulas or dtype is None:
             return
-        flops = self._formulas[operator](*args, **kwargs, out_val=result)
-        self.flops[dtype] += flops
+        assert counts.recomputed_flops is not None
+        assert counts.convolution_flops is not None
+        flops, name = self._formulas[operator](*args, **kwargs, out_val=result), dtype_name(dtype)
+        counts.flops[name] += flops
         if is_repeated:
-            self.recomputed[dtype] += flops
-            self.repeated[dtype] += flops
+            counts.recomputed_flops[name] += flops
+            counts.repeated_flops[name] += flops
         elif operator in self._recomputations:
-            self.recomputed[dtype] += self._recomputations[operator](*args, **kwargs)
+            counts.recomputed_flops[name] += self._recomputations[operator](*args, **kwargs)
         if operator in _CONVOLUTIONS and not is_repeated:
-            self.convolutions[dtype] += flops
+            counts.convolution_flops[name] += flops
         if not in_backward:
             if region is not None:
-                self.regions[region][dtype] += flops
-            self._add_forward(operator, args, flops, dtype)
+                counts.region_flops[region][name] += flops
+            self._add_forward(operator, args, flops, name)
 
-    def _add_forward(self, operator: Any, args: Sequence[Any], flops: int, dtype: torch.dtype) -> None:
-        self.forward[dtype] += flops
+    def add_output(self, dtype: torch.dtype, first: torch.dtype | None, region: str | None) -> None:
+        """Add a new tensor that an operator returned, whose first operand has the dtype `first`."""
+        self.counts.outputs[dtype_name(dtype)] += 1
+        if first is not None and dtype != first:
+            self.counts.casts[dtype_name(dtype)] += 1
+            if region is not None:
+                self.counts.region_casts[region][dtype_name(dtype)] += 1
+
+    def _add_forward(self, operator: Any, args: Sequence[Any], flops: int, name: str) -> None:
+        self.counts.forward_flops[name] += flops
         if _is_checkpointed():
-            self.checkpointed[dtype] += flops
+            self.counts.checkpointed_flops[name] += flops
         if operator is _FORWARD_CONVOLUTION:
             is_last = all(operand.is_contiguous(memory_format=torch.channels_last) for operand in args[:2])
             if not (is_last and all(operand.is_contiguous() for operand in args[:2])):
-                self.forward_convolutions[dtype] += flops
+                self.counts.forward_convolution_flops[name] += flops
                 if is_last:
-                    self.channels_last[dtype] += flops
+                    self.counts.channels_last_flops[name] += flops
 
 
 def _is_checkpointed() -> bool:

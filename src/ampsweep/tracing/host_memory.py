@@ -1,19 +1,26 @@
-"""Memory of this process on the host: the peak of torch's CPU allocator, and the resident peak."""
+"""Memory as torch's profiler sees it, kernels' own included, and the resident peak of this process."""
 
 import os
 import platform
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch.autograd.profiler import profile, record_function
 
+from ampsweep.memory_categories import MemoryCategory
+from ampsweep.tracing.ledger import Allocation, Lives, lives_of
+
 _READING: Final = "ampsweep: a batch is read"
 _DELIVERED: Final = "ampsweep: bytes of the batch: "
 """Marks in a profile: what is allocated between the two is not counted, but the batch instead."""
+_BACKWARD: Final = "autograd::engine::evaluate_function"
+"""Begins the names of events of the autograd engine: one a node of the graph."""
 
 
 @dataclass(slots=True)
@@ -28,10 +35,9 @@ class HostPeak:
 def measure_host_peak() -> Iterator[HostPeak]:
     """Measure the peak of CPU memory allocated inside, for tensors and by kernels for themselves, on this thread.
 
-    The figures are the memory events of torch's profiler, which costs 20 ms once and some microseconds an operator.
-    Memory that was allocated before and is freed inside is not subtracted, and torch says so on stderr. Nothing is
-    measured where a profiler runs already: two would disturb each other. Of what `mark_reading` and `mark_delivery` lie
-    around, the batch alone counts, until the next.
+    The profiler costs 20 ms once and some microseconds an operator. Memory that was allocated before and is freed
+    inside is not subtracted, and torch says so on stderr. Nothing is measured where a profiler runs already: two would
+    disturb each other. Of what `mark_reading` and `mark_delivery` lie around, the batch alone counts, until the next.
     """
     found = HostPeak()
     if is_measuring():
@@ -39,7 +45,7 @@ def measure_host_peak() -> Iterator[HostPeak]:
         return
     with quiet_profiler(), profile(profile_memory=True) as profiled:
         yield found
-    found.peak_bytes = _peak(profiled)
+    found.peak_bytes = ProfiledMemory(profiled, torch.device("cpu")).lives().peak().num_bytes
 
 
 def is_measuring() -> bool:
@@ -62,16 +68,6 @@ def mark_delivery(num_bytes: int) -> None:
             pass
 
 
-def is_reading(name: str) -> bool:
-    """Tell whether an event of a profile is the mark of `mark_reading`."""
-    return name == _READING
-
-
-def delivered_bytes(name: str) -> int | None:
-    """The bytes of the batch, if an event of a profile is the mark of `mark_delivery`."""
-    return int(name.removeprefix(_DELIVERED)) if name.startswith(_DELIVERED) else None
-
-
 def peak_resident_bytes() -> int:
     """The most bytes that were resident in this process at once since it began, including pages it shares."""
     if platform.system() == "Linux":
@@ -90,30 +86,132 @@ def peak_resident_bytes() -> int:
     return peak if platform.system() == "Darwin" else 1024 * peak
 
 
-def _peak(profiled: profile) -> int:
-    """The peak from the profiler's raw events, which are not documented.
+_Change = tuple[int, Literal["node", "memory", "reading", "delivery"], int, int]
+"""A time in nanoseconds, its kind, and two numbers: address and bytes of memory; 0 and those of a batch; 0 and the end
+of a node of autograd."""
 
-    The documented summary of these events has the bytes that an operator left allocated, but not its own peak.
+
+class ProfiledMemory:
+    """The allocations in a profile, from its event tree, which is not documented.
+
+    Moments count its changes. Memory that was there before is unknown until `hold` adds it.
     """
-    assert profiled.kineto_results is not None
-    peak = allocated = 0
-    read: int | None = None  # bytes that the reading of a batch has left allocated so far
-    elsewhere = 0  # bytes of the latest batch that reading it did not allocate: they are the data's, or NumPy's
-    events: list[Any] = profiled.kineto_results.events()
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        name = event.name()
-        if is_reading(name):
-            read = 0
-        elif (num_bytes := delivered_bytes(name)) is not None:
-            made = min(max(read or 0, 0), num_bytes)
-            allocated += num_bytes - elsewhere
-            read, elsewhere = None, num_bytes - made
-        elif name == "[memory]" and read is not None:
-            read += event.nbytes()
-        elif name == "[memory]":
-            allocated += event.nbytes()
-        peak = max(peak, allocated)
-    return peak
+
+    def __init__(self, profiled: profile, device: torch.device) -> None:
+        self._allocations: list[Allocation] = []
+        self._alive: dict[int, Allocation] = {}
+        self._in_backward: dict[int, list[Allocation]] = defaultdict(list)
+        """Allocations that a node of autograd made and did not free, by address."""
+        self._nodes: list[int] = []
+        """Moments at which a node begins."""
+        self.addresses: set[int] = set()
+        assert profiled.kineto_results is not None
+        changes = _changes(profiled.kineto_results.experimental_event_tree(), device)
+        batch: Allocation | None = None
+        read: dict[int, Allocation] | None = None  # what the reading of a batch has allocated, while one is read
+        before_node: list[Allocation] = []
+        node_ends = 0
+        for moment, (time, kind, address, number) in enumerate(sorted(changes, key=lambda change: change[0]), start=1):
+            if kind == "node":
+                for allocation in before_node:
+                    if allocation.died is None and allocation.category == "temporary":
+                        allocation.category = "activations"
+                before_node.clear()
+                self._nodes.append(moment)
+                node_ends = number
+            elif kind == "reading":
+                read = {}
+            elif kind == "delivery":
+                batch = self._deliver(moment, number, batch, list((read or {}).values()))
+                read = None
+            elif number < 0:
+                if (freed := self._alive.pop(address, None)) is not None:
+                    freed.died = moment
+                    if time <= node_ends and freed in self._in_backward[address]:
+                        self._in_backward[address].remove(freed)
+                if read is not None:
+                    read.pop(address, None)
+            else:
+                self._alive[address] = allocation = Allocation(number, "temporary", moment)
+                if read is not None:
+                    read[address] = allocation  # it counts if it is the batch's
+                    continue
+                self._allocations.append(allocation)
+                self.addresses.add(address)
+                if time <= node_ends:
+                    self._in_backward[address].append(allocation)
+                else:
+                    before_node.append(allocation)
+
+    def place(self, gradients: Iterable[int], states: Iterable[int]) -> None:
+        """Give allocations their categories, by the addresses of gradients and of optimizer state."""
+        for address in gradients:
+            for allocation in self._in_backward[address]:
+                allocation.category = "gradients"
+        for address in states:
+            if (found := self._alive.get(address)) is not None:
+                found.category = "optimizer_state"
+
+    def hold(self, num_bytes: int, category: MemoryCategory) -> None:
+        """Add memory that was there before and stays."""
+        self._allocations.append(Allocation(num_bytes, category, born=0))
+
+    def lives(self) -> Lives:
+        return lives_of(self._allocations)
+
+    def at_end_of_forward(self, lives: Lives) -> dict[MemoryCategory, int]:
+        """Bytes by category before the backward pass with the most activations; empty without a backward pass."""
+        return max(map(lives.at, self._nodes), key=lambda found: found["activations"], default={})
+
+    def _deliver(
+        self, moment: int, num_bytes: int, last: Allocation | None, made: Sequence[Allocation]
+    ) -> Allocation | None:
+        """Count a batch: of what its reading has made as much as it has, the rest as memory of the data's or NumPy's.
+
+        That rest is another's from the next batch on.
+        """
+        if last is not None and last.died is None:
+            last.died = moment
+        for allocation in made:
+            if num_bytes <= 0:
+                break
+            allocation.num_bytes = min(allocation.num_bytes, num_bytes)
+            allocation.born, allocation.category = moment, "other"
+            num_bytes -= allocation.num_bytes
+            self._allocations.append(allocation)
+        if num_bytes <= 0:
+            return None
+        rest = Allocation(num_bytes, "other", moment)
+        self._allocations.append(rest)
+        return rest
+
+
+def in_backward(events: Sequence[Any]) -> Callable[[int], bool]:
+    """A function that returns True for a time in nanoseconds at which a node of autograd ran."""
+    nodes = sorted((event.start_ns(), event.end_ns()) for event in events if event.name().startswith(_BACKWARD))
+
+    def runs(time: int) -> bool:
+        last = bisect_left(nodes, (time + 1, 0)) - 1
+        return last >= 0 and time <= nodes[last][1]
+
+    return runs
+
+
+def _changes(roots: Sequence[Any], device: torch.device) -> Iterator[_Change]:
+    waiting = [*roots]
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        kind, facts = event.typed
+        if kind.name == "Allocation":
+            if facts.device.type == device.type and facts.device.index in (None, device.index):
+                yield event.start_time_ns, "memory", facts.ptr, facts.alloc_size
+        elif event.name.startswith(_BACKWARD):
+            yield event.start_time_ns, "node", 0, event.end_time_ns
+        elif event.name == _READING:
+            yield event.start_time_ns, "reading", 0, 0
+        elif event.name.startswith(_DELIVERED):
+            yield event.start_time_ns, "delivery", 0, int(event.name.removeprefix(_DELIVERED))
 
 
 @contextmanager

@@ -3,10 +3,11 @@
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -27,27 +28,87 @@ class Allocation:
         return self.born <= moment and (self.died is None or moment < self.died)
 
 
-@dataclass(frozen=True, slots=True)
-class Lives:
-    """Everything allocated between two moments, in order."""
+Integers = NDArray[np.int64]
+NEVER: Final = int(np.iinfo(np.int64).max)
 
-    allocations: tuple[Allocation, ...]
-    """Allocations of storages; those that existed from the beginning were born at moment 0."""
-    scratch: tuple[Allocation, ...]
-    """Scratch memory of kernels, as far as it is known."""
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment when the most bytes of tensors were alive, and these, in all and by category."""
+
+    moment: int
+    num_bytes: int
+    categories: dict[MemoryCategory, int]
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Allocations, one array entry each; moments count births and deaths, and the beginning is 0."""
+
+    sizes: Integers
+    born: Integers
+    died: Integers
+    """`NEVER` for allocations that are not freed."""
+    categories: Integers
+    """Index into MEMORY_CATEGORIES; -1 for scratch memory of kernels, which is no tensor."""
+
+    @property
+    def end(self) -> int:
+        """The moment after the last."""
+        return int(max(self.born.max(initial=0), self.died[self.died < NEVER].max(initial=0))) + 1
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that were there from the beginning."""
+        return int(self.sizes[self.born == 0].sum())
+
+    def alive_bytes(self) -> Integers:
+        """Bytes of tensors at each moment."""
+        sizes = np.where(self.categories >= 0, self.sizes, 0)
+        change = np.zeros(self.end + 1, dtype=np.int64)
+        np.add.at(change, self.born, sizes)
+        np.subtract.at(change, np.minimum(self.died, self.end), sizes)
+        return np.cumsum(change)[: self.end]
+
+    def peak(self, since: int = 0) -> Peak:
+        """The first moment, from `since` on, when the most bytes were alive."""
+        alive = self.alive_bytes()
+        moment = since + int(alive[since:].argmax())
+        return Peak(moment, int(alive[moment]), self.at(moment))
+
+    def at(self, moment: int) -> dict[MemoryCategory, int]:
+        """Bytes of tensors by category at one moment."""
+        return self._sums((self.born <= moment) & (moment < self.died))
+
+    def kept(self) -> dict[MemoryCategory, int]:
+        """Bytes of tensors by category that were made and never freed."""
+        return self._sums((self.born > 0) & (self.died == NEVER))
+
+    def _sums(self, which: NDArray[np.bool_]) -> dict[MemoryCategory, int]:
+        sums = (int(self.sizes[which & (self.categories == index)].sum()) for index in range(len(MEMORY_CATEGORIES)))
+        return dict(zip(MEMORY_CATEGORIES, sums, strict=True))
+
+
+def without_zeros(sums: Mapping[MemoryCategory, int]) -> dict[MemoryCategory, int]:
+    """The categories that have any bytes."""
+    return {category: num_bytes for category, num_bytes in sums.items() if num_bytes}
+
+
+def lives_of(allocations: Iterable[Allocation], scratch: Iterable[Allocation] = ()) -> Lives:
+    """The lives of allocations of tensors, and of scratch memory of kernels."""
+    index = {category: number for number, category in enumerate(MEMORY_CATEGORIES)}
+    rows = [(one.num_bytes, one.born, one.died, index[one.category]) for one in allocations]
+    rows += [(one.num_bytes, one.born, one.died, -1) for one in scratch]
+    columns = [(size, born, NEVER if died is None else died, category) for size, born, died, category in rows]
+    return Lives(*np.array(columns, dtype=np.int64).reshape(-1, 4).T)
 
 
 class Ledger:
     """The lives of all storages under the plain tensors of one device that are passed to it.
 
-    It counts storages, not tensors: views, tied weights and flattened parameters count once. A storage has one category
-    for its whole life, the last it is given: a tensor that turns out to be a gradient was one from its first byte. It
-    does not matter who allocated it: torch, NumPy or a mapped file. Sparse tensors are left out.
-
-    A host's memory holds more than a training: there, storages whose role is not known count as far as they are used,
-    and batches by their own bytes.
-
-    Without its history it knows only the storages alive now, and can be kept through any number of steps.
+    It counts storages, whoever allocated them: views and tied weights count once. A storage has one category for its
+    whole life, the last it is given. Sparse tensors are left out. On a host, storages whose role is not known count as
+    far as they are used, and batches by their own bytes.
     """
 
     def __init__(
@@ -61,12 +122,14 @@ class Ledger:
         """Begin with no storage known.
 
         Args:
+            keeps_history: False to know only the storages alive now, through any number of steps.
             fake: the mode whose tensors are on the device, where that exists in sizes only.
             is_host: the device is a host, as a CPU is unless it stands for an accelerator.
         """
         self._device, self._keeps_history, self._fake = device, keeps_history, fake
         self._scratch: list[Allocation] = []
-        self._allocations: list[Allocation] = []
+        self.allocations: list[Allocation] = []
+        """All of storages, in order; those that existed from the beginning were born at moment 0."""
         self._known: dict[int, _Known] = {}
         self._delivered: dict[int, tuple[weakref.ref[Tensor], Allocation]] = {}
         self.is_host = device.type == "cpu" if is_host is None else is_host
@@ -74,14 +137,8 @@ class Ledger:
         """Births and deaths so far."""
         self.live_bytes = 0
         """Bytes alive now."""
-        self.held_bytes = 0
-        """Bytes that existed from the beginning."""
-        self.peak_bytes = 0
-        """The most bytes that were alive at once so far."""
-        self.peak_moment = 0
-        self._noted: tuple[int, int] | None = None
-        """Bytes alive at the moment noted last, and the moment."""
-        self._marked: tuple[int, int] | None = None
+        self._noted: int | None = None
+        self._marked: list[int] = []
 
     def find(self, tensor: Tensor) -> Allocation | None:
         """The allocation under a tensor, or None where it is unknown."""
@@ -118,8 +175,12 @@ class Ledger:
                 self.create(tensor, "other")  # its transfer to a fake device is no operator
             elif known is None:
                 self.hold(tensor, "data")
-        elif (known is None or known.is_delivered) and id(tensor) not in self._delivered:
-            self._deliver(tensor)
+        elif (known is None or known.is_delivered) and (key := id(tensor)) not in self._delivered and tensor.nbytes:
+            self.moment += 1
+            allocation = self._allocated(tensor.nbytes, "other", self.moment)
+            self._know(tensor.untyped_storage(), allocation, is_delivered=True)
+            reference = weakref.ref(tensor, lambda _: self._free(self._delivered.pop(key)[1]))
+            self._delivered[key] = reference, allocation
 
     def create(self, tensor: Tensor, category: MemoryCategory) -> bool:
         """Note a tensor that an operator returned; True if its storage is new."""
@@ -132,7 +193,6 @@ class Ledger:
         if self._add(tensor, category, born=self.moment + 1) is None:
             return False
         self.moment += 1
-        self._look_at_peak()
         return known is None
 
     def exchange(self, tensors: Iterable[Tensor]) -> None:
@@ -159,7 +219,6 @@ class Ledger:
         if now:
             self.moment += 1
             known.allocation = self._allocated(now, known.allocation.category, self.moment)
-            self._look_at_peak()
         known.storage_bytes, known.used = now, None
 
     def scratch(self, num_bytes: int) -> None:
@@ -169,33 +228,25 @@ class Ledger:
 
     def note(self) -> None:
         """Note this moment, in which a backward pass begins, until `mark` tells whose."""
-        self._noted = self.live_bytes, self.moment
+        self._noted = self.moment
 
     def mark(self) -> None:
-        """Mark the moment noted last if more bytes were alive in it than at the moment marked before."""
-        if self._noted is not None and (self._marked is None or self._noted[0] > self._marked[0]):
-            self._marked = self._noted
+        """Mark the moment noted last."""
+        if self._noted is not None:
+            self._marked.append(self._noted)
         self._noted = None
 
     @property
     def marked_moment(self) -> int:
-        """The marked moment; where there is none, as in a step that failed, the one noted last, else the beginning."""
-        marked = self._marked or self._noted
-        return 0 if marked is None else marked[1]
-
-    def at_peak(self) -> dict[MemoryCategory, int]:
-        """Bytes by category at the moment when the most were alive; they add up to `peak_bytes`."""
-        return self._alive_at(self.peak_moment)
-
-    def at_mark(self) -> dict[MemoryCategory, int]:
-        return self._alive_at(self.marked_moment)
-
-    def kept(self) -> dict[MemoryCategory, int]:
-        """Bytes by category that are alive now and were not there in the beginning."""
-        return self._sum(allocation for allocation in self._allocations if allocation.born and allocation.died is None)
+        """The marked moment when the most bytes were alive; where none is marked, as in a step that failed, the one
+        noted last, else the beginning."""
+        if not self._marked:
+            return self._noted or 0
+        alive = self.lives().alive_bytes()
+        return max(self._marked, key=lambda moment: int(alive[min(moment, len(alive) - 1)]))
 
     def lives(self) -> Lives:
-        return Lives(tuple(self._allocations), tuple(self._scratch))
+        return lives_of(self.allocations, self._scratch)
 
     def close(self) -> None:
         """Stop watching storages."""
@@ -230,17 +281,18 @@ class Ledger:
         known.used = None if num_bytes is None else []
         return known
 
-    def _know(self, storage: torch.UntypedStorage, allocation: Allocation) -> "_Known":
+    def _know(self, storage: torch.UntypedStorage, allocation: Allocation, *, is_delivered: bool = False) -> "_Known":
         # A storage keeps one Python object for as long as it lives, so its id and a weak reference follow it.
         key = id(storage)
-        known = _Known(weakref.ref(storage, partial(self._on_death, key)), allocation, storage.nbytes())
+        reference = weakref.ref(storage, lambda _: self._forget(key))
+        known = _Known(reference, allocation, storage.nbytes(), is_delivered=is_delivered)
         self._known[key] = known
         return known
 
     def _allocated(self, num_bytes: int, category: MemoryCategory, born: int) -> Allocation:
         allocation = Allocation(num_bytes, category, born)
         if self._keeps_history:
-            self._allocations.append(allocation)
+            self.allocations.append(allocation)
         self.live_bytes += num_bytes
         return allocation
 
@@ -253,36 +305,8 @@ class Ledger:
         added = sum(end - begin for begin, end in known.used) - before
         known.allocation.num_bytes += added
         self.live_bytes += added
-        self.held_bytes += added
-        self.peak_bytes += added
-        self._noted, self._marked = (
-            None if one is None else (one[0] + added, one[1]) for one in (self._noted, self._marked)
-        )
         if before + added == known.storage_bytes:
             known.used = None
-
-    def _deliver(self, tensor: Tensor) -> None:
-        storage, num_bytes = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
-        if num_bytes == 0:
-            return
-        self.moment += 1
-        allocation = self._allocated(num_bytes, "other", self.moment)
-        key, tensor_key = id(storage), id(tensor)
-        self._known[key] = _Known(
-            weakref.ref(storage, partial(self._on_death, key)), allocation, storage.nbytes(), is_delivered=True
-        )
-        self._delivered[tensor_key] = weakref.ref(tensor, partial(self._on_drop, tensor_key)), allocation
-        self._look_at_peak()
-
-    def _look_at_peak(self) -> None:
-        if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_moment = self.live_bytes, self.moment
-
-    def _on_death(self, key: int, _: weakref.ref[torch.UntypedStorage]) -> None:
-        self._forget(key)
-
-    def _on_drop(self, key: int, _: weakref.ref[Tensor]) -> None:
-        self._free(self._delivered.pop(key)[1])
 
     def _forget(self, key: int) -> None:
         known = self._known.pop(key)
@@ -293,15 +317,6 @@ class Ledger:
         self.moment += 1
         allocation.died = self.moment
         self.live_bytes -= allocation.num_bytes
-
-    def _alive_at(self, moment: int) -> dict[MemoryCategory, int]:
-        return self._sum(allocation for allocation in self._allocations if allocation.alive_at(moment))
-
-    def _sum(self, allocations: Iterable[Allocation]) -> dict[MemoryCategory, int]:
-        sums: dict[MemoryCategory, int] = dict.fromkeys(MEMORY_CATEGORIES, 0)
-        for allocation in allocations:
-            sums[allocation.category] += allocation.num_bytes
-        return sums
 
 
 _Span = tuple[int, int]

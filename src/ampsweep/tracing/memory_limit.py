@@ -1,7 +1,7 @@
 """A memory limit that emulates a smaller device: training runs out of memory where it would on that device."""
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import psutil
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ampsweep.text import GIB
 from ampsweep.tracing.feeding import StorageCounter
-from ampsweep.tracing.ledger import Ledger, tensors_in
+from ampsweep.tracing.ledger import Ledger
 
 _LARGEST_CONTEXT: Final = GIB
 """The largest part of what is in use beside the allocator that is taken for a context; the rest belongs to other
@@ -32,19 +32,14 @@ class MemoryLimitError(torch.OutOfMemoryError):
     """Raised by an operator that took more tensor memory than the limit leaves."""
 
     def __init__(self, requested_bytes: int, in_use_bytes: int, limit_bytes: int) -> None:
-        """`requested_bytes` is what the operator took on top of `in_use_bytes`."""
         super().__init__(
             f"an operator took {requested_bytes} bytes on top of {in_use_bytes}, and memory is limited to {limit_bytes}"
         )
         self.requested_bytes, self.in_use_bytes = requested_bytes, in_use_bytes
 
 
-class TensorBytes(StorageCounter):  # type: ignore[no-untyped-call]
-    """Counts the storages that operators take and return on one device, below autograd and in backward too.
-
-    Views share a storage and count once. With a limit, the operator that exceeds it has done its work when
-    MemoryLimitError is raised.
-    """
+class TensorBytes(StorageCounter):
+    """Counts the storages that operators take and return on one device; over its limit it raises MemoryLimitError."""
 
     def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
         super().__init__(Ledger(device, keeps_history=False))
@@ -54,28 +49,18 @@ class TensorBytes(StorageCounter):  # type: ignore[no-untyped-call]
         self.made_bytes = 0
         """Bytes of all storages that operators made, however soon they were freed."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if any(t is not Tensor for t in types):
-            return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
-        if self.looks_away or self.is_view_of_host(func):
-            return func(*args, **(kwargs or {}))
-        inputs = [*tensors_in((args, kwargs))]
-        self.hold_inputs(func, inputs)
-        result = func(*args, **(kwargs or {}))
+    def deliver(self, batch: Any) -> None:
         before = self.ledger.live_bytes
-        for tensor in tensors_in(result):
+        super().deliver(batch)
+        self._look_at_limit(before)
+
+    def _note(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], result: Any, made: Any
+    ) -> None:
+        before = self.ledger.live_bytes
+        for tensor in made:
             if self.ledger.create(tensor, "other"):
                 self.made_bytes += tensor.untyped_storage().nbytes()
-        self.note_exchange(func, inputs, result)
-        self._look_at_limit(before)
-        return result
-
-    def deliver(self, tensors: Iterable[Tensor]) -> None:
-        """Note the tensors of a batch, which can be too much like those of an operator."""
-        before = self.ledger.live_bytes
-        super().deliver(tensors)
         self._look_at_limit(before)
 
     def _look_at_limit(self, before: int) -> None:
@@ -88,10 +73,9 @@ class TensorBytes(StorageCounter):  # type: ignore[no-untyped-call]
 class MemoryLimit:
     """Limits the memory of everything that runs inside it; it can be entered repeatedly, and None limits nothing.
 
-    On CUDA everything that the allocator has reserved counts: tensors, their rounding to blocks and segments, and
-    workspaces, but not CUDA's own context. On the CPU all tensors count that operators have taken or returned inside
-    and that are alive; rounding, the kernels' own scratch memory and memory that torch did not allocate (NumPy arrays,
-    mapped files) do not. There the operator that exceeds the limit has done its work when MemoryLimitError is raised.
+    On CUDA everything that the allocator has reserved counts, but not CUDA's own context. On the CPU the living tensors
+    count that operators have taken or returned inside, without kernels' scratch memory; there the operator that exceeds
+    the limit has done its work when MemoryLimitError is raised.
     """
 
     def __init__(self, device: torch.device, limit_gib: float | None) -> None:

@@ -1,27 +1,23 @@
-"""The dispatch mode that sees every operator of a traced step."""
+"""The observer of every operator of a traced step."""
 
 import functools
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.feeding import StorageCounter
 from ampsweep.tracing.flops import OperationCensus
-from ampsweep.tracing.ledger import Ledger, tensors_in
+from ampsweep.tracing.ledger import Ledger
+from ampsweep.tracing.operators import is_in_backward
 
 _PARAMETERS: Final = ({"parameters"}, {"communication"})
 """The categories of parameters: of whole ones, or of those gathered from the ranks that have a shard each."""
 _DERIVED_FROM_PARAMETERS: Final = {"parameters", "communication", "autocast_weights", "activations"}
-_PLAIN = (Tensor, FakeTensor)
-_DEVICE = torch.ops.prim.device.default
-"""The operator that returns a fake tensor's device; it is called three times for each other operator."""
 
 Scratch = Callable[[Any, Sequence[Any], Any], int]
 """A function of an operator, its arguments and its result to the bytes that its kernel takes for itself."""
@@ -58,15 +54,8 @@ class RecordedForward:
                 return self._followed(found, applied[1], None if is_last else applied)
             return found
 
-        before = vars(_METACLASS).get("__getattribute__")
-        _METACLASS.__getattribute__ = look_up
-        try:
+        with patch.object(_METACLASS, "__getattribute__", look_up):
             yield
-        finally:
-            if before is None:
-                del _METACLASS.__getattribute__
-            else:
-                _METACLASS.__getattribute__ = before
 
     def _followed(
         self, function: Callable[..., Any], is_recorded: bool, left: tuple[Any, bool] | None
@@ -84,64 +73,38 @@ class RecordedForward:
         return followed
 
 
-class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
+class OperatorTracer(StorageCounter):
     """Enters the tensors of every operator into a ledger and counts operations, below autograd and autocast."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False, against the wrapper that torch would put around each call to keep compilers out of it.
-
-        Nothing is compiled within a trace. The method is not public.
-        """
-        return False
 
     def __init__(self, ledger: Ledger, scratch: Scratch | None, region: Callable[[], str | None] | None = None) -> None:
         super().__init__(ledger)
-        self._scratch, self._region, self.census = scratch, region, OperationCensus()
-        self._phase = ModuleTracker()
+        self._scratch, self._region = scratch, region
+        self.census = OperationCensus()
         self.recorded = RecordedForward()
         self._in_backward = False
         self.num_operators = 0
-        self.outputs: Counter[torch.dtype] = Counter()
-        self.casts: Counter[torch.dtype] = Counter()
-        self.region_casts: dict[str, Counter[torch.dtype]] = defaultdict(Counter)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is _DEVICE:
-            return args[0].fake_device
-        if any(t not in _PLAIN for t in types):
-            return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
-        if self.looks_away:
-            return func(*args, **(kwargs or {}))
-        inputs, is_view = [*tensors_in(args), *tensors_in(kwargs)], self.is_view_of_host(func)
-        if not is_view:
-            self.hold_inputs(func, inputs)
-        was_in_backward, self._in_backward = self._in_backward, self._phase.is_bw
+    def _note(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], result: Any, made: Any
+    ) -> None:
+        was_in_backward, self._in_backward = self._in_backward, is_in_backward()
         if self._in_backward and not was_in_backward:
             self.ledger.note()
-        result = func(*args, **(kwargs or {}))
         self.num_operators += 1
         operator = getattr(func, "overloadpacket", func)
         region = None if self._region is None or self._in_backward else self._region()
+        dtype = inputs[0].dtype if inputs else None
         self.census.add(
-            *(operator, args, kwargs or {}, result, inputs[0].dtype if inputs else None),
+            *(operator, args, kwargs, result, dtype),
             in_backward=self._in_backward,
             records=self._in_backward and bool(self.recorded),
             region=region,
         )
-        for tensor in () if is_view else tensors_in(result):
+        for tensor in made:
             if self.ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
-                self.outputs[tensor.dtype] += 1
-                if inputs and tensor.dtype != inputs[0].dtype:
-                    self.casts[tensor.dtype] += 1
-                    if region is not None:
-                        self.region_casts[region][tensor.dtype] += 1
-        self.note_exchange(func, inputs, result)
+                self.census.add_output(tensor.dtype, dtype, region)
         if self._scratch is not None and (num_bytes := self._scratch(operator, args, result)):
             self.ledger.scratch(num_bytes)
-        return result
 
     def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
         sources = {found.category for tensor in inputs if (found := self.ledger.find(tensor))}

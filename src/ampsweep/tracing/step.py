@@ -1,9 +1,8 @@
 """Trace of one training step, taken in place: its memory by category and its operations by dtype."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,13 +13,13 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.numeric_formats import dtype_name
+from ampsweep.tracing.flops import Operations
 from ampsweep.tracing.ledger import Ledger, plain_tensors_in, wraps_others
 from ampsweep.tracing.operator_tracer import OperatorTracer, Scratch
 
 
-@dataclass(frozen=True, slots=True)
-class TracedStep:
+@dataclass(kw_only=True)
+class TracedStep(Operations):
     """The memory and arithmetic of one step. Bytes are those of tensors, without rounding and kernels' workspaces."""
 
     peak_bytes: int
@@ -35,58 +34,18 @@ class TracedStep:
     """Bytes of tensors that the step used but did not make."""
     num_operators: int | None
     """Operators dispatched, including views; None of a compiled step, whose kernels are no operators."""
-    flops: dict[str, int]
-    """Operations of matrix multiplications, convolutions and attention by the dtype of their operands."""
-    recomputed_flops: dict[str, int] | None
-    """The part of `flops` done a second time: by activation checkpointing, and by backward of fused attention.
-    None of a compiled step with activation checkpointing, where the two cannot be told apart."""
-    outputs: dict[str, int]
-    """Number of new floating-point tensors that operators returned, by dtype."""
-    forward_flops: dict[str, int] = field(default_factory=dict)
-    """The part of `flops` done outside backward."""
-    region_flops: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The parts of `forward_flops` done in each region (see `trace_step`)."""
-    checkpointed_flops: dict[str, int] = field(default_factory=dict)
-    """The part of `forward_flops` done within `torch.utils.checkpoint`."""
-    repeated_flops: dict[str, int] = field(default_factory=dict)
-    """The part of `recomputed_flops` that it did again in backward."""
-    num_repeated: int = 0
-    """Operators that it called again in backward."""
-    convolution_flops: dict[str, int] | None = None
-    """The part of `model_flops` done by convolutions; None where that is not known, of compiled code."""
-    forward_convolution_flops: dict[str, int] = field(default_factory=dict)
-    """The part of `forward_flops` done by convolutions, save where input and weight lie the same in either format."""
-    channels_last_flops: dict[str, int] = field(default_factory=dict)
-    """The part of those whose operands, input and weight, lay in memory with the channels last."""
-    casts: dict[str, int] = field(default_factory=dict)
-    """The part of `outputs` in another dtype than the operator's first operand."""
-    region_casts: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The parts of `casts` made in each region outside backward."""
     is_compiled: bool = False
     """It ran compiled, as the training's steps do (see `profile_step`)."""
-
-    def __post_init__(self) -> None:
-        assert sum(self.peak.values()) == self.peak_bytes
-
-    @property
-    def model_flops(self) -> dict[str, int]:
-        """Operations of the model itself by dtype, without those done a second time; empty where they are unknown."""
-        again = self.recomputed_flops
-        return {} if again is None else {dtype: count - again.get(dtype, 0) for dtype, count in self.flops.items()}
 
 
 class Trace:
     """The trace of a step: its ledger while it runs, and its result once it is over."""
 
+    result: TracedStep
+    """There once the step is over; of a step that failed, the part before the failure."""
+
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._result: TracedStep | None = None
-
-    @property
-    def result(self) -> TracedStep:
-        """The traced step; of a step that failed, the part before the failure."""
-        assert self._result is not None, "the traced step is not over"
-        return self._result
 
 
 @contextmanager
@@ -137,12 +96,11 @@ def trace_step(
         _hold_all(ledger, plain_tensors_in(parameter), "parameters")
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
-    accumulated = partial(_on_accumulation, ledger)
-    trace, mode = Trace(ledger), OperatorTracer(ledger, scratch, region)
+    trace, tracer = Trace(ledger), OperatorTracer(ledger, scratch, region)
     try:
         # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
-        with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode.recorded.following(), mode:
-            watched = _Watched(accumulated, hooks)
+        with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), tracer.recorded.following(), tracer:
+            watched = _Watched(ledger, hooks)
             for parameter in parameters:
                 watched.add(parameter)
             is_shared = dist.is_available() and dist.is_initialized()
@@ -154,15 +112,15 @@ def trace_step(
             yield trace
     finally:
         _hold_state(ledger, optimizers)
-        trace._result = _traced(ledger, mode)
+        trace.result = _traced(ledger, tracer)
         ledger.close()
 
 
 class _Watched:
     """The parameters whose gradients are noted when backward has accumulated them."""
 
-    def __init__(self, accumulated: Callable[[Tensor], None], hooks: ExitStack) -> None:
-        self._accumulated, self._hooks = accumulated, hooks
+    def __init__(self, ledger: Ledger, hooks: ExitStack) -> None:
+        self._ledger, self._hooks = ledger, hooks
         self._parameters: dict[int, Tensor] = {}
 
     def add(self, parameter: Tensor) -> None:
@@ -175,6 +133,10 @@ class _Watched:
         """Add the parameters of a module whose forward is over: of a sharded one, the gathered ones get gradients."""
         for parameter in module.parameters(recurse=False):
             self.add(parameter)
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        self._ledger.mark()  # a backward pass that reaches parameters is the training's own
+        _hold_gradient(self._ledger, parameter)
 
 
 def _hold_all(ledger: Ledger, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
@@ -194,11 +156,6 @@ def _hold_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
             _hold_gradient(ledger, parameter)
 
 
-def _on_accumulation(ledger: Ledger, parameter: Tensor) -> None:
-    ledger.mark()  # a backward pass that reaches parameters is the training's own
-    _hold_gradient(ledger, parameter)
-
-
 def _exchange_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
     """Put gradients that were replaced since backward, by views of DDP's buckets, into `communication`."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -212,29 +169,14 @@ def _hold_state(ledger: Ledger, optimizers: tuple[Optimizer, ...]) -> None:
 
 
 def _traced(ledger: Ledger, operators: OperatorTracer) -> TracedStep:
-    census = operators.census
+    lives = ledger.lives()
+    peak = lives.peak()
     return TracedStep(
-        peak_bytes=ledger.peak_bytes,
-        peak=ledger.at_peak(),
-        end_of_forward=ledger.at_mark(),
-        kept=ledger.kept(),
-        held_bytes=ledger.held_bytes,
+        peak_bytes=peak.num_bytes,
+        peak=peak.categories,
+        end_of_forward=lives.at(ledger.marked_moment),
+        kept=lives.kept(),
+        held_bytes=lives.held_bytes,
         num_operators=operators.num_operators,
-        outputs=_by_name(operators.outputs),
-        flops=_by_name(census.flops),
-        recomputed_flops=_by_name(census.recomputed),
-        forward_flops=_by_name(census.forward),
-        region_flops={name: _by_name(counts) for name, counts in census.regions.items()},
-        checkpointed_flops=_by_name(census.checkpointed),
-        repeated_flops=_by_name(census.repeated),
-        num_repeated=census.num_repeated,
-        convolution_flops=_by_name(census.convolutions),
-        forward_convolution_flops=_by_name(census.forward_convolutions),
-        channels_last_flops=_by_name(census.channels_last),
-        casts=_by_name(operators.casts),
-        region_casts={name: _by_name(counts) for name, counts in operators.region_casts.items()},
+        **vars(operators.census.counts),
     )
-
-
-def _by_name(counts: Counter[torch.dtype]) -> dict[str, int]:
-    return {dtype_name(dtype): count for dtype, count in counts.items()}

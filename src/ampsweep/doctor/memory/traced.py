@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ampsweep.config.schema import Config
-from ampsweep.doctor.functions import CallIdentity, FunctionMode
 from ampsweep.doctor.memory.findings import Action
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import assembled
@@ -19,7 +18,8 @@ from ampsweep.doctor.source_edit import CallSite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.calls import Call, observe
-from ampsweep.tracing.ledger import Allocation, Ledger, tensors_in
+from ampsweep.tracing.functions import CallIdentity, FunctionMode
+from ampsweep.tracing.ledger import Allocation, Ledger, tensors_in, without_zeros
 from ampsweep.tracing.step import trace_step
 from ampsweep.training.build.built import build_data
 from ampsweep.training.trainer import Trainer
@@ -123,15 +123,16 @@ def trace_memory(
             entered.enter_context(observe(trainer.model, known.note, around=around, places=makers))
         for _ in range(_NUM_STEPS):
             began, bytes_before = ledger.moment, ledger.live_bytes
-            ledger.peak_bytes, ledger.peak_moment = bytes_before, began  # the peak of this step alone
             trainer.train_step()
             if between_steps is not None:
                 between_steps(trainer)
-        held = tuple(known.held(one, began) for one in ledger.lives().allocations if one.alive_at(ledger.peak_moment))
+        lives = ledger.lives()
+        peak = lives.peak(since=began)
+        held = tuple(known.held(one, began) for one in ledger.allocations if one.alive_at(peak.moment))
         return TracedMemory(
-            peak_bytes=ledger.peak_bytes,
-            peak={category: size for category, size in ledger.at_peak().items() if size},
-            end_of_forward=ledger.at_mark(),
+            peak_bytes=peak.num_bytes,
+            peak=without_zeros(peak.categories),
+            end_of_forward=without_zeros(lives.at(ledger.marked_moment)),
             held=held,
             growth_bytes=max(0, ledger.live_bytes - bytes_before),
             holders={name: _held_bytes(getattr(*holder)) for name, holder in holders(trainer).items()},

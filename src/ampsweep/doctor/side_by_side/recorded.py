@@ -13,6 +13,7 @@ from ampsweep.doctor.replay import Replay
 from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.checkpoint import Checkpoint
+from ampsweep.tracing.operators import backward_node
 
 _NOTHING: Final = 2.0**-100
 """Differences of values below this are none."""
@@ -173,7 +174,7 @@ def _is_random(operator: str) -> bool:
 
 def _is_gradient_sum(call: Call) -> bool:
     """Tell whether autograd itself has made a call that is over; a custom function's backward pass is user's code."""
-    node = torch._C._current_autograd_node()
+    node = backward_node()
     return (
         call.phase == "backward"
         and call.operator in ("aten.add", "aten.add_")

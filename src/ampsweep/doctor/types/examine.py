@@ -10,7 +10,7 @@ from torch import nn
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
-from ampsweep.doctor.functions import CalledFunction, CallIdentity
+from ampsweep.tracing.functions import CalledFunction, CallIdentity
 from ampsweep.doctor.loss.findings import FROM_LOGITS, TriedSteps
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import NotExaminedError, Patient
@@ -27,6 +27,7 @@ from ampsweep.doctor.types.findings import (
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.own_code import place_of
 from ampsweep.text import one_line
+from ampsweep.tracing.functions import CallIdentity
 from ampsweep.training.assembly import ShortValidation
 
 _MOST_CALLS: Final = 6

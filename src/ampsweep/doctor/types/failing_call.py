@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import SequenceKey, tree_leaves_with_path, tree_map_with_path
 
-from ampsweep.doctor.functions import CallIdentity, FunctionMode
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
 from ampsweep.doctor.tensor_origins import TensorOrigins
@@ -20,6 +19,7 @@ from ampsweep.doctor.types.findings import MadeTensor, MixedDtypes, NoSuchDtype,
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.own_code import chain_of
 from ampsweep.tracing.calls import CallObserver, Phase, observe
+from ampsweep.tracing.functions import CallIdentity, FunctionMode
 
 Remedy = dict[Place, torch.dtype | float]
 """New operands by their places: tensors are cast to a dtype, numbers replaced by another."""

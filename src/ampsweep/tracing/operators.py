@@ -1,0 +1,58 @@
+"""The one dispatch mode, and what torch says of operators and of autograd under private names only."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
+
+AroundOperator = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
+"""A function that gets an operator with its arguments, calls it and returns the result, or another one."""
+
+PLAIN: Final = (Tensor, FakeTensor)
+"""Types of tensors that wrap no others. Of any other type the operators on the tensors within are seen instead."""
+_TRACKER: Final = ModuleTracker()
+_DEVICE: Final = torch.ops.prim.device.default
+"""The operator that returns a fake tensor's device; it is called three times for each other operator."""
+
+
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The one dispatch mode: hands every operator, below autograd and autocast, to a function that calls it.
+
+    Modes nest. The innermost gets an operator first, and its call of that goes to the next one.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, around: AroundOperator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._around = around
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        if any(t not in PLAIN for t in types):
+            return NotImplemented
+        return self._around(func, args, kwargs or {})
+
+
+@cache
+def is_made_of_others(operator: Any) -> bool:
+    """Return True for an operator that torch takes apart into others, such as `to` and `reshape`."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
+
+
+def is_in_backward() -> bool:
+    """Return True while a backward pass runs, in this thread or by autograd for it."""
+    return bool(_TRACKER.is_bw)
+
+
+def backward_node() -> Any:
+    """The node of autograd that computes gradients now in this thread, or None."""
+    return torch._C._current_autograd_node()
