@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from ampsweep.doctor.functions import FunctionMode
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.tracing.calls import UNWRITTEN, Call, Phase, Site, Sites, observe
+from ampsweep.tracing.functions import FunctionMode
 from ampsweep.tracing.ledger import tensors_in
 
 _FILLS: Final = frozenset(

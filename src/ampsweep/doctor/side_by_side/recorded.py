@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 from ampsweep.doctor.replay import Replay
 from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
-from ampsweep.training.checkpoint import Checkpoint
 from ampsweep.tracing.operators import backward_node
+from ampsweep.training.checkpoint import Checkpoint
 
 _NOTHING: Final = 2.0**-100
 """Differences of values below this are none."""

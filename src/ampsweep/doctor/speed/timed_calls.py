@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampsweep.doctor.functions import FunctionMode
 from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.step_times import timed_ms
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.calls import Call, observe
 from ampsweep.tracing.flops import formulas
+from ampsweep.tracing.functions import FunctionMode
 from ampsweep.tracing.ledger import tensors_in
 
 _MAX_PASSES: Final = 7

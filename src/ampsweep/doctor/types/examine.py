@@ -10,7 +10,7 @@ from torch import nn
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
-from ampsweep.tracing.functions import CalledFunction, CallIdentity
+from ampsweep.doctor.functions import CalledFunction
 from ampsweep.doctor.loss.findings import FROM_LOGITS, TriedSteps
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import NotExaminedError, Patient
