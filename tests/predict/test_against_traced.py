@@ -1,7 +1,7 @@
 """A prediction for the CPU is the step that the CPU takes, to the byte, in every category."""
 
 import pytest
-from steps import GPT, MLP, REGRESSION, RESNET, composed, ignore, measured, predicted
+from steps import GPT, MLP, REGRESSION, RESNET, composed, measured, predicted
 
 from ampsweep.launch.signals import StopRequest
 from ampsweep.predict.fake_training import FakeTraining
@@ -106,7 +106,7 @@ def test_all_that_a_memory_limit_counts_is_predicted(overrides):
     config = composed(*overrides, "trainer.memory_limit_gib=1")
 
     with StopRequest() as stop:
-        found = probe_batch(config, send=ignore, stop=stop)
+        found = probe_batch(config, send=lambda message: None, stop=stop)
 
     timeline = FakeTraining(config, TargetDevice("cpu")).trace_with_evaluation(config.data["batch_size"])
     counts = 4 * 8 if config.precision.grad_scaler else 0  # which a row may keep from one step to the next
