@@ -27,7 +27,7 @@ _BETWEEN: Final = tuple(
     for file in ("overrides.py", "nn/functional.py", "functional.py", "_tensor.py", "utils/_contextlib.py")
 )
 """torch's files that stand between a caller and the function that it calls."""
-_OURS: Final = str(Path(__file__).parent)
+_OURS: Final = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "tracing"))
 _PRIMARY: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
 """Expressions to which `.to(...)` can be added without brackets."""
 
