@@ -115,7 +115,9 @@ class TensorOrigins:
         found = self._known.get(id(tensor))
         if found is not None and found[0]() is tensor:
             return found[1]
-        origin = self._held(tensor) or TensorOrigin("unknown", tensor.dtype)
+        unknown: tuple[OriginKind, str | None] = "unknown", None
+        kind, name = next(((kind, name) for kind, name, one in self._held() if one is tensor), unknown)
+        origin = TensorOrigin(kind, tensor.dtype, name=name)
         self._know(tensor, origin)
         return origin
 
@@ -132,25 +134,17 @@ class TensorOrigins:
             return "autocast" if function is not None and function.is_autocast else "operator"
         return "operator"
 
-    def _held(self, tensor: Tensor) -> TensorOrigin | None:
-        """The origin of a tensor that model or optimizers hold."""
+    def _held(self) -> Iterator[tuple[OriginKind, str | None, Tensor]]:
+        """All tensors that the model and the optimizers hold, with their names."""
         model = self._model
-        for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-            for name, one in named:
-                if one is tensor:
-                    return TensorOrigin(kind, tensor.dtype, name=name)  # type: ignore[arg-type]
-        for name, value in attributes(model):
-            if value is tensor:
-                return TensorOrigin("attribute", tensor.dtype, name=name)
+        yield from (("parameter", name, parameter) for name, parameter in model.named_parameters())
+        yield from (("buffer", name, buffer) for name, buffer in model.named_buffers())
+        yield from (("attribute", name, value) for name, value in attributes(model))
         names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         for optimizer in self._optimizers:
             for parameter, state in optimizer.state.items():
                 for key, value in state.items() if isinstance(state, dict) else ():
-                    if value is tensor:
-                        return TensorOrigin(
-                            "optimizer_state", tensor.dtype, name=f"{key} of {names.get(parameter, '?')}"
-                        )
-        return None
+                    yield "optimizer_state", f"{key} of {names.get(parameter, '?')}", value
 
 
 def attributes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -62,10 +62,8 @@ def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
 def _rms_norm(
     tensor: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """RMS norm as one kernel that keeps one number a row; the CPU runs several operators, each with its own result.
-
-    CUDA does as the CPU where the weight has another dtype (ATen/native/layer_norm.cpp).
-    """
+    """RMS norm as one kernel that keeps one number a row, unless the weight has another dtype; the CPU runs several
+    operators (ATen/native/layer_norm.cpp)."""
     output: Tensor
     if weight is not None and weight.dtype != tensor.dtype:
         output = aten._fused_rms_norm(tensor, normalized_shape, weight, eps)[0]

@@ -36,9 +36,8 @@ class FakeDevice:
     """A context in which every computation allocates what it would on `target`, and nothing on this machine.
 
     All its tensors are fake CPU tensors, for CUDA too, with CUDA's dispatch in place of the CPU's: fake CUDA tensors
-    need a CUDA build of torch (on the CPU build they abort the process), some operators ask the GPU itself
-    (attention, recurrent cells), trainer and monitors want its streams, and a prediction must be the same on every
-    machine. torch's FakeTensorMode is not public, but torch.compile and torch.export are built on it.
+    need a CUDA build of torch, and a prediction must be the same on every machine. torch's FakeTensorMode is not
+    public, but torch.compile and torch.export are built on it.
     """
 
     def __init__(self, target: TargetDevice) -> None:
@@ -62,8 +61,7 @@ class FakeDevice:
     def optimizers(self) -> Iterator[None]:
         """Let optimizers be built, and take their steps, as they do on this device.
 
-        torch chooses for itself, by private functions that are asked about the parameters' device
-        (torch/optim/optimizer.py, torch 2.13): `foreach` where nobody says otherwise, and whether `capturable` can be.
+        Private functions of torch/optim/optimizer.py choose `foreach` and `capturable` by the parameters' device.
         """
         with ExitStack() as stack:
             if on_cuda := self.target.kind == "cuda":
@@ -153,10 +151,10 @@ def _fake_cuda(*_: Any, **__: Any) -> list[str]:
 
 
 class _Scalars(FunctionCalls):
-    """Numbers in tensors, such as an optimizer's count of steps, of which a fake tensor knows none.
+    """Numbers in tensors, such as an optimizer's count of steps, which a fake tensor keeps if it is made of one.
 
-    A fake tensor keeps a number that it is made of, but not one that it is filled with. What is made on CUDA without
-    the parameter's device lies on the host: it is a real tensor there, and so is what is computed of real ones alone.
+    What is made on CUDA without the parameter's device is a real tensor on the host, and so is what is computed of such
+    tensors alone.
     """
 
     def __init__(self, *, on_cuda: bool) -> None:

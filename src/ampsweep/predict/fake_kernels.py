@@ -68,7 +68,7 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         self._names = {module: name or type(model).__name__ for name, module in model.named_modules()}
         self._running.clear()
         begin = register_module_forward_pre_hook(lambda module, _: self._running.append(module))
-        end = register_module_forward_hook(lambda *_: self._leave())
+        end = register_module_forward_hook(self._leave)
         try:
             yield
         finally:
@@ -115,7 +115,7 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         with self:
             return torch.empty_strided(values.size(), values.stride(), dtype=values.dtype)
 
-    def _leave(self) -> None:
+    def _leave(self, *_: object) -> None:
         self._running.pop()
 
     def _module(self) -> str | None:

@@ -38,11 +38,10 @@ _COMPARING: Final = ("_verify_param_shape_across_processes", "_sync_module_state
 
 
 class FakeRanks:
-    """The ranks of a training, of which only one is there, and exchanges tensors with nobody.
+    """The ranks of a training, of which only one is there; what it would exchange with the others has the right size.
 
-    What it hands to the others, and what it would get of them, has the right size. A group of real ranks that this
-    process may belong to is left alone: torch keeps all groups of a process in an object that can be replaced (an
-    "experimental extension point", `distributed_c10d._world`).
+    A group of real ranks that this process may belong to is left alone: all groups of a process are in an object that
+    can be replaced, an "experimental extension point" of torch's (`distributed_c10d._world`).
     """
 
     def __init__(self, config: ParallelConfig, device: torch.device, world_size: int, rank: int = 0) -> None:
@@ -62,9 +61,8 @@ class FakeRanks:
         with ExitStack() as stack:
             stack.enter_context(patch.object(distributed_c10d, "_world", self._world))
             stack.enter_context(patch.object(dist, "all_reduce", _all_reduce))
-            # DDP begins with one bucket for all gradients and divides it after the first step, in an order that ranks
-            # tell each other by values. The bytes are the same; a hook's copies are there all at once, as they are
-            # where reductions lag behind backward.
+            # DDP divides its first bucket after the first step in an order that ranks send each other by values. The
+            # bytes are the same; a hook's copies are there all at once, as where reductions lag behind backward.
             stack.enter_context(patch.object(Reducer, "_rebuild_buckets", lambda _: False))
             # The sizes of a whole tensor, of which each rank has a part, are found by fake tensors of that size.
             stack.enter_context(patch.object(ShardingPropagator, _SIZES_OF_WHOLE, _sizes_of_whole))

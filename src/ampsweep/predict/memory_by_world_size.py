@@ -58,9 +58,8 @@ class ShardBytes:
 
 
 def shard_bytes(model: nn.Module) -> set[ShardBytes]:
-    """Every size that depends on the number of ranks in a step of a sharded model: of single parameters, and of those
-    that are gathered and reduced together, and of one number of each rank, such as its part of a norm.
-    """
+    """Every size that depends on the number of ranks in a step of a sharded model: of single parameters, of those that
+    are gathered together, and of one number of each rank, such as its part of a norm."""
     together: list[tuple[Tensor, ...]] = [(parameter,) for parameter in model.parameters()]
     for group in _groups(model):
         together += [tuple(group), tuple(parameter for parameter in group if parameter.requires_grad)]

@@ -110,9 +110,7 @@ def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMem
 
 @contextmanager
 def as_user_error(config: Config) -> Iterator[None]:
-    """Turn what keeps a training from being traced into a UserError: one that names its model or, where the target's
-    autocast refuses an operator of it, an UnsupportedError.
-    """
+    """Turn what keeps a training from being traced into a UserError, a refusal by autocast into UnsupportedError."""
     name = component_name(config.model)
     try:
         yield

@@ -54,11 +54,7 @@ def step_memory(step: Timeline, target: TargetDevice, batch_size: int, *, is_tra
 
 
 def fits(step: Timeline, target: TargetDevice, limit: int) -> bool:
-    """Tell whether two such steps stay within `limit` bytes.
-
-    On the CPU those are bytes of tensors, on CUDA bytes that the allocator takes from the device; it returns its free
-    segments before it gives up.
-    """
+    """Return True if two such steps stay within `limit` bytes: of tensors on the CPU, on CUDA of the allocator's."""
     if target.kind == "cpu":
         return step.peak().num_bytes <= limit
     return after_two_steps(step, target.workspaces, limit) is not None

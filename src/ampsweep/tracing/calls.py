@@ -33,10 +33,10 @@ class Call:
     """As torch writes it: `aten.addmm`."""
     phase: Phase
     module: str | None
-    """Name of the innermost module of the model that was running, empty for the model itself; in backward that of the
-    call whose gradient is computed. None outside the model."""
+    """Name of the innermost module that was running, empty for the model itself, None outside the model; in backward
+    that of the call whose gradient is computed, and so is `place`."""
     place: str | None
-    """The line of a model or a task that made it (see `place_of_caller`); in backward that of its forward."""
+    """The line of a model or a task that made it (see `place_of_caller`)."""
     inputs: tuple[torch.dtype, ...]
     """dtypes of all tensors among its arguments."""
     outputs: tuple[torch.dtype, ...]
@@ -45,7 +45,7 @@ class Call:
 
     @property
     def is_cast(self) -> bool:
-        """Tell whether it makes a copy of a tensor in another floating-point dtype."""
+        """It copies a tensor to another floating-point dtype."""
         return (
             self.operator == "aten._to_copy"
             and self.inputs[:1] != self.outputs
@@ -64,13 +64,13 @@ Site = tuple[Phase, str | None, str | None, str, int]
 
 
 class Sites:
-    """The sites of a step's calls: the same in each replay of it, whatever else a replay calls as its values differ."""
+    """The sites of a step's calls, which are the same in each replay of the step."""
 
     def __init__(self) -> None:
         self._num_calls: Counter[tuple[Phase, str | None, str | None, str]] = Counter()
 
     def site(self, call: Call) -> Site:
-        """The site of a call after all that were passed."""
+        """The site of a call after all that have passed."""
         group = (call.phase, call.module, call.place, call.operator)
         return (*group, self._num_calls[group])
 
@@ -88,8 +88,7 @@ OnCall = Callable[[Call, Sequence[Any], dict[str, Any], Any], None]
 class CallObserver:
     """Reports every call of an operator. Enter it by `observe`.
 
-    The call of a backward pass is matched to its forward call by autograd's sequence numbers, which are not public, as
-    torch's profiler does.
+    Calls in backward are matched to forward calls by autograd's sequence numbers, as in torch's profiler; not public.
     """
 
     def __init__(self, model: nn.Module, on_call: OnCall, *, around: AroundOperator | None, places: bool) -> None:
@@ -104,12 +103,10 @@ class CallObserver:
         """The call that has raised an error last, without outputs."""
 
     def module_begins(self, module: nn.Module, *_: object) -> None:
-        """Note that the forward of a module begins; for torch's hook."""
         self._is_updating = False
         self._running.append(module)
 
     def module_ends(self, *_: object) -> None:
-        """Note that the forward of the innermost module is over; for torch's hook."""
         if self._running:
             self._running.pop()
 

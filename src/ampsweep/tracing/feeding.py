@@ -19,10 +19,10 @@ _EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))
 
 
 class StorageCounter:
-    """Enters the storages of operators into a ledger; it knows what only feeds batches.
+    """Enters the storages of operators into a ledger, except what only feeds batches.
 
-    On a host that is none of the training's memory, however its bytes are held: only the batches count, each tensor by
-    its own bytes for as long as the training keeps it. What an accelerator holds for it counts as `data`.
+    On a host only the batches themselves count, each tensor by its own bytes for as long as the training keeps it. What
+    an accelerator holds to feed batches counts as `data`.
     """
 
     _entered: ClassVar[list["StorageCounter"]] = []
@@ -177,10 +177,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _own_tensors(batch: Any) -> Any:
-    """The same batch in tensors of its own, over the same memory: they die with it, though its data keeps the memory.
-
-    The counterpart of a tensor is the same at each of its places.
-    """
+    """The same batch in tensors of its own over the same memory, which die with it though its data keeps the memory."""
     made: dict[int, Tensor] = {}
 
     def own(tensor: Tensor) -> Tensor:
@@ -196,7 +193,7 @@ def _own_tensors(batch: Any) -> Any:
 def following_resizes(note: Callable[[UntypedStorage, int], None]) -> Iterator[None]:
     """Call `note` with each storage that is resized inside, in any thread, and the bytes it had before.
 
-    No mode of torch's sees that; its own `torch.distributed._tools.mem_tracker` takes the method's place, too.
+    No mode sees that, so the method is replaced, as in `torch.distributed._tools.mem_tracker`.
     """
     inner = UntypedStorage.resize_
 

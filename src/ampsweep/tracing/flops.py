@@ -156,7 +156,7 @@ class Operations:
 
 
 class OperationCensus:
-    """Counts operations one operator after another."""
+    """Counts the operations of operators."""
 
     def __init__(self) -> None:
         self._formulas, self._recomputations = formulas(), recomputations()
@@ -174,13 +174,11 @@ class OperationCensus:
         records: bool,
         region: str | None,
     ) -> None:
-        """Add an operator that has run.
+        """Add an operator that has run, by the packet of its overloads.
 
         Args:
-            operator: the packet of its overloads.
             dtype: that of its first operand; None if it has none.
-            in_backward: it ran in a backward pass, and
-            records: autograd recorded it there.
+            in_backward: it ran in a backward pass, where `records` says that autograd recorded it.
             region: the region of the model that it ran in outside backward.
         """
         counts, is_repeated = self.counts, records and _is_checkpointed()

@@ -55,16 +55,18 @@ def is_measuring() -> bool:
 
 
 def mark_reading() -> None:
-    """Tell a measurement that only a batch is read from now on."""
-    if is_measuring():
-        with record_function(_READING):
-            pass
+    """Mark in a profile that only a batch is read from now on."""
+    _mark(_READING)
 
 
 def mark_delivery(num_bytes: int) -> None:
-    """Tell a measurement that a batch of this size was read."""
+    """Mark in a profile that a batch of this size was read."""
+    _mark(f"{_DELIVERED}{num_bytes}")
+
+
+def _mark(name: str) -> None:
     if is_measuring():
-        with record_function(f"{_DELIVERED}{num_bytes}"):
+        with record_function(name):
             pass
 
 

@@ -37,6 +37,9 @@ class TracedStep(Operations):
     is_compiled: bool = False
     """It ran compiled, as the training's steps do (see `profile_step`)."""
 
+    def __post_init__(self) -> None:
+        assert sum(self.peak.values()) == self.peak_bytes
+
 
 class Trace:
     """The trace of a step: its ledger while it runs, and its result once it is over."""
