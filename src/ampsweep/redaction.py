@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -136,8 +136,12 @@ def _hidden(value: Any, secrets: list[re.Pattern[str]]) -> Any:
     if isinstance(value, list | tuple):
         return [_hidden(item, secrets) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **_hidden(vars(value), secrets))
+        return replace(value, **_hidden(_facts(value), secrets))
     return value
+
+
+def _facts(value: Any) -> dict[str, Any]:
+    return {one.name: getattr(value, one.name) for one in fields(value)}
 
 
 def _blank(value: Any) -> Any:
@@ -179,7 +183,7 @@ def _named(value: Any) -> Iterator[str]:
         for found in _ASSIGNED.finditer(value):
             yield from _unquoted(found[2])
     elif is_dataclass(value) and not isinstance(value, type):
-        yield from _named(vars(value))
+        yield from _named(_facts(value))
 
 
 def _unquoted(text: str) -> Iterator[str]:
