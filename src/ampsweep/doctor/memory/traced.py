@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from sys import _getframe
 from typing import Any, Final
 
@@ -104,7 +104,7 @@ def trace_memory(
     is_same = config.data == patient.config.data
     data = patient.data if is_same else build_data(config, patient.device)
     built, trainer = assembled(config, patient.device, data, patient.checkpoint)
-    functions = _ChangedFunctions(patient.device.type, changes or {}, _half(config))
+    functions = _ChangedFunctions(patient.device.type, changes or {}, getattr(torch, config.precision.dtype))
     resident = patient.data.resident() if is_same and patient.device.type != "cpu" else []
     with ExitStack() as entered:
         entered.enter_context(built.precision.flags())
@@ -134,13 +134,12 @@ def trace_memory(
             end_of_forward=ledger.at_mark(),
             held=held,
             growth_bytes=max(0, ledger.live_bytes - bytes_before),
-            holders={name: _held_bytes(getattr(*holder)) for name, holder in holders(trainer).items()},
+            holders={
+                name: sum(one.nbytes for one in {*tensors_in(getattr(*holder))})
+                for name, holder in holders(trainer).items()
+            },
             codes=functions.codes,
         )
-
-
-def _held_bytes(value: Any) -> int:
-    return sum(one.nbytes for one in {id(tensor): tensor for tensor in tensors_in(value)}.values())
 
 
 class _ChangedFunctions(FunctionMode):
@@ -237,14 +236,3 @@ def holders(trainer: Trainer) -> dict[str, tuple[Any, str]]:
         for name, value in getattr(owner, "__dict__", {}).items()
         if name not in ("_parameters", "_buffers", "_modules") and any(True for _ in tensors_in(value))
     }
-
-
-def _half(config: Config) -> torch.dtype:
-    precision = config.precision
-    half: torch.dtype = getattr(torch, precision.dtype if precision.autocast else precision.parameters)
-    return half
-
-
-def with_precision(config: Config, **changes: object) -> Config:
-    """The same training with fields of its precision changed."""
-    return replace(config, precision=replace(config.precision, **changes))  # type: ignore[arg-type]
