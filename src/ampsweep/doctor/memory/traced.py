@@ -205,7 +205,7 @@ class _SharedCasts:
 
 
 class _Makers:
-    """What made each allocation of a trace."""
+    """The makers of all allocations of a trace."""
 
     def __init__(self, origins: TensorOrigins, ledger: Ledger) -> None:
         self._origins, self._ledger = origins, ledger
@@ -225,7 +225,7 @@ class _Makers:
 
 
 def holders(trainer: Trainer) -> dict[str, tuple[Any, str]]:
-    """All attributes that hold tensors which are neither parameters nor buffers, by name: their owners and own names.
+    """Attributes that hold tensors which are neither parameters nor buffers, by name: their owners and own names.
 
     Names are `blocks.0.history`, or `task.history` of the task.
     """
