@@ -76,7 +76,6 @@ def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:
         [replays[0].step, replays[1].step],
         Moments(patient.device),
         seconds=max(min(_TIMED_S, patient.seconds_left), 0.0),
-        warmup=1,
     )
     return Ratio.of(other, own).median, memory_ratio
 

@@ -24,7 +24,7 @@ from ampsweep.doctor.memory.findings import (
     TemporariesOfTheUpdate,
     TracedAgain,
 )
-from ampsweep.doctor.memory.traced import STATE, Held, TracedMemory, holders, trace_memory, with_precision
+from ampsweep.doctor.memory.traced import STATE, Held, TracedMemory, holders, trace_memory
 from ampsweep.doctor.memory.wide_activations import wide_activations
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.spot import Spot
@@ -175,7 +175,7 @@ def _wide(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
         overrides: list[str] = []
         if group.kind is Float32AutocastOff and precision.fp32_modules:
             overrides = ["precision.fp32_modules=[]"]
-            changed = tried(patient, with_precision(patient.config, fp32_modules=[]))
+            changed = tried(patient, replace(patient.config, precision=replace(precision, fp32_modules=[])))
         else:
             changed = tried(patient, changes=dict.fromkeys(group.identities, group.kind.action))
         if changed is None or own.saved_pct(changed) < _MIN_COST_PCT:
@@ -202,7 +202,7 @@ def _wide(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
 
 def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
     """Copies in half precision of the same tensor that are alive together."""
-    groups: dict[int, list[Held]] = defaultdict(list)
+    precision, groups = patient.config.precision, defaultdict[int, list[Held]](list)
     for held in own.held:
         if held.origin is not None and held.origin.kind == "autocast" and held.origin.sources:
             groups[id(held.origin.sources[0].made)].append(held)
@@ -213,11 +213,11 @@ def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
         return
     first = max(extra, key=lambda one: one.num_bytes)
     overrides: list[str] = []
-    if patient.config.precision.cache_enabled:
+    if precision.cache_enabled:
         changed = tried(patient, shares_casts=True)
     else:
         overrides = ["precision.cache_enabled=true"]
-        changed = tried(patient, with_precision(patient.config, cache_enabled=True))
+        changed = tried(patient, replace(patient.config, precision=replace(precision, cache_enabled=True)))
     if changed is None or own.saved_pct(changed) < _MIN_COST_PCT:
         return
     assert first.origin is not None
@@ -232,7 +232,7 @@ def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
         num_tensors=len(again),
         source_by=source.kind,
         source_name=source.name,
-        cache_enabled=patient.config.precision.cache_enabled,
+        cache_enabled=precision.cache_enabled,
         change=Change(overrides=overrides, code=None if overrides else _cast_once(first, source)),
         proof=_proof(own, changed),
     )

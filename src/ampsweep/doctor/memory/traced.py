@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from sys import _getframe
 from typing import Any, Final
 
@@ -104,7 +104,7 @@ def trace_memory(
     is_same = config.data == patient.config.data
     data = patient.data if is_same else build_data(config, patient.device)
     built, trainer = assembled(config, patient.device, data, patient.checkpoint)
-    functions = _ChangedFunctions(patient.device.type, changes or {}, _half(config))
+    functions = _ChangedFunctions(patient.device.type, changes or {}, getattr(torch, config.precision.dtype))
     resident = patient.data.resident() if is_same and patient.device.type != "cpu" else []
     with ExitStack() as entered:
         entered.enter_context(built.precision.flags())
@@ -135,13 +135,12 @@ def trace_memory(
             end_of_forward=without_zeros(lives.at(ledger.marked_moment)),
             held=held,
             growth_bytes=max(0, ledger.live_bytes - bytes_before),
-            holders={name: _held_bytes(getattr(*holder)) for name, holder in holders(trainer).items()},
+            holders={
+                name: sum(one.nbytes for one in {*tensors_in(getattr(*holder))})
+                for name, holder in holders(trainer).items()
+            },
             codes=functions.codes,
         )
-
-
-def _held_bytes(value: Any) -> int:
-    return sum(one.nbytes for one in {id(tensor): tensor for tensor in tensors_in(value)}.values())
 
 
 class _ChangedFunctions(FunctionMode):
@@ -207,7 +206,7 @@ class _SharedCasts:
 
 
 class _Makers:
-    """What made each allocation of a trace."""
+    """The makers of all allocations of a trace."""
 
     def __init__(self, origins: TensorOrigins, ledger: Ledger) -> None:
         self._origins, self._ledger = origins, ledger
@@ -227,7 +226,7 @@ class _Makers:
 
 
 def holders(trainer: Trainer) -> dict[str, tuple[Any, str]]:
-    """All attributes that hold tensors which are neither parameters nor buffers, by name: their owners and own names.
+    """Attributes that hold tensors which are neither parameters nor buffers, by name: their owners and own names.
 
     Names are `blocks.0.history`, or `task.history` of the task.
     """
@@ -238,14 +237,3 @@ def holders(trainer: Trainer) -> dict[str, tuple[Any, str]]:
         for name, value in getattr(owner, "__dict__", {}).items()
         if name not in ("_parameters", "_buffers", "_modules") and any(True for _ in tensors_in(value))
     }
-
-
-def _half(config: Config) -> torch.dtype:
-    precision = config.precision
-    half: torch.dtype = getattr(torch, precision.dtype if precision.autocast else precision.parameters)
-    return half
-
-
-def with_precision(config: Config, **changes: object) -> Config:
-    """The same training with fields of its precision changed."""
-    return replace(config, precision=replace(config.precision, **changes))  # type: ignore[arg-type]

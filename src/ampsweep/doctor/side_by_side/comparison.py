@@ -91,8 +91,8 @@ class SideBySide:
 
     def compared(self) -> list[ComparedCall]:
         """Compare all calls that the two steps have in common, in their order."""
-        noise, eps = Noise(self._baseline.device), torch.finfo(torch.float32).eps
-        nearest, random = (self._explained_errors(rounds) for rounds in (to_nearest, noise.round))
+        device, eps = self._baseline.device, torch.finfo(torch.float32).eps
+        nearest, random = (self._explained_errors(rounds) for rounds in (to_nearest, Noise(device).round))
         found = [
             ComparedCall(
                 own=own,
@@ -105,6 +105,7 @@ class SideBySide:
         ]
         if not any(one.is_wrong for one in found):  # as in most trainings
             return found
+        noise = Noise(device)
         determined = self._explained_errors(lambda tensor, _: noise.times(tensor, eps), everywhere=True)
         return [replace(one, determined=determined.get(one.own.site, math.inf)) for one in found]
 

@@ -203,8 +203,8 @@ class Noise:
 
     def times(self, tensor: Tensor, width: float) -> Tensor:
         """Multiply each element by a number drawn evenly from 1 +- width / 2."""
-        changes = torch.empty_like(tensor).uniform_(1 - width / 2, 1 + width / 2, generator=self._generator)
-        return tensor.detach() * changes
+        drawn = torch.rand(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=self._generator)
+        return tensor.detach() * drawn.sub_(0.5).mul_(width).add_(1)
 
     def round(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """Round to a dtype after a random change by up to its unit roundoff."""

@@ -112,7 +112,6 @@ def _small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
             [partial(training.step, Repeated(patient.data, batches)) for batches in sizes],
             measured.moments,
             seconds=min(_SECONDS, patient.seconds_left / 4),
-            warmup=1,
         )
     except (RuntimeError, ValueError, TypeError, IndexError):  # a model or a loss that takes its own batches only
         return []

@@ -54,7 +54,7 @@ def graph_breaks(measured: MeasuredSteps) -> list[BrokenGraph]:
     with _compiled(parts, explained):
         step = partial(training.step, eager=False)
         step()
-        broken, eager = times_in_turn([step, training.step], measured.moments, seconds=_SECONDS, warmup=1)
+        broken, eager = times_in_turn([step, training.step], measured.moments, seconds=_SECONDS)
     output = explained.output()
     measured.patient.facts["speed/num_graphs"] = output.graph_count
     found = {graph_break(one): [*one.user_stack] for one in output.break_reasons if one.graph_break}

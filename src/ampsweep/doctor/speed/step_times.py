@@ -16,6 +16,7 @@ _MAX_STEPS: Final = 50
 _MAX_ROUNDS: Final = 60
 _MIN_ROUNDS: Final = 3
 _LONG_MS: Final = 500.0
+"""A step that takes longer is warmed up once only."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,15 @@ class Ratio:
         return Ratio(float(median), float(low), float(high))
 
 
-def times_in_turn(
-    steps: Sequence[Callable[[], object]], moments: Moments, *, seconds: float, warmup: int = 2
-) -> list[StepTimes]:
+def times_in_turn(steps: Sequence[Callable[[], object]], moments: Moments, *, seconds: float) -> list[StepTimes]:
     """Time several kinds of steps in turn, in blocks of about 30 ms, for so many seconds after a warm-up.
 
     There are at least three rounds, or one where three would take longer than there is time.
-
-    Args:
-        warmup: steps of each kind before; only one of a kind that takes half a second.
     """
-    lengths = [_warmed_up(step, moments, warmup) for step in steps]
+    lengths = [timed_ms(step, moments) for step in steps]
+    for number, step in enumerate(steps):
+        if lengths[number] < _LONG_MS:
+            lengths[number] = min(lengths[number], timed_ms(step, moments))
     counts = [max(1, min(_MAX_STEPS, round(_BLOCK_MS / length_ms))) for length_ms in lengths]
     num_rounds = _MIN_ROUNDS if 1e-3 * sum(lengths) <= max(seconds, 0.0) else 1
     end_s = monotonic() + seconds
@@ -74,14 +73,6 @@ def times_in_turn(
         for step, count, times in zip(steps, counts, found, strict=True):
             times.append(timed_ms(step, moments, count))
     return [StepTimes(tuple(times)) for times in found]
-
-
-def _warmed_up(step: Callable[[], object], moments: Moments, num_steps: int) -> float:
-    ms = timed_ms(step, moments)
-    for _ in range(num_steps - 1):
-        if ms < _LONG_MS:
-            ms = min(ms, timed_ms(step, moments))
-    return ms
 
 
 def timed_ms(call: Callable[[], object], moments: Moments, count: int = 1) -> float:

@@ -29,17 +29,9 @@ _MIN_IDLE_MS: Final = 0.3
 """A stretch between two operators that is shorter is the framework's own: autograd, dispatch, calls of modules."""
 _MIN_IDLE_RATIO: Final = 8.0
 """Such a stretch is longer than the median one by this factor, as those of a busy machine are all long."""
+_UNIQUE: Final = ("_unique2", "unique_dim", "unique_consecutive")
 _READING: Final = frozenset(
-    (
-        "aten._local_scalar_dense",
-        "aten.nonzero",
-        "aten.equal",
-        "aten.masked_select",
-        "aten._unique2",
-        "aten.unique_dim",
-        "aten.unique_consecutive",
-        "aten.bincount",
-    )
+    f"aten.{name}" for name in ("_local_scalar_dense", "nonzero", "equal", "masked_select", "bincount", *_UNIQUE)
 )
 """Operators whose result, or the number of whose results, the host reads."""
 _INDEXING: Final = ("aten.index", "aten.index_put", "aten.index_put_")
@@ -101,13 +93,9 @@ def total_ms(calls: Iterable[TimedCall]) -> float:
     return sum(one.ms for one in calls)
 
 
-Origin = tuple[str | None, str | None, str, str]
-"""Module, line, operator and phase of calls."""
-
-
-def by_origin(calls: Iterable[TimedCall]) -> dict[Origin, list[TimedCall]]:
-    """Group the calls that come from one line of one module, without casts, which float32 lacks."""
-    found: dict[Origin, list[TimedCall]] = defaultdict(list)
+def by_origin(calls: Iterable[TimedCall]) -> dict[tuple[object, ...], list[TimedCall]]:
+    """Group calls by module, line, operator and phase, without casts, which float32 lacks."""
+    found: dict[tuple[object, ...], list[TimedCall]] = defaultdict(list)
     for one in calls:
         if not one.is_cast:
             found[one.module, one.place, one.operator, one.phase].append(one)
