@@ -106,11 +106,7 @@ def compose_points(
 
 
 def compose_each(points: Sequence[Sequence[str]]) -> Points:
-    """Compose and check points given one by one, each with its overrides, as one multirun.
-
-    Raises:
-        UserError: one sentence about the first fault.
-    """
+    """Compose and check points given one by one, each with its overrides, as one multirun; see `compose_points`."""
     with refusing(), initialized():
         for point in points:
             for override in _checked(point):
@@ -122,11 +118,7 @@ def compose_each(points: Sequence[Sequence[str]]) -> Points:
 
 
 def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Config:
-    """Compose and check a single point.
-
-    Raises:
-        UserError: one sentence about the first fault.
-    """
+    """Compose and check a single point; see `compose_points`."""
     return compose_points(overrides, multirun=False, config_name=config_name).points[0].config
 
 
