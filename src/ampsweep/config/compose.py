@@ -48,7 +48,7 @@ class Points:
     points: tuple[Point, ...]
     """All points in the order they run. A sweeper that chooses points as it goes makes only the first known."""
     composed: DictConfig
-    """Of a single run its config, of a multirun the options chosen for all points; with Hydra's settings."""
+    """The config of a single run; of a multirun the options chosen for all points; with Hydra's settings."""
     overrides: tuple[str, ...] = ()
     """The overrides as given, without those of Hydra's own keys."""
     all_known: bool = True

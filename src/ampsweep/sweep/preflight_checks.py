@@ -127,7 +127,7 @@ class _Checks:
     def _once(
         self, config: Config, stage: Callable[[Checked], Checked], checked: Checked, *settings: object
     ) -> Checked:
-        """What the stage makes of the result of the stages before; nothing, if they have refused the run."""
+        """The result of the stage, given that of the stages before; theirs, if they have refused the run."""
         key = _key(stage.__name__, *settings)
         if key not in self._done:
             try:
