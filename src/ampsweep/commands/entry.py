@@ -79,7 +79,7 @@ def _tell_of_system(error: OSError, given: Sequence[str]) -> None:
 
 
 def _is_of_stdout(error: OSError) -> bool:
-    """Whether printing has failed: the error names no file, and what prints has raised it."""
+    """Tell whether printing has failed: the error names no file, and what prints has raised it."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     innermost = str(frames[-1].f_globals.get("__name__")).partition(".")[0]
     return error.filename is None and innermost in _PRINT

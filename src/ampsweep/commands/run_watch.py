@@ -43,7 +43,7 @@ class RunWatch:
         self._going_on: set[Path] = set()
         self._interrupted: dict[Path, RunRecord] = {}
         self._closed: set[Path] = set()
-        """Of jobs that are over."""
+        """Records of jobs that are over."""
         self._display, self._jobs, self._after_run = display, jobs, after_run
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="run-watch", daemon=True)

@@ -75,7 +75,7 @@ class SubmittedJobs:
         return self._states.get(job)
 
     def is_over(self, job: str) -> bool:
-        """Whether the job has left a result, or has ended by what Slurm says."""
+        """Tell whether the job has left a result, or has ended by what Slurm says."""
         state = self._states.get(job)
         return self.has_result(job) or (state is not None and state.is_over)
 

@@ -48,7 +48,7 @@ class Points:
     points: tuple[Point, ...]
     """All points in the order they run. A sweeper that chooses points as it goes makes only the first known."""
     composed: DictConfig
-    """Of a single run its config, of a multirun the options chosen for all points; with Hydra's settings."""
+    """The config of a single run; of a multirun the options chosen for all points; with Hydra's settings."""
     overrides: tuple[str, ...] = ()
     """The overrides as given, without those of Hydra's own keys."""
     all_known: bool = True
@@ -106,11 +106,7 @@ def compose_points(
 
 
 def compose_each(points: Sequence[Sequence[str]]) -> Points:
-    """Compose and check points given one by one, each with its overrides, as one multirun.
-
-    Raises:
-        UserError: one sentence about the first fault.
-    """
+    """Compose and check points given one by one, each with its overrides, as one multirun; see `compose_points`."""
     with refusing(), initialized():
         for point in points:
             for override in _checked(point):
@@ -122,11 +118,7 @@ def compose_each(points: Sequence[Sequence[str]]) -> Points:
 
 
 def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Config:
-    """Compose and check a single point.
-
-    Raises:
-        UserError: one sentence about the first fault.
-    """
+    """Compose and check a single point; see `compose_points`."""
     return compose_points(overrides, multirun=False, config_name=config_name).points[0].config
 
 

@@ -202,7 +202,7 @@ def arm_of(config: Config) -> str:
 
 
 def emulates_casts(config: Config) -> bool:
-    """Whether the training is compiled and rounds where eager code casts."""
+    """Tell whether the training is compiled and rounds where eager code casts."""
     return config.trainer.compile and with_effect(config.precision).emulate_precision_casts
 
 

@@ -32,11 +32,7 @@ _LARGEST_GIB = 2**30
 
 
 def check(config: Config) -> None:
-    """Check every value and combination.
-
-    Raises:
-        UserError: the first fault, with its key, its value and what is allowed.
-    """
+    """Raise UserError for the first fault, with its key, its value and what is allowed."""
     for fault in _faults(config):
         raise UserError(fault)
 
@@ -91,14 +87,10 @@ def _fields(group: str, part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_known(group: str, part: Mapping[str, Any]) -> bool:
-    """True if the part is checked against a schema; a class of the user's own takes whatever it takes."""
-    target = str(part.get("_target_", _OWN))
-    return target.startswith(_OWN) or (group == "optimizer" and _is_of_schema(part))
-
-
-def _is_of_schema(optimizer: Mapping[str, Any]) -> bool:
-    schema = OPTIMIZERS.get(str(optimizer["name"])) if "name" in optimizer else None
-    return schema is not None and optimizer.keys() >= {one.name for one in fields(schema)}
+    """True if the part has a schema; a class of the user's own takes whatever it takes."""
+    schema = OPTIMIZERS.get(str(part.get("name"))) if group == "optimizer" else None
+    is_option = schema is not None and part.keys() >= {one.name for one in fields(schema)}
+    return is_option or str(part.get("_target_", _OWN)).startswith(_OWN)
 
 
 def _device(name: str) -> Iterator[str]:
@@ -175,7 +167,7 @@ def _sharded_states(optimizer: dict[str, Any]) -> Iterator[str]:
 
 
 def policy_casts(mode: str) -> str:
-    """Say that FSDP2's policy leaves nothing of a mode that casts in its own way."""
+    """The sentence about a mode that casts in its own way, of which FSDP2's policy leaves nothing."""
     return (
         f"precision={mode} with parallel.mixed_precision=policy: the policy does the casts in place of the mode; use "
         "parallel.mixed_precision=autocast"

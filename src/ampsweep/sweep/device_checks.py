@@ -62,11 +62,7 @@ def _with_float8(config: Config, device: torch.device, checked: Checked, found: 
 
 
 def check_limits(config: Config, device: torch.device) -> None:
-    """Refuse a limit, a snapshot, a search or a flag that the device cannot do.
-
-    Raises:
-        UserError: one sentence with the reason.
-    """
+    """Raise UserError for a limit, a snapshot, a search or a flag that the device cannot do."""
     if config.trainer.cudnn_benchmark is not None and device.type != "cuda":
         raise UserError(f"trainer.cudnn_benchmark has an effect on CUDA devices only, and this is {device}")
     if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):

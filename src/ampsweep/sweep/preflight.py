@@ -24,11 +24,11 @@ class Checked:
     wrong_input: str | None = None
     """A sentence if the user's input is wrong; then nothing starts."""
     unsupported: str | None = None
-    """A sentence if this device cannot do the mode: an outcome for a run of a sweep, an error for a single run."""
+    """A sentence if this device cannot do the mode: an outcome in a sweep, an error for a single run."""
     num_steps: int | None = None
     num_parameters: int | None = None
     output_bytes: int | None = None
-    """The same as `CheckedModel.output_bytes`."""
+    """As in `CheckedModel`."""
     float8_gain: Float8Gain | None = None
     """The time that float8 can gain in the layers of this model; None in other modes."""
     too_large: str | None = None

@@ -127,7 +127,7 @@ class _Checks:
     def _once(
         self, config: Config, stage: Callable[[Checked], Checked], checked: Checked, *settings: object
     ) -> Checked:
-        """What the stage makes of the result of the stages before; nothing, if they have refused the run."""
+        """The result of the stage, given that of the stages before; theirs, if they have refused the run."""
         key = _key(stage.__name__, *settings)
         if key not in self._done:
             try:
@@ -206,11 +206,7 @@ def _key(*parts: Any) -> str:
 
 
 def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
-    """Check the parts together, without holding any memory for the model.
-
-    Raises:
-        UserError: a part refuses its settings, or they do not fit together or the device.
-    """
+    """Check the parts together, without holding any memory for the model."""
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
     num_steps = steps_of(config, data, len(found.turns))
@@ -218,11 +214,7 @@ def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
 
 
 def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, checked: Checked) -> None:
-    """Rehearse what trains the model: its optimizers, and the learning rates of the run's steps.
-
-    Raises:
-        UserError: they refuse their settings, or do not fit the model or the device.
-    """
+    """Rehearse what trains the model: its optimizers, and the learning rates of the run's steps."""
     assert checked.num_steps is not None
     trains = trained_parts(found.turns)
     optimizers = rehearse_optimizers(config.optimizer, found.model, trains, precision=config.precision, device=device)
@@ -230,11 +222,7 @@ def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, 
 
 
 def _checked_data(config: Config, device: torch.device) -> Data:
-    """Build the data set, and read all of it if its class can check it in full.
-
-    Raises:
-        UserError: the data cannot be trained on.
-    """
+    """Build the data set, and read all of it if its class can check it in full."""
     for group in COMPONENTS:
         if "_target_" in getattr(config, group):
             locate(group, getattr(config, group))
@@ -277,11 +265,7 @@ def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) ->
 
 
 def _check_shards(config: Config, device: torch.device, found: CheckedModel) -> None:
-    """Rehearse the optimizers with parameters of which each rank has a part, as FSDP2 leaves them.
-
-    Raises:
-        UserError: one cannot take a step with them.
-    """
+    """Rehearse the optimizers with parameters of which each rank has a part, as FSDP2 leaves them."""
     from ampsweep.predict.fake_ranks import FakeRanks
 
     ranks = FakeRanks(config.parallel, torch.device("cpu"), world_size=2)
@@ -297,11 +281,7 @@ def _check_shards(config: Config, device: torch.device, found: CheckedModel) -> 
 
 @contextmanager
 def _watched(config: Config, interrupt: Callable[[], bool] = interrupt_main_thread) -> Iterator[None]:
-    """Limit the time of a check, in which the user's own code is called, as that of building the run.
-
-    Raises:
-        UserError: it did not end in time.
-    """
+    """Limit the time of a check, in which the user's own code is called, as that of building the run."""
     watchdog = Watchdog(config.trainer.max_seconds, config.trainer.grace_seconds, interrupt=interrupt)
     try:
         with watchdog.over(lambda: "checking the run before it begins", BUILDING_GRACES):
