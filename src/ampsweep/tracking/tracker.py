@@ -128,7 +128,6 @@ class Tracker:
 
     def __init__(self, follower: WandbFollower | None = None) -> None:
         self._history, self._follower = HistoryFile(), follower
-        self._has_started = False
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
         """Begin the run that lives in ``directory``, which exists.
@@ -140,7 +139,6 @@ class Tracker:
             RecordError: the history is no file, or may not be read.
         """
         self._history.start(directory, resume_after=resume_after, stretches=record.history)
-        self._has_started = True
         self.add_digests(record)
         if self._follower is not None:
             self._follower.start(record, directory, self._history.reached)
@@ -151,8 +149,7 @@ class Tracker:
 
     def add_digests(self, record: RunRecord) -> None:
         """Note in the record the digests of the rows so far; without a start it keeps those that it has."""
-        if self._has_started:
-            record.history = self._history.stretches
+        record.history = self._history.stretches or record.history
 
     def finish(self, record: RunRecord) -> None:
         """Close the history, then have the follower end the run with its final status, summary and proof.

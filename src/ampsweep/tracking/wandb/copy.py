@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -105,10 +105,13 @@ def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
         caller.send((num_kept, len(runs)))
         pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
         try:
-            loads = {pool.submit(_load, run, directory, there.get(run.id)): run for run in changed}
-            for number, load in enumerate(as_completed(loads), start=1):
-                if (reason := load.result()) is not None:
-                    skipped.append((str(loads[load].name), reason))
+            folders = [directory / _LOADING / str(number) for number in range(len(changed))]
+            reasons = pool.map(_load, changed, folders)
+            for number, (run, folder, reason) in enumerate(zip(changed, folders, reasons, strict=True), start=1):
+                if reason is None:
+                    _place(folder, directory, run.id, there.get(run.id))
+                else:
+                    skipped.append((str(run.name), reason))
                 caller.send((num_kept + number, len(runs)))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # some of its answers have no limit, but this process has
@@ -148,10 +151,8 @@ def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
     return runs
 
 
-def _load(run: "Run", copies: Path, before: Path | None) -> str | None:
-    """Load a run into a directory of its own among the `copies`, in place of an earlier copy; a clause that says why it
-    cannot be compared, if so."""
-    directory = copies / _LOADING / folder_name(run.id)
+def _load(run: "Run", directory: Path) -> str | None:
+    """Load a run into a new directory; a clause that says why it cannot be compared, if so."""
     directory.mkdir()
     files = list(run.files([RECORD_NAME]))
     if not files:
@@ -185,12 +186,20 @@ def _load(run: "Run", copies: Path, before: Path | None) -> str | None:
     record.history = [Stretch(end=end, blake2b=str(digest))] if end else []
     record.write(directory)
     _Source.of(run).write(directory)
+    return None
+
+
+def _place(folder: Path, directory: Path, run_id: str, before: Path | None) -> None:
+    """Move a loaded run to where it was before, or to a name like the one that its directory was made with."""
     if before is not None:
         shutil.rmtree(before)
+        folder.rename(before)
+        return
+    record = RunRecord.read(folder)
     readable = f"{record.arm}-{record.identity.model}-s{record.identity.seed}"
-    name = f"{folder_name(readable)}-{folder_name(record.config_hash[:8])}-{folder_name(run.id)}"
-    directory.rename(copies / name)
-    return None
+    name = f"{folder_name(readable)}-{folder_name(record.config_hash[:8])}"
+    taken = (directory / name).exists()
+    folder.rename(directory / (f"{name}-{folder_name(run_id)}" if taken else name))
 
 
 def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:

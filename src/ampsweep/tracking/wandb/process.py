@@ -130,7 +130,8 @@ class WandbProcess:
         here = self._temporary.name
         environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
         environment |= {"TMPDIR": here, "WANDB_SILENT": "true"}
-        if not os.access(os.path.expanduser("~"), os.W_OK):  # noqa: PTH111  what is to be sent stays by the runs
+        home = os.path.expanduser("~")  # noqa: PTH111  there may be none
+        if not (os.path.isdir(home) and os.access(home, os.W_OK)):  # noqa: PTH112  what is to be sent stays by the runs
             kept = os.path.join(os.path.abspath(environment.get("WANDB_DIR", "")), "wandb")  # noqa: PTH100,PTH118
             environment = {"WANDB_CACHE_DIR": here, "WANDB_CONFIG_DIR": here, "WANDB_DATA_DIR": kept} | environment
         environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core: what becomes of it is not ours to decide

@@ -31,7 +31,7 @@ _RETRY_S: Final = {"min": 1, "max": 2}
 
 @dataclass(frozen=True)
 class Access:
-    """What becomes of a run on W&B here."""
+    """The mode of a run on W&B here, and what it takes."""
 
     mode: Mode
     line: str | None = None

@@ -27,7 +27,7 @@ _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available
 class _Answer:
     status: int
     phrase: str
-    """Of the status, such as `Not Found`."""
+    """The words of the status, such as `Not Found`."""
     content: dict[str, Any]
     """JSON, as W&B answers; empty where it is none."""
 

@@ -151,7 +151,7 @@ def place_of(record: RunRecord, group: str | None) -> WandbFacts:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What the server shows of a run."""
+    """The run as the server shows it."""
 
     url: str = ""
     steps: Container[int] = ()
