@@ -153,7 +153,7 @@ def test_an_error_leaves_the_generators_alone(read):
     assert everybodys_next() == before
 
 
-def test_a_generator_of_collate_is_seeded_for_items_that_draw_later():
+def test_a_generator_of_collate_is_seeded_for_items_too():
     def late(items):
         return [from_random() if item >= 4 else from_none() for item in items]
 
