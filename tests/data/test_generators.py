@@ -151,3 +151,11 @@ def test_an_error_leaves_the_generators_alone(read):
     with pytest.raises(RuntimeError):
         batch_of(one, 1)
     assert everybodys_next() == before
+
+
+def test_a_generator_of_collate_is_seeded_for_items_too():
+    def late(items):
+        return [from_random() if item >= 4 else from_none() for item in items]
+
+    one, other = ItemReading(late, lambda items: [*items, from_random()]), ItemReading(late, list)
+    assert [batch_of(one, index)[:4] for index in range(3)] == [batch_of(other, index) for index in range(3)]

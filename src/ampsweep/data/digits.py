@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from ampsweep.argument_checks import require_fraction, require_positive
 from ampsweep.data.base import Batch, to_device
 from ampsweep.data.fingerprint import tensor_digest
 from ampsweep.data.seeding import Shuffle, generator
-
-_FILE: Final = Path("datasets/data/digits.csv.gz")
-"""The place of the digits in scikit-learn's package: a row each, of 64 pixels from 0 to 16 and the label."""
 
 
 class Digits:
@@ -70,5 +67,5 @@ def _images_and_labels() -> tuple[NDArray[np.float64], NDArray[Any]]:
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise ValueError("the digits come with scikit-learn, which is not installed")
-    rows = np.loadtxt(Path(package.submodule_search_locations[0]) / _FILE, delimiter=",")
+    rows = np.loadtxt(Path(package.submodule_search_locations[0]) / "datasets/data/digits.csv.gz", delimiter=",")
     return rows[:, :-1], rows[:, -1]

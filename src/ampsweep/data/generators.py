@@ -35,14 +35,18 @@ class ItemReading:
 
     def __call__(self, items: list[int], key: Sequence[str | int], *, first: int, index: int) -> Any:
         """Read a batch: `key` and their positions from `first` on seed the items, `key` and `index` seed `collate`."""
+        has_drawn = False
         while True:
+            # To look between the two costs time, and is needed only to tell who has drawn.
+            looks_between = has_drawn or not self._drawn_by_collate <= self._drawn_by_items
             known = self._drawn_by_items | self._drawn_by_collate
             watches = "numpy" not in known
-            before, drawn = states_of_all(watched_only=watches), known
+            before, drawn, by_items = states_of_all(watched_only=watches), known, set[str]()
             try:
                 fetched = self._fetched(items, key, first)
-                by_items = _moved(before, but=self._drawn_by_items, watched_only=watches)
-                drawn = known | by_items
+                if looks_between:
+                    by_items = _moved(before, but=self._drawn_by_items, watched_only=watches)
+                    drawn = known | by_items
                 _seed(drawn, seed_of(*key, index))
                 batch = self._collate(fetched)
             finally:
@@ -50,8 +54,10 @@ class ItemReading:
                 _restore(before, drawn | by_collate)
             if not by_items and not by_collate:
                 return batch
-            self._drawn_by_items |= by_items
-            self._drawn_by_collate |= by_collate
+            if looks_between:
+                self._drawn_by_items |= by_items
+                self._drawn_by_collate |= by_collate
+            has_drawn = not looks_between
 
     def _fetched(self, items: list[int], key: Sequence[str | int], first: int) -> list[Any]:
         if not self._drawn_by_items:

@@ -13,7 +13,7 @@ from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
 from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, WorkerSettings
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.generators import ItemReading, seeded
-from ampsweep.data.seeding import Shuffle, require_batch
+from ampsweep.data.seeding import Shuffle
 
 _NUM_SAMPLES = 8
 
@@ -49,7 +49,6 @@ class MapDataset(ReadDataset):
         self._settings = WorkerSettings(num_workers, prefetch_factor)
         for name, dataset in (("train", train), ("val", val)):
             _require_items(name, dataset)
-        require_batch(batch_size, len(train))  # type: ignore[arg-type]
         self._settings.require_sendable(train, val, collate)
         self.batch_size = batch_size
         self._train: Any = train

@@ -45,7 +45,8 @@ class Shuffle:
 
     def __init__(self, num_items: int, batch_size: int, seed: int, share: Share = WHOLE) -> None:
         """Raise a ``ValueError`` for a batch that is larger than the data; ``share`` is the batches that are wanted."""
-        require_batch(batch_size, num_items)
+        if batch_size > num_items:
+            raise ValueError(f"batch_size is {batch_size}, but there are only {num_items} training items")
         self.num_batches = share.num_batches(Fraction(num_items, batch_size))
         """Number of batches in an epoch, which need not be whole."""
         self._num_items, self._batch_size, self._seed, self._share = num_items, batch_size, seed, share
@@ -136,12 +137,6 @@ def _below(limit: np.uint64, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     hashed = (hashed ^ (hashed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     found: NDArray[np.uint64] = ((hashed ^ (hashed >> np.uint64(31))) >> np.uint64(32)) * limit >> np.uint64(32)
     return found
-
-
-def require_batch(batch_size: int, num_items: int) -> None:
-    """Raise a ``ValueError`` for a training set that is smaller than one batch."""
-    if batch_size > num_items:
-        raise ValueError(f"batch_size is {batch_size}, but there are only {num_items} training items")
 
 
 def _hashed(*key: str | int) -> bytes:
