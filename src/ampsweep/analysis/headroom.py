@@ -108,11 +108,11 @@ class Headroom(Finding):
     fullest_layer: str | None = None
     """The layer with the largest activation or weight."""
     fullest_pct: float | None = None
-    """That value in percent of the largest number of the format."""
+    """The value in percent of the largest number of the format."""
     obstacles: tuple[Obstacle, ...] = ()
     """The layers in the way, in the order of the model."""
     ranges: tuple[LayerRange, ...] = ()
-    """Of every tensor in the order of the run's magnitudes."""
+    """One of every tensor in the order of the run's magnitudes."""
 
     @property
     def sentence(self) -> str:

@@ -36,11 +36,7 @@ def converted(content: object, kind: type[T]) -> T:
 
 
 def read_object(path: Path, noun: str, schema: int) -> dict[str, Any]:
-    """Read a file that holds one JSON object of this schema, as it was written.
-
-    Args:
-        noun: what it should be, such as `a run record`.
-        schema: the number under its key `schema`.
+    """Read a file that holds one JSON object of this schema; `noun` is what it should be, such as `a run record`.
 
     Raises:
         RecordError: the file is something else, incomplete, of another schema, or does not match its digest.
@@ -74,7 +70,7 @@ def _parsed(path: Path, written: bytes) -> Any:
 
 
 def _parsed_slowly(path: Path, written: bytes) -> Any:
-    """Parse what msgspec does not: a part of a file's name that is no UTF-8 is valid, all else has its reason."""
+    """Parse what msgspec does not: half of a surrogate pair is valid, all else has its reason."""
     try:
         return json.loads(written.decode(), parse_constant=_refuse)
     except UnicodeDecodeError as error:

@@ -60,17 +60,17 @@ class Identity:
     seed: int
     device: str
     world_size: int = 1
-    """Number of ranks, each a process on a device of its own."""
+    """Number of ranks."""
     parallel: str = "single"
     """The strategy: single, ddp or fsdp2."""
     global_batch_size: int | None = None
-    """Samples of an optimizer step: those of all micro-batches on all ranks."""
+    """Samples of an optimizer step."""
     model_size: int | None = None
     """Number of parameters."""
     seq_len: int | None = None
     device_name: str | None = None
     data_fingerprint: str | None = None
-    """Hash of the data's content (`ampsweep.data.base.Data`); None of a run that ended before it had any."""
+    """Hash of the data's content (`ampsweep.data.base.Data`)."""
 
 
 @dataclass(kw_only=True)
@@ -82,7 +82,7 @@ class RunRecord:
 
     run_id: str
     arm: str
-    """The label of its precision, and of what came before it: `amp_bf16 after step 20 of fp32`."""
+    """`amp_bf16`, or `amp_bf16 after step 20 of fp32`."""
     pair_key: str
     config_hash: str
     identity: Identity
@@ -108,18 +108,16 @@ class RunRecord:
     absent: dict[str, str] = field(default_factory=dict)
     """Metric key -> a clause on why the summary lacks a figure that the device can tell."""
     memory: MemoryUse = field(default_factory=MemoryUse)
-    """The fullest rank's, where there are several."""
+    """The fullest rank's."""
     dtypes: RecordedDtypes = field(default_factory=RecordedDtypes)
     ranks: list[RankFigures] = field(default_factory=list)
     """Each rank's own figures; empty where there is one."""
     prediction: StepPrediction | None = None
-    """The prediction made for this run (in a record of kind `predicted` with the curve over batch sizes); None if none
-    was asked for."""
     batch_search: BatchSearch | None = None
-    """The search that found the batch size, if one did; the run's identity has the batch size that was found."""
+    """The search that found the batch size."""
     attempts: list[Attempt] = field(default_factory=list)
     history: list[Stretch] = field(default_factory=list, compare=False)
-    """Digests of the rows that are in the history when the record is written: facts about the file, not the run."""
+    """Digests of the rows that are in the history when the record is written."""
     wandb: WandbFacts = field(default_factory=WandbFacts)
 
     @property
@@ -164,7 +162,7 @@ class RunRecord:
 
 
 def record_beside(checkpoint: Path) -> RunRecord | None:
-    """Read the record of the run that a checkpoint, or the directory of a run, is of; None where there is none."""
+    """Read the record of the run that a checkpoint, or a run's directory, is of."""
     place = checkpoint.resolve()
     for directory in (place, place.parent.parent):
         with suppress(FileNotFoundError, RecordError):
@@ -174,8 +172,6 @@ def record_beside(checkpoint: Path) -> RunRecord | None:
 
 @dataclass(frozen=True)
 class Found:
-    """The runs below a directory with their records, and the records that cannot be read."""
-
     records: list[tuple[Path, RunRecord]]
     unreadable: list[RecordError]
 
