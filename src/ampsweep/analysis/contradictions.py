@@ -91,22 +91,23 @@ def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iter
     if total == 0:
         return
     if promised == "float32":
-        for dtype in ("bfloat16", "float16"):
-            if flops.get(dtype, 0) > 0:
-                yield f"{_percent(flops[dtype], total)} {_WORK} {dtype}, although the mode computes in float32"
+        yield from (f"{told}, although the mode computes in float32" for told in _narrow(flops))
     elif flops.get(promised, 0) <= total / 2:
         yield f"only {_percent(flops.get(promised, 0), total)} {_WORK} {promised}, in which the mode computes"
 
 
 def _fp32_module_contradictions(proof: ModeProof) -> Iterator[str]:
-    flops = proof.fp32_module_flops or {}
-    total = sum(flops.values())
-    for dtype in ("bfloat16", "float16"):
-        if flops.get(dtype, 0) > 0:
-            share = _percent(flops[dtype], total)
-            yield f"{share} {_WORK} {dtype} within precision.fp32_modules, which compute in float32"
+    for told in _narrow(proof.fp32_module_flops or {}):
+        yield f"{told} within precision.fp32_modules, which compute in float32"
     for pattern in proof.idle_fp32_modules or ():
         yield f"no module of precision.fp32_modules=[{pattern}] was called: what it holds is computed elsewhere"
+
+
+def _narrow(flops: Mapping[str, int]) -> Iterator[str]:
+    """Clauses on the parts of operations in 16 bits."""
+    for dtype in ("bfloat16", "float16"):
+        if flops.get(dtype, 0) > 0:
+            yield f"{_percent(flops[dtype], sum(flops.values()))} {_WORK} {dtype}"
 
 
 def _repetition_contradictions(proof: ModeProof) -> Iterator[str]:
@@ -138,19 +139,16 @@ def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iter
         return
     if idle := [layer.name for layer in layers if not layer.flops]:
         yield f"converted to float8 and not called in the traced step: {listed(idle)}"
-    called = [layer for layer in layers if layer.flops]
-    if wrong := [layer.name for layer in called if not (layer.casts if float8.emulated else _is_float8(layer.flops))]:
-        yield f"converted to float8 and computed in another dtype: {listed(wrong)}"
     if float8.emulated:
+        wrong = [layer.name for layer in layers if layer.flops and not layer.casts]
         forward, total = sum(layer.casts for layer in layers), sum((float8.casts or {}).values())
     else:
+        wrong = [layer.name for layer in layers if _float8_part(layer.flops) < sum(layer.flops.values())]
         forward, total = sum(_float8_part(layer.flops) for layer in layers), _float8_part(proof.flops or {})
+    if wrong:
+        yield f"converted to float8 and computed in another dtype: {listed(wrong)}"
     if total < 3 * forward:
         yield "backward of the float8 layers did not compute in float8"
-
-
-def _is_float8(flops: Mapping[str, int]) -> bool:
-    return _float8_part(flops) == sum(flops.values())
 
 
 def _float8_part(counts: Mapping[str, int]) -> int:
