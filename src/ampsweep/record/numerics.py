@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from ampsweep.record.digests import sealed
-from ampsweep.record.files import RecordError, write_atomically
+from ampsweep.record.files import write_atomically
 from ampsweep.record.parts import as_json
-from ampsweep.record.reading import WrongValueError, converted, read_object
+from ampsweep.record.reading import read_object
 
 NUMERICS_NAME: Final = "numerics.json"
 NUMERICS_SCHEMA: Final = 1
@@ -70,15 +70,5 @@ class RunNumerics:
 
     @staticmethod
     def read(directory: Path) -> "RunNumerics":
-        """Read the numerics of the run in `directory`.
-
-        Raises:
-            RecordError: the file is something else, of another schema, or changed since it was written.
-            FileNotFoundError: there is no such file.
-        """
-        path = directory / NUMERICS_NAME
-        content = read_object(path, "numerics", NUMERICS_SCHEMA)
-        try:
-            return converted(content, RunNumerics)
-        except WrongValueError as error:
-            raise RecordError(path, f"is not numerics: {error}") from error
+        """Read the numerics of the run in `directory`; raises as `read_object` does."""
+        return read_object(directory / NUMERICS_NAME, "numerics", NUMERICS_SCHEMA, RunNumerics)

@@ -24,7 +24,7 @@ from ampsweep.record.parts import (
     WandbFacts,
     as_json,
 )
-from ampsweep.record.reading import WrongValueError, converted, read_object
+from ampsweep.record.reading import read_object
 from ampsweep.redaction import hidden
 
 SCHEMA: Final = 1
@@ -135,30 +135,9 @@ class RunRecord:
         return {one.name: as_json(getattr(self, one.name)) for one in fields(self)}
 
     @staticmethod
-    def of_json(content: object) -> "RunRecord":
-        """Make a record from a JSON object of this schema.
-
-        Raises:
-            WrongValueError: a key is missing, or has a value of another type.
-        """
-        record = converted(content, RunRecord)
-        converted(content, CheckedContent)
-        return record
-
-    @staticmethod
     def read(directory: Path) -> "RunRecord":
-        """Read the record of the run in `directory`.
-
-        Raises:
-            RecordError: the file is no record, incomplete, changed since it was written, or of another schema.
-            FileNotFoundError: there is no such file.
-        """
-        path = directory / FILE_NAME
-        content = read_object(path, "a run record", SCHEMA)
-        try:
-            return RunRecord.of_json(content)
-        except WrongValueError as error:
-            raise RecordError(path, f"is not a run record: {error}") from error
+        """Read the record of the run in `directory`; raises as `read_object` does."""
+        return read_object(directory / FILE_NAME, "a run record", SCHEMA, RunRecord, CheckedContent)
 
 
 def record_beside(checkpoint: Path) -> RunRecord | None:
