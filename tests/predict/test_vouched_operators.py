@@ -19,6 +19,7 @@ from ampsweep.predict.run_prediction import predict_batch, predict_run
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import doubt_about
 from ampsweep.record import RunRecord, find_records
+from ampsweep.record.reading import converted
 
 CPU, A100 = TargetDevice("cpu"), TargetDevice("cuda")
 OWN = ("model=custom", "model._target_=unvouched_models.Classifier", "data=digits", "data.batch_size=8")
@@ -179,7 +180,7 @@ def test_it_is_named_in_sentence_json_and_record(capsys, tmp_path):
     assert f"Not vouched for: tests.doubled in twice (Doubling): {reason}" in printed
     assert f"On 0.1 GiB, {unless}: fp32 " in printed
     for _, record in find_records(tmp_path).records:
-        (named,) = RunRecord.of_json(record.as_json()).prediction.unvouched
+        (named,) = converted(record.as_json(), RunRecord).prediction.unvouched
         assert (named.name, named.modules) == ("tests.doubled", ["twice (Doubling)"])
 
     assert main([*chosen, "format=json"]) == 0

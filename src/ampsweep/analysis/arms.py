@@ -149,6 +149,7 @@ def summarise_arm(
     undisturbed = [run for run in measured if run.contamination is None]
     times, memory, losses = paired_figures(pairs, STEP_MS), peaks_of(pairs), paired_figures(pairs, VAL_LOSS)
     gap = mean_difference([after - before for before, after in losses.values()])
+    baseline_loss = statistics.fmean(before for before, _ in losses.values()) if losses else 0.0
     in_mode = [run for run in runs if not run.contradictions]
     skipped = [value for run in in_mode if (value := run.figure(SKIPPED_STEPS)) is not None]
     timed = _timed_runs(own_pairs, is_baseline=is_baseline)
@@ -186,7 +187,7 @@ def summarise_arm(
         memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()]),
         val_loss=spread(own(VAL_LOSS)),
         loss_gap=gap,
-        loss_gap_pct=_gap_pct(gap, [before for before, _ in losses.values()]),
+        loss_gap_pct=None if gap is None or not baseline_loss else 100 * gap.value / abs(baseline_loss),
         val_accuracy=spread(own(VAL_ACCURACY)),
         autocast_penalty=mean_difference([*figures_of_runs(runs, AUTOCAST_PENALTY).values()]),
         skipped_steps=round(sum(skipped)) if skipped else None,
@@ -204,13 +205,6 @@ def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:
     timed = [pair for pair in pairs if pair.pair_key in compared]
     found = [run for pair in timed for run in (*pair.baseline_runs, *(() if is_baseline else pair.arm_runs))]
     return list({run.directory: run for run in found if run.contamination is None}.values())
-
-
-def _gap_pct(gap: Estimate | None, baseline_losses: Iterable[float]) -> float | None:
-    if gap is None:
-        return None
-    baseline_loss = statistics.fmean(baseline_losses)
-    return None if baseline_loss == 0 else 100 * gap.value / abs(baseline_loss)
 
 
 def _within_run(runs: Sequence[Run]) -> WithinRun | None:

@@ -21,12 +21,7 @@ _WORK: Final = "of the matmul and convolution operations ran in"
 
 
 def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
-    """Sentences on the facts in the `proof` of a run that contradict its settings; absent facts contradict nothing.
-
-    Args:
-        precision: the settings; their fields count, not the mode they started from.
-        proof: the evidence.
-    """
+    """Sentences on the facts in the `proof` of a run that contradict its settings; absent facts contradict nothing."""
     found = [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
     found += [*_float8_contradictions(proof.float8, proof), *_repetition_contradictions(proof)]
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
@@ -65,7 +60,6 @@ def _may_round(precision: PrecisionConfig, kind: str) -> bool:
 
 
 def _setting_of(precision: PrecisionConfig, kind: str) -> str:
-    """The key, with its value, that says how a kind of float32 arithmetic is computed."""
     if kind == "matmul" and precision.fp32_matmul is not None:
         return f"precision.fp32_matmul={precision.fp32_matmul}"
     return f"precision.tf32={str(precision.tf32).lower()}"
@@ -74,10 +68,9 @@ def _setting_of(precision: PrecisionConfig, kind: str) -> str:
 def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterator[str]:
     """Sentences on the dtypes of operations that contradict the mode.
 
-    A 16-bit mode promises most of the operations, not all: torch's unfused attention computes in float32 inside. A
-    model without matmuls and convolutions contradicts nothing. Where parts of the model compute apart, in float32 or in
-    float8, the forward pass of the others is judged: backward computes in the dtypes that forward did. In compiled code
-    parts cannot be told apart, except by float8 itself.
+    A 16-bit mode promises most of the operations: torch's unfused attention computes in float32 inside. Where parts of
+    the model compute apart, in float32 or float8, the forward pass of the others is judged. In compiled code parts
+    cannot be told apart, except by float8 itself.
     """
     is_compiled = proof.traced == "compiled"
     is_mixed = precision.fp32_modules or (proof.float8 is not None and proof.float8.emulated)
@@ -98,29 +91,29 @@ def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iter
     if total == 0:
         return
     if promised == "float32":
-        for dtype in ("bfloat16", "float16"):
-            if flops.get(dtype, 0) > 0:
-                yield f"{_percent(flops[dtype], total)} {_WORK} {dtype}, although the mode computes in float32"
+        yield from (f"{told}, although the mode computes in float32" for told in _narrow(flops))
     elif flops.get(promised, 0) <= total / 2:
         yield f"only {_percent(flops.get(promised, 0), total)} {_WORK} {promised}, in which the mode computes"
 
 
 def _fp32_module_contradictions(proof: ModeProof) -> Iterator[str]:
-    """Sentences on modules that `precision.fp32_modules` names and that did not compute in float32."""
-    flops = proof.fp32_module_flops or {}
-    total = sum(flops.values())
-    for dtype in ("bfloat16", "float16"):
-        if flops.get(dtype, 0) > 0:
-            share = _percent(flops[dtype], total)
-            yield f"{share} {_WORK} {dtype} within precision.fp32_modules, which compute in float32"
+    for told in _narrow(proof.fp32_module_flops or {}):
+        yield f"{told} within precision.fp32_modules, which compute in float32"
     for pattern in proof.idle_fp32_modules or ():
         yield f"no module of precision.fp32_modules=[{pattern}] was called: what it holds is computed elsewhere"
 
 
-def _repetition_contradictions(proof: ModeProof) -> Iterator[str]:
-    """Sentences on activations that a checkpoint recomputed in another dtype than the forward pass computed them in.
+def _narrow(flops: Mapping[str, int]) -> Iterator[str]:
+    """Clauses on the parts of operations in 16 bits."""
+    for dtype in ("bfloat16", "float16"):
+        if flops.get(dtype, 0) > 0:
+            yield f"{_percent(flops[dtype], sum(flops.values()))} {_WORK} {dtype}"
 
-    It may do less again than it did, and where a backward pass is differentiated it does all of it several times.
+
+def _repetition_contradictions(proof: ModeProof) -> Iterator[str]:
+    """Sentences on activations that a checkpoint recomputed in another dtype than forward computed them in.
+
+    It may do less again than it did, and several times as much if a backward pass is differentiated.
     """
     first, again = proof.checkpointed_flops or {}, proof.repeated_flops or {}
     all_first, all_again = max(sum(first.values()), 1), sum(again.values())
@@ -131,10 +124,9 @@ def _repetition_contradictions(proof: ModeProof) -> Iterator[str]:
 
 
 def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iterator[str]:
-    """Sentences on converted layers that did not multiply in float8, in the forward pass or in backward.
+    """Sentences on converted layers that did not multiply in float8, in forward or in backward.
 
-    In backward a layer multiplies twice as often as in forward, and casts twice as often. Emulated products are of
-    float32 operands, which its casts prove to have been rounded to float8.
+    Backward multiplies and casts twice as often as forward. Emulated products are proved by their casts.
     """
     if float8 is None:
         return
@@ -147,19 +139,16 @@ def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iter
         return
     if idle := [layer.name for layer in layers if not layer.flops]:
         yield f"converted to float8 and not called in the traced step: {listed(idle)}"
-    called = [layer for layer in layers if layer.flops]
-    if wrong := [layer.name for layer in called if not (layer.casts if float8.emulated else _is_float8(layer.flops))]:
-        yield f"converted to float8 and computed in another dtype: {listed(wrong)}"
     if float8.emulated:
+        wrong = [layer.name for layer in layers if layer.flops and not layer.casts]
         forward, total = sum(layer.casts for layer in layers), sum((float8.casts or {}).values())
     else:
+        wrong = [layer.name for layer in layers if _float8_part(layer.flops) < sum(layer.flops.values())]
         forward, total = sum(_float8_part(layer.flops) for layer in layers), _float8_part(proof.flops or {})
+    if wrong:
+        yield f"converted to float8 and computed in another dtype: {listed(wrong)}"
     if total < 3 * forward:
         yield "backward of the float8 layers did not compute in float8"
-
-
-def _is_float8(flops: Mapping[str, int]) -> bool:
-    return _float8_part(flops) == sum(flops.values())
 
 
 def _float8_part(counts: Mapping[str, int]) -> int:

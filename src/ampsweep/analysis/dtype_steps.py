@@ -8,7 +8,7 @@ that differs in fewest settings, then one of the same mode, then the nearest in 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from ampsweep.analysis.costs import ArmValues, CostKind
 from ampsweep.analysis.statistics import (
@@ -21,9 +21,7 @@ from ampsweep.analysis.statistics import (
 )
 from ampsweep.config.modes import arm_before, distinctions, mode_of, report_order
 
-DtypeKind = Literal["compute", "parameters", "gradients", "reduction", "optimizer_state"]
-
-DTYPE_NAMES: Final[dict[DtypeKind, str]] = {
+DTYPE_NAMES: Final = {
     "compute": "compute",
     "parameters": "parameters",
     "gradients": "accumulation",
@@ -37,7 +35,7 @@ _WIDTH: Final = re.compile(r"\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class DtypeChange:
-    kind: DtypeKind
+    kind: str
     before: str
     after: str
 

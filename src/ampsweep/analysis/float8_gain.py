@@ -45,29 +45,23 @@ class Float8Gain(Finding):
 
     @property
     def can_gain(self) -> bool:
-        """Tell whether float8 may be faster: by the roofline, and by measurements for some layer."""
         return self.speedup > 1 and self.num_measured_slower < self.num_layers
 
     @property
     def sentence(self) -> str:
         layers, slower = plural(self.num_layers, "float8 layer"), self.num_measured_slower
-        times = (
-            f"{milliseconds(self.bf16_us / 1000)} a step in bfloat16, {milliseconds(self.float8_us / 1000)} in float8"
-        )
+        bf16, float8 = milliseconds(self.bf16_us / 1000), milliseconds(self.float8_us / 1000)
         which = "all have" if slower == self.num_layers else f"{slower} of them {'has' if slower == 1 else 'have'}"
         measured = f", and {which} sizes that torchao measured to gain nothing" if slower else ""
         can_gain = f"can gain time where the step is compiled, up to {ratio(self.speedup)}"
         gain = can_gain if self.can_gain else "can gain no time at this size"
-        roofline = f"by torchao's roofline of an H100 its {layers} take {times} with rounding"
+        times = f"{bf16} a step in bfloat16, {float8} in float8 with rounding"
+        roofline = f"by torchao's roofline of an H100 its {layers} take {times}"
         return f"fp8_{self.recipe} {gain}: {roofline}{measured}"
 
 
 def float8_gain(shapes: Iterable[LinearShape], recipe: str) -> Float8Gain | None:
-    """Estimate the gain for these layers; None where no layer was called.
-
-    Args:
-        recipe: torchao's, `tensorwise` or `rowwise`.
-    """
+    """Estimate the gain of torchao's `recipe`, `tensorwise` or `rowwise`; None where no layer was called."""
     called = [shape for shape in shapes if shape.rows]
     if not called:
         return None
@@ -100,8 +94,7 @@ def _moving_s(num_bytes: float) -> float:
 
 
 def _moved_tensorwise(inputs: float, gradients: float, weights: float) -> Iterator[float]:
-    """Bytes that each kernel moves: two find the largest value, then one writes both layouts of rows, or two those of
-    weights, of which backward needs the second."""
+    """Bytes that each kernel moves: two find the largest value, then one (two of weights) write both layouts."""
     for size in (inputs, gradients):
         yield from (_BF16 * size, 0, (_BF16 + 2 * _FLOAT8) * size)
     yield from (_BF16 * weights, 0, (_BF16 + _FLOAT8) * weights, (_BF16 + _FLOAT8) * weights)
@@ -151,14 +144,13 @@ class Float8Summary(Finding):
 
     @property
     def layers(self) -> str:
-        """The number of layers in float8, and the names of the others with the reason."""
         emulation = "" if self.emulated is None else f" (emulated: {self.emulated})"
         others = "; ".join(f"{listed(names, limit=4)} ({_WHY[why]})" for why, names in self.kept)
         return f"{plural(self.num_converted, 'layer')} in float8{emulation}" + (f", not {others}" if others else "")
 
 
 def float8_summary(proof: Float8Proof | None) -> Float8Summary | None:
-    """Sum up the float8 part of a proof; None where there is none, or no step was traced."""
+    """Sum up the float8 part of a proof; None without a traced step."""
     if proof is None or proof.recipe is None or proof.converted is None:
         return None
     kept: dict[WhyKept, list[str]] = defaultdict(list)

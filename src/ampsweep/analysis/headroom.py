@@ -108,11 +108,11 @@ class Headroom(Finding):
     fullest_layer: str | None = None
     """The layer with the largest activation or weight."""
     fullest_pct: float | None = None
-    """That value in percent of the largest number of the format."""
+    """The value in percent of the largest number of the format."""
     obstacles: tuple[Obstacle, ...] = ()
     """The layers in the way, in the order of the model."""
     ranges: tuple[LayerRange, ...] = ()
-    """Of every tensor in the order of the run's magnitudes."""
+    """One of every tensor in the order of the run's magnitudes."""
 
     @property
     def sentence(self) -> str:
@@ -296,9 +296,16 @@ def _judged(of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: t
     fullest = max((one for one in groups if one.kind not in scaled), key=lambda one: one.max_abs, default=None)
     best = _best_scale(scale, min_scale, max_scale) if of is FLOAT16 else scale
     obstacles = tuple(_obstacles(of, groups, best))
+    verdict: HeadroomVerdict = "works" if scale >= min_scale else "works_above"
+    if obstacles:
+        verdict = "does_not_work"
+    elif of.name in _OF_8_BITS and any(one.max_abs > of.max or one.lost_pct(of) > MAX_LOST_PCT for one in groups):
+        verdict = "works_with_tensor_scales"
+    elif scale > max_scale:
+        verdict = "works_below"
     return Headroom(
         format=of.name,
-        verdict="does_not_work" if obstacles else _verdict(of, groups, scale, min_scale, max_scale),
+        verdict=verdict,
         scale=scale,
         best_scale=best,
         min_scale=min_scale,
@@ -310,17 +317,6 @@ def _judged(of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: t
         obstacles=obstacles,
         ranges=ranges,
     )
-
-
-def _verdict(
-    of: NumericFormat, groups: Sequence[_Group], scale: float, min_scale: float, max_scale: float
-) -> HeadroomVerdict:
-    if of.name in _OF_8_BITS:
-        fits = all(one.max_abs <= of.max and one.lost_pct(of) <= MAX_LOST_PCT for one in groups)
-        return "works" if fits else "works_with_tensor_scales"
-    if scale > max_scale:
-        return "works_below"
-    return "works" if scale >= min_scale else "works_above"
 
 
 def _best_scale(scale: float, min_scale: float, max_scale: float) -> float:
@@ -385,9 +381,9 @@ def _zero_below(of: NumericFormat) -> float:
 
 def headroom_lines(found: Mapping[str, Headroom]) -> list[str]:
     """Two sentences at most: what float16 would do, and which of the other formats would work."""
-    lines = [found[FLOAT16.name].sentence] if FLOAT16.name in found else []
-    others = [one for one in found.values() if one.format != FLOAT16.name]
-    return [*lines, ", ".join(f"{one.format}: {one.short}" for one in others)] if others else lines
+    lines = [one.sentence for one in found.values() if one.format == FLOAT16.name]
+    others = [f"{one.format}: {one.short}" for one in found.values() if one.format != FLOAT16.name]
+    return [*lines, ", ".join(others)] if others else lines
 
 
 def layer_text(layer: str) -> str:

@@ -1,6 +1,6 @@
 """The ranks of one run, or of an arm's runs, side by side: which is fullest, which is slowest, and by how much."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,23 +11,21 @@ from ampsweep.record.parts import RankFigures
 from ampsweep.text import GIB, MIB, milliseconds, num_bytes, percent, plural
 
 MIN_MEMORY_SPREAD: Final = 0.01
-"""Share of the fullest rank's peak by which the emptiest must lie below it to be worth a word."""
 MIN_TIME_SPREAD: Final = 0.05
-"""The same of a step's time: ranks wait for each other in each step, and their medians differ by noise."""
+"""Shares of the highest figure by which the lowest must lie below it to be worth a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankRow:
-    """One rank; figures are medians over runs, None where none measured them."""
+    """One rank; figures are medians over runs."""
 
     rank: int
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
     device_names: tuple[str, ...]
-    """The kinds of its devices; of these three each value once."""
     peak_bytes: float | None
     peak_by_category: dict[str, float]
-    """Bytes of the traced step's peak; empty where no run was traced."""
+    """Bytes of the traced step's peak."""
     step_ms: float | None
     data_wait_ms: float | None
     communication_ms: float | None
@@ -40,7 +38,7 @@ class RankTable(Finding):
     num_runs: int
     rows: tuple[RankRow, ...]
     fullest: int | None
-    """The rank with the highest peak, the first of equals; None where it was not measured."""
+    """The rank with the highest peak, the first of equals."""
     memory_spread_bytes: float | None
     slowest: int | None
     time_spread_ms: float | None
@@ -53,19 +51,16 @@ class RankTable(Finding):
 
     @property
     def memory_spread_matters(self) -> bool:
-        """True if the emptiest rank's peak is lower by more than a hundredth."""
         highest = max((one.peak_bytes for one in self.rows if one.peak_bytes is not None), default=0.0)
         return (self.memory_spread_bytes or 0.0) > MIN_MEMORY_SPREAD * highest
 
     @property
     def time_spread_matters(self) -> bool:
-        """True if the fastest rank's step is shorter by more than a twentieth."""
         longest = max((one.step_ms for one in self.rows if one.step_ms is not None), default=0.0)
         return (self.time_spread_ms or 0.0) > MIN_TIME_SPREAD * longest
 
     @property
     def sentence(self) -> str:
-        """The fullest and the slowest rank, with the spread where it matters, and what is reduced in a step."""
         told = [self._fullest, self._slowest, self._waiting, self._reduced]
         return "; ".join(one for one in told if one is not None) or plural(len(self.rows), "rank")
 
@@ -113,16 +108,13 @@ class RankTable(Finding):
 
 
 def ranks_of_arm(runs: Sequence[Run]) -> RankTable | None:
-    """The ranks of an arm's `runs`, of one number of ranks, that may be compared; None where the records have none.
-
-    Times of contaminated runs do not count.
-    """
+    """The ranks of an arm's comparable `runs`, of one number of ranks; times are those of uncontaminated ones."""
     measured = [run for run in runs if run.record.ranks and run.measured]
     return _table(measured, [run for run in measured if run.contamination is None]) if measured else None
 
 
 def ranks_of_run(run: Run) -> RankTable | None:
-    """The ranks of one run as its record has them, however it ended; None where it has none."""
+    """The ranks of one run as its record has them, however it ended."""
     return _table([run], [run]) if run.record.ranks else None
 
 
@@ -160,16 +152,15 @@ def _row(rank: int, measured: Sequence[Run], timed: Sequence[Run]) -> RankRow:
         hosts=tuple(dict.fromkeys(one.host for one in there if one.host is not None)),
         devices=tuple(dict.fromkeys(one.device for one in there if one.device is not None)),
         device_names=tuple(dict.fromkeys(one.device_name for one in there if one.device_name is not None)),
-        peak_bytes=_median(there, lambda one: None if one.peak_allocated_gib is None else one.peak_allocated_gib * GIB),
+        peak_bytes=None if (peak := _median(one.peak_allocated_gib for one in there)) is None else peak * GIB,
         peak_by_category={str(key): value for key, value in peaks.items() if value is not None},
-        step_ms=_median(in_time, lambda one: one.step_ms),
-        data_wait_ms=_median(in_time, lambda one: one.data_wait_ms),
-        communication_ms=_median(in_time, lambda one: one.communication_ms),
+        step_ms=_median(one.step_ms for one in in_time),
+        data_wait_ms=_median(one.data_wait_ms for one in in_time),
+        communication_ms=_median(one.communication_ms for one in in_time),
     )
 
 
-def _median(there: Sequence[RankFigures], figure: Callable[[RankFigures], float | None]) -> float | None:
-    values = (figure(one) for one in there)
+def _median(values: Iterable[float | None]) -> float | None:
     return known_median(value for value in values if value is not None and 0 <= value <= LARGEST_FIGURE)
 
 

@@ -1,12 +1,4 @@
-"""Reasons for the speed and memory of the arms, and known pitfalls of the dtypes that they train in.
-
-Both are computed from records, each with its figures; a fact that the records lack gives none. A reason states a fact,
-not its cost. What limits a step is in `step_limits`, contamination among the findings on runs.
-
-The figures of pitfalls are those of the formats (`numeric_formats`): of a number with p binary digits rounding to the
-nearest loses every change of less than 2**-(p + 1) of it. Where a mode computes in a way of its own, nothing is told of
-its updates.
-"""
+"""Reasons for the speed and memory of the arms, and known pitfalls of the dtypes that they train in."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +31,7 @@ _SIZES: Final = ("hidden_size", "vocab_size", "in_features", "out_features")
 
 
 class Reason(Finding):
-    """One reason, of an arm or (None) of the whole workload."""
+    """A fact behind the figures of an arm or (None) of the whole workload."""
 
     arm: str | None
 
@@ -52,8 +44,6 @@ class LittleArithmetic(Reason):
 
 
 class OddSizes(Reason):
-    """Sizes of matrix products that tensor cores cannot take at full rate."""
-
     sizes: dict[str, int]
 
     @property
@@ -82,8 +72,6 @@ class CastCache(Reason):
 
 
 class FewActivations(Reason):
-    """Little of the baseline's peak is what autocast shrinks."""
-
     template = "at the peak of {baseline}, activations, all that autocast shrinks, are {share_pct:.0f}% of the bytes"
 
     baseline: str
@@ -96,7 +84,7 @@ class FewActivations(Reason):
 
 
 class Pitfall(Finding):
-    """Something that may go wrong in a dtype, told with its source."""
+    """Something that may go wrong in a dtype."""
 
     arms: tuple[str, ...]
     dtype: str
@@ -146,13 +134,7 @@ class NarrowSums(Pitfall):
 def find_reasons(
     runs_of: Mapping[str, Sequence[Run]], waterfalls: Mapping[str, Waterfall | None], *, baseline: str
 ) -> tuple[Reason, ...]:
-    """Find the reasons of a workload: first those of the whole workload, then arm by arm.
-
-    Args:
-        runs_of: its runs by arm, the baseline's first; only those that may be compared count.
-        waterfalls: of each arm but the baseline.
-        baseline: label of the arm the others are compared with.
-    """
+    """Find the reasons of the whole workload, then arm by arm, the baseline's runs being the first."""
     measured = {arm: own for arm, runs in runs_of.items() if (own := [run for run in runs if run.measured])}
     found = [*_of_the_workload(measured.get(baseline, []), [run for own in measured.values() for run in own])]
     for arm, own in measured.items():
@@ -162,7 +144,7 @@ def find_reasons(
 
 
 def find_pitfalls(runs: Mapping[str, Sequence[Run]]) -> tuple[Pitfall, ...]:
-    """The pitfalls of the arms with these runs, each once; of an arm whose records have no dtypes none is known."""
+    """The pitfalls of the arms with these runs, each once."""
     arms: dict[Pitfall, list[str]] = {}
     for arm, own in runs.items():
         first = next((run for run in own if run.dtypes), None)
@@ -172,10 +154,7 @@ def find_pitfalls(runs: Mapping[str, Sequence[Run]]) -> tuple[Pitfall, ...]:
 
 
 def odd_sizes(record: RunRecord) -> dict[str, int]:
-    """Config keys (or products of them) with sizes of matrix products that are no multiple of 8.
-
-    Tensor cores cannot take these at full rate. Empty where the config names none.
-    """
+    """Config keys (or products of them) with sizes of matrix products that are no multiple of 8."""
     model, identity = _section(record.config, "model"), record.identity
     known = {key: size for key, size in model.items() if type(size) is int and size > 0}
     sizes = {f"model.{key}": known[key] for key in _SIZES if key in known}
@@ -190,9 +169,9 @@ def _of_the_workload(baseline_runs: Sequence[Run], runs: Sequence[Run]) -> Itera
     mfu_pct = known_median(run.figure("perf/mfu_pct") for run in baseline_runs)
     if mfu_pct is not None and mfu_pct < MAX_MFU_PCT:
         yield LittleArithmetic(arm=None, baseline=baseline_runs[0].arm, mfu_pct=mfu_pct)
-    halves = [run for run in runs if run.record.identity.dtype in _NARROW and _on_gpu(run)]
-    sizes = odd_sizes(halves[0].record) if halves else {}
-    if sizes:
+    identities = ((run.record, run.record.identity) for run in runs)
+    halves = [record for record, of in identities if of.dtype in _NARROW and of.device.startswith("cuda")]
+    if halves and (sizes := odd_sizes(halves[0])):
         yield OddSizes(arm=None, sizes=sizes)
 
 
@@ -208,7 +187,7 @@ def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
 
 
 def _of_its_memory(arm: str, baseline: str, run: Run, waterfall: Waterfall | None) -> Iterator[Reason]:
-    """Reasons from autocast's effects on memory: float32 weights stay and are copied, activations shrink."""
+    """Autocast's effects on memory: float32 weights stay and are copied, activations shrink."""
     precision = _section(run.record.config, "precision")
     if waterfall is None or not precision.get("autocast") or precision.get("parameters") != "float32":
         return
@@ -223,7 +202,7 @@ def _of_its_memory(arm: str, baseline: str, run: Run, waterfall: Waterfall | Non
 
 
 def _pitfalls(run: Run) -> Iterator[Pitfall]:
-    """The pitfalls of a run's dtypes, still without the names of arms."""
+    """The pitfalls of a run's dtypes, without arms; of a mode with updates of its own none on these."""
     dtypes, config, identity = run.dtypes, run.record.config, run.record.identity
     parameters, state = dtypes.get("parameters", ""), dtypes.get("optimizer_state", "")
     mode = mode_of(run.arm)
@@ -245,11 +224,8 @@ def _pitfalls(run: Run) -> Iterator[Pitfall]:
 
 
 def _lost_below(dtype: str) -> float:
+    """The part of a number below which rounding to the nearest loses a change of it."""
     return 2.0 ** -(FORMATS[dtype].digits + 1)
-
-
-def _on_gpu(run: Run) -> bool:
-    return run.record.identity.device.startswith("cuda")
 
 
 def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -246,7 +246,7 @@ def _beats(one: _Option, other: _Option) -> bool:
 
 
 def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking, values: Mapping[str, ArmValues]) -> bool:
-    """Whether an undecided arm might take the place of the chosen one, by its facts so far."""
+    """Return True if an undecided arm might take the place of the chosen one, by its facts so far."""
     if chosen is None:
         return True
     cost = one.cost(ranked.cost)

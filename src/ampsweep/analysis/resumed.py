@@ -16,21 +16,18 @@ from ampsweep.config.modes import own_arm
 from ampsweep.text import percent, signed
 
 RESUMED_KEYS: Final = (TRAIN_LOSS, SKIPPED_STEPS)
-"""Metrics of the history that are looked at after a checkpoint."""
-
+"""Metrics that are looked at after a checkpoint."""
 NUM_NEAR_STEPS: Final = 10
-"""Steps after the checkpoint in which a scaler that starts afresh has found its scale."""
-
+"""Steps in which a scaler that starts afresh has found its scale."""
 AllSeries = Mapping[Path, Mapping[str, MetricSeries]]
 """Run directory -> metric key -> series."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResumedArm:
-    """Runs saved in one arm and resumed in another (or the same) after one step.
+    """Runs saved in one arm and resumed in another (or the same) after `step`.
 
-    Losses are those of the first step after the checkpoint, in pairs of a run and the one that it went on from: the
-    same batch, and the same weights but for their dtype.
+    Losses are those of the next step, in pairs of a run and the one that it went on from.
     """
 
     saved_in: str
@@ -38,9 +35,9 @@ class ResumedArm:
     step: int
     num_runs: int
     loss: Spread | None
-    """Training loss of the runs that went on as they were; None where no pair has both losses."""
+    """The loss of the runs that went on as they were."""
     loss_jump: Spread | None
-    """Loss of the resumed runs minus it, pair by pair: positive where the resumed run has the higher one."""
+    """Loss of the resumed runs minus it."""
     skipped_steps: int | None
     """Steps that the scaler skipped in the first ten, total over runs; None without a scaler."""
 
@@ -48,12 +45,11 @@ class ResumedArm:
 def resumed_arms(
     runs: Sequence[Run], every: Mapping[str, Run], series: AllSeries, *, baseline: str
 ) -> tuple[ResumedArm, ...]:
-    """Hold those of the `runs` that went on from another run's checkpoint against that run.
+    """Hold those `runs` of a workload that went on from another run's checkpoint against that run.
 
     Args:
-        runs: the runs of one workload.
         every: all runs at hand, by their id.
-        series: of these runs the metrics `RESUMED_KEYS`, as far as their histories are whole.
+        series: their `RESUMED_KEYS`, as far as their histories are whole.
         baseline: the arm that comes first.
     """
     alike: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
@@ -66,7 +62,7 @@ def resumed_arms(
 
 
 def jumps_sentence(resumed: Sequence[ResumedArm]) -> str:
-    """The largest jump between two arms, and whether the loss changes where a run goes on in its arm; empty of none."""
+    """The largest jump between two arms, and whether the loss changes within an arm; may be empty."""
     known = [(one, one.loss_jump, one.loss) for one in resumed if one.loss_jump is not None]
     changes = [found for found in known if found[0].saved_in != found[0].resumed_in]
     same = [(one.saved_in, jump) for one, jump, _ in known if one.saved_in == one.resumed_in]

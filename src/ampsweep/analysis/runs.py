@@ -30,7 +30,7 @@ LARGEST_FIGURE: Final = 1e30
 
 OF_SPEED: Final = ("perf/", "instrumentation/", "device/energy")
 _OF_THE_END: Final = ("train/", "val/")
-"""Metrics that a contaminated run has wrong, and those of the training as far as it got: their keys begin so."""
+"""Beginnings of keys of metrics that a contaminated run, or one cut short, has wrong."""
 
 _KEPT: Final = frozenset({"optimizer_state", "communication"})
 """Categories of which a step may leave bytes: DDP makes its buckets anew in the second step."""
@@ -45,19 +45,18 @@ _NOT_WORKLOAD: Final = frozenset(
     | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every"}
     | {"parallel.num_processes", *DOTTED_ARM_KEYS}
 )
-"""Parts of the config that are the arm, the seed or no part of what is computed; the identity has the real device, and
-the real number of ranks."""
+"""Parts of the config that are the arm, the seed or no part of what is computed, or that the identity has."""
 
 _CONDITIONS: Final = ("packages.torch", "cuda", "cudnn", "own_code.", "variables.")
 _OTHER_VARIABLES: Final = frozenset(
     f"variables.{name}" for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 )
-"""Variables that change no figure: several devices are alike, and of the threads the record has the number itself."""
+"""Variables that change no figure; the number of threads is recorded itself."""
 
 
 @dataclass(frozen=True, order=True)
 class TrainedOn:
-    """The devices and machines that a run trained on; of the latter none where the record does not tell."""
+    """The devices and machines that a run trained on, as far as known."""
 
     devices: tuple[str, ...]
     hosts: tuple[str, ...]
@@ -80,7 +79,7 @@ class Run:
 
     @property
     def measured(self) -> bool:
-        """True if this run may be compared: it trained in its mode without failing, to the end or cut short.
+        """True if it trained in its mode without failing, to the end or cut short, so that it may be compared.
 
         Its speed only without `contamination`, its final loss only if `finished`.
         """
@@ -88,61 +87,55 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """True if it took all of its steps, so that its final loss may be compared too."""
         return self.measured and self.record.cut_short is None
 
     @property
     def outcome(self) -> str:
-        """The end as tables name it: the status, with `disproved` and `cut short` set apart from `completed`."""
+        """The status, with `disproved` and `cut short` set apart from `completed`."""
         if self.record.status != "completed":
             return self.record.status
         return "disproved" if self.contradictions else "completed" if self.record.cut_short is None else "cut short"
 
     @cached_property
     def contradictions(self) -> tuple[str, ...]:
-        """Sentences on the proof of the run that contradicts its mode: its figures are then those of no arm."""
+        """Sentences on the facts in its proof that contradict its mode; with any, none of its figures counts."""
         settings = self.record.config.get("precision", {})
         known = {one.name: settings[one.name] for one in fields(PrecisionConfig) if one.name in settings}
         return tuple(contradictions(PrecisionConfig(**known), self.record.proof)) if known else ()
 
     @property
     def emulated(self) -> str | None:
-        """The reason why its device emulated its mode, so that only what it learned may be compared; None: it did not.
-
-        Its memory has what an emulation needs, and its record no figures of the process.
-        """
+        """The reason why its device emulated its mode, so that only what it learned may be compared."""
         return None if self.record.proof.float8 is None else self.record.proof.float8.emulated
 
     @property
     def contamination(self) -> str | None:
-        """The contamination that may have changed its speed; None if none is known. Memory and loss stay valid."""
+        """The reasons why its speed may have changed; None if nothing is known. Memory and loss stay valid."""
         return self._reasons("contaminated")
 
     @property
     def unknown_contamination(self) -> str | None:
-        """The reason why its contamination is unknown; None if it is known, or was not looked for."""
         return self._reasons("unknown")
 
     @property
     def leaked_bytes(self) -> int | None:
-        """Bytes its traced step left alive beyond new state; None where that is no more than losses are."""
+        """Bytes its traced step left alive beyond new state and some scalars."""
         kept = self.record.memory.kept or {}
         leaked = sum(num_bytes for category, num_bytes in kept.items() if category not in _KEPT)
         return leaked if leaked > _KEPT_BYTES else None
 
     @property
     def predicted_bytes(self) -> int | None:
-        """The peak predicted for it, of the bytes that its device counts; None without a prediction of its own step."""
+        """The peak predicted for it, of the bytes that its device counts."""
         return None if self.is_compiled else self.eager_predicted_bytes
 
     @property
     def is_compiled(self) -> bool:
-        """True of a measured run whose steps were compiled: its prediction, of the eager step, is none of its own."""
+        """True of a measured run whose steps were compiled; its prediction is of the eager step."""
         return self.record.identity.compile and self.record.kind == "measured"
 
     @property
     def eager_predicted_bytes(self) -> int | None:
-        """The peak predicted for its step, run eagerly; None without a prediction."""
         prediction = self.record.prediction
         if prediction is None:
             return None
@@ -150,17 +143,16 @@ class Run:
 
     @property
     def unvouched(self) -> Sequence[UnvouchedOperator]:
-        """The operators for whose memory its prediction does not vouch."""
         return () if self.record.prediction is None else self.record.prediction.unvouched or ()
 
     @property
     def prediction_error_pct(self) -> float | None:
-        """The predicted peak minus the measured one, in percent of the measured one; None unless both are known."""
+        """The predicted peak minus the measured one, in percent of the measured one."""
         return None if self.record.prediction is None or self.is_compiled else self.record.prediction.error_pct
 
     @property
     def tracked_at(self) -> str | None:
-        """The run's address on W&B, or the directory with its files for W&B; None if it was not tracked."""
+        """The run's address on W&B, or the local directory of one logged offline."""
         return self.record.wandb.url or self.record.wandb.directory
 
     @property
@@ -183,11 +175,7 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:
-        """Facts of the workload: the identity without arm and seed, and without a batch that was searched.
-
-        Of the device its kind counts: which one of several alike a run took is no matter of the workload. A run killed
-        before it had taken one has that of its config: `auto` names none.
-        """
+        """The identity without arm, seed and a batch that was searched; of the device its kind, None if unknown yet."""
         searched = () if self.record.batch_search is None else ("batch_size", "global_batch_size")
         left_out = _NO_FACTS.union(searched)
         facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
@@ -196,7 +184,6 @@ class Run:
 
     @cached_property
     def trained_on(self) -> "TrainedOn":
-        """The device, or those of all ranks, and the machine."""
         record = self.record
         hosts = {rank.host for rank in record.ranks} or {one.host for one in record.attempts[-1:]}
         devices = {rank.device for rank in record.ranks} or {record.identity.device}
@@ -231,18 +218,15 @@ class Run:
 
     @cached_property
     def pair_key(self) -> str:
-        """A key equal for runs that differ in precision only: the record's key, and a hash of the run's conditions."""
+        """A key equal for runs that differ in precision only: the record's key and a hash of the conditions."""
         conditions = json.dumps(self.conditions, sort_keys=True)
         return f"{self.record.pair_key} {hashlib.sha256(conditions.encode()).hexdigest()[:8]}"
 
     def figure(self, key: str) -> float | None:
-        """The summary's value of metric `key`; None where it was not measured or is not a finite number."""
         return figure(self.record, key)
 
     def compared_figure(self, key: str) -> float | None:
-        """The same if it may be compared: no figure of a run not `measured`, no speed of a contaminated one, no loss
-        of one cut short.
-        """
+        """The figure if it may be compared: no speed of a contaminated run, no loss of one cut short."""
         if not self.measured or (key.startswith(OF_SPEED) and self.contamination is not None):
             return None
         return None if key.startswith(_OF_THE_END) and not self.finished else self.figure(key)
@@ -254,7 +238,7 @@ class Run:
         return None if value is None else value * GIB
 
     def wrong_figures(self) -> dict[str, str]:
-        """Summary keys that hold something other than a figure, and what that is."""
+        """Summary keys that hold something other than a figure, with that."""
         found = {key: value for key, value in self.record.summary.items() if self.figure(key) is None}
         return {key: repr(value)[:40] for key, value in found.items()}
 

@@ -99,14 +99,14 @@ class ArmSearch:
     refusing: Probe | None
     """The smallest batch that does not train, of an arm bounded otherwise."""
     outcome: str | None
-    """Of the first run of an arm without an answer, as its error."""
+    """The end of the first run of an arm without an answer; `error` is that run's."""
     error: str | None
     samples_per_sec: float | None
     """Median over the uncontaminated trainings with the answer."""
     throughput_ratio: Estimate | None
     """Over the baseline's, each with its own batch; geometric mean over pairs."""
     peak_memory_bytes: float | None
-    """Of the trainings with the answer; medians over runs, here and below."""
+    """Median over the trainings with the answer, here and below."""
     predicted_memory_bytes: float | None
     prediction_error_pct: float | None
     """The predicted peak minus the measured one, in percent of the measured one."""

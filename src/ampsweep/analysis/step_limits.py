@@ -1,9 +1,4 @@
-"""Limits of a step that precision does not move: launching operators, waiting for data, a host that keeps the device
-waiting.
-
-Each arm is judged by its own runs: half precision shortens the arithmetic of a step and adds operators to it, so that
-its step may be limited where the baseline's is not.
-"""
+"""Limits of a step that precision does not move: launching operators, waiting for data, a slow host."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -45,12 +40,11 @@ class StepLimit(Finding):
 
     @property
     def of_baseline(self) -> str:
-        """A clause on a workload whose baseline has it."""
         return f"the baseline's own step is limited by {self.sentence}"
 
 
 class SmallStep(StepLimit):
-    """A step too short for its operators: launching them counts, by the time it takes or else by their number."""
+    """A step limited by launching its operators, by the time that takes or else by their number."""
 
     severity = "warning"
 
@@ -79,10 +73,8 @@ class SmallStep(StepLimit):
 
 
 class WaitForData(StepLimit):
-    """Steps that wait for their data for long, on average. A few may wait for many: the mean may exceed the median."""
-
     wait_ms: float
-    """Mean over steps."""
+    """Mean over steps, which may exceed the median `step_ms`."""
     step_ms: float
 
     @property
@@ -93,7 +85,7 @@ class WaitForData(StepLimit):
 
 
 class IdleDevice(StepLimit):
-    """A step in which the accelerator had nothing to do for a good part, for no reason that the other kinds name."""
+    """An accelerator without work for a good part of the step, for no reason that the other kinds name."""
 
     template = "the host, as no kernel ran in {idle_pct:.0f}% of the time"
 
@@ -101,16 +93,12 @@ class IdleDevice(StepLimit):
 
 
 class LimitedBaseline(Finding):
-    """A limit of the baseline's step, which bears on every speedup."""
-
     template = "{limit.of_baseline}"
 
     limit: StepLimit
 
 
 class SmallPeak(Finding):
-    """A peak too small for the memory figures to carry over, under `MIN_PEAK_BYTES`."""
-
     severity = "warning"
     template = f"a peak of {{peak_bytes:bytes}} is too small for the memory figures to carry over (under {_LEAST})"
 
@@ -118,37 +106,29 @@ class SmallPeak(Finding):
 
 
 def limits_text(limits: Sequence[StepLimit]) -> str:
-    """Several limits after 'limited by'."""
     return " and ".join(limit.sentence for limit in limits)
 
 
 def cautions(baseline_runs: Sequence[Run]) -> tuple[Finding, ...]:
-    """Signs that the figures of a workload do not hold for larger ones, or its speeds not for its arithmetic.
-
-    A fact that the records lack gives no caution.
-    """
-    limits = tuple(LimitedBaseline(limit=limit) for limit in step_limits(baseline_runs))
+    """Signs that the figures of a workload do not hold for larger ones, or its speeds not for its arithmetic."""
+    found: list[Finding] = [LimitedBaseline(limit=limit) for limit in step_limits(baseline_runs)]
     peak_bytes = known_median(run.num_bytes(PEAK_MEMORY) for run in baseline_runs if run.measured)
-    is_small = peak_bytes is not None and peak_bytes < MIN_PEAK_BYTES
-    return (*limits, SmallPeak(peak_bytes=peak_bytes)) if peak_bytes is not None and is_small else limits
+    if peak_bytes is not None and peak_bytes < MIN_PEAK_BYTES:
+        found.append(SmallPeak(peak_bytes=peak_bytes))
+    return tuple(found)
 
 
 def step_limits(runs: Sequence[Run]) -> tuple[StepLimit, ...]:
-    """The limits of one arm's step, by its measured `runs`; a fact that the records lack shows none.
+    """The limits of one arm's step, by its measured `runs`.
 
-    Of an arm of contaminated runs only launching is told: another's load makes a step longer, not shorter. On an
-    accelerator the host may wait for data while the device computes: that is no limit where the device is known to have
-    been busy.
+    Of contaminated runs only launching is one: another's load makes a step longer, not shorter. Waiting for data is
+    none where an accelerator is known to have been busy meanwhile.
     """
     return tuple(_limits(runs, [run for run in runs if run.measured and run.contamination is None]))
 
 
 def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
-    """Number of operators of a step, ms of a step and us an operator, medians over the measured `runs` of one arm.
-
-    None where the records lack either. A compiled step runs fused kernels, so its number of (eager) operators says
-    nothing about its speed.
-    """
+    """Number of operators of a step, ms of a step and us an operator, medians over the measured eager `runs`."""
     known = [
         (step_ms, operators)
         for run in _timed_runs(runs)
@@ -165,10 +145,9 @@ def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
 
 
 def small_step(runs: Sequence[Run]) -> SmallStep | None:
-    """The sign that launching operators limits the step of `runs`, all of one arm; None if there is none.
+    """The sign that launching operators limits the step of `runs`, all of one arm.
 
-    The time that the host takes to launch a step decides where it was measured, as it is that of this host; elsewhere
-    the time of a step for each of its operators does.
+    The time that the host takes to launch a step decides if it was measured, else that of a step over its operators.
     """
     operators, step_ms, us_each = operator_time(runs) or (None, None, None)
     launch_ms, median_ms = _median(_timed_runs(runs), LAUNCH_MS), _median(_timed_runs(runs), STEP_MS)

@@ -1,7 +1,4 @@
-"""Series of workloads that differ in one swept key: a number, such as the batch size, or a word, such as the strategy.
-
-Of words each arm is held against the same arm at the first one, by pairs of runs of one seed.
-"""
+"""Series of workloads that differ in one swept key: a number (the batch size) or a word (the strategy)."""
 
 import statistics
 from collections import defaultdict
@@ -44,13 +41,11 @@ class AgainstFirst(Finding):
     """Peak at the first minus that here, of the fullest rank."""
     memory_saved_pct: Estimate | None
     loss_gap: Estimate | None
-    """Final validation loss here minus that at the first; None where a step has another number of samples, which is
-    another training."""
+    """Final validation loss here minus that at the first; None where a step has another number of samples."""
     same_samples: bool
 
     @property
     def sentence(self) -> str:
-        """The samples a second, memory of the fullest rank and final loss that the arm gains and loses there."""
         saved, pct, gap = self.memory_saved_bytes, self.memory_saved_pct, self.loss_gap
         told = [] if self.throughput is None else [f"{self.throughput.ratio_text} the samples a second"]
         if saved is not None and pct is not None:
@@ -68,14 +63,14 @@ class AgainstFirst(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Workloads that differ in one swept key only, with what tells this series from others of the same key."""
+    """Workloads that differ in one swept key only."""
 
     key: str
     """A fact of the identity, or a config key."""
     values: tuple[Scalar, ...]
     """From the smallest; words in their usual order."""
     workloads: tuple[int, ...]
-    """The places of their workloads among those of the comparison."""
+    """Their places among those of the comparison."""
     facts: Facts
     varied: Facts
     """Those in which other series of the same key differ."""
@@ -86,24 +81,20 @@ class Series:
 
     @cached_property
     def in_words(self) -> bool:
-        """True if what varies is no number."""
-        return not all(map(_is_number, self.values))
+        return not all(isinstance(one, int | float) and not isinstance(one, bool) for one in self.values)
 
     @property
     def name(self) -> str:
-        """The key in words, or as it stands in a config."""
         return _NAMES.get(self.key, self.key)
 
     @property
     def heading(self) -> str:
-        """The key, and the facts that tell the series from others of it."""
         told = ", ".join(f"{key} {value}" for key, value in self.varied.items() if value is not None)
         kind = f"Each {self.name} beside the others" if self.in_words else f"Against {self.name}"
         return kind + (f" ({told})" if told else "")
 
     @property
     def lines(self) -> list[str]:
-        """Lines on the changes of each arm with another word, and on the keys that change along."""
         verb = "changes" if len(self.along) == 1 else "change"
         also = [f"With {self.name} {', '.join(self.along)} {verb}, too"] if self.along else []
         return [*(one.sentence for one in self.steps), *also]
@@ -116,8 +107,12 @@ def value_text(value: Scalar) -> str:
 
 def swept_series(workloads: Sequence[Workload]) -> tuple[Series, ...]:
     """The series of two values or more among `workloads`; a workload is in one for each key that was swept."""
-    keys = dict.fromkeys(key for one in workloads for key in one.facts if key not in _NOT_SWEPT)
-    return tuple(one for key in keys for one in _told_apart([*_series_of(key, workloads)]))
+    found = []
+    for key in dict.fromkeys(key for one in workloads for key in one.facts if key not in _NOT_SWEPT):
+        series = [*_series_of(key, workloads)]
+        varied = varied_keys([one.facts for one in series])
+        found += [replace(one, varied={name: one.facts.get(name) for name in varied}) for one in series]
+    return tuple(found)
 
 
 def _series_of(key: str, workloads: Sequence[Workload]) -> Iterator[Series]:
@@ -160,17 +155,7 @@ def _along(key: str, values: Sequence[Scalar], found: Sequence[Facts]) -> tuple[
     )
 
 
-def _told_apart(series: Sequence[Series]) -> list[Series]:
-    varied = varied_keys([one.facts for one in series])
-    return [replace(one, varied={key: one.facts.get(key) for key in varied}) for one in series]
-
-
-def _is_number(value: Scalar) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _against_first(values: Sequence[Scalar], workloads: Sequence[Workload]) -> Iterator[AgainstFirst]:
-    """Hold each arm at each of `values` but the first against the same arm there."""
     (first, reference), *others = zip(map(value_text, values), workloads, strict=True)
     for value, workload in others:
         for arm in sorted({run.arm for run in workload.runs if run.measured}, key=report_order):
@@ -211,7 +196,6 @@ def _step(arm: str, first_arm: str, value: str, first: str, pairs: Sequence[tupl
 
 
 def _both(pairs: Sequence[tuple[_Runs, _Runs]], figure: Callable[[_Runs], float | None]) -> list[tuple[float, float]]:
-    """The figures of both sides, of the pairs that have both."""
     known = ((figure(a), figure(b)) for a, b in pairs)
     return [(a, b) for a, b in known if a is not None and b is not None]
 

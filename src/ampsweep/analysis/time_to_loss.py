@@ -214,15 +214,14 @@ def _compare(
     joules: Figures = {}
     reached = []
     for key, arms in pairs.items():
-        moments = [[(curve.reach(targets[key]), curve) for curve in curves] for curves in arms]
-        ways = [[curve.end if moment is None else moment for moment, curve in of_arm] for of_arm in moments]
-        got_there = [all(moment is not None for moment, _ in of_arm) for of_arm in moments]
-        if not got_there[0] or (means := _means(ways, 0)) is None:
+        moments = [[curve.reach(targets[key]) for curve in curves] for curves in arms]
+        ways = [[curve.reach(targets[key]) or curve.end for curve in curves] for curves in arms]
+        if None in moments[0] or (means := _means(ways, 0)) is None:
             continue  # the baseline does not get there, or one of them is there at once
         seconds[key] = means
         if (energies := _means(ways, 1)) is not None:
             joules[key] = energies
-        if got_there[1]:
+        if None not in moments[1]:
             reached.append(key)
     times = [seconds[key] for key in reached]
     known = [joules[key] for key in reached if key in joules]
@@ -251,13 +250,10 @@ def _counted(runs: Sequence[Run]) -> list[Run]:
 
 def _curves_of(pair: Pair, curves: Curves, metric: str) -> tuple[list[LossCurve], list[LossCurve]] | None:
     """The curves of both arms' repeats; None unless each of them has one."""
-    found = []
-    for runs in (_counted(pair.baseline_runs), _counted(pair.arm_runs)):
-        known = [curve for run in runs if (curve := curves.get(run.directory, {}).get(metric)) is not None]
-        if not known or len(known) < len(runs):
-            return None
-        found.append(known)
-    return found[0], found[1]
+    counted = _counted(pair.baseline_runs), _counted(pair.arm_runs)
+    baseline, arm = ([curves.get(run.directory, {}).get(metric) for run in runs] for runs in counted)
+    known = [one for one in baseline if one is not None], [one for one in arm if one is not None]
+    return known if all(known) and None not in (*baseline, *arm) else None
 
 
 def _means(ways: Sequence[Sequence[tuple[float, float | None]]], part: int) -> tuple[float, float] | None:

@@ -10,15 +10,12 @@ from ampsweep.finding import Finding
 from ampsweep.text import num_bytes
 
 UNATTRIBUTED: Final = "unattributed"
-"""Bytes of a run's peak figure above the tensors of its traced step: workspaces of kernels, rounding, and on an
-accelerator whatever else the allocator held."""
+"""Bytes of a run's peak above the tensors of its traced step: workspaces, rounding, what else the allocator held."""
 _MAX_TOLD: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaterfallStep:
-    """Bytes of one category at both peaks."""
-
     category: str
     baseline_bytes: int
     arm_bytes: int
@@ -34,9 +31,9 @@ class Waterfall(Finding):
     steps: tuple[WaterfallStep, ...]
     """Categories that hold bytes at either peak, in the order of the record; `unattributed` last."""
     seed: int
-    """The bytes are those of one pair: of several, that with the median change of the peak."""
+    """The seed of the pair with the median change of the peak, whose bytes these are."""
     same_in_all_pairs: bool
-    """The changes are, not the bytes that they lead from and to."""
+    """All pairs have these changes."""
 
     @property
     def sentence(self) -> str:
@@ -46,20 +43,15 @@ class Waterfall(Finding):
 
 
 def category(name: str) -> str:
-    """The name of a category in prose, such as 'optimizer state'."""
     return name.replace("_", " ")
 
 
 def change(value: int) -> str:
-    """A number of bytes more or less: '+224 KiB'."""
     return f"+{num_bytes(value)}" if value > 0 else num_bytes(value)
 
 
 def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:
-    """The waterfall of an arm's `pairs` with the baseline; None where no pair has the categories of both peaks.
-
-    A peak is the run's `memory/peak_allocated_gib`, or where that was not measured the peak of its traced step.
-    """
+    """The waterfall of an arm's `pairs` with the baseline; None where no pair has the categories of both peaks."""
     found = [one for pair in pairs if (one := _of_pair(pair)) is not None]
     if not found:
         return None
@@ -74,11 +66,10 @@ def _changes(of: Waterfall) -> dict[str, int]:
 
 def _of_pair(pair: Pair) -> Waterfall | None:
     """The waterfall of one pair: of repeats the first that has the categories."""
-    baseline = next((run for run in pair.baseline_runs if _categories(run)), None)
-    arm = next((run for run in pair.arm_runs if _categories(run)), None)
-    if baseline is None or arm is None:
+    before = next(filter(None, map(_categories, pair.baseline_runs)), None)
+    after, seed = next(((found, run.seed) for run in pair.arm_runs if (found := _categories(run))), (None, 0))
+    if before is None or after is None:
         return None
-    before, after = _categories(baseline), _categories(arm)
     steps = [
         WaterfallStep(
             category=category,
@@ -93,17 +84,17 @@ def _of_pair(pair: Pair) -> Waterfall | None:
         baseline_bytes=sum(before.values()),
         arm_bytes=sum(after.values()),
         steps=tuple(step for step in steps if step.baseline_bytes or step.arm_bytes),
-        seed=arm.seed,
+        seed=seed,
         same_in_all_pairs=True,
     )
 
 
 def _categories(run: Run) -> dict[str, int]:
-    """Bytes by category that add up to the run's peak; empty where the record has none, or those of an emulation."""
+    """Bytes by category that add up to the run's peak; empty without, and of an emulation."""
     peak = run.record.memory.peak
     if not peak or run.emulated is not None:
         return {}
-    categories: dict[str, int] = {category: int(num_bytes) for category, num_bytes in peak.items()}
+    categories: dict[str, int] = {str(category): size for category, size in peak.items()}
     measured = run.num_bytes(PEAK_MEMORY)
     if measured is not None:
         categories[UNATTRIBUTED] = round(measured) - sum(categories.values())

@@ -12,13 +12,12 @@ from ampsweep.config.schema import NULL
 
 _TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
 _OF_RANKS: Final = ("parallel", "world_size", "global_batch_size")
-"""Facts that name a workload of several ranks beside the others."""
 
 DERIVED: Final = ("model_size", "steps", "global_batch_size")
-"""Facts that follow from the config: they tell workloads apart where nothing that was swept does."""
+"""Facts that follow from the config; they tell workloads apart if nothing that was swept does."""
 
 _SIZE_KEYS: Final = ("data.batch_size", "data.seq_len", "model.hidden_size")
-"""Keys that name a size which several config keys have; without one of these a key of the model does."""
+"""Keys that name a size which several config keys have; else one of the model does."""
 
 Facts = dict[str, Scalar]
 
@@ -29,8 +28,8 @@ _MISSING: Final = object()
 class Workload:
     """Runs that differ in arm and seed only.
 
-    `facts` are those of the identity, and swept config keys that the identity does not name, of those swept as one the
-    one that names them; `varied` those of them in which this workload differs from the others at hand.
+    `facts` are those of the identity, and swept config keys that it does not name; `varied` those of them in which this
+    workload differs from the others at hand.
     """
 
     facts: Facts
@@ -39,13 +38,13 @@ class Workload:
 
     @property
     def settings(self) -> Facts:
-        """The config keys of the workload that have one value in all of its runs."""
+        """The config keys that have one value in all of its runs."""
         first, *others = (run.settings for run in self.runs)
         return {key: value for key, value in first.items() if all(one.get(key, _MISSING) == value for one in others)}
 
     @property
     def title(self) -> str:
-        """The facts that distinguish it from the others; if it is the only one, or knows none, those that name it."""
+        """The facts that distinguish it from the others, else those that name it."""
         return self.title_of(_TITLE_FACTS)
 
     def of_arms(self, baseline: str) -> dict[str, list[Run]]:
@@ -54,7 +53,6 @@ class Workload:
         return {arm: [run for run in self.runs if run.arm == arm] for arm in arms}
 
     def title_of(self, naming: Sequence[str]) -> str:
-        """The title, with the keys of the facts that name a workload where none distinguishes it."""
         of_ranks = () if self.facts.get("parallel") in (None, "single") else _OF_RANKS
         return _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in (*naming, *of_ranks)})
 
@@ -70,10 +68,10 @@ def _in_words(facts: Facts) -> str:
 
 
 def group_workloads(runs: Sequence[Run]) -> list[Workload]:
-    """Group `runs` by their facts, and order the groups by them: batch 16 before batch 256, whichever ran first.
+    """Group `runs` by their facts, and order the groups by them: batch 16 before batch 256.
 
-    Runs with one pair key belong together. A run that ended early may lack facts (a refused precision never built its
-    model): it joins the workload that its known facts do not contradict.
+    Runs with one pair key belong together. A run that ended early may lack facts: it joins the workload that its known
+    facts do not contradict.
     """
     pools: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -97,7 +95,7 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
 
 
 def _telling(varied: Sequence[str], groups: Sequence[Facts]) -> list[str]:
-    """The keys that tell the groups apart: without the derived ones, where the others do."""
+    """The keys that tell the groups apart, without the derived ones if possible."""
     chosen = [key for key in varied if key not in DERIVED]
     tells_all = len({tuple(facts.get(key) for key in chosen) for facts in groups}) == len(groups)
     return chosen if tells_all else list(varied)
@@ -134,10 +132,7 @@ def _agree(facts: Facts, others: Facts) -> bool:
 
 
 def _split_by_settings(pools: Sequence[list[Run]]) -> list[tuple[Facts, list[list[Run]]]]:
-    """Split pools by config keys that were swept although the identity does not name them (a weight decay, say).
-
-    Two pools of one seed differ in more than the seed; the config keys in which they do are what was swept.
-    """
+    """Split pools by swept config keys that the identity does not name: those in which pools of one seed differ."""
     by_seed: dict[int, list[Mapping[str, Scalar]]] = defaultdict(list)
     for pool in pools:
         by_seed[pool[0].seed].append(pool[0].settings)

@@ -1,72 +1,33 @@
 """The run record and the history beside it: what a run leaves behind, read and written here only."""
 
-from ampsweep.record.digests import RowsDigest, Stretch
-from ampsweep.record.files import (
-    CHECKPOINTS,
-    LAST,
-    MANIFEST,
-    NO_ROOM,
-    PREVIOUS,
-    RecordError,
-    directory_of,
-    is_checkpoint,
-    kept_checkpoint,
-    kept_checkpoints,
-    remove_leftovers,
-    replacing,
-    write_atomically,
-)
-from ampsweep.record.history import (
-    HISTORY_NAME,
-    History,
-    history_line,
-    history_row,
-    number,
-    read_history,
-    repair_history,
-    salvage_history,
-)
-from ampsweep.record.run_record import (
-    FILE_NAME,
-    SNAPSHOT_NAME,
-    Found,
-    Identity,
-    RunRecord,
-    find_records,
-    now,
-    record_beside,
-)
-
-__all__ = [
-    "CHECKPOINTS",
-    "FILE_NAME",
-    "HISTORY_NAME",
-    "LAST",
-    "MANIFEST",
-    "NO_ROOM",
-    "PREVIOUS",
-    "SNAPSHOT_NAME",
-    "Found",
-    "History",
-    "Identity",
-    "RecordError",
-    "RowsDigest",
-    "RunRecord",
-    "Stretch",
-    "directory_of",
-    "find_records",
-    "history_line",
-    "history_row",
-    "is_checkpoint",
-    "kept_checkpoint",
-    "kept_checkpoints",
-    "now",
-    "number",
-    "read_history",
-    "record_beside",
-    "remove_leftovers",
-    "repair_history",
-    "replacing",
-    "salvage_history",
-    "write_atomically",
-]
+from ampsweep.record.digests import RowsDigest as RowsDigest
+from ampsweep.record.digests import Stretch as Stretch
+from ampsweep.record.files import CHECKPOINTS as CHECKPOINTS
+from ampsweep.record.files import LAST as LAST
+from ampsweep.record.files import MANIFEST as MANIFEST
+from ampsweep.record.files import NO_ROOM as NO_ROOM
+from ampsweep.record.files import PREVIOUS as PREVIOUS
+from ampsweep.record.files import RecordError as RecordError
+from ampsweep.record.files import directory_of as directory_of
+from ampsweep.record.files import is_checkpoint as is_checkpoint
+from ampsweep.record.files import kept_checkpoint as kept_checkpoint
+from ampsweep.record.files import kept_checkpoints as kept_checkpoints
+from ampsweep.record.files import remove_leftovers as remove_leftovers
+from ampsweep.record.files import replacing as replacing
+from ampsweep.record.files import write_atomically as write_atomically
+from ampsweep.record.history import HISTORY_NAME as HISTORY_NAME
+from ampsweep.record.history import History as History
+from ampsweep.record.history import history_line as history_line
+from ampsweep.record.history import history_row as history_row
+from ampsweep.record.history import number as number
+from ampsweep.record.history import read_history as read_history
+from ampsweep.record.history import repair_history as repair_history
+from ampsweep.record.history import salvage_history as salvage_history
+from ampsweep.record.run_record import FILE_NAME as FILE_NAME
+from ampsweep.record.run_record import SNAPSHOT_NAME as SNAPSHOT_NAME
+from ampsweep.record.run_record import Found as Found
+from ampsweep.record.run_record import Identity as Identity
+from ampsweep.record.run_record import RunRecord as RunRecord
+from ampsweep.record.run_record import find_records as find_records
+from ampsweep.record.run_record import now as now
+from ampsweep.record.run_record import record_beside as record_beside

@@ -13,7 +13,7 @@ ProbeOutcome = Literal["trains", "oom", "refused"]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One batch size, tried with a few optimizer steps and an evaluation in a process of its own."""
+    """A batch size, tried with a few optimizer steps and an evaluation in a process of its own."""
 
     batch_size: int
     outcome: ProbeOutcome
@@ -30,29 +30,28 @@ class PredictedBatch:
     """The largest batch that was predicted to train and to evaluate."""
 
     batch_size: int | None = None
-    """Items; 0 if not even one fits, None if no prediction was possible."""
+    """0 if not even one item fits, None if no prediction was possible."""
     refused: str | None = None
     """A clause on why no prediction was possible."""
     unvouched: list[str] | None = None
-    """The operators for whose memory the prediction does not vouch; None where there are none."""
+    """The operators for whose memory the prediction does not vouch."""
 
 
 @dataclass(kw_only=True)
 class BatchSearch:
     """Doubles the distance from the first guess until one batch trains and another does not, then bisects.
 
-    The next batch is a function of the probes so far, so that an interrupted search can be continued. The search finds
-    a batch size that trains while the next larger one does not; that no larger one trains is very likely, not proved.
+    The next batch is a function of the probes so far, so that an interrupted search can be continued.
     """
 
     limit: int
     """The largest batch that may be probed."""
     first: int
-    """The guess that the search begins with, at least 1."""
+    """The first guess, at least 1."""
     stride: int
-    """First distance from the guess: 1 for a good guess; the guess itself, to begin by doubling it."""
+    """First distance from it: 1 for a good guess; the guess itself, to begin by doubling it."""
     predicted: PredictedBatch | None = None
-    """The prediction made before the first probe of this or of another seed; None if the device cannot do the mode."""
+    """None if the device cannot do the mode."""
     probes: list[Probe] = field(default_factory=list)
 
     @property
@@ -83,7 +82,7 @@ class BatchSearch:
         return max(high - (self.stride << (len(self.probes) - 1)), 1)
 
     def add(self, probe: Probe) -> None:
-        """Add the result of a probe, in place of an earlier one of the same batch size."""
+        """Add a probe, in place of an earlier one of the same batch size."""
         self.probes = [one for one in self.probes if one.batch_size != probe.batch_size] + [probe]
 
     @property

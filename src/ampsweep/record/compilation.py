@@ -17,16 +17,16 @@ class GraphBreak:
 
 @dataclass(frozen=True, kw_only=True)
 class Recompilation:
-    """A function that was compiled once more, within a step, as its code for other inputs or settings did not fit."""
+    """A function that was compiled once more, within a step."""
 
     step: int
-    """The number of the step within its process, from 1."""
+    """From 1 within its process."""
     reason: str
     """The condition that did not hold, in torch's words."""
     place: str | None = None
     """The beginning of the function."""
     in_warmup: bool = False
-    """The step was one of warm-up, so that the compilation is in no figure of time."""
+    """The compilation is then in no figure of time."""
 
 
 @dataclass(kw_only=True)
@@ -36,11 +36,9 @@ class Compilation(Part):
     num_graphs: int | None = None
     """Graphs captured, each with its backward."""
     seconds: float | None = None
-    """Time of all compilations, those that found their kernels in the cache included."""
     num_cached: int | None = None
     """Graphs, forward and backward counted apart, whose kernels were found in the cache on disk."""
     num_uncached: int | None = None
-    """Graphs whose kernels were not, and had to be generated and compiled."""
     cache: str | None = None
     """The directory of that cache."""
     graph_breaks: list[GraphBreak] | None = None

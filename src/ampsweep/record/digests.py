@@ -1,4 +1,4 @@
-"""Digests of a run's files: they show whether a file is as its run has left it."""
+"""Digests of a run's files: whether a file is as its run has left it."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ class RowsDigest:
         self._digest = blake2b(content, digest_size=_NUM_BYTES)
 
     def update(self, content: bytes) -> None:
-        """Add the bytes that follow."""
         self._digest.update(content)
 
     def __str__(self) -> str:
@@ -31,10 +30,7 @@ class RowsDigest:
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """The bytes of a history from the end of the stretch before, or from its beginning: the rows of one process.
-
-    The rows of a process that was killed are in the stretch of the process that resumed after it.
-    """
+    """The bytes of a history since the stretch before: the rows of a process, and of killed ones before it."""
 
     end: int
     """Number of bytes up to here."""
@@ -45,8 +41,7 @@ class Stretch:
 def change_of(content: bytes, stretches: Sequence[Stretch], *, is_ended: bool) -> str | None:
     """Compare a history with its digests; return a clause if it has been changed, None if not.
 
-    Rows beyond the last stretch are not covered: a process that was killed wrote them. One that ended (`is_ended`) left
-    none.
+    Rows beyond the last stretch are those of a killed process; one that ended (`is_ended`) left none.
     """
     begin, bytes_of = 0, memoryview(content)
     for stretch in stretches:
@@ -64,7 +59,7 @@ def sealed(text: str) -> str:
 
 
 def is_as_sealed(content: bytes, parsed: dict[str, Any]) -> bool:
-    """Tell whether a record's file, which holds `parsed`, matches its digest; who edits one on purpose removes that."""
+    """Return True if a record's file, which holds `parsed`, matches its digest; one edited on purpose has none."""
     seal = _SEAL.search(content[-2 * _SEAL_LENGTH :])
     if seal is None:
         return DIGEST not in parsed

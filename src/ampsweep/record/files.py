@@ -15,14 +15,13 @@ from ampsweep.own_code import chain_of
 _NUM_RANDOM: Final = 8
 """Letters at the end of a temporary file's name."""
 
-
 CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"
 MANIFEST: Final = "manifest.json"
-"""The file that is in a directory once it is a whole checkpoint."""
+"""The file of a directory that is a whole checkpoint."""
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers that mean that the disk, the quota or the largest size of a file leaves no room."""
+"""Errors that mean that the disk, the quota or the largest size of a file leaves no room."""
 
 
 class RecordError(ValueError):
@@ -37,12 +36,7 @@ class RecordError(ValueError):
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file of a run.
-
-    Raises:
-        RecordError: the path is no file, or may not be read.
-        FileNotFoundError: there is no such file.
-    """
+    """Read a file of a run; raises RecordError if the path is no file, or may not be read."""
     try:
         # Asked first: to open a pipe would wait for somebody to write into it.
         if not path.is_file() and (path.exists() or path.is_symlink()):
@@ -58,10 +52,7 @@ def read_file(path: Path) -> bytes:
 def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
     """Open a stream whose content takes the place of `path` in one step at the end, durable against a crash.
 
-    An error leaves the file as it was. The mode of the new file is that of the user's umask.
-
-    Args:
-        keep_as: the name that the file before keeps, if there was one.
+    An error leaves the file as it was. `keep_as` is the name that a file before keeps.
     """
     temporary = temporary_beside(path)
     try:
@@ -80,7 +71,7 @@ def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
 
 
 def system_error(error: BaseException) -> OSError | None:
-    """Find the system's error behind another one: torch's writer raises its own in place of what its stream raised."""
+    """Find the system's error behind another one, such as that of torch's writer."""
     return next((one for one in chain_of(error) if isinstance(one, OSError)), None)
 
 
@@ -94,10 +85,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def remove_leftovers(*paths: Path) -> None:
-    """Remove what processes that were killed while they wrote these files have left beside them.
-
-    Only for who is the one writer of these files.
-    """
+    """Remove what killed writers of these files left beside them; only for the one writer of these files."""
     for path in paths:
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * _NUM_RANDOM}"):
             if leftover.is_dir():
@@ -107,7 +95,7 @@ def remove_leftovers(*paths: Path) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name beside `path` for what is to take its place, which `remove_leftovers` knows."""
+    """A name beside `path` for what is to take its place, known to `remove_leftovers`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(_NUM_RANDOM // 2)}")
 
 
@@ -135,10 +123,7 @@ def is_checkpoint(path: Path) -> bool:
 def kept_checkpoint(run_directory: Path, name: str) -> Path | None:
     """Find what a run has left under a name, such as `last.pt`: the file or its directory, whole or not."""
     file = run_directory / CHECKPOINTS / name
-    if file.is_file():
-        return file
-    directory = directory_of(file)
-    return directory if directory.is_dir() else None
+    return file if file.is_file() else directory_of(file) if directory_of(file).is_dir() else None
 
 
 def kept_checkpoints(run_directory: Path) -> list[Path]:

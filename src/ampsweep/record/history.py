@@ -39,7 +39,6 @@ class History:
 
     @property
     def damage(self) -> str | None:
-        """One clause on the damaged lines; None if there are none."""
         if not self.damaged:
             return None
         line, why = min(self.damaged.items())
@@ -49,7 +48,7 @@ class History:
         return f"has {len(self.damaged)} damaged lines of {num_lines}; the first, line {line}, {why}"
 
     def without(self, damaged: dict[int, str]) -> "History":
-        """A copy in which further lines count as damaged and have no row."""
+        """A copy in which further lines count as damaged."""
         kept = [(line, row) for line, row in zip(self.lines, self.rows, strict=True) if line not in damaged]
         return History(
             [row for _, row in kept], [line for line, _ in kept], self.damaged | damaged, self.is_torn, self.change
@@ -70,7 +69,7 @@ def history_row(line: str) -> Row:
 
 
 def number(value: Any) -> Any:
-    """A value of a row as a number: strings for non-finite numbers become these numbers."""
+    """A value of a row, with strings for non-finite numbers as these numbers."""
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
@@ -156,7 +155,7 @@ def repair_history(directory: Path, stretches: Sequence[Stretch] = ()) -> Repair
 
 
 def _all_rows(whole: bytes, is_torn: bool) -> History | None:
-    """Parse all lines in a quarter of the time; None if any is no row, or one that `json` would read differently."""
+    """Parse all lines fast; None if any is no row, or one that `json` would read differently."""
     import msgspec  # here: a training reads no history
 
     try:
@@ -172,7 +171,6 @@ def _all_rows(whole: bytes, is_torn: bool) -> History | None:
 
 
 def _rows_of(lines: Iterable[bytes], is_torn: bool) -> History:
-    """Read the rows among the lines."""
     rows: dict[int, Row] = {}
     damaged: dict[int, str] = {}
     for position, line in enumerate(lines, start=1):
@@ -200,7 +198,7 @@ def _row(line: bytes) -> Row | str:
 
 
 def _growing(steps: Sequence[tuple[int, int]]) -> list[int]:
-    """Find the longest subsequence of growing steps; takes pairs of (step, position) and returns positions.
+    """Find the longest subsequence of growing steps among (step, position); returns positions.
 
     Source: M. L. Fredman, On computing the length of longest increasing subsequences, Discrete Math. 11 (1975).
     """

@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from ampsweep.record.digests import sealed
-from ampsweep.record.files import RecordError, write_atomically
+from ampsweep.record.files import write_atomically
 from ampsweep.record.parts import as_json
-from ampsweep.record.reading import WrongValueError, converted, read_object
+from ampsweep.record.reading import read_object
 
 NUMERICS_NAME: Final = "numerics.json"
 NUMERICS_SCHEMA: Final = 1
@@ -16,46 +16,37 @@ NUMERICS_SCHEMA: Final = 1
 TensorKind = Literal["activation", "activation_gradient", "gradient", "weight", "update"]
 """`activation`: what a module returns; `activation_gradient`: the gradient of that; `gradient`: that of a parameter;
 `update`: a parameter after an optimizer step less before."""
-TENSOR_KINDS: Final[tuple[TensorKind, ...]] = ("activation", "activation_gradient", "gradient", "weight", "update")
-
-
+TENSOR_KINDS: Final[tuple[TensorKind, ...]] = get_args(TensorKind)
 INPUT_LAYER: Final = "(input)"
-"""The layer of what the model itself is called with, an `activation`: a cast makes inf of it as of any other."""
+"""The layer of what the model itself is called with, an `activation`."""
 
 
 @dataclass(kw_only=True)
 class Magnitudes:
-    """The magnitudes of one tensor of a training, over all the steps in which it was looked at.
-
-    Gradients are those of the loss itself: the scale is divided out.
-    """
+    """The magnitudes of one tensor over all the steps in which it was looked at; gradients are without the scale."""
 
     layer: str
     """Name of a module, or of a parameter (`gradient`, `weight`, `update`)."""
     kind: TensorKind
     dtype: str
-    """dtype of the tensor, as torch writes it."""
+    """As torch writes it."""
     num_steps: int = 0
-    """Steps in which it was looked at."""
     num_elements: int = 0
     """Elements that were counted: all, or an even selection of them."""
     num_zeros: int = 0
     num_nonfinite: int = 0
-    """Elements with inf or NaN among those counted; they are in no other figure."""
+    """These are in no other figure."""
     max_abs: float = 0.0
     """The largest finite magnitude of all elements."""
     first_exponent: int = 0
     counts: list[int] = field(default_factory=list)
     """`counts[i]` elements had a magnitude in [2**e, 2**(e + 1)) with e = first_exponent + i."""
     unchanged_pct: float | None = None
-    """The share of a parameter's elements that applied steps left bitwise as they were, of those that had a gradient
-    other than zero; None of everything but an update."""
+    """The share of a parameter's elements with a gradient that applied steps left as they were; None but of updates."""
 
 
 @dataclass(kw_only=True)
 class RunNumerics:
-    """The numerics of one run."""
-
     schema: int = NUMERICS_SCHEMA
     steps: list[int] = field(default_factory=list)
     """Steps in which the layers were looked at."""
@@ -79,15 +70,5 @@ class RunNumerics:
 
     @staticmethod
     def read(directory: Path) -> "RunNumerics":
-        """Read the numerics of the run in `directory`.
-
-        Raises:
-            RecordError: the file is something else, of another schema, or changed since it was written.
-            FileNotFoundError: there is no such file.
-        """
-        path = directory / NUMERICS_NAME
-        content = read_object(path, "numerics", NUMERICS_SCHEMA)
-        try:
-            return converted(content, RunNumerics)
-        except WrongValueError as error:
-            raise RecordError(path, f"is not numerics: {error}") from error
+        """Read the numerics of the run in `directory`; raises as `read_object` does."""
+        return read_object(directory / NUMERICS_NAME, "numerics", NUMERICS_SCHEMA, RunNumerics)

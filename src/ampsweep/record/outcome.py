@@ -7,7 +7,7 @@ from ampsweep.text import allocation, num_bytes
 
 Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
 OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})
-"""Statuses that answer what the run asked; `interrupted` and `failed` leave it unanswered."""
+"""Statuses that answer what the run asked."""
 
 ALL_ENDED: Final = 0
 SOME_FAILED: Final = 1
@@ -19,7 +19,6 @@ Phase = Literal["build", "data", "forward", "backward", "optimizer", "eval", "ot
 
 
 def exit_code(*statuses: Status) -> int:
-    """The exit code of a process whose runs have these statuses."""
     return ALL_ENDED if OUTCOMES.issuperset(statuses) else SOME_FAILED
 
 
@@ -28,24 +27,21 @@ class OutOfMemory:
     """The facts about a run that ended `oom`; an unknown fact is None."""
 
     phase: Phase | None
-    """None if the process was killed, so that its phase is unknown."""
+    """None if the process was killed."""
     step: int | None = None
-    """Number of the current step, from 1; None before the first."""
+    """From 1; None before the first."""
     requested_bytes: int | None = None
-    """Size of the allocation that failed."""
     in_use_bytes: int | None = None
-    """Bytes in use at that moment: by tensors or, if the host itself had no more, by the process."""
+    """By tensors or, if the host itself had no more, by the process."""
     limit_bytes: int | None = None
     """The limit set by `trainer.memory_limit_gib`, or for the job; None if the device itself was full."""
     error: str = ""
-    """The error in one line; empty if the process was killed."""
+    """One line; empty if the process was killed."""
     killed_by: Literal["kernel", "slurm"] | None = None
     slurm_job: str | None = None
-    """The job of Slurm in which the process was killed."""
 
     @property
     def sentence(self) -> str:
-        """One sentence with all the facts."""
         if self.killed_by is not None:
             return f"out of memory: {self._killing()}"
         where = "" if self.phase is None else " while building" if self.phase == "build" else f" in {self.phase}"
@@ -69,4 +65,3 @@ class OutOfMemory:
 
 
 OOM_KILLED: Final = OutOfMemory(phase=None, killed_by="kernel")
-"""The facts about a run whose process the kernel has killed."""

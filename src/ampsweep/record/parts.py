@@ -35,9 +35,8 @@ class Part:
 
 
 WhyKept = Literal["output", "size", "fp32_modules", "subclass", "changed", "no_linear"]
-"""The reason why a layer was not converted to float8: it is the output layer; a size is no multiple of 16; it is kept
-in float32; it is a subclass of `nn.Linear`, which may compute otherwise; hooks, another forward or a computed weight
-hang on it; it is no `nn.Linear`."""
+"""A layer is not converted to float8: the output layer; a size is no multiple of 16; kept in float32; a subclass of
+`nn.Linear`; changed by hooks, another forward or a computed weight; no `nn.Linear`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ class LinearShape:
     """The work of a linear layer in the forward passes of a step."""
 
     rows: int
-    """Rows that all its calls together multiply by its weight, such as tokens."""
+    """Rows of all calls together, such as tokens."""
     in_features: int
     out_features: int
     calls: int = 1
@@ -75,7 +74,6 @@ class Float8Layer:
 
     @property
     def shape(self) -> LinearShape:
-        """Its work in one figure each."""
         rows = sum(self.flops.values()) // (2 * self.in_features * self.out_features)
         return LinearShape(rows, self.in_features, self.out_features, max(self.casts // 2, 1))
 
@@ -85,9 +83,9 @@ class Float8Proof(Part):
     """Evidence on the layers that multiply in float8."""
 
     recipe: str | None = None
-    """The scaling of torchao's recipe: `tensorwise` or `rowwise`."""
+    """torchao's: `tensorwise` or `rowwise`."""
     emulated: str | None = None
-    """The reason why values are rounded to float8 and multiplied in float32; absent if the device multiplies float8."""
+    """The reason why values are rounded to float8 and multiplied in float32."""
     arithmetic: str | None = None
     """`rounded` if a converted layer loses the bits that float8 does not have, else `exact`."""
     converted: list[Float8Layer] | None = None
@@ -103,16 +101,16 @@ class ModeProof(Part):
     fp32_arithmetic: dict[str, str] | None = None
     """`matmul`, `convolution` and `recurrent` -> `exact` or `rounded`."""
     fp32_bits: dict[str, int] | None = None
-    """The same -> bits behind the binary point that float32 numbers keep in it: 23, or fewer where it rounds."""
+    """The same -> bits behind the binary point that float32 numbers keep: 23, or fewer where it rounds."""
     optimizer_fused: bool | None = None
     optimizer_states: dict[str, dict[str, int]] | None = None
-    """`num_tensors` and `num_bytes` that the optimizers keep for parameters, by dtype; those of packed ones by part."""
+    """`num_tensors` and `num_bytes` that the optimizers keep for parameters, by dtype."""
     num_operators: int | None = None
     flops: dict[str, int] | None = None
     """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""
     recomputed_flops: dict[str, int] | None = None
-    """The part of `flops` computed a second time: by activation checkpointing, and by backward of fused attention;
-    absent where compiled code recomputes, of which nobody knows how much."""
+    """The part of `flops` computed again: by activation checkpointing, and by backward of fused attention; absent where
+    compiled code recomputes, as it is unknown."""
     forward_flops: dict[str, int] | None = None
     """The part of `flops` done outside backward; only where parts of the model are counted apart."""
     fp32_module_flops: dict[str, int] | None = None
@@ -126,15 +124,14 @@ class ModeProof(Part):
     num_repeated_operators: int | None = None
     """Operators that it called again in backward."""
     convolution_flops: dict[str, int] | None = None
-    """The part of the forward pass's `flops` that convolutions did, by dtype, save where their input and weight lie in
-    memory the same in either format."""
+    """The part of the forward pass's `flops` that convolutions did whose operands depend on the memory format."""
     channels_last_flops: dict[str, int] | None = None
-    """The part of those whose operands, input and weight, lay in memory with the channels last."""
+    """The part of those whose input and weight lay in memory with the channels last."""
     float8: Float8Proof | None = None
     outputs: dict[str, int] | None = None
     """Number of new floating-point tensors that operators returned, by dtype."""
     traced: str | None = None
-    """`compiled`: the step ran as torch.compile has made it; `eager`: operator by operator, whatever the others did."""
+    """`compiled`: as torch.compile has made the step; `eager`: operator by operator, whatever the other steps did."""
     flags: dict[str, Any] | None = None
     """The flags of torch in effect while the step was traced."""
     peak: dict[str, Any] | None = None
@@ -154,7 +151,7 @@ class MemoryUse(Part):
     allocator_peak_bytes: int | None = None
     """The allocator's own peak; absent if the device's allocator does not count."""
     unattributed_bytes: int | None = None
-    """The excess of `allocator_peak_bytes` over `peak_bytes`: workspaces, rounding, tensors the step did not touch."""
+    """The excess of `allocator_peak_bytes` over `peak_bytes`."""
     step: int | None = None
     """The traced step's number, where no allocator tells the peak of all."""
 
@@ -170,13 +167,12 @@ class Contamination(Part):
     busy_before: str | None = None
     """A sentence on who used the device before the run did."""
     neighbours: str | None = None
-    """Other processes on the GPU meanwhile: `none`, `seen`, or `unknown` where the driver does not tell, as in many
-    containers; absent on a CPU."""
+    """Other processes on the GPU meanwhile: `none`, `seen`, or `unknown` as in many containers; absent on a CPU."""
     figures: dict[str, float] | None = None
-    """The measured figures, whether they were judged or not: processor time in cores, seconds, percent."""
+    """The measured figures: processor time in cores, seconds, percent."""
 
     def _known(self) -> dict[str, Any]:
-        """Include a null `busy_before` if there are figures: the device was watched, and nobody was busy."""
+        """Include a null `busy_before` if there are figures: the device was watched, and idle."""
         known = super()._known()
         if self.figures is None:
             return known
@@ -193,7 +189,7 @@ class RecordedDtypes(Part):
     gradients: str | None = None
     """dtype of gradients while micro-batches are added up."""
     reduction: str | None = None
-    """dtype of gradients while they are added up across ranks; absent where there is one."""
+    """dtype of gradients while they are added up across ranks."""
     optimizer_state: str | None = None
 
 
@@ -218,9 +214,8 @@ class RankFigures(Part):
 
 
 Doubt = Literal["custom", "untested", "workspace", "reserve", "varies"]
-"""The reason why a prediction does not vouch for an operator: it is not torch's own; its sizes were never compared with
-its kernel's; it takes a workspace, or keeps for backward, what a library decides while it runs; or for a batch: others
-have other sizes."""
+"""A prediction does not vouch for an operator: not torch's own; never compared with its kernel; a library decides
+what workspace it takes, or what it keeps for backward; or, for a batch, others have other sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +226,7 @@ class UnvouchedOperator:
     """As torch writes it: `aten._cudnn_rnn`."""
     doubt: Doubt
     modules: list[str] = field(default_factory=list)
-    """The modules of the model that called it, by name and class; none for calls outside the forward pass."""
+    """The modules that called it in the forward pass, by name and class."""
 
 
 @dataclass(kw_only=True)
@@ -253,10 +248,8 @@ class StepPrediction(Part):
     reserved_bytes: int | None = None
     peak_bytes_by_batch_size: dict[str, int] | None = None
     unvouched: list[UnvouchedOperator] | None = None
-    """The operators for whose memory the prediction does not vouch; absent where there are none."""
     measured_bytes: int | None = None
-    """The measured peak to compare with: on CUDA the allocator's, on the CPU that of the traced step; absent of a
-    compiled run, whose step is another than the predicted one."""
+    """The measured peak: on CUDA the allocator's, on the CPU that of the traced step; absent of a compiled run."""
     error_pct: float | None = None
     """The predicted peak minus the measured one, in percent of the measured one."""
 
@@ -294,18 +287,18 @@ class Attempt(Part):
     host: str | None = None
     pid: int | None = None
     slurm_job: str | None = None
-    """The job of Slurm that it belonged to: `12`, or `12_3` for one of an array."""
+    """`12`, or `12_3` for one of an array."""
     checkpoint: str | None = None
     """Path of the checkpoint that this process resumed from."""
     saved_in: str | None = None
-    """The arm of that checkpoint, where another run has saved it."""
+    """The arm of that checkpoint, if another run has saved it."""
     saved_by: str | None = None
-    """The id of that other run; absent where no record lies beside the checkpoint."""
+    """The id of that run, if its record lies beside the checkpoint."""
     notes: list[str] | None = None
     """Sentences on the differences that resuming made."""
     from_step: int | None = None
     warmup_steps: int | None = None
-    """Steps of this process that its warm-up took; all of them, if it ended before its warm-up."""
+    """Steps of this process that were warm-up."""
     stopped_by: str | None = None
 
 
@@ -332,7 +325,7 @@ class RecordedConfig(TypedDict, total=False):
 
 
 class CheckedContent(TypedDict):
-    """The part of a record's JSON object that is checked although the record keeps it as it is."""
+    """The part of a record's JSON object that is checked but kept as it is."""
 
     config: RecordedConfig
 

@@ -13,15 +13,11 @@ _ONE_AT_A_TIME: Final = Lock()
 """msgspec 0.22 looks a class up at its first use, and two threads that do so at once crash the process."""
 
 
-class WrongValueError(ValueError):
-    """A missing value, or one of the wrong type; the text names its dotted key."""
-
-
 def converted(content: object, kind: type[T]) -> T:
     """Make a `kind`, a dataclass or a TypedDict, of JSON values; unknown keys are ignored.
 
     Raises:
-        WrongValueError: a key is missing, or has a value of another type.
+        ValueError: a key is missing, or has a value of another type; the text names its dotted key.
     """
     import msgspec  # here: writing a record does without
 
@@ -32,15 +28,14 @@ def converted(content: object, kind: type[T]) -> T:
         what, _, place = str(error).replace("`", "").partition(" - at ")
         key = place.replace("$.", "")
         clause = what[0].lower() + what[1:]
-        raise WrongValueError(f"{key}: {clause}" if key else clause) from error
+        raise ValueError(f"{key}: {clause}" if key else clause) from error
 
 
-def read_object(path: Path, noun: str, schema: int) -> dict[str, Any]:
-    """Read a file that holds one JSON object of this schema, as it was written.
+def read_object(path: Path, noun: str, schema: int, kind: type[T], *checked: type) -> T:
+    """Read a file that holds one JSON object of this schema as a `kind`; its types also fit those `checked`.
 
     Args:
         noun: what it should be, such as `a run record`.
-        schema: the number under its key `schema`.
 
     Raises:
         RecordError: the file is something else, incomplete, of another schema, or does not match its digest.
@@ -55,7 +50,13 @@ def read_object(path: Path, noun: str, schema: int) -> dict[str, Any]:
         raise RecordError(path, f"is {noun} of schema {found}; this version of ampsweep reads schema {schema}")
     if not is_as_sealed(written, content):
         raise RecordError(path, CHANGED)
-    return content
+    try:
+        read = converted(content, kind)
+        for one in checked:
+            converted(content, one)
+        return read
+    except ValueError as error:
+        raise RecordError(path, f"is not {noun}: {error}") from error
 
 
 def _parsed(path: Path, written: bytes) -> Any:
@@ -74,7 +75,7 @@ def _parsed(path: Path, written: bytes) -> Any:
 
 
 def _parsed_slowly(path: Path, written: bytes) -> Any:
-    """Parse what msgspec does not: a part of a file's name that is no UTF-8 is valid, all else has its reason."""
+    """Parse what msgspec does not: half of a surrogate pair is valid, all else has its reason."""
     try:
         return json.loads(written.decode(), parse_constant=_refuse)
     except UnicodeDecodeError as error:

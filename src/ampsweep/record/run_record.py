@@ -25,7 +25,7 @@ from ampsweep.record.parts import (
     WandbFacts,
     as_json,
 )
-from ampsweep.record.reading import WrongValueError, converted, read_object
+from ampsweep.record.reading import read_object
 from ampsweep.redaction import hidden
 
 SCHEMA: Final = 1
@@ -61,17 +61,17 @@ class Identity:
     seed: int
     device: str
     world_size: int = 1
-    """Number of ranks, each a process on a device of its own."""
+    """Number of ranks."""
     parallel: str = "single"
     """The strategy: single, ddp or fsdp2."""
     global_batch_size: int | None = None
-    """Samples of an optimizer step: those of all micro-batches on all ranks."""
+    """Samples of an optimizer step."""
     model_size: int | None = None
     """Number of parameters."""
     seq_len: int | None = None
     device_name: str | None = None
     data_fingerprint: str | None = None
-    """Hash of the data's content (`ampsweep.data.base.Data`); None of a run that ended before it had any."""
+    """Hash of the data's content (`ampsweep.data.base.Data`)."""
 
 
 @dataclass(kw_only=True)
@@ -83,7 +83,7 @@ class RunRecord:
 
     run_id: str
     arm: str
-    """The label of its precision, and of what came before it: `amp_bf16 after step 20 of fp32`."""
+    """`amp_bf16`, or `amp_bf16 after step 20 of fp32`."""
     pair_key: str
     config_hash: str
     identity: Identity
@@ -109,18 +109,16 @@ class RunRecord:
     absent: dict[str, str] = field(default_factory=dict)
     """Metric key -> a clause on why the summary lacks a figure that the device can tell."""
     memory: MemoryUse = field(default_factory=MemoryUse)
-    """The fullest rank's, where there are several."""
+    """The fullest rank's."""
     dtypes: RecordedDtypes = field(default_factory=RecordedDtypes)
     ranks: list[RankFigures] = field(default_factory=list)
     """Each rank's own figures; empty where there is one."""
     prediction: StepPrediction | None = None
-    """The prediction made for this run (in a record of kind `predicted` with the curve over batch sizes); None if none
-    was asked for."""
     batch_search: BatchSearch | None = None
-    """The search that found the batch size, if one did; the run's identity has the batch size that was found."""
+    """The search that found the batch size."""
     attempts: list[Attempt] = field(default_factory=list)
     history: list[Stretch] = field(default_factory=list, compare=False)
-    """Digests of the rows that are in the history when the record is written: facts about the file, not the run."""
+    """Digests of the rows that are in the history when the record is written."""
     wandb: WandbFacts = field(default_factory=WandbFacts)
 
     @property
@@ -138,30 +136,9 @@ class RunRecord:
         return {one.name: as_json(getattr(self, one.name)) for one in fields(self)}
 
     @staticmethod
-    def of_json(content: object) -> "RunRecord":
-        """Make a record from a JSON object of this schema.
-
-        Raises:
-            WrongValueError: a key is missing, or has a value of another type.
-        """
-        record = converted(content, RunRecord)
-        converted(content, CheckedContent)
-        return record
-
-    @staticmethod
     def read(directory: Path) -> "RunRecord":
-        """Read the record of the run in `directory`.
-
-        Raises:
-            RecordError: the file is no record, incomplete, changed since it was written, or of another schema.
-            FileNotFoundError: there is no such file.
-        """
-        path = directory / FILE_NAME
-        content = read_object(path, "a run record", SCHEMA)
-        try:
-            return RunRecord.of_json(content)
-        except WrongValueError as error:
-            raise RecordError(path, f"is not a run record: {error}") from error
+        """Read the record of the run in `directory`; raises as `read_object` does."""
+        return read_object(directory / FILE_NAME, "a run record", SCHEMA, RunRecord, CheckedContent)
 
 
 def now() -> str:
@@ -170,7 +147,7 @@ def now() -> str:
 
 
 def record_beside(checkpoint: Path) -> RunRecord | None:
-    """Read the record of the run that a checkpoint, or the directory of a run, is of; None where there is none."""
+    """Read the record of the run that a checkpoint, or a run's directory, is of."""
     place = checkpoint.resolve()
     for directory in (place, place.parent.parent):
         with suppress(FileNotFoundError, RecordError):
@@ -180,8 +157,6 @@ def record_beside(checkpoint: Path) -> RunRecord | None:
 
 @dataclass(frozen=True)
 class Found:
-    """The runs below a directory with their records, and the records that cannot be read."""
-
     records: list[tuple[Path, RunRecord]]
     unreadable: list[RecordError]
 
