@@ -13,18 +13,16 @@ from ampsweep.record.parts import Contamination
 from ampsweep.text import GIB, plural
 
 MAX_FOREIGN_CORES: Final = 0.25
-"""Most cores of others in a clean run: a system's services, a sweep's parent and W&B's helpers take some hundredths of
-a core, a process that computes takes a whole one."""
+"""Most cores of others in a clean run: services and W&B's helpers take some hundredths of a core, a process that
+computes a whole one."""
 MAX_FOREIGN_SHARE: Final = 0.01
 """The same as a share of all cores, for large machines: they run more services, which matter less there."""
 MIN_OWN_CORES: Final = 0.5
-"""Fewest cores of a clean run on the CPU. One of its threads always computes, so about 1 core is the least; at half of
-that the run was idle half of the time. While it waits for data it need not compute: that is a limit of its own."""
+"""Fewest cores of a clean run on the CPU, where one thread always computes, but while it waits for data."""
 MIN_WINDOW_S: Final = 0.5
-"""Shortest window to judge: processor time is counted in ticks of 10 ms; in a shorter window a few look like load."""
+"""Shortest window to judge: processor time is counted in ticks of 10 ms."""
 MAX_THROTTLED_PCT: Final = 1.0
-"""Most throttled samples of a clean run, in percent: the driver may report a slowdown for a moment while clocks change
-(NVML, nvmlClocksEventReasonHwSlowdown)."""
+"""Most throttled samples of a clean run, in percent: drivers report a slowdown for a moment while clocks change."""
 MAX_FOREIGN_GPU_GIB: Final = 1.0
 """Most memory of others on an idle GPU: a display and its windows hold some hundred MiB."""
 MAX_FOREIGN_UTILIZATION_PCT: Final = 10.0
@@ -55,8 +53,7 @@ class Evidence:
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
     """The verdict on a run on `device`.
 
-    On a GPU the load of the processors is judged only where the device waits for the host; power cap and clocks, which
-    are settings, never.
+    On a GPU the processors' load counts only where the device waits for the host; power cap and clocks never count.
     """
     reasons, unknown = _judge(device, evidence)
     # Where the CPU was free during the steps, load before them is no matter. A GPU shows only some of its users.

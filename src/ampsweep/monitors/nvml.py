@@ -12,14 +12,11 @@ from ampsweep.text import GIB
 Told = TypeVar("Told")
 
 _UTILIZATION_S: Final = 1.0
-"""Utilization is a mean over the past sample period, "between 1 second and 1/6 second, depending on the product"
-(torch.cuda.utilization, of nvmlDeviceGetUtilizationRates)."""
+"""Utilization is a mean over "between 1 second and 1/6 second, depending on the product" (torch.cuda.utilization)."""
 _AVERAGE_POWER_S: Final = 1.0
-"""nvmlDeviceGetPowerUsage: "on Ampere (except GA100) or newer GPUs, the API returns power averaged over 1 sec interval"
-(NVML API reference); older ones do not, but nothing tells which this one is."""
+"""nvmlDeviceGetPowerUsage averages over a second on Ampere (except GA100) and newer GPUs (NVML API reference)."""
 _INSTANT_POWER_S: Final = 0.1
-"""Even NVML_FI_DEV_POWER_INSTANT is updated every 100 ms only (Yang et al., "Part-time Power Measurements", SC 2024,
-arXiv:2312.02741)."""
+"""NVML_FI_DEV_POWER_INSTANT is updated every 100 ms only (Yang et al., SC 2024, arXiv:2312.02741)."""
 _POWER: Final = "device/power_w"
 _THROTTLED: Final = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown")
 """Heat or hardware protection; the power cap, a setting, does not count."""
