@@ -55,7 +55,13 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
 
     On a GPU the processors' load counts only where the device waits for the host; power cap and clocks never count.
     """
-    reasons, unknown = _judge(device, evidence)
+    reasons: list[str] = []
+    unknown = "no step came after warm-up"  # empty where the rest is known
+    if evidence.host is not None:
+        is_cpu = device.type == "cpu"
+        reasons, unknown = (
+            _judge_cpu(evidence.host, evidence) if is_cpu else _judge_gpu(device, evidence.host, evidence)
+        )
     # Where the CPU was free during the steps, load before them is no matter. A GPU shows only some of its users.
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
@@ -87,29 +93,20 @@ def computing(processes: frozenset[int]) -> str:
     return f"process {ids} computed" if len(processes) == 1 else f"processes {ids} computed"
 
 
-def _judge(device: torch.device, evidence: Evidence) -> tuple[list[str], str]:
-    """The reasons to call the run contaminated, and the reason why the rest is unknown (empty where it is known)."""
-    if evidence.host is None:
-        return [], "no step came after warm-up"
-    if device.type == "cpu":
-        return _judge_cpu(evidence.host, evidence.data_wait_share)
-    return _judge_gpu(device, evidence)
-
-
-def _judge_cpu(host: ProcessorUse, data_wait_share: float) -> tuple[list[str], str]:
+def _judge_cpu(host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
     if host.window_s < MIN_WINDOW_S:
         return [], f"the steps after warm-up took less than {MIN_WINDOW_S:g} s, too short to tell"
     reasons = []
     if (load := foreign_load(host)) is not None:
         reasons.append(f"{load} during the run")
-    if host.own_cores < MIN_OWN_CORES * (1 - data_wait_share):
+    if host.own_cores < MIN_OWN_CORES * (1 - evidence.data_wait_share):
         reasons.append(f"the run kept only {host.own_cores:.2f} cores busy: it waited for a processor or the disk")
     return reasons, "" if host.foreign_cores is not None else "the system does not tell what else its processors did"
 
 
-def _judge_gpu(device: torch.device, evidence: Evidence) -> tuple[list[str], str]:
-    reasons, host = [], evidence.host
-    if host is not None and host.window_s >= MIN_WINDOW_S and evidence.waits_for_host:
+def _judge_gpu(device: torch.device, host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
+    reasons = []
+    if host.window_s >= MIN_WINDOW_S and evidence.waits_for_host:
         load = foreign_load(host)
         reasons += [] if load is None else [f"{load} during the run, and {device} waited for its host"]
     if evidence.others:

@@ -61,13 +61,13 @@ class NvmlDevice:
     def readings(self) -> dict[str, float]:
         """Current utilization, memory, power, temperature and clock by metric key."""
         values = {key: self._try(read) for key, read in _READINGS.items()}
-        values[_POWER] = self._instant_power_w() if self._has_instant_power else self._average_power_w()
+        average = self._from_thousandths
+        values[_POWER] = self._instant_power_w() if self._has_instant_power else average("nvmlDeviceGetPowerUsage")
         return {key: value for key, value in values.items() if value is not None}
 
     def energy_j(self) -> float | None:
         """The GPU's energy counter, in joules since the driver was loaded (GPUs since Volta have it)."""
-        counter_mj = self._try(lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-        return None if counter_mj is None else counter_mj / 1e3
+        return self._from_thousandths("nvmlDeviceGetTotalEnergyConsumption")
 
     def process_gib(self) -> float | None:
         """Memory of this process on the GPU; None where the driver does not know the process by its id (containers)."""
@@ -96,8 +96,7 @@ class NvmlDevice:
 
     def power_limit_w(self) -> float | None:
         """The power limit in effect, above which the driver slows the GPU down."""
-        limit_mw = self._try(lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-        return None if limit_mw is None else limit_mw / 1e3
+        return self._from_thousandths("nvmlDeviceGetEnforcedPowerLimit")
 
     def driver_version(self) -> str | None:
         version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
@@ -113,9 +112,10 @@ class NvmlDevice:
         power_w: float | None = self._try(read)
         return power_w
 
-    def _average_power_w(self) -> float | None:
-        power_mw = self._try(lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle))
-        return None if power_mw is None else power_mw / 1e3
+    def _from_thousandths(self, function: str) -> float | None:
+        """A figure that NVML gives in thousandths, such as mW, in whole units."""
+        value = self._try(lambda nvml, handle: getattr(nvml, function)(handle))
+        return None if value is None else value / 1e3
 
     def _try(self, read: Callable[[Any, Any], Any]) -> Any:
         try:
