@@ -68,10 +68,7 @@ class Finding:
 
 
 def as_data(value: Any) -> Any:
-    """A value made of dataclasses as JSON has it; a finding has its kind and its sentence beside its facts.
-
-    JSON has no numbers that are not finite: these are there by their names.
-    """
+    """Dataclasses as JSON has them: a finding with its kind and sentence, inf and NaN by their names."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind()} if isinstance(value, Finding) else {}
         told = {"sentence": value.sentence} if hasattr(value, "sentence") else {}

@@ -24,10 +24,7 @@ def is_own_source(path: Path) -> bool:
 
 
 def place_of(error: BaseException) -> str | None:
-    """`nets.py, line 12`, where the error or the one that caused it was raised; None if that is no code of the user's.
-
-    The file is relative to the working directory if it lies below it.
-    """
+    """`nets.py, line 12`, where the error or its cause was raised; None if that is no code of the user's."""
     for one in chain_of(error):
         frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(one.__traceback__)]
         if isinstance(one, SyntaxError) and one.filename is not None:
@@ -149,7 +146,6 @@ def own_code(*parts: Any) -> dict[str, str]:
 
 
 def _modules_of(value: Any) -> Iterator[ModuleType]:
-    """Yield the loaded modules of all `_target_`s in a part of the config."""
     if isinstance(value, list):
         for item in value:
             yield from _modules_of(item)
@@ -175,7 +171,6 @@ def _named_by(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def _own_source(module: ModuleType) -> Path | None:
-    """Find the module's file; None if it belongs to the suite or is installed."""
     file = getattr(module, "__file__", None)
     if file is None or module.__name__.partition(".")[0] == "ampsweep":
         return None

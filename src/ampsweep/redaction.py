@@ -94,19 +94,15 @@ _BEFORE_HOST: Final = re.compile(
 def hide(text: str, beside: object = None) -> str:
     """Replace every secret in ``text`` by `***`.
 
-    Secrets are the values of environment variables with a secret's name (WANDB_API_KEY, HF_TOKEN), values assigned to
-    such a name (`model.api_key=...`, `--password ...`), wherever else in the text they recur, headers that carry them,
-    passwords in addresses, tokens of well-known forms, and the values of such names in ``beside``, such as a config.
+    Secrets are the values of environment variables and names such as WANDB_API_KEY or `--password`, wherever else in
+    the text they recur, headers, passwords in addresses, tokens of well-known forms, and such values in ``beside``.
     """
     return _hide(text, _secrets([beside, text]))
 
 
 def hidden(value: T, beside: object = None) -> T:
     """Copy ``value``, a tree of lists, dicts and dataclasses, with `hide` applied to texts and `***` for values with
-    secret names.
-
-    A secret named in one place is hidden in all texts of the tree: one in a run's config is hidden in its error too. So
-    are those named in ``beside``.
+    secret names; a secret named in one place of it, or in ``beside``, is hidden everywhere.
     """
     redacted: T = _hidden(value, _secrets([value, beside]))
     return redacted
@@ -187,7 +183,6 @@ def _named(value: Any) -> Iterator[str]:
 
 
 def _unquoted(text: str) -> Iterator[str]:
-    """Yield the values that were assigned: of a list, each."""
     parts = text[1:-1].split(",") if text.startswith("[") else [text]
     yield from (part.strip().strip("'\"") for part in parts)
 

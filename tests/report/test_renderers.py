@@ -17,7 +17,7 @@ from ampsweep.report.markdown import markdown
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table, text_table
 from ampsweep.report.terminal import Terminal
-from ampsweep.report.wandb.page import wandb_page
+from ampsweep.report.wandb.send_comparison import wandb_page
 
 ARMS = ("fp32", "amp_bf16", "amp_fp16+cache_enabled=false", "master_bf16+mixed_precision=autocast")
 

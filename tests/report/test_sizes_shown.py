@@ -6,7 +6,7 @@ from shown_runs import document_of, on_gpu
 
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
-from ampsweep.report.wandb.page import wandb_page
+from ampsweep.report.wandb.send_comparison import wandb_page
 
 SPEEDUPS = {1023: [1.0, 1.1, 1.05], 1024: [2.0, 2.1, 2.05], 512: [1.5, 1.5, 1.5], 511: [1.4, 1.6, 1.5], 100: [1.0] * 3}
 

@@ -19,8 +19,7 @@ _LONGEST: Final = 200
 class CompilationWatch:
     """Notes compilations in this process between `begin` and `end`; costs a step nothing if there are none.
 
-    torch tells of compilations to logs alone. The callbacks, the metrics of each compilation, the counters of the cache
-    and the list of breaks with the user's lines are names of `torch._dynamo`, which is private.
+    The callbacks, metrics, counters and list of breaks are private names of `torch._dynamo`: it only logs them.
     """
 
     def __init__(self) -> None:

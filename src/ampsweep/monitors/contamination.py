@@ -13,18 +13,16 @@ from ampsweep.record.parts import Contamination
 from ampsweep.text import GIB, plural
 
 MAX_FOREIGN_CORES: Final = 0.25
-"""Most cores of others in a clean run: a system's services, a sweep's parent and W&B's helpers take some hundredths of
-a core, a process that computes takes a whole one."""
+"""Most cores of others in a clean run: services and W&B's helpers take some hundredths of a core, a process that
+computes a whole one."""
 MAX_FOREIGN_SHARE: Final = 0.01
 """The same as a share of all cores, for large machines: they run more services, which matter less there."""
 MIN_OWN_CORES: Final = 0.5
-"""Fewest cores of a clean run on the CPU. One of its threads always computes, so about 1 core is the least; at half of
-that the run was idle half of the time. While it waits for data it need not compute: that is a limit of its own."""
+"""Fewest cores of a clean run on the CPU, where one thread always computes, but while it waits for data."""
 MIN_WINDOW_S: Final = 0.5
-"""Shortest window to judge: processor time is counted in ticks of 10 ms; in a shorter window a few look like load."""
+"""Shortest window to judge: processor time is counted in ticks of 10 ms."""
 MAX_THROTTLED_PCT: Final = 1.0
-"""Most throttled samples of a clean run, in percent: the driver may report a slowdown for a moment while clocks change
-(NVML, nvmlClocksEventReasonHwSlowdown)."""
+"""Most throttled samples of a clean run, in percent: drivers report a slowdown for a moment while clocks change."""
 MAX_FOREIGN_GPU_GIB: Final = 1.0
 """Most memory of others on an idle GPU: a display and its windows hold some hundred MiB."""
 MAX_FOREIGN_UTILIZATION_PCT: Final = 10.0
@@ -55,10 +53,15 @@ class Evidence:
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
     """The verdict on a run on `device`.
 
-    On a GPU the load of the processors is judged only where the device waits for the host; power cap and clocks, which
-    are settings, never.
+    On a GPU the processors' load counts only where the device waits for the host; power cap and clocks never count.
     """
-    reasons, unknown = _judge(device, evidence)
+    reasons: list[str] = []
+    unknown = "no step came after warm-up"  # empty where the rest is known
+    if evidence.host is not None:
+        is_cpu = device.type == "cpu"
+        reasons, unknown = (
+            _judge_cpu(evidence.host, evidence) if is_cpu else _judge_gpu(device, evidence.host, evidence)
+        )
     # Where the CPU was free during the steps, load before them is no matter. A GPU shows only some of its users.
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
@@ -90,29 +93,20 @@ def computing(processes: frozenset[int]) -> str:
     return f"process {ids} computed" if len(processes) == 1 else f"processes {ids} computed"
 
 
-def _judge(device: torch.device, evidence: Evidence) -> tuple[list[str], str]:
-    """The reasons to call the run contaminated, and the reason why the rest is unknown (empty where it is known)."""
-    if evidence.host is None:
-        return [], "no step came after warm-up"
-    if device.type == "cpu":
-        return _judge_cpu(evidence.host, evidence.data_wait_share)
-    return _judge_gpu(device, evidence)
-
-
-def _judge_cpu(host: ProcessorUse, data_wait_share: float) -> tuple[list[str], str]:
+def _judge_cpu(host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
     if host.window_s < MIN_WINDOW_S:
         return [], f"the steps after warm-up took less than {MIN_WINDOW_S:g} s, too short to tell"
     reasons = []
     if (load := foreign_load(host)) is not None:
         reasons.append(f"{load} during the run")
-    if host.own_cores < MIN_OWN_CORES * (1 - data_wait_share):
+    if host.own_cores < MIN_OWN_CORES * (1 - evidence.data_wait_share):
         reasons.append(f"the run kept only {host.own_cores:.2f} cores busy: it waited for a processor or the disk")
     return reasons, "" if host.foreign_cores is not None else "the system does not tell what else its processors did"
 
 
-def _judge_gpu(device: torch.device, evidence: Evidence) -> tuple[list[str], str]:
-    reasons, host = [], evidence.host
-    if host is not None and host.window_s >= MIN_WINDOW_S and evidence.waits_for_host:
+def _judge_gpu(device: torch.device, host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
+    reasons = []
+    if host.window_s >= MIN_WINDOW_S and evidence.waits_for_host:
         load = foreign_load(host)
         reasons += [] if load is None else [f"{load} during the run, and {device} waited for its host"]
     if evidence.others:

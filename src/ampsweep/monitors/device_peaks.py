@@ -23,10 +23,7 @@ class ComputePeak:
 
 
 def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None:
-    """The peak of a device for a mix of matrix arithmetic.
-
-    The parts of the mix take their times one after another, so that the peak of the mix is
-    sum(flops) / sum(flops of a dtype / peak of that dtype).
+    """The peak of a device for a mix of matrix arithmetic: sum(flops) / sum(flops of a dtype / peak of that dtype).
 
     Args:
         device_name: the name that the driver gives.
@@ -52,11 +49,7 @@ def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None
 
 
 def memory_bytes_per_sec(device_name: str) -> float | None:
-    """The most bytes per second between the device's processor and its memory, reads and writes together.
-
-    Returns:
-        None where the table lacks the device.
-    """
+    """The memory bandwidth of a device, reads and writes together; None where the table lacks the device."""
     row = _row(device_name)
     return None if row is None else row.tb_per_sec * _TERA
 
@@ -197,10 +190,8 @@ GeForce cards accumulate in float32, as torch has them do, at half the rate that
 class Efficiency:
     """Arithmetic per second and its share of the device's peak (MFU: Chowdhery et al. 2022, arXiv:2204.02311, app. B).
 
-    Both count the model's own operations: recomputation by activation checkpointing is no progress, and compiled code
-    may compute otherwise than the step that was traced. Causal attention counts in full, which makes very long
-    sequences seem faster than they are. A share over 100 % is impossible, so one of its parts must be wrong: it is
-    refused together with all later ones, and the proof says so.
+    Both count the model's own operations, without recomputation; causal attention counts in full. A share over 100 % is
+    impossible, so one of its parts must be wrong: it is refused together with all later ones, and the proof says so.
     """
 
     def __init__(self, device: torch.device, model_flops: Mapping[str, int]) -> None:

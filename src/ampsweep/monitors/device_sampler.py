@@ -16,20 +16,18 @@ from ampsweep.text import GIB
 _PEAKS: Final = ("device/memory_used_gib", "memory/process_gib")
 """Metrics summarized by their maximum; the others by their mean."""
 MIN_STRETCH_S: Final = 2.0
-"""Shortest stretch that counts. The counter is updated every 20 to 100 ms (Yang et al., "Part-time Power Measurements",
-SC 2024, arXiv:2312.02741), so a reading can be that old: at most 5 % of this time, and too much of a shorter one."""
+"""Shortest stretch that counts. The counter is updated every 20 to 100 ms (Yang et al., SC 2024, arXiv:2312.02741): at
+most 5 % of this time, and too much of a shorter one."""
 
 
 class DeviceSampler:
     """Samples the device in the background while its context is open.
 
-    On cuda it reads utilization, memory of all processes, power, energy, temperature, clock and slowdowns through NVML.
-    On the CPU it reads what this process (without its children) uses: processor time over wall time, in cores and as
-    share of those it may run on, and resident memory. Other devices give nothing. Values that cannot be read are
-    absent.
+    On cuda it reads NVML; on the CPU what this process (without its children) uses: processor time in cores and as
+    share of those it may run on, and resident memory. What cannot be read is absent, and other devices give nothing.
 
     The summary covers the time between `resume` and `pause`; sampling starts paused. A reading that is itself a mean
-    over the time before it counts only if all of that time does.
+    counts only if all of its time does.
     """
 
     def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
@@ -168,15 +166,12 @@ class _Cpu:
 class EnergyMeter:
     """Energy per training sample over stretches in which the device did nothing but training steps.
 
-    Callers of `begin` and `end` have waited for the device. Stretches that are too short are left out.
-
-    Only NVIDIA GPUs since Volta have a counter of the device alone. CPUs are not measured: their counters (RAPL) cover
-    whole processor packages and everything the machine does, only root may read them since CVE-2020-8694, and virtual
-    machines have none.
+    Callers of `begin` and `end` have waited for the device. CPUs are not measured: their counters (RAPL) cover whole
+    packages and everything the machine does, and only root may read them since CVE-2020-8694.
 
     Args:
         read: returns the joules so far, None where nothing counts them.
-        min_stretch_s: how long a stretch must last to count, in seconds.
+        min_stretch_s: shorter stretches, in seconds, are left out.
     """
 
     def __init__(

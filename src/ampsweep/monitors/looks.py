@@ -12,9 +12,8 @@ _SECOND: Final = 4
 class Looks:
     """Decides before each step of a process whether it is looked at.
 
-    With a fixed interval these are the first step, each multiple of it and the last. Without one they are the first
-    step, the fifth and the last, and between these as many as take half a percent of the time: what looks have cost so
-    far and the latest one's cost tell when the next is paid for.
+    With a fixed interval: the first step, each multiple of it and the last. Without one: the first, the fifth and the
+    last step, and between these as many as take half a percent of the time, by what looks have cost so far.
 
     Args:
         every: the interval in steps; None: by the cost.

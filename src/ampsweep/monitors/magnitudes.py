@@ -139,9 +139,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 @lru_cache(maxsize=4096)
 def _stride(numel: int) -> int:
-    """The distance between the elements of a selection: coprime with every size of the tensor, so that none of its
-    columns is left out.
-    """
+    """The distance between selected elements: coprime with every size of the tensor, so that no column is left out."""
     stride = max(numel // NUM_SELECTED, 1)
     while math.gcd(stride, numel) > 1:
         stride -= 1

@@ -71,8 +71,8 @@ class MemoryMonitor:
     def of_step(self, traced: TracedStep) -> MemoryUse:
         """Bytes of the step that was traced or profiled inside `one_step`, for the record.
 
-        The allocator's own peak covers, on cuda and xpu, everything that this process has on the device; on the CPU
-        only what the step used and allocated, which of a profiled step is the peak itself; elsewhere it is absent.
+        The allocator's own peak is of everything that this process has on cuda or xpu, on the CPU of what the step used
+        and allocated; elsewhere it is absent.
         """
         allocated = self._step_peak
         if self._host_peak is not None and self._host_peak.peak_bytes is not None:
@@ -96,9 +96,7 @@ class MemoryMonitor:
         self._run_allocated, self._run_reserved, self._steady_allocated = peaks
 
     def summary(self, traced: MemoryUse | None = None) -> dict[str, float]:
-        """Figures of `row` and the process's memory: its peak resident set on the CPU, its current memory by NVML on
-        cuda and by Metal on mps.
-        """
+        """Figures of `row` and the process's memory: its peak resident set on a CPU, its current memory elsewhere."""
         figures, process_gib = self.row(traced), self._process_gib()
         if process_gib is not None:
             figures["memory/process_gib"] = process_gib
@@ -111,26 +109,20 @@ class MemoryMonitor:
     def row(self, traced: MemoryUse | None = None) -> dict[str, float]:
         """Peaks so far in GiB by metric key, and the categories of the traced step at its peak; takes microseconds.
 
-        On cuda and xpu the allocator counts the peaks: over the run, and after warm-up once that is over. Elsewhere the
-        traced step stands for the steps after warm-up, and the peak of the run is unknown.
+        Without the allocator's statistics the traced step stands for the steps after warm-up.
         """
-        bytes_by_key = self._allocated(traced)
+        bytes_by_key: dict[str, int] = {}
+        if self._allocator is not None:
+            counted = self._counted()
+            bytes_by_key["memory/peak_allocated_run_gib"] = max(counted.allocated_peak, self._run_allocated)
+            bytes_by_key["memory/peak_reserved_gib"] = max(counted.reserved_peak, self._run_reserved)
+            if self._is_steady:
+                bytes_by_key["memory/peak_allocated_gib"] = max(counted.allocated_peak, self._steady_allocated)
+        elif traced is not None and traced.peak_bytes is not None:
+            bytes_by_key["memory/peak_allocated_gib"] = traced.peak_bytes
         if traced is not None and traced.peak is not None:
             bytes_by_key |= {memory_key(category): num_bytes for category, num_bytes in traced.peak.items()}
         return {key: num_bytes / GIB for key, num_bytes in bytes_by_key.items()}
-
-    def _allocated(self, traced: MemoryUse | None) -> dict[str, int]:
-        if self._allocator is None:
-            known = None if traced is None else traced.peak_bytes
-            return {} if known is None else {"memory/peak_allocated_gib": known}
-        counted = self._counted()
-        peaks = {
-            "memory/peak_allocated_run_gib": max(counted.allocated_peak, self._run_allocated),
-            "memory/peak_reserved_gib": max(counted.reserved_peak, self._run_reserved),
-        }
-        if self._is_steady:
-            peaks["memory/peak_allocated_gib"] = max(counted.allocated_peak, self._steady_allocated)
-        return peaks
 
     def _count_anew(self) -> None:
         """Keep the peaks so far and let the allocator count from what is allocated now."""
@@ -168,15 +160,9 @@ class MemoryMonitor:
 class AllocatorGrowth:
     """Finds the steps in which the allocator may have taken memory from the device, which makes a step slower.
 
-    Reading the allocator's statistics costs many microseconds, and an allocator that did not grow for some steps seldom
-    grows again. So it is looked at after every step at first and after each growth, then after two, four and at most 32
-    steps. If it has grown, all steps since the last look are suspect.
-
-    Steps in which the device was full, so that the allocator had to give memory back before it could take some, are no
-    exceptions, however: near the limit that is what a step costs.
-
-    Args:
-        read: reads the allocator's counters.
+    Reading its statistics takes many microseconds, so that it is looked at after every step at first and after each
+    growth, then after two, four and at most 32 steps. If it has grown, all steps since the last look are suspect; but
+    those in which the device was full and memory was given back first are no exceptions near the limit.
     """
 
     def __init__(self, read: "Callable[[], Counted]") -> None:
@@ -227,11 +213,7 @@ class MemorySnapshot:
     """
 
     def __init__(self, device: torch.device, path: Path) -> None:
-        """`path` is the file to write.
-
-        Raises:
-            ValueError: the device's allocator cannot be recorded.
-        """
+        """`path` is the file to write; raises ValueError if the device's allocator cannot be recorded."""
         if reason := why_no_snapshot(device):
             raise ValueError(reason)
         self._path = path

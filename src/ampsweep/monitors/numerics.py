@@ -35,17 +35,10 @@ _GRADIENTS: Final = ("activation_gradient", "gradient")
 class NumericsWatch:
     """Looks into single steps of a training, and keeps what it has seen for `numerics.json`.
 
-    In a step that is looked at, and in no other, hooks see what each module returns and the gradient of that, the
-    gradients of the parameters, and the parameters before and after the optimizer's step. A module that only passes on
-    what another has returned has no activation of its own. Of a compiled model (`trainer.compile`) nothing but the
-    parameters, their gradients and updates is seen: inside compiled code there are no modules.
-
-    Nothing changes what a step computes. What the hooks take stays on the device until the step is over; `look` then
-    waits for the device.
-
-    Args:
-        is_compiled: the model is compiled.
-        looks: the steps that are looked at.
+    Only in a step that is looked at, hooks see what each module returns and its gradient, the gradients of the
+    parameters, and the parameters before and after the optimizer's step; of a compiled model only the parameters, their
+    gradients and updates. A module that passes on what another has returned has no activation of its own. Nothing
+    changes what a step computes, and what the hooks take stays on the device until `read`, which waits for it.
     """
 
     def __init__(self, model: nn.Module, precision: Precision, looks: Looks, *, is_compiled: bool = False) -> None:
@@ -196,7 +189,7 @@ class NumericsWatch:
                     tensor.register_hook(partial(self._on_output_gradient, name))  # type: ignore[no-untyped-call]
 
     def _is_known(self, tensor: Tensor) -> bool:
-        """Tell whether another module has returned this very tensor, and nothing has changed it in place since."""
+        """True if another module has returned this very tensor, unchanged in place since."""
         before = self._returned.get(id(tensor))
         self._returned[id(tensor)] = ref(tensor), tensor._version
         return before is not None and before[0]() is tensor and before[1] == tensor._version

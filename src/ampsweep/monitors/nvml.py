@@ -12,14 +12,11 @@ from ampsweep.text import GIB
 Told = TypeVar("Told")
 
 _UTILIZATION_S: Final = 1.0
-"""Utilization is a mean over the past sample period, "between 1 second and 1/6 second, depending on the product"
-(torch.cuda.utilization, of nvmlDeviceGetUtilizationRates)."""
+"""Utilization is a mean over "between 1 second and 1/6 second, depending on the product" (torch.cuda.utilization)."""
 _AVERAGE_POWER_S: Final = 1.0
-"""nvmlDeviceGetPowerUsage: "on Ampere (except GA100) or newer GPUs, the API returns power averaged over 1 sec interval"
-(NVML API reference); older ones do not, but nothing tells which this one is."""
+"""nvmlDeviceGetPowerUsage averages over a second on Ampere (except GA100) and newer GPUs (NVML API reference)."""
 _INSTANT_POWER_S: Final = 0.1
-"""Even NVML_FI_DEV_POWER_INSTANT is updated every 100 ms only (Yang et al., "Part-time Power Measurements", SC 2024,
-arXiv:2312.02741)."""
+"""NVML_FI_DEV_POWER_INSTANT is updated every 100 ms only (Yang et al., SC 2024, arXiv:2312.02741)."""
 _POWER: Final = "device/power_w"
 _THROTTLED: Final = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown")
 """Heat or hardware protection; the power cap, a setting, does not count."""
@@ -64,13 +61,13 @@ class NvmlDevice:
     def readings(self) -> dict[str, float]:
         """Current utilization, memory, power, temperature and clock by metric key."""
         values = {key: self._try(read) for key, read in _READINGS.items()}
-        values[_POWER] = self._instant_power_w() if self._has_instant_power else self._average_power_w()
+        average = self._from_thousandths
+        values[_POWER] = self._instant_power_w() if self._has_instant_power else average("nvmlDeviceGetPowerUsage")
         return {key: value for key, value in values.items() if value is not None}
 
     def energy_j(self) -> float | None:
         """The GPU's energy counter, in joules since the driver was loaded (GPUs since Volta have it)."""
-        counter_mj = self._try(lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-        return None if counter_mj is None else counter_mj / 1e3
+        return self._from_thousandths("nvmlDeviceGetTotalEnergyConsumption")
 
     def process_gib(self) -> float | None:
         """Memory of this process on the GPU; None where the driver does not know the process by its id (containers)."""
@@ -99,8 +96,7 @@ class NvmlDevice:
 
     def power_limit_w(self) -> float | None:
         """The power limit in effect, above which the driver slows the GPU down."""
-        limit_mw = self._try(lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-        return None if limit_mw is None else limit_mw / 1e3
+        return self._from_thousandths("nvmlDeviceGetEnforcedPowerLimit")
 
     def driver_version(self) -> str | None:
         version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
@@ -116,9 +112,10 @@ class NvmlDevice:
         power_w: float | None = self._try(read)
         return power_w
 
-    def _average_power_w(self) -> float | None:
-        power_mw = self._try(lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle))
-        return None if power_mw is None else power_mw / 1e3
+    def _from_thousandths(self, function: str) -> float | None:
+        """A figure that NVML gives in thousandths, such as mW, in whole units."""
+        value = self._try(lambda nvml, handle: getattr(nvml, function)(handle))
+        return None if value is None else value / 1e3
 
     def _try(self, read: Callable[[Any, Any], Any]) -> Any:
         try:

@@ -154,11 +154,7 @@ def _watched_cores() -> frozenset[int]:
 
 
 def _parsed(text: str) -> frozenset[int]:
-    """The cores 0 to 3 and 8 of `0-3,8`, as Linux writes it.
-
-    Raises:
-        ValueError: a part of the text is no number or span.
-    """
+    """The cores 0 to 3 and 8 of `0-3,8`, as Linux writes it; raises ValueError for anything else."""
     spans = (part.partition("-") for part in text.split(","))
     return frozenset(core for first, _, last in spans for core in range(int(first), int(last or first) + 1))
 

@@ -56,10 +56,7 @@ class ScaleMonitor:
             self._count_growth()
 
     def _count_growth(self) -> None:
-        """Bring the growth tracker up to date: a skipped step sets it to zero, and so does a full interval.
-
-        A full interval does so even if the scale cannot grow because it would overflow.
-        """
+        """Bring the growth tracker up to date: a skipped step sets it to zero, and so does a full interval."""
         if not self._uncounted:
             return
         skipped, self._uncounted, self._steps = torch.stack(self._uncounted), [], []

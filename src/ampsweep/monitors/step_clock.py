@@ -21,16 +21,12 @@ Waits = Sequence[tuple[Any, Any]]
 class StepClock:
     """Times optimizer steps between `begin` and `end`, and what lies between two steps: throughput is by both.
 
-    On cuda, xpu and mps times are those between events in the device's queue, and nothing waits for the device until
-    `windows` or `summary` reads them: what the host does while the device is busy takes no time there. Elsewhere they
-    are times on the host.
+    On cuda, xpu and mps it takes events of the device's queue, for which nothing waits until `windows` or `summary`
+    reads them; elsewhere times on the host. Waiting for data is host time everywhere.
 
-    Waiting for data is host time on every device; while the device is still busy it costs nothing.
-
-    A step after a wait for the device finds its queue empty, so that the device waits for the host's first launches. A
-    bare loop does not wait: the summary's quantiles are those of the other steps, unless most steps come after a wait.
-
-    All steps before `end_warmup` and all marked steps are warm-up, which the summary leaves out.
+    A step after a wait for the device finds its queue empty and waits for the host's first launches, which no bare loop
+    does: the summary's quantiles leave such steps out, unless they are the most. It leaves out warm-up, too: all steps
+    before `end_warmup` and all that are marked.
     """
 
     def __init__(self, device: torch.device, samples_per_step: int, tokens_per_step: int | None) -> None:
@@ -63,9 +59,7 @@ class StepClock:
         self._start = self.now()
 
     def end(self, data_wait_s: float = 0.0, waits: Waits | None = None) -> None:
-        """End the step; the host waited this many seconds for its data, and the device, in a training of several ranks,
-        for the others between these moments of `now`.
-        """
+        """End the step; the host waited `data_wait_s` for its data, and the device for other ranks during `waits`."""
         assert self._start is not None, "end before begin"
         step = _Step(self._start, self.now(), data_wait_s, waits, self._since, self._own)
         step.is_steady, step.is_after_wait = self._is_warm, self._is_queue_empty
@@ -122,14 +116,11 @@ class StepClock:
         ]
 
     def summary(self) -> dict[str, float]:
-        """Median, interquartile range and 95th percentile of the steps after warm-up, and throughput.
+        """Quantiles (type 7 of Hyndman and Fan, 1996: NumPy's default) of the steps after warm-up, throughput, and the
+        mean wait for data: a loader that stalls at every tenth batch has a median of zero. Empty without such a step.
 
-        Quantiles are interpolated linearly between the two nearest steps (type 7 of Hyndman and Fan, The American
-        Statistician 50, 1996: NumPy's default). The wait for data is a mean, because a loader that stalls at every
-        tenth batch has a median of zero. Empty if no step came after warm-up.
-
-        Where the device has a queue, also the medians of the host's time for a step that finds the queue empty, which
-        is what launching takes, and of the time by which the device ends a step after the host.
+        Where the device has a queue, also the median host time of launching a step that finds the queue empty, and of
+        the time by which the device ends a step after the host.
         """
         self._read()
         if not self._steady.step_ms:
@@ -260,7 +251,7 @@ class _Times:
 
     def __init__(self) -> None:
         self.step_ms, self.communication_ms = array("d"), array("d")
-        """Of each step its time and its waits for other ranks; the latter is empty in a training of one rank."""
+        """The time of each step, and its waits for other ranks, which are empty in a training of one."""
         self.data_wait_ms = self.between_ms = self.own_ms = 0.0
         self.wall_ms = 0.0
         """Time of the steps and of what lay before each."""

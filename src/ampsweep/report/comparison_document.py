@@ -112,7 +112,6 @@ def _counts(shown: Dashboard) -> str:
 
 
 def _verdicts(shown: Dashboard) -> Section | None:
-    """The overview of several workloads, then a card for each that is drawn."""
     cards: list[Section | Prose | Table] = []
     if len(shown.workloads) > 1:
         cards.append(_overview([one.data.compared for one in shown.workloads]))
@@ -126,7 +125,6 @@ def _verdicts(shown: Dashboard) -> Section | None:
 
 
 def _card(workload: WorkloadComparison, *, on_screen: bool) -> Section:
-    """The verdict on one workload: the answer, the arms, then the grounds."""
     verdict = workload.verdict
     blocks: list[Any] = [*_answer(workload), arms_table(workload)]
     blocks += items_of(_findings(workload))
@@ -238,7 +236,6 @@ def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
 
 
 def _series(one: Panels[SeriesData], shown: Dashboard) -> Section:
-    """A series of workloads that differ in one swept value: what changes along, and the panels over it."""
     series = one.data.series
     blocks: list[Any] = [] if not series.in_words else [strategies_table(series, shown.comparison)]
     blocks += items_of([_said(line) for line in series.lines])

@@ -27,10 +27,8 @@ _LEAST_TEXT: Final = 20
 
 
 def show(document: Document, console: Console) -> None:
-    """Print the document without what it folds and without its figures, the answer of each section last.
-
-    A console that is no terminal is widened so that no figure is folded: a log file has no edge.
-    """
+    """Print the document without what it folds and without its figures, the answer of each section last; in a log file,
+    which has no edge, without folding lines."""
     if not console.is_terminal:
         console.width = _UNBOUNDED
     console.print(Text(f"{document.title}{f' ({document.subtitle})' if document.subtitle else ''}", style="bold"))

@@ -63,7 +63,6 @@ class Dashboard:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of all runs."""
         return sorted({run.seed for data in self.compared for run in data.runs})
 
     @property
@@ -119,7 +118,6 @@ def arrange(
 
 
 def _drawn(data: Data, panels: Iterable[Panel], style: Style, kinds: Mapping[Kind, Draw[Data]]) -> Panels[Data]:
-    """The panels of these kinds."""
     results = [(panel, kinds[panel.kind](panel, data, style)) for panel in panels if panel.kind in kinds]
     return Panels(
         data,

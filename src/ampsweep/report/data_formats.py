@@ -35,10 +35,7 @@ def as_json(document: Document) -> str:
 
 
 def as_csv(document: Document) -> str:
-    """The tables one after another, each after a line `# key` and before an empty one; units end the columns' names.
-
-    A figure has all of its digits; one that was not measured is empty. Intervals have columns of their own.
-    """
+    """The tables one after another, each after a line `# key`, with all digits and with columns for intervals."""
     out = io.StringIO()
     for table in tables(document):
         out.write(f"# {table.key}\n")

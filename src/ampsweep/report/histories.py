@@ -121,10 +121,7 @@ def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str
 def read_curves(
     directory: Path, keys: Sequence[str], stretches: Sequence[Stretch] = (), *, is_ended: bool = False
 ) -> RunCurves:
-    """The curves of `keys` from the history in a run's directory; a key the run never logged is absent.
-
-    A history that can be read in full but does not match its digests has none (see `salvage_history`).
-    """
+    """The curves of `keys` from the history in a run's directory; a key the run never logged is absent."""
     try:
         history = salvage_history(directory, stretches, is_ended=is_ended)
     except FileNotFoundError:
@@ -220,7 +217,7 @@ def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[FileProble
 
 
 def _early_end(found: RunCurves, record: RunRecord) -> str | None:
-    """Tell a history of a completed run that ends before the run did: its last step is always logged.
+    """The reason why a completed run's history ends too early, if it does: its last step is always logged.
 
     A run that began with a checkpoint of its last step has none.
     """

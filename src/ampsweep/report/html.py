@@ -24,9 +24,13 @@ _LONG: Final = 32
 """Characters of a text that has room in its column."""
 
 
+_Choice = tuple[str, str, list[str]]
+"""Key, label and values of a filter."""
+
+
 def html(document: Document) -> str:
     """The page: a line with links and filters, then the sections, their figures drawn by Plotly when they are seen."""
-    page = _Page(document, Filters.of(document))
+    page = _Page(document, _choices(document))
     sections = [page.section(one, 2) for one in document.sections]
     first = next((one.key for one in document.sections if one.key), None)
     scripts = [Markup(get_plotlyjs())] if page.figures else []
@@ -53,7 +57,7 @@ class _Page:
     """A document on its way to HTML: collects the figures, which the page's script knows by number."""
 
     document: Document
-    filters: "Filters"
+    choices: list[_Choice]
     figures: list[str] = field(default_factory=list)
     """As JSON."""
 
@@ -78,7 +82,7 @@ class _Page:
         title = join(self._arm(one.title), " ", badge) if badge is not None else self._arm(one.title)
         heading = tag(f"h{min(level, 6)}", title) if one.title else None
         content = list(self._blocks(one.blocks, level + bool(one.title)))
-        about = {"id": one.key or None, "data_arm": one.arm, "data_facts": self.filters.read_by_script(one.facts)}
+        about = {"id": one.key or None, "data_arm": one.arm, "data_facts": self._for_script(one.facts)}
         if one.folded:
             return tag("details", tag("summary", heading or "Details"), *content, class_=f"part {one.kind}", **about)
         kind = "article" if one.kind == "card" else "section"
@@ -127,7 +131,7 @@ class _Page:
                 *(self._cell(cell, of, is_first=of is columns[0]) for cell, of in zip(row.cells, columns, strict=True)),
                 data_arm=row.arm,
                 data_seed=None if row.seed is None else str(row.seed),
-                data_facts=self.filters.read_by_script(row.facts),
+                data_facts=self._for_script(row.facts),
             )
             for row in table.rows
         ]
@@ -185,7 +189,7 @@ class _Page:
 
     def _form(self) -> Markup | None:
         """The controls; one with a single choice is left out."""
-        selects = [_select(key, label, values) for key, label, values in self.filters.choices if len(values) > 1]
+        selects = [_select(key, label, values) for key, label, values in self.choices if len(values) > 1]
         arms = [
             tag("button", _swatch(style), name(arm), type="button", class_="arm", data_arm=arm, aria_pressed="true")
             for arm, style in self._arms.items()
@@ -207,6 +211,11 @@ class _Page:
         """A text; the name of an arm after its colour, so that arms are never told apart by colour alone."""
         style = self._arms.get(text)
         return name(text) if style is None else tag("span", _swatch(style), name(text), class_="arm-name")
+
+    def _for_script(self, facts: Mapping[str, Scalar]) -> str | None:
+        """The facts of an element as the page's script reads them to decide whether it is shown."""
+        known = {key: scalar_text(facts[key]) for key, _, _ in self.choices if key in facts}
+        return json.dumps(known) if known else None
 
     @property
     def _arms(self) -> Mapping[str, ArmStyle]:
@@ -251,28 +260,14 @@ def _asset(file_name: str) -> str:
     return (files("ampsweep.report") / "assets" / file_name).read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Filters:
-    """The choices of a reader."""
-
-    choices: tuple[tuple[str, str, tuple[str, ...]], ...]
-    """Key, label and values of each filter; the last one is of seeds."""
-
-    @classmethod
-    def of(cls, document: Document) -> "Filters":
-        """The filters by facts that vary, without any that only repeats an earlier one."""
-        facts = [one.facts for one in blocks_of(document.sections) if isinstance(one, Section) and one.facts]
-        found = [
-            (key, _LABELS.get(key, key), {scalar_text(one[key]) for one in facts if key in one})
-            for key in _varied(facts)
-        ]
-        found.append(("seed", "Seed", {str(seed) for seed in document.seeds}))
-        return cls(tuple((key, label, tuple(sorted(values, key=_numbers_first))) for key, label, values in found))
-
-    def read_by_script(self, facts: Mapping[str, Scalar]) -> str | None:
-        """The facts of an element as the page's script reads them to decide whether it is shown."""
-        known = {key: scalar_text(facts[key]) for key, _, _ in self.choices if key in facts}
-        return json.dumps(known) if known else None
+def _choices(document: Document) -> list[_Choice]:
+    """The filters by facts that vary, without any that only repeats an earlier one; the last is of seeds."""
+    facts = [one.facts for one in blocks_of(document.sections) if isinstance(one, Section) and one.facts]
+    found = [
+        (key, _LABELS.get(key, key), {scalar_text(one[key]) for one in facts if key in one}) for key in _varied(facts)
+    ]
+    found.append(("seed", "Seed", {str(seed) for seed in document.seeds}))
+    return [(key, label, sorted(values, key=_numbers_first)) for key, label, values in found]
 
 
 def _varied(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:

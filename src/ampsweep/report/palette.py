@@ -88,5 +88,4 @@ def colours_without_dashes(styles: Mapping[str, ArmStyle]) -> dict[str, str]:
 
 
 def _darkened(colour: str, share: float) -> str:
-    """A colour such as `#8073ac` with this share of its light."""
     return "#" + "".join(f"{round(part * share):02x}" for part in bytes.fromhex(colour[1:]))

@@ -25,8 +25,7 @@ Kind = Literal["front", "curves", "by_arm", "stack", "changes", "chain", "pairs"
 """
 
 Effect = Literal["ratio", "saved", "saved_pct", "gap"]
-"""The figure of a pair in panels of pairs: baseline over arm, baseline minus arm (the second time in percent of the
-baseline), or arm minus baseline."""
+"""Baseline over arm, baseline minus arm (the second time in percent of the baseline), or arm minus baseline."""
 
 Section = Literal["overall", "memory", "speed", "learning", "scaler", "device"]
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -68,7 +69,7 @@ _RESUMED: Final[Columns[ResumedArm]] = (
     (Column("resumed in"), lambda one: Cell(one.resumed_in)),
     (Column("after step", "step", numeric=True), lambda one: count_cell(one.step)),
     (Column("train loss there", "loss", numeric=True, optional=True), lambda one: spread_cell(one.loss, loss)),
-    (Column("its jump", "loss_jump", numeric=True), lambda one: spread_cell(one.loss_jump, _signed)),
+    (Column("its jump", "loss_jump", numeric=True), lambda one: spread_cell(one.loss_jump, partial(signed, digits=2))),
     (
         Column(f"skipped in the next {NUM_NEAR_STEPS}", "skipped_steps", numeric=True, optional=True),
         lambda one: value_cell(one.skipped_steps, str),
@@ -80,10 +81,6 @@ _RESUMED: Final[Columns[ResumedArm]] = (
 def resumed_table(resumed: Sequence[ResumedArm]) -> Table:
     """The jump of the training loss after a checkpoint, for each two arms that it was saved in and resumed in."""
     return table_of("resumed", _RESUMED, resumed, lambda one: arm_after(one.resumed_in, one.saved_in, one.step))
-
-
-def _signed(value: float) -> str:
-    return signed(value, 2)
 
 
 def runs_table(shown: Dashboard) -> Table:

@@ -34,7 +34,6 @@ def largest_batches_table(found: SearchComparison) -> Table:
 
 
 def _probes(arms: tuple[ArmSearch, ...]) -> Table:
-    """Every batch that was tried, as far as the first search of each arm went."""
     rows = [
         Row(
             (

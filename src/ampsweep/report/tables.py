@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from ampsweep.analysis.statistics import Estimate, Spread, in_brackets
 from ampsweep.text import GIB, milliseconds, num_bytes, number, percent, signed
+
+if TYPE_CHECKING:  # a training that prints tables does not wait for SciPy
+    from ampsweep.analysis.statistics import Estimate, Spread
 
 Scalar = str | int | float | bool | None
 Tone = Literal["good", "bad", "even", "open"]
@@ -134,7 +136,7 @@ def value_cell(value: float | None, text: Callable[[float], str], detail: str = 
     return Cell() if value is None else Cell(text(value), value, detail=detail)
 
 
-def estimate_cell(of: Estimate | None, kind: EstimateKind, *details: str, n: int | None = None) -> Cell:
+def estimate_cell(of: "Estimate | None", kind: EstimateKind, *details: str, n: int | None = None) -> Cell:
     """An estimate, after other details its interval, and its n where that is not the `n` of the row."""
     if of is None:
         return Cell()
@@ -142,7 +144,7 @@ def estimate_cell(of: Estimate | None, kind: EstimateKind, *details: str, n: int
     if kind == "difference":
         value, interval = of.text(digits=2, sign=True)
     text = {"ratio": f"{value}x", "difference": value, "percent": percent(of.value), "bytes": num_bytes(of.value)}[kind]
-    ends = "" if kind == "bytes" else in_brackets(interval).strip()
+    ends = "" if kind == "bytes" or interval is None else f"[{interval[0]}, {interval[1]}]"
     if ends and kind == "percent":
         ends += "%"
     if kind == "difference" and of.value == 0 and of.exact:
@@ -151,7 +153,7 @@ def estimate_cell(of: Estimate | None, kind: EstimateKind, *details: str, n: int
     return Cell(text, of.value, of.low, of.high, joined(*details, f"{ends} {counted}".strip()))
 
 
-def spread_cell(of: Spread | None, text: Callable[[float], str], *details: str) -> Cell:
+def spread_cell(of: "Spread | None", text: Callable[[float], str], *details: str) -> Cell:
     """A mean over seeds with its standard deviation."""
     if of is None:
         return Cell()

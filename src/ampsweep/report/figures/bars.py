@@ -255,7 +255,6 @@ def _predicted(panel: Panel, run: Run) -> _Parts:
 
 
 def _with_rest(parts: _Parts, whole: float | None) -> _Parts:
-    """The parts, with what they lack of the whole."""
     rest = 0.0 if whole is None else round((whole - sum(parts.values())) * GIB) / GIB
     return {**parts, _REST: rest} if parts and rest > 0 else parts
 

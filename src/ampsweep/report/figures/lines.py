@@ -13,7 +13,7 @@ from ampsweep.analysis.swept import Series, value_text
 from ampsweep.metrics import METRICS
 from ampsweep.report.figure import Figure, Json, NoFigure, area, axis, label, rule, scatter, whiskers
 from ampsweep.report.figures.drawing import Remarks, Style, arms_table, axis_title, metric_name, panel_figure
-from ampsweep.report.figures.pairs import NULL, effect_title, effect_unit, effects, mean_cell
+from ampsweep.report.figures.pairs import EFFECTS, effect_title, effect_unit, effects, mean_cell
 from ampsweep.report.histories import Curve, band, short_numbers
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table, axis_unit, count_cell, quantity_cell
@@ -85,7 +85,6 @@ def _band(arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path
 
 
 def _runs(alone: Sequence[tuple[Run, Curve]], style: Style, *, has_band: bool, is_crowded: bool) -> Iterator[Json]:
-    """A thin line a run."""
     for index, (run, curve) in enumerate(alone):
         look, shown = style.arms[run.arm], curve.thinned(style.extent.max_points)
         is_first = not has_band and index == 0
@@ -194,7 +193,7 @@ def effects_against(panel: Panel, of: SeriesData, style: Style) -> Figure | NoFi
     remarks = Remarks()
     _without_points(remarks, of, points, key, "no pair to compare")
     y = axis(effect_title(panel, effect_unit(panel)))
-    shapes = [rule(NULL[panel.effect], "y")]
+    shapes = [rule(EFFECTS[panel.effect].null, "y")]
     return _over(panel, of, points, remarks, traces=_lines(of, points, 1.0, style), y=y, shapes=shapes)
 
 

@@ -101,7 +101,7 @@ def magnitude_map(
 ) -> Figure | NoFigure:
     """Draw the tensors of one kind: a row a layer, its colour the share of the elements with that exponent.
 
-    Gradients are drawn as they are with the scale of the run, if it has one: that is what the formats hold.
+    Gradients are drawn with the scale of the run, if it has one: that is what the formats hold.
     """
     places = [place for place, one in enumerate(numerics.magnitudes) if one.kind == kind and any(one.counts)]
     tensors = [numerics.magnitudes[place] for place in places]

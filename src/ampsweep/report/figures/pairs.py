@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.costs import COST_NAMES, CostKind
@@ -27,13 +27,20 @@ from ampsweep.report.tables import Cell, Column, Table, axis_unit, count_cell, e
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB, duration, milliseconds, num_bytes, number, ratio
 
-NULL: Final[dict[Effect, float]] = {"ratio": 1.0, "saved": 0.0, "saved_pct": 0.0, "gap": 0.0}
-"""The value of an effect where there is none."""
-_EFFECTS: Final[dict[Effect, Callable[[float, float], float]]] = {
-    "ratio": lambda baseline, arm: baseline / arm,
-    "saved": lambda baseline, arm: baseline - arm,
-    "saved_pct": saved_pct,
-    "gap": lambda baseline, arm: arm - baseline,
+
+class _EffectOf(NamedTuple):
+    """A figure of a pair: its value where there is no effect, how it is computed, and what it is called."""
+
+    null: float
+    of_pair: Callable[[float, float], float]
+    title: str
+
+
+EFFECTS: Final[dict[Effect, _EffectOf]] = {
+    "ratio": _EffectOf(1.0, lambda baseline, arm: baseline / arm, ", baseline over arm"),
+    "saved": _EffectOf(0.0, lambda baseline, arm: baseline - arm, ", baseline minus arm"),
+    "saved_pct": _EffectOf(0.0, saved_pct, " saved"),
+    "gap": _EffectOf(0.0, lambda baseline, arm: arm - baseline, ", arm minus baseline"),
 }
 _OF_COMPARISON: Final[dict[tuple[str, Effect], Callable[[ArmComparison], Estimate | None]]] = {
     (STEP_MS, "ratio"): lambda arm: arm.speedup,
@@ -42,12 +49,6 @@ _OF_COMPARISON: Final[dict[tuple[str, Effect], Callable[[ArmComparison], Estimat
     (VAL_LOSS, "gap"): lambda arm: arm.loss_gap,
 }
 """The means that every other figure of the comparison shows, too."""
-_TITLES: Final[dict[Effect, str]] = {
-    "ratio": ", baseline over arm",
-    "saved": ", baseline minus arm",
-    "saved_pct": " saved",
-    "gap": ", arm minus baseline",
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def effects(panel: Panel, data: WorkloadData, arm: str) -> Effects | None:
     found = [(pair.arm_runs[0].seed, both) for pair in pairs if (both := pair.figures(key))]
     if panel.effect in ("ratio", "saved_pct"):  # neither is of nothing
         found = [(seed, both) for seed, both in found if both[0] > 0 and (panel.effect == "saved_pct" or both[1] > 0)]
-    by_seed = [(seed, _EFFECTS[panel.effect](*both)) for seed, both in found]
+    by_seed = [(seed, EFFECTS[panel.effect].of_pair(*both)) for seed, both in found]
     if (of_comparison := _OF_COMPARISON.get((key, panel.effect))) is not None:
         mean = of_comparison(judged.judgements.figures)
     elif panel.effect == "ratio":
@@ -80,7 +81,7 @@ def effects(panel: Panel, data: WorkloadData, arm: str) -> Effects | None:
 
 def effect_title(panel: Panel, unit: str) -> str:
     """Title of the effect's axis."""
-    return axis_title(f"{metric_name(panel)}{_TITLES[panel.effect]}", unit)
+    return axis_title(f"{metric_name(panel)}{EFFECTS[panel.effect].title}", unit)
 
 
 def effect_unit(panel: Panel) -> str:
@@ -133,7 +134,7 @@ def pairs(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
         x=axis(effect_title(panel, unit.unit)),
         y=row_axis([one.arm for one in found]),
         shapes=[
-            rule(NULL[panel.effect]),
+            rule(EFFECTS[panel.effect].null),
             *(margin(row, -one.margin, one.margin) for row, one in enumerate(parities) if one is not None),
         ],
         height=rows_height(len(found)),
@@ -161,7 +162,6 @@ def _mean(of: Effects, panel: Panel, factor: float, style: Style) -> Json:
 
 
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
-    """The parity of the metric, where the comparison judges it."""
     verdict = data.verdict_on(arm)
     return (
         next((one for one in verdict.judgements.parities if one.metric == panel.metrics[0]), None) if verdict else None

@@ -83,28 +83,8 @@ def _save(
     compared: Compared,
     scratch: Path,
 ) -> list[str]:
-    publish(caller, page, place, scratch, ASK_S, True)
-    return _saved(selection, page, document, compared)
-
-
-def _tracked(compared: Compared) -> Selection:
-    """The runs of the groups on W&B that those compared are in which were tracked there."""
-    facts = [record.wandb for _, record in compared.records]
-    places = [one for one in facts if one.mode == "online" and one.project is not None]
-    if not places:
-        raise UserError("--publish: none of the runs is on a W&B server; `ampsweep sync DIR` sends them there")
-    projects = sorted({(str(place.entity), str(place.project)) for place in places})
-    if len(projects) > 1:
-        names = ", ".join(f"{entity}/{project}" for entity, project in projects)
-        raise UserError(f"--publish: the runs are in several projects ({names}); publish the runs of one")
-    selection = Selection(*projects[0], groups=tuple(sorted({place.group or "" for place in places})))
-    if "" in selection.groups:
-        raise UserError(f"--publish: some of the runs are in no group; name all runs of their project, {SCHEME}...")
-    return selection
-
-
-def _saved(selection: Selection, page: ComparisonPage, document: Document, compared: Compared) -> list[str]:
     """Save the report and the workspace, with the panels that have something to show."""
+    publish(caller, page, place, scratch, ASK_S, True)
     runs = ", ".join(selection.groups) or selection.sweep or selection.project
     # W&B takes neither emojis nor signs such as a plus.
     title = re.sub(r"[^\w .,:()-]", "_", f"Precision of {runs}")[:100] + f" {datetime.now():%Y-%m-%d %H:%M:%S}"
@@ -138,6 +118,21 @@ def _saved(selection: Selection, page: ComparisonPage, document: Document, compa
         ),
     ).save()
     return [f"report: {report.url}", f"workspace: {workspace.url}"]
+
+
+def _tracked(compared: Compared) -> Selection:
+    facts = [record.wandb for _, record in compared.records]
+    places = [one for one in facts if one.mode == "online" and one.project is not None]
+    if not places:
+        raise UserError("--publish: none of the runs is on a W&B server; `ampsweep sync DIR` sends them there")
+    projects = sorted({(str(place.entity), str(place.project)) for place in places})
+    if len(projects) > 1:
+        names = ", ".join(f"{entity}/{project}" for entity, project in projects)
+        raise UserError(f"--publish: the runs are in several projects ({names}); publish the runs of one")
+    selection = Selection(*projects[0], groups=tuple(sorted({place.group or "" for place in places})))
+    if "" in selection.groups:
+        raise UserError(f"--publish: some of the runs are in no group; name all runs of their project, {SCHEME}...")
+    return selection
 
 
 def _differences(selection: Selection, page: ComparisonPage) -> Any:
@@ -175,7 +170,6 @@ def _live_blocks(selection: Selection, sections: dict[str, list[Any]], colours: 
 
 
 def _by_section(page: ComparisonPage, compared: Compared) -> dict[str, list[Any]]:
-    """New live panels under each heading that has any."""
     series = next(iter(compared.comparison.series), None)
     size = "batch_size" if series is None else config_key(compared.records[0][1], series.key)
     shown = {key.rpartition("/")[2] for key in page.figures}
