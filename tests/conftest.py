@@ -15,8 +15,8 @@ import pytest
 import torch
 from wandb_server import WandbServer
 
-from ampsweep.tracing.host_memory import measure_host_peak
-from ampsweep.training.build.instantiate import locate
+from ampsweep.observe.host_memory import measure_host_peak
+from ampsweep.training.components.instantiate import locate
 
 # One thread here and in every process the tests start: they share two cores, and a fork server that was started
 # with another number would decline its children's environment.

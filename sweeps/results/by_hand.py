@@ -30,7 +30,7 @@ from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.training.assembly import warmup_seconds
-from ampsweep.training.build.device import resolve_device
+from ampsweep.training.components.device import resolve_device
 
 AUTOCAST: Final = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 

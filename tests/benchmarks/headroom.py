@@ -21,9 +21,9 @@ from ampsweep.analysis.headroom import Headroom, HeadroomVerdict, headroom_of
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
+from ampsweep.observe.lowered_layers import note_lowered_layers
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import RunNumerics
-from ampsweep.tracing.lowered_layers import note_lowered_layers
 
 STEPS: Final = 40
 EVERY: Final = 5

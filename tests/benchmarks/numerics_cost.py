@@ -25,7 +25,7 @@ from workload import SIZES
 
 from ampsweep.config.compose import compose_points
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 from ampsweep.training.trainer import Trainer
 
 STEPS = 40

@@ -24,7 +24,7 @@ from workload import SIZES, Batches
 from ampsweep.config.compose import compose_points
 from ampsweep.tracking.tracker import HistoryFile
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 from ampsweep.training.trainer import Trainer
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import torch
 from by_hand import recipe, time_steps
 
 from ampsweep.config.compose import compose_one
-from ampsweep.tracing.feeding import resident
-from ampsweep.training.build.built import build_data
+from ampsweep.observe.feeding import resident
+from ampsweep.training.components.built import build_data
 
 CPU = torch.device("cpu")
 

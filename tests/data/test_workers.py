@@ -17,10 +17,10 @@ from own_datasets import Augmented, Broken, Unpicklable, Unsendable, Watched
 
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.workers import how_ended
+from ampsweep.observe.feeding import fed
+from ampsweep.observe.host_memory import measure_host_peak
+from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.text import GIB
-from ampsweep.tracing.feeding import fed
-from ampsweep.tracing.host_memory import measure_host_peak
-from ampsweep.tracing.memory_limit import MemoryLimit
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import torch
 from ampsweep.config.compose import compose_points
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import KeptBatches
-from ampsweep.training.build.built import build_data
+from ampsweep.training.components.built import build_data
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ from patients import CPU, patient_of
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.replay import KeptBatches
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 
 SMALL = ("model=mlp_small", "data=synthetic", "data.batch_size=16", "data.in_features=8", "model.hidden_size=16")
 WORKLOADS = {

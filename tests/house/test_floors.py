@@ -25,7 +25,7 @@ FLOORS = (
     },
     {"finding"},
     {"config", "record"},
-    {"tracing", "precision"},
+    {"observe", "precision"},
     {"models", "data", "tasks", "monitors", "parallel", "launch", "tracking", "analysis"},
     {"recorder", "report"},
     {"training"},
@@ -39,7 +39,7 @@ FLOORS = (
 LIBRARIES = {
     "wandb": ("tracking/wandb/", "report/wandb/"),
     "wandb_workspaces": ("report/wandb/",),
-    "hydra": ("commands/", "config/", "training/build/instantiate.py"),
+    "hydra": ("commands/", "config/", "training/components/instantiate.py"),
     "omegaconf": ("commands/", "config/", "search/largest_batch.py"),
 }
 """The places that may import a library; all others take what these make of it."""

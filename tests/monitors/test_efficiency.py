@@ -7,7 +7,7 @@ from torch import nn
 from ampsweep.metrics import METRICS
 from ampsweep.monitors import device_peaks
 from ampsweep.monitors.device_peaks import Efficiency, dense_peak, memory_bytes_per_sec
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.step import trace_step
 
 CPU = torch.device("cpu")
 H100 = "NVIDIA H100 80GB HBM3"

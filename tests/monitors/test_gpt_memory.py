@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ampsweep.models.gpt import GPT
+from ampsweep.observe.step import trace_step
 from ampsweep.tasks.language_modeling import LanguageModeling
-from ampsweep.tracing.step import trace_step
 
 LAYERS, WIDTH, HEADS, VOCABULARY = 3, 32, 4, 96
 BATCH, LENGTH, MICRO_BATCHES = 4, 16, 2

@@ -12,8 +12,8 @@ from torch import nn
 from ampsweep.metrics import METRICS
 from ampsweep.monitors.memory import AllocatorGrowth, Counted, MemoryMonitor
 from ampsweep.monitors.nvml import NvmlDevice
-from ampsweep.tracing.host_memory import peak_resident_bytes
-from ampsweep.tracing.step import TracedStep, trace_step
+from ampsweep.observe.host_memory import peak_resident_bytes
+from ampsweep.observe.step import TracedStep, trace_step
 
 CPU = torch.device("cpu")
 MIB, GIB = 2**20, 2**30
@@ -134,7 +134,7 @@ def test_the_peak_of_a_process_remembers_what_it_gave_back():
 
 
 def test_the_peak_of_a_process_is_not_that_of_its_parent():
-    code = "from ampsweep.tracing.host_memory import peak_resident_bytes as p; print(p())"
+    code = "from ampsweep.observe.host_memory import peak_resident_bytes as p; print(p())"
     held = bytearray(b"x") * (1000 * MIB)
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(child.stdout) < 700 * MIB < 1000 * MIB < peak_resident_bytes()  # torch itself takes some hundred

@@ -13,7 +13,7 @@ from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.sweep import preflight_checks
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight_checks import check_ranks
-from ampsweep.training.build.built import build_data
+from ampsweep.training.components.built import build_data
 
 OWN = ("model=custom", "data=digits", "optimizer=sgd")
 

@@ -54,7 +54,7 @@ from ampsweep.config.compose import compose_one
 from ampsweep.parallel.place import place_in
 from ampsweep.parallel.strategy import make_parallel
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)

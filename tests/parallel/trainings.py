@@ -28,8 +28,8 @@ from ampsweep.parallel.base import SINGLE
 from ampsweep.parallel.place import RankPlace
 from ampsweep.parallel.strategy import make_parallel
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data, build_model
 from ampsweep.training.checkpoint import seed_everything
+from ampsweep.training.components.built import build, build_data, build_model
 
 CPU = torch.device("cpu")
 NUM_STEPS = 4

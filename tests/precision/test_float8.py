@@ -17,6 +17,7 @@ from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.models.gpt import GPT
 from ampsweep.models.mlp import MLP
+from ampsweep.observe.step import trace_step
 from ampsweep.precision import Precision
 from ampsweep.precision import torchao_import as torchao_import_module
 from ampsweep.precision.float8 import Float8
@@ -25,7 +26,6 @@ from ampsweep.precision.precision import misfit
 from ampsweep.precision.support import Abilities
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.record.parts import ModeProof
-from ampsweep.tracing.step import trace_step
 
 FP8 = ("fp8_tensorwise", "fp8_rowwise")
 

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.observe.step import trace_step
 from ampsweep.precision import Precision
 from ampsweep.precision.fp32_modules import in_float32
 from ampsweep.record.parts import ModeProof
-from ampsweep.tracing.step import trace_step
 
 AMP = ("amp_bf16", "amp_fp16")
 DTYPES = {"fp32": torch.float32, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}

@@ -17,11 +17,11 @@ from ampsweep.models.gpt import GPT
 from ampsweep.models.mlp import MLP
 from ampsweep.monitors.device_peaks import dense_peak
 from ampsweep.monitors.environment import effective_flags
+from ampsweep.observe.step import trace_step
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import exact_or_rounded, flops_by_arithmetic, kept_bits, kinds_in
 from ampsweep.precision.flags import fp32_arithmetic
 from ampsweep.record.parts import ModeProof
-from ampsweep.tracing.step import trace_step
 
 CPU = torch.device("cpu")
 FP32, TF32, AMP_BF16 = (PRECISION_MODES[mode] for mode in ("fp32", "tf32", "amp_bf16"))

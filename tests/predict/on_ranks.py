@@ -10,11 +10,11 @@ import torch.distributed as dist
 from steps import CPU, composed
 from torch import multiprocessing
 
+from ampsweep.observe.step import TracedStep, trace_step
 from ampsweep.parallel.place import RankPlace
 from ampsweep.parallel.strategy import make_parallel
-from ampsweep.tracing.step import TracedStep, trace_step
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 from ampsweep.training.trainer import Trainer
 
 Overrides = Sequence[str]

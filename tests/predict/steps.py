@@ -6,11 +6,11 @@ import functools
 import torch
 
 from ampsweep.config.compose import compose_one
+from ampsweep.observe.step import trace_step
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.tracing.step import trace_step
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.resume import resume, take_checkpoint
 

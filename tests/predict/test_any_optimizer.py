@@ -8,7 +8,7 @@ from torch.optim.optimizer import _foreach_supported_types
 
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.training.build.fused_kernels import leaves_parameters_unchanged
+from ampsweep.training.components.fused_kernels import leaves_parameters_unchanged
 
 OF_TORCH = ("Adam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adafactor", "Adadelta", "Adamax", "ASGD", "Rprop")
 EVERY = (*(f"torch.optim.{name}" for name in OF_TORCH), "own_optimizers.Lion", "own_optimizers.Decaying")

@@ -9,7 +9,7 @@ from ampsweep.parallel.base import SINGLE
 from ampsweep.predict.target_device import resolve_target
 from ampsweep.predict.workload_prediction import predict_arm
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 
 pytestmark = [*CUDA]
 

@@ -8,8 +8,8 @@ from steps import composed, measured, predicted
 from ampsweep.precision import Precision
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.training.build.built import build_data
-from ampsweep.training.build.instantiate import build_component
+from ampsweep.training.components.built import build_data
+from ampsweep.training.components.instantiate import build_component
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
 

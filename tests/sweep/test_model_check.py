@@ -10,12 +10,12 @@ import torch
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UserError
+from ampsweep.observe.step import trace_step
 from ampsweep.sweep.device_checks import _at_most
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
-from ampsweep.tracing.step import trace_step
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 
 CPU = torch.device("cpu")
 OWN_NET = ("model=custom", "model._target_=own_tasks.Net", "data=digits")

@@ -10,7 +10,7 @@ import torch
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import Built, build, build_data
+from ampsweep.training.components.built import Built, build, build_data
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Ending, Trainer

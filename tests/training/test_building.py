@@ -11,14 +11,14 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import AdamWConfig, SGDConfig
 from ampsweep.data.base import for_rank
+from ampsweep.observe.memory_limit import is_out_of_memory
 from ampsweep.precision import Precision
 from ampsweep.text import one_line
-from ampsweep.tracing.memory_limit import is_out_of_memory
-from ampsweep.training.build.built import build, build_data, build_model, steps_of
-from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.fused_kernels import leaves_parameters_unchanged
-from ampsweep.training.build.instantiate import build_component, locate
-from ampsweep.training.build.optimizer import build_optimizers, is_fused
+from ampsweep.training.components.built import build, build_data, build_model, steps_of
+from ampsweep.training.components.device import resolve_device
+from ampsweep.training.components.fused_kernels import leaves_parameters_unchanged
+from ampsweep.training.components.instantiate import build_component, locate
+from ampsweep.training.components.optimizer import build_optimizers, is_fused
 
 ADAMW, SGD = AdamWConfig(name="adamw", lr=1e-3), SGDConfig(name="sgd", lr=1e-3)
 ONE, FP32 = {"optimizer": ["*"]}, Precision("fp32", "cpu")
@@ -232,7 +232,7 @@ def test_the_devices_gpu_is_the_one_torch_asks(name, index, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
-    monkeypatch.setattr("ampsweep.training.build.device.device_name", lambda device: "a GPU")
+    monkeypatch.setattr("ampsweep.training.components.device.device_name", lambda device: "a GPU")
     assert resolve_device(name) == torch.device("cuda", index)
     assert current == [index]
 

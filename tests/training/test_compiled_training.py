@@ -13,7 +13,7 @@ from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.precision import Precision
 from ampsweep.precision.support import emulates_casts
-from ampsweep.training.build.built import _compile as compile_parts
+from ampsweep.training.components.built import _compile as compile_parts
 
 COMPILED = (*MLP, "trainer.compile=true", "trainer.steps=4", "precision=amp_bf16")
 
@@ -22,7 +22,7 @@ COMPILED = (*MLP, "trainer.compile=true", "trainer.steps=4", "precision=amp_bf16
 def without_kernels(monkeypatch):
     """Compile by a backend that makes no kernels, as these take seconds each."""
     compile_model = lambda model, task: model.compile(backend="aot_eager")  # noqa: E731
-    monkeypatch.setattr("ampsweep.training.build.built._compile", compile_model)
+    monkeypatch.setattr("ampsweep.training.components.built._compile", compile_model)
     torch.compiler.reset()
     yield
     torch.compiler.reset()

@@ -25,8 +25,8 @@ from ampsweep.recorder.instruments import Instruments
 from ampsweep.recorder.recorder import Recorder
 from ampsweep.tasks.base import turns_of
 from ampsweep.tasks.regression import Regression
-from ampsweep.training.build.built import Built
-from ampsweep.training.build.learning_rates import Schedule
+from ampsweep.training.components.built import Built
+from ampsweep.training.components.learning_rates import Schedule
 from ampsweep.training.trainer import Trainer
 from ampsweep.training.turns import trained_turns
 

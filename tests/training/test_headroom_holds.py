@@ -14,9 +14,9 @@ from headroom_models import CASES
 
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
+from ampsweep.observe.lowered_layers import note_lowered_layers
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import INPUT_LAYER
-from ampsweep.tracing.lowered_layers import note_lowered_layers
 
 BY_NAME = {case.name: case for case in CASES}
 

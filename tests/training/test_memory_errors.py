@@ -9,9 +9,9 @@ from devices import needs_cuda
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ampsweep.observe.memory_limit import MemoryLimit, is_out_of_memory
 from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.tasks.classification import Classification
-from ampsweep.tracing.memory_limit import MemoryLimit, is_out_of_memory
 
 
 class ExhaustedError(Exception):

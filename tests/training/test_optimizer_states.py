@@ -16,11 +16,11 @@ from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import PRECISION_MODES, dtypes_of
 from ampsweep.data.digits import Digits
 from ampsweep.models.mlp import MLP
+from ampsweep.observe.step import trace_step
 from ampsweep.precision import Precision
 from ampsweep.precision.torchao_import import import_torchao
-from ampsweep.tracing.step import trace_step
-from ampsweep.training.build.optimizer import build_optimizers, class_name, rehearse_optimizers
 from ampsweep.training.checkpoint import CheckpointError, load_checkpoint
+from ampsweep.training.components.optimizer import build_optimizers, class_name, rehearse_optimizers
 
 pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
 optim = import_torchao("torchao.optim", "this test")

@@ -12,8 +12,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.launch.device_lock import lock_path
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.processors import cpu_name
-from ampsweep.training.build import device
-from ampsweep.training.build.device import RunDevice, run_devices, taken_device, taken_devices
+from ampsweep.training.components import device
+from ampsweep.training.components.device import RunDevice, run_devices, taken_device, taken_devices
 
 CPU = torch.device("cpu")
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
@@ -146,7 +146,7 @@ def test_looking_for_a_free_gpu_makes_no_context():
     asked = """
 import os, torch
 from ampsweep.monitors.nvml import NvmlDevice
-from ampsweep.training.build.device import run_devices, taken_device
+from ampsweep.training.components.device import run_devices, taken_device
 
 def contexts():
     found = []

@@ -13,7 +13,7 @@ from torch import nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import SchedulerConfig
-from ampsweep.training.build.learning_rates import Schedule, check_rates
+from ampsweep.training.components.learning_rates import Schedule, check_rates
 
 PEAK = 0.5
 SHAPES = {

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from assembled import GPT, MLP, assemble
 
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.step import trace_step
 
 ACCUMULATE = ("trainer.grad_accum_steps=3",)
 REGRESSION = ("model=mlp_recipe", "data.in_features=32", "data.out_features=64", "data.batch_size=16")

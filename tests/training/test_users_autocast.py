@@ -8,7 +8,7 @@ from assembled import CPU, assemble
 
 from ampsweep.data.digits import Digits
 from ampsweep.precision.asked_autocast import noting_autocast, was_asked
-from ampsweep.training.build.instantiate import locate
+from ampsweep.training.components.instantiate import locate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
 

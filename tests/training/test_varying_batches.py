@@ -8,8 +8,8 @@ import torch
 from assembled import CPU, LOGGED, StopAfter, assemble, composed, resumed
 from torch.utils.data import Dataset
 
+from ampsweep.observe.step import trace_step
 from ampsweep.predict.run_prediction import predict_run
-from ampsweep.tracing.step import trace_step
 
 
 class Rows(Dataset):

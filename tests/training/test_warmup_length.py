@@ -10,8 +10,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.recorder import instruments
 from ampsweep.training import assembly
-from ampsweep.training.build.built import build, build_data
-from ampsweep.training.build.device import resolve_device
+from ampsweep.training.components.built import build, build_data
+from ampsweep.training.components.device import resolve_device
 
 STEP_S = 0.01
 

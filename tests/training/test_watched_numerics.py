@@ -60,7 +60,7 @@ def test_without_watching_nothing_of_it_is_there():
 def test_only_a_run_is_watched():
     """What measures something else with the same config has neither hooks nor a guard."""
     from ampsweep.training.assembly import assemble_trainer
-    from ampsweep.training.build.built import build, build_data
+    from ampsweep.training.components.built import build, build_data
 
     config = compose_one([*MLP, *WATCH, "device=cpu"])
     assert assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU).instruments.watch is None
@@ -324,7 +324,7 @@ def test_the_layers_of_a_gan_are_all_seen():
 
 def test_of_a_compiled_model_the_parameters_are_seen(monkeypatch):
     compile_model = lambda model, task: model.compile(backend="aot_eager")  # noqa: E731  inductor warns, and is slow
-    monkeypatch.setattr("ampsweep.training.build.built._compile", compile_model)
+    monkeypatch.setattr("ampsweep.training.components.built._compile", compile_model)
     training = assemble(*MLP, *EACH, "trainer.steps=4", "trainer.compile=true")
     training.train()
     kinds = {one.kind for one in training.trainer.instruments.watch.numerics().magnitudes}

@@ -28,7 +28,7 @@ from ampsweep.text import escaped
 if TYPE_CHECKING:
     from ampsweep.doctor.diagnosis import Diagnosis
     from ampsweep.doctor.patient import Patient
-    from ampsweep.training.build.device import RunDevice
+    from ampsweep.training.components.device import RunDevice
 
 _MARKDOWN_NAME: Final = "diagnosis.md"
 _PAGE_NAME: Final = "diagnosis.html"
@@ -71,7 +71,7 @@ def doctor_command(argv: Sequence[str]) -> int:
             raise UserError(f"{_TRY} trains and shows a comparison; it has no format={chosen}")
         case = _case(arguments.overrides, arguments.multirun)
         # torch is imported here and not above: what is wrong with a command line is known without it.
-        from ampsweep.training.build.device import taken_device
+        from ampsweep.training.components.device import taken_device
 
         with taken_device(case.config.device, lambda text: print(text, file=sys.stderr)) as taken:
             diagnosis, numerics = _diagnose(case, taken)
@@ -116,7 +116,7 @@ def _diagnose(case: _Case, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics
     from ampsweep.doctor.replay import KeptBatches
     from ampsweep.precision.precision import misfit, unsupported_reason
     from ampsweep.sweep.preflight_checks import check_single_run
-    from ampsweep.training.build.built import build_model
+    from ampsweep.training.components.built import build_model
 
     began_s, config = time.monotonic(), case.config
     arm = arm_of(config)

@@ -183,7 +183,7 @@ def _train_here(points: Points, wandb: WandbProcess | None, send: Callable[[obje
     # torch is imported here and not above: the parent of a sweep does without it.
     from ampsweep.run.lifecycle import run_prepared
     from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
-    from ampsweep.training.build.device import taken_device
+    from ampsweep.training.components.device import taken_device
 
     config, plan = points.points[0].config, Plan(points.points)
     with ProgressDisplay(plan, in_training_process=True) as display, taken_device(config.device, display.say) as taken:

@@ -9,9 +9,9 @@ import torch
 from torch.overrides import resolve_name
 
 from ampsweep.doctor.replay import Replay
+from ampsweep.observe.calls import CallObserver, observe
+from ampsweep.observe.functions import FunctionMode
 from ampsweep.precision.fp32_modules import in_float32
-from ampsweep.tracing.calls import CallObserver, observe
-from ampsweep.tracing.functions import FunctionMode
 
 _IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 _CASTS: Final = ("to", "half", "bfloat16", "float", "double", "type", "type_as")

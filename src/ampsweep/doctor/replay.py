@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
-from ampsweep.tracing.feeding import resident
-from ampsweep.tracing.ledger import tensors_in, wraps_others
+from ampsweep.observe.feeding import resident
+from ampsweep.observe.ledger import tensors_in, wraps_others
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import Built, build
 from ampsweep.training.checkpoint import Checkpoint
+from ampsweep.training.components.built import Built, build
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.resume import checkpoint_now, resume
 from ampsweep.training.trainer import Trainer

@@ -28,7 +28,7 @@ _BETWEEN: Final = tuple(
     for file in ("overrides.py", "nn/functional.py", "functional.py", "_tensor.py", "utils/_contextlib.py")
 )
 """torch's files that stand between a caller and the function that it calls."""
-_OURS: Final = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "tracing"))
+_OURS: Final = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "observe"))
 
 
 @dataclass(frozen=True)

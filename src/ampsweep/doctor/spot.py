@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, Generic, TypeVar
 
-from ampsweep.tracing.calls import Call
+from ampsweep.observe.calls import Call
 
 AnyCall = TypeVar("AnyCall", bound=Call)
 _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")

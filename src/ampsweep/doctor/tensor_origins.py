@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampsweep.tracing.calls import Call
-from ampsweep.tracing.functions import FunctionMode, RunningFunction
-from ampsweep.tracing.ledger import tensors_in
+from ampsweep.observe.calls import Call
+from ampsweep.observe.functions import FunctionMode, RunningFunction
+from ampsweep.observe.ledger import tensors_in
 
 OriginKind = Literal[
     "parameter",
@@ -84,7 +84,7 @@ class TensorOrigins:
         self._known: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
 
     def note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """Note what a call has made; for `ampsweep.tracing.calls.observe`."""
+        """Note what a call has made; for `ampsweep.observe.calls.observe`."""
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
         taken = {id(tensor) for tensor in inputs}
         made = [tensor for tensor in tensors_in(result) if id(tensor) not in taken]

@@ -10,10 +10,10 @@ import torch
 
 from ampsweep.memory_categories import memory_key
 from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
+from ampsweep.observe.host_memory import HostPeak, measure_host_peak, peak_resident_bytes
+from ampsweep.observe.step import TracedStep
 from ampsweep.record.parts import MemoryUse
 from ampsweep.text import GIB
-from ampsweep.tracing.host_memory import HostPeak, measure_host_peak, peak_resident_bytes
-from ampsweep.tracing.step import TracedStep
 
 _WITH_STATISTICS: Final = ("cuda", "xpu")
 """Devices whose allocator remembers its peaks."""

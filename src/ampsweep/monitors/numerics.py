@@ -24,10 +24,10 @@ from ampsweep.monitors.magnitudes import (
 )
 from ampsweep.monitors.step_clock import Stopwatch
 from ampsweep.numeric_formats import FLOAT16
+from ampsweep.observe.ledger import tensors_in
+from ampsweep.observe.operators import backward_node
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind
-from ampsweep.tracing.ledger import tensors_in
-from ampsweep.tracing.operators import backward_node
 
 _GRADIENTS: Final = ("activation_gradient", "gradient")
 

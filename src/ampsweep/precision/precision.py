@@ -176,7 +176,7 @@ class Precision:
         return ModeProof()
 
     def prove_step(self, work: Any) -> ModeProof:
-        """Collect from `work`, an `ampsweep.tracing.step.TracedStep`, that of the parts that compute apart."""
+        """Collect from `work`, an `ampsweep.observe.step.TracedStep`, that of the parts that compute apart."""
         if self.fp32_modules is None:
             return ModeProof()
         return ModeProof(

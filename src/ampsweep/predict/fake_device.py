@@ -14,16 +14,16 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils._pytree import tree_map_only
 
+from ampsweep.observe.functions import FunctionCalls
+from ampsweep.observe.ledger import plain_tensors_in, tensors_in
+from ampsweep.observe.operators import OperatorMode
+from ampsweep.observe.step import Trace, trace_step
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.known_values import taken_for_real
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.tracing.functions import FunctionCalls
-from ampsweep.tracing.ledger import plain_tensors_in, tensors_in
-from ampsweep.tracing.operators import OperatorMode
-from ampsweep.tracing.step import Trace, trace_step
 
 _CHOICES: Final = ("_get_foreach_kernels_supported_devices", "_get_capturable_supported_devices")
 _FILLED: Final[dict[Any, float]] = {torch.zeros: 0.0, torch.ones: 1.0}
@@ -134,7 +134,7 @@ class FakeDevice:
     def trace_step(
         self, model: nn.Module, *optimizers: Optimizer, data: Iterable[Tensor] = (), counts_unused: bool = False
     ) -> AbstractContextManager[Trace]:
-        """Trace a step as `ampsweep.tracing.step.trace_step` does, on this device.
+        """Trace a step as `ampsweep.observe.step.trace_step` does, on this device.
 
         `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, because the
         allocator counts them, and so does `data`.

@@ -20,12 +20,12 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_map_only
 
+from ampsweep.observe.operators import is_in_backward
 from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.kernel_sizes import corrections
 from ampsweep.predict.known_values import KnownValues
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import Vouching
-from ampsweep.tracing.operators import is_in_backward
 
 _UNTRACEABLE: Final = (
     DataDependentOutputException,

@@ -14,6 +14,9 @@ from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, for_rank
 from ampsweep.data.batch_reader import copies_ahead
+from ampsweep.observe.calls import noting_linear_calls
+from ampsweep.observe.feeding import note_delivery, resident
+from ampsweep.observe.ledger import tensors_in
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import MASTER_WEIGHT
@@ -24,12 +27,9 @@ from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.record.parts import LinearShape, UnvouchedOperator
 from ampsweep.recorder.instruments import batch_sizes
 from ampsweep.tasks.base import HasTurns, Loss, Task
-from ampsweep.tracing.calls import noting_linear_calls
-from ampsweep.tracing.feeding import note_delivery, resident
-from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
-from ampsweep.training.build.built import Built, adapt_model, build_around, build_data, build_model
-from ampsweep.training.build.instantiate import build_component
+from ampsweep.training.components.built import Built, adapt_model, build_around, build_data, build_model
+from ampsweep.training.components.instantiate import build_component
 from ampsweep.training.update_observers import UpdateObserver
 
 if TYPE_CHECKING:

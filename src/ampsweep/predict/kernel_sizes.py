@@ -6,9 +6,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ampsweep.observe.operator_tracer import Scratch
 from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.tracing.operator_tracer import Scratch
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ampsweep.tracing.ledger import tensors_in
+from ampsweep.observe.ledger import tensors_in
 
 aten = torch.ops.aten
 

@@ -10,6 +10,7 @@ import torch
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.schema import Config, PredictConfig, component_name
 from ampsweep.launch.signals import StopRequest
+from ampsweep.observe.memory_limit import memory_bytes
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.predict.cuda_autocast import AutocastRefusalError
 from ampsweep.predict.fake_kernels import UntraceableError
@@ -22,8 +23,7 @@ from ampsweep.predict.timeline import Timeline
 from ampsweep.record.batch_search import PredictedBatch
 from ampsweep.record.parts import StepPrediction
 from ampsweep.text import one_line
-from ampsweep.tracing.memory_limit import memory_bytes
-from ampsweep.training.build.device import taken_device
+from ampsweep.training.components.device import taken_device
 
 
 @dataclass(frozen=True)

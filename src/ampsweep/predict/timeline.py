@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ampsweep.observe.ledger import Integers, Ledger, Lives
 from ampsweep.record.parts import UnvouchedOperator
-from ampsweep.tracing.ledger import Integers, Ledger, Lives
 
 
 @dataclass(frozen=True)

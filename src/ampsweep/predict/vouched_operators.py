@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import torch
 
+from ampsweep.observe.operators import is_made_of_others
 from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.record.parts import Doubt, UnvouchedOperator
-from ampsweep.tracing.operators import is_made_of_others
 
 
 class Vouching:

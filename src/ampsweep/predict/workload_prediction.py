@@ -17,6 +17,7 @@ from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import MODES, arm_of, outside_differences, with_effect
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
 from ampsweep.memory_categories import memory_key
+from ampsweep.observe.step import trace_step
 from ampsweep.precision.float8 import Float8
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.fake_device import CPU
@@ -33,9 +34,8 @@ from ampsweep.record.parts import MemoryUse, UnvouchedOperator
 from ampsweep.run.directories import new_directory
 from ampsweep.run.request import new_record
 from ampsweep.text import GIB
-from ampsweep.tracing.step import trace_step
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
+from ampsweep.training.components.built import build, build_data
 
 
 @dataclass(frozen=True)

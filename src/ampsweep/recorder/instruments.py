@@ -20,6 +20,10 @@ from ampsweep.monitors.memory import MemoryMonitor, MemorySnapshot
 from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock
 from ampsweep.numeric_formats import dtype_name
+from ampsweep.observe.feeding import resident
+from ampsweep.observe.ledger import plain_tensors_in, tensors_in
+from ampsweep.observe.profiled_step import StepProfile, profile_step
+from ampsweep.observe.step import Trace, TracedStep, trace_step
 from ampsweep.parallel.waits import Waits
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import flops_by_arithmetic
@@ -27,10 +31,6 @@ from ampsweep.record.compilation import Compilation
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, as_json
 from ampsweep.record.reading import converted
-from ampsweep.tracing.feeding import resident
-from ampsweep.tracing.ledger import plain_tensors_in, tensors_in
-from ampsweep.tracing.profiled_step import StepProfile, profile_step
-from ampsweep.tracing.step import Trace, TracedStep, trace_step
 
 if TYPE_CHECKING:
     from ampsweep.monitors.numerics import NumericsWatch

@@ -6,9 +6,9 @@ from typing import Final
 import psutil
 import torch
 
+from ampsweep.observe.memory_limit import MemoryLimit, MemoryLimitError, is_out_of_memory
 from ampsweep.record.outcome import OutOfMemory, Phase
 from ampsweep.text import BYTES_OF, one_line
-from ampsweep.tracing.memory_limit import MemoryLimit, MemoryLimitError, is_out_of_memory
 
 _OF_HOST: Final = ("DefaultCPUAllocator",)
 _WITH_STATISTICS: Final = ("cuda", "xpu")

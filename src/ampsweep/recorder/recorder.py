@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from torch import Tensor
 
 from ampsweep.metrics import MEASURED
+from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision import Precision
 from ampsweep.record import RunRecord
@@ -22,7 +23,6 @@ from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.recorder.rank_figures import add_rank_figures
 from ampsweep.recorder.unread_rows import UnreadRows
 from ampsweep.text import one_line
-from ampsweep.tracing.memory_limit import MemoryLimit
 
 if TYPE_CHECKING:
     from ampsweep.tracking.tracker import Tracker

@@ -5,6 +5,7 @@ import sys
 import traceback
 
 from ampsweep.monitors.environment import device_name
+from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.own_code import chain_of
 from ampsweep.parallel.base import Parallel
 from ampsweep.parallel.faults import OtherRankError, RankFault
@@ -14,7 +15,6 @@ from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.failure import record_stuck
 from ampsweep.run.request import RunRequest
 from ampsweep.text import first_line, one_line
-from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.trainer import Trainer
 
 

@@ -20,7 +20,7 @@ from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record
 from ampsweep.text import one_line
 from ampsweep.tracking.tracker import Tracker, make_tracker
-from ampsweep.training.build.device import RunDevice
+from ampsweep.training.components.device import RunDevice
 from ampsweep.training.trainer import Trainer
 
 

@@ -24,6 +24,7 @@ from ampsweep.launch.watchdog import Watchdog
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.environment import environment
 from ampsweep.monitors.memory import MemorySnapshot
+from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.own_code import own_code
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
@@ -59,13 +60,12 @@ from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record
-from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import Built, build, build_data
-from ampsweep.training.build.device import RunDevice, taken_device
-from ampsweep.training.build.optimizer import is_fused, learning_rate
 from ampsweep.training.checkpoint import require_same_model
+from ampsweep.training.components.built import Built, build, build_data
+from ampsweep.training.components.device import RunDevice, taken_device
+from ampsweep.training.components.optimizer import is_fused, learning_rate
 from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer

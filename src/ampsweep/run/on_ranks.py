@@ -23,7 +23,7 @@ from ampsweep.run.lifecycle import Send
 from ampsweep.run.messages import Say
 from ampsweep.run.rank import num_processes
 from ampsweep.run.request import RunRequest
-from ampsweep.training.build.device import run_devices, taken_devices
+from ampsweep.training.components.device import run_devices, taken_devices
 
 _RANK: Final = NamedFunction[Status]("ampsweep.run.rank:run_rank")
 

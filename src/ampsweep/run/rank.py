@@ -21,6 +21,7 @@ from ampsweep.launch.device_lock import DeviceLock, held_locks, lock_of
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.processors import count_companions, num_available_cores
+from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.faults import RankFault
 from ampsweep.parallel.group import Group, joined, store_of
 from ampsweep.parallel.place import RankPlace, place_in
@@ -31,8 +32,7 @@ from ampsweep.run.lifecycle import PreparedRun, Send, run_prepared
 from ampsweep.run.messages import Say
 from ampsweep.run.request import RunRequest
 from ampsweep.text import one_line
-from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.training.build.device import RunDevice, devices_of_ranks
+from ampsweep.training.components.device import RunDevice, devices_of_ranks
 
 _REQUEST: Final = "request"
 _PROCESSES_A_CORE: Final = 8

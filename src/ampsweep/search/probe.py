@@ -10,16 +10,16 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import stop_workers
 from ampsweep.launch.signals import StopRequest
+from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.record.batch_search import Probe
 from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.ending import why_unsupported
 from ampsweep.run.messages import Say
 from ampsweep.search.largest_batch import Probed
 from ampsweep.text import GIB
-from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
-from ampsweep.training.build.built import build, build_data
-from ampsweep.training.build.device import taken_device
+from ampsweep.training.components.built import build, build_data
+from ampsweep.training.components.device import taken_device
 from ampsweep.training.trainer import Trainer
 
 _STEPS: Final = 3

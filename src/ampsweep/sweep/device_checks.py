@@ -12,6 +12,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import OPTIMIZERS, Config
 from ampsweep.monitors.memory import why_no_snapshot
+from ampsweep.observe.memory_limit import memory_bytes, why_no_limit
 from ampsweep.precision.float8 import recipe_of
 from ampsweep.precision.float8_layers import ALIGNMENT, plan_layers
 from ampsweep.precision.precision import misfit, why_emulated
@@ -19,7 +20,6 @@ from ampsweep.run.ending import why_unsupported
 from ampsweep.sweep.model_check import CheckedModel
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import num_bytes
-from ampsweep.tracing.memory_limit import memory_bytes, why_no_limit
 
 _NUM_STATES: Final = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 3, "adagrad": 1}
 """Tensors of a parameter's size that each of the suite's own options keeps for it at most."""

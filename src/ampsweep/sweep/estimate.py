@@ -11,12 +11,12 @@ from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, num_workers, stop_workers
 from ampsweep.launch.signals import StopRequest
+from ampsweep.observe.memory_limit import is_out_of_memory
 from ampsweep.run.directories import checkpoint_path
-from ampsweep.tracing.memory_limit import is_out_of_memory
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
-from ampsweep.training.build.device import run_devices
 from ampsweep.training.checkpoint import arm_and_step
+from ampsweep.training.components.built import build, build_data
+from ampsweep.training.components.device import run_devices
 from ampsweep.training.trainer import Trainer
 
 _TIMED_STEPS = 3

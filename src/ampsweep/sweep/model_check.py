@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, as_model_input, stop_workers
+from ampsweep.observe.calls import noting_linear_calls
+from ampsweep.observe.feeding import map_tensors
+from ampsweep.observe.ledger import tensors_in
+from ampsweep.observe.memory_limit import TensorBytes
 from ampsweep.precision.fp32_modules import find_modules
 from ampsweep.record.parts import LinearShape
 from ampsweep.tasks.base import FollowsStep, HasTurns, OutputError, Task, Turn, turns_of
 from ampsweep.text import one_line
-from ampsweep.tracing.calls import noting_linear_calls
-from ampsweep.tracing.feeding import map_tensors
-from ampsweep.tracing.ledger import tensors_in
-from ampsweep.tracing.memory_limit import TensorBytes
-from ampsweep.training.build.built import build_model
-from ampsweep.training.build.instantiate import build_component
+from ampsweep.training.components.built import build_model
+from ampsweep.training.components.instantiate import build_component
 from ampsweep.training.turns import trained_parts
 
 _REHEARSE_UP_TO = 50_000_000

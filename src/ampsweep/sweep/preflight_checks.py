@@ -18,6 +18,8 @@ from ampsweep.launch.device_lock import check_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.launch.watchdog import TimeLimitError, Watchdog, interrupt_main_thread
 from ampsweep.monitors.contamination import UseBeforeRun
+from ampsweep.observe.feeding import feeding
+from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.fitting import check_fit, unused
 from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason
@@ -29,18 +31,16 @@ from ampsweep.sweep.device_checks import check_limits, with_precision, with_size
 from ampsweep.sweep.model_check import CheckedModel, check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
-from ampsweep.tracing.feeding import feeding
-from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
-from ampsweep.training.build.built import build_data, build_model, steps_of
-from ampsweep.training.build.device import RunDevice, resolve_device, run_devices
-from ampsweep.training.build.fused_kernels import has_fused_kernels_for_shards
-from ampsweep.training.build.instantiate import locate
-from ampsweep.training.build.learning_rates import check_rates
-from ampsweep.training.build.optimizer import rehearse_optimizers, settings_of
 from ampsweep.training.checkpoint import CheckpointError, require_same_model
+from ampsweep.training.components.built import build_data, build_model, steps_of
+from ampsweep.training.components.device import RunDevice, resolve_device, run_devices
+from ampsweep.training.components.fused_kernels import has_fused_kernels_for_shards
+from ampsweep.training.components.instantiate import locate
+from ampsweep.training.components.learning_rates import check_rates
+from ampsweep.training.components.optimizer import rehearse_optimizers, settings_of
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.turns import trained_parts
 

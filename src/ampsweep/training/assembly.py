@@ -14,9 +14,9 @@ from ampsweep.monitors.memory import MemorySnapshot
 from ampsweep.record import RunRecord
 from ampsweep.recorder.instruments import Instruments
 from ampsweep.recorder.recorder import Recorder, do_nothing
-from ampsweep.training.build.built import Built
-from ampsweep.training.build.learning_rates import Schedule
-from ampsweep.training.build.optimizer import is_fused
+from ampsweep.training.components.built import Built
+from ampsweep.training.components.learning_rates import Schedule
+from ampsweep.training.components.optimizer import is_fused
 from ampsweep.training.trainer import Trainer
 
 if TYPE_CHECKING:

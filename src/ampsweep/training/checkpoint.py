@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from ampsweep.observe.ledger import wraps_others
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.record import (
     CHECKPOINTS,
@@ -27,7 +28,6 @@ from ampsweep.record import (
     remove_leftovers,
     replacing,
 )
-from ampsweep.tracing.ledger import wraps_others
 from ampsweep.training.checkpoint_manifest import STATE
 
 FORMAT: Final = 3

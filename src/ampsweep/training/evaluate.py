@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.data.base import Data, val_rounds
+from ampsweep.observe.feeding import fed_each
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
-from ampsweep.tracing.feeding import fed_each
 
 
 class PrepareBatch(Protocol):

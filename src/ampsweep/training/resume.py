@@ -13,9 +13,9 @@ from ampsweep.data.base import Stateful
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
-from ampsweep.training.build.instantiate import parameters_of
-from ampsweep.training.build.optimizer import class_name
 from ampsweep.training.checkpoint import Checkpoint, by_parameter, restore_rng_state, rng_state, save_checkpoint
+from ampsweep.training.components.instantiate import parameters_of
+from ampsweep.training.components.optimizer import class_name
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.trainer import Trainer
 

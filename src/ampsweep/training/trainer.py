@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.base import as_model_input
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
+from ampsweep.observe.feeding import fed
 from ampsweep.parallel.base import Stop
 from ampsweep.recorder.divergence import Ending
 from ampsweep.recorder.recorder import Recorder, do_nothing
 from ampsweep.tasks.base import FollowsStep
-from ampsweep.tracing.feeding import fed
-from ampsweep.training.build.built import Built
-from ampsweep.training.build.learning_rates import Schedule
+from ampsweep.training.components.built import Built
+from ampsweep.training.components.learning_rates import Schedule
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.update_observers import UpdateObserver
 

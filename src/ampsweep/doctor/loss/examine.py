@@ -34,7 +34,7 @@ from ampsweep.doctor.loss.findings import (
 )
 from ampsweep.doctor.loss.variant import Kept, Variant, price, unchanged_share
 from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.tracing.calls import Call
+from ampsweep.observe.calls import Call
 
 _LARGE_EPS: Final = 2.0**-12
 """The square root of float16's smallest number above zero: a smaller gradient has a square of zero there."""

@@ -14,7 +14,7 @@ from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import Replay, TakenSteps, taken_steps
 from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.step import trace_step
 
 Kept = str | CalledFunction
 """A thing that is kept in float32: a module by its name, with all within it, or calls of functions."""

@@ -30,8 +30,8 @@ from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.spot import Spot
 from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.numeric_formats import dtype_name
+from ampsweep.observe.calls import Call
 from ampsweep.text import one_line
-from ampsweep.tracing.calls import Call
 from ampsweep.training.trainer import Trainer
 
 _MIN_COST_PCT: Final = 8.0

@@ -17,11 +17,11 @@ from ampsweep.doctor.replay import assembled
 from ampsweep.doctor.source_edit import CallSite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.calls import Call, observe
-from ampsweep.tracing.functions import CallIdentity, FunctionMode
-from ampsweep.tracing.ledger import Allocation, Ledger, tensors_in, without_zeros
-from ampsweep.tracing.step import trace_step
-from ampsweep.training.build.built import build_data
+from ampsweep.observe.calls import Call, observe
+from ampsweep.observe.functions import CallIdentity, FunctionMode
+from ampsweep.observe.ledger import Allocation, Ledger, tensors_in, without_zeros
+from ampsweep.observe.step import trace_step
+from ampsweep.training.components.built import build_data
 from ampsweep.training.trainer import Trainer
 
 STATE: Final[tuple[MemoryCategory, ...]] = ("parameters", "gradients", "optimizer_state")

@@ -17,7 +17,7 @@ from ampsweep.doctor.memory.findings import (
 from ampsweep.doctor.memory.traced import Held, TracedMemory
 from ampsweep.doctor.spot import Spot, common_module
 from ampsweep.doctor.tensor_origins import TensorOrigin
-from ampsweep.tracing.functions import CallIdentity
+from ampsweep.observe.functions import CallIdentity
 
 _CONSTANTS: Final = ("parameter", "buffer", "attribute", "constant")
 

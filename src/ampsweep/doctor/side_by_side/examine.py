@@ -24,10 +24,10 @@ from ampsweep.doctor.side_by_side.recorded import RecordedCall, matched, record_
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.numeric_formats import dtype_name
+from ampsweep.observe.calls import Phase
+from ampsweep.observe.lowered_layers import note_lowered_layers
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.text import number
-from ampsweep.tracing.calls import Phase
-from ampsweep.tracing.lowered_layers import note_lowered_layers
 from ampsweep.training.update_observers import WatchedUpdates
 
 _MOST_FINDINGS: Final = 3

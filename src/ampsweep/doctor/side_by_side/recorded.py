@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ampsweep.doctor.replay import Replay
-from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
-from ampsweep.tracing.ledger import tensors_in
-from ampsweep.tracing.operators import backward_node
+from ampsweep.observe.calls import UNWRITTEN, Call, Site, Sites, observe
+from ampsweep.observe.ledger import tensors_in
+from ampsweep.observe.operators import backward_node
 from ampsweep.training.checkpoint import Checkpoint
 
 _NOTHING: Final = 2.0**-100

@@ -16,7 +16,7 @@ from ampsweep.doctor.speed.step_times import Ratio, StepTimes, timed_ms
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
 from ampsweep.doctor.spot import Spot
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.tracing.calls import observe
+from ampsweep.observe.calls import observe
 
 MIN_COST_PCT: Final = 10.0
 """Share of a step from which a cause is reported."""

@@ -19,9 +19,9 @@ from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.doctor.spot import Spot, spots
+from ampsweep.observe.calls import observe
 from ampsweep.own_code import place_of_model_in_thread
 from ampsweep.text import plural
-from ampsweep.tracing.calls import observe
 
 _SETTLING_STEPS: Final = 6
 """Steps after which data that chooses its workers by the time that reading takes has chosen and started them."""

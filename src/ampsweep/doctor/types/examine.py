@@ -25,9 +25,9 @@ from ampsweep.doctor.types.findings import (
     WrongDtypes,
 )
 from ampsweep.numeric_formats import dtype_name
+from ampsweep.observe.functions import CallIdentity
 from ampsweep.own_code import place_of
 from ampsweep.text import one_line
-from ampsweep.tracing.functions import CallIdentity
 from ampsweep.training.assembly import ShortValidation
 
 _MOST_CALLS: Final = 6

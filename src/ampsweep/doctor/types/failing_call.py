@@ -17,9 +17,9 @@ from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
 from ampsweep.doctor.tensor_origins import TensorOrigins
 from ampsweep.doctor.types.findings import MadeTensor, MixedDtypes, NoSuchDtype, NumberTooLarge, Operand, WrongDtypes
 from ampsweep.numeric_formats import dtype_name
+from ampsweep.observe.calls import CallObserver, Phase, observe
+from ampsweep.observe.functions import CallIdentity, FunctionMode
 from ampsweep.own_code import chain_of
-from ampsweep.tracing.calls import CallObserver, Phase, observe
-from ampsweep.tracing.functions import CallIdentity, FunctionMode
 
 Remedy = dict[Place, torch.dtype | float]
 """New operands by their places: tensors are cast to a dtype, numbers replaced by another."""

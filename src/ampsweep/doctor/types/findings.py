@@ -8,8 +8,8 @@ import torch
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
 from ampsweep.doctor.source_edit import Place
 from ampsweep.doctor.tensor_origins import OriginKind, TensorOrigin
+from ampsweep.observe.calls import Phase
 from ampsweep.text import number
-from ampsweep.tracing.calls import Phase
 
 _PHASES: Final[dict[Phase, str]] = {
     "forward": "the forward pass",

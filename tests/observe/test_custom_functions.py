@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.step import trace_step
 
 ROWS, INPUTS, OUTPUTS = 16, 64, 32
 

@@ -8,9 +8,9 @@ import psutil
 import torch
 from torch import Tensor
 
+from ampsweep.observe.feeding import StorageCounter
+from ampsweep.observe.ledger import Ledger
 from ampsweep.text import GIB
-from ampsweep.tracing.feeding import StorageCounter
-from ampsweep.tracing.ledger import Ledger
 
 _LARGEST_CONTEXT: Final = GIB
 """The largest part of what is in use beside the allocator that is taken for a context; the rest belongs to other

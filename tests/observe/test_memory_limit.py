@@ -9,8 +9,8 @@ from amp_loops import amp_step
 from devices import needs_cuda
 from torch import nn
 
-from ampsweep.tracing.memory_limit import MemoryLimit, MemoryLimitError, memory_bytes, why_no_limit
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.memory_limit import MemoryLimit, MemoryLimitError, memory_bytes, why_no_limit
+from ampsweep.observe.step import trace_step
 
 CPU = torch.device("cpu")
 GIB = 2**30

@@ -5,7 +5,7 @@ import os
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ampsweep.tracing.host_memory import measure_host_peak
+from ampsweep.observe.host_memory import measure_host_peak
 
 MIB = 2**20
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ampsweep.tracing.calls import Call, observe
+from ampsweep.observe.calls import Call, observe
 
 
 class Inner(nn.Module):

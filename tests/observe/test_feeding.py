@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ampsweep.data.synthetic import SyntheticRegression
+from ampsweep.observe.feeding import fed, fed_each, feeding, resident
+from ampsweep.observe.host_memory import measure_host_peak
+from ampsweep.observe.memory_limit import MemoryLimit
+from ampsweep.observe.step import trace_step
 from ampsweep.text import GIB
-from ampsweep.tracing.feeding import fed, fed_each, feeding, resident
-from ampsweep.tracing.host_memory import measure_host_peak
-from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.tracing.step import trace_step
 
 CPU = torch.device("cpu")
 WIDTH, BATCH = 16, 8

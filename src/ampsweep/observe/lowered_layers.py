@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ampsweep.observe.calls import Call, observe
+from ampsweep.observe.ledger import tensors_in
 from ampsweep.record.numerics import INPUT_LAYER
-from ampsweep.tracing.calls import Call, observe
-from ampsweep.tracing.ledger import tensors_in
 
 
 class LoweredLayers:

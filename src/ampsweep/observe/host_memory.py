@@ -14,7 +14,7 @@ import torch
 from torch.autograd.profiler import profile, record_function
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.ledger import Allocation, Lives, lives_of
+from ampsweep.observe.ledger import Allocation, Lives, lives_of
 
 _READING: Final = "ampsweep: a batch is read"
 _DELIVERED: Final = "ampsweep: bytes of the batch: "

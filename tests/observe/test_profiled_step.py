@@ -10,10 +10,10 @@ from torch import nn
 from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
-from ampsweep.tracing.feeding import fed
-from ampsweep.tracing.flops import Operations
-from ampsweep.tracing.profiled_step import _recomputed, profile_step
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.feeding import fed
+from ampsweep.observe.flops import Operations
+from ampsweep.observe.profiled_step import _recomputed, profile_step
+from ampsweep.observe.step import trace_step
 
 CPU = torch.device("cpu")
 BATCH, WIDTH = 32, 64

@@ -9,10 +9,10 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from ampsweep.config.errors import UserError
+from ampsweep.observe.memory_limit import is_out_of_memory
 from ampsweep.precision.asked_autocast import noting_autocast
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.text import one_line
-from ampsweep.tracing.memory_limit import is_out_of_memory
 
 # Keys of a component that speak to the suite, not to its constructor.
 _NOT_ARGUMENTS = ("name", "provides")

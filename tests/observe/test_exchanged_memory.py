@@ -16,9 +16,9 @@ from torch.nn.modules import module
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from ampsweep.tracing.host_memory import measure_host_peak
-from ampsweep.tracing.memory_limit import TensorBytes
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.host_memory import measure_host_peak
+from ampsweep.observe.memory_limit import TensorBytes
+from ampsweep.observe.step import trace_step
 
 WIDTH, BATCH = 64, 16
 

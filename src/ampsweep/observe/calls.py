@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ampsweep.observe.ledger import tensors_in
+from ampsweep.observe.operators import AroundOperator, OperatorMode, backward_node
 from ampsweep.own_code import place_of_caller
 from ampsweep.record.parts import LinearShape
-from ampsweep.tracing.ledger import tensors_in
-from ampsweep.tracing.operators import AroundOperator, OperatorMode, backward_node
 
 Phase = Literal["forward", "backward", "update"]
 """`forward`: the model and its loss; `update`: everything between a backward pass and the next forward pass, such as

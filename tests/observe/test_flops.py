@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils import flop_counter
 
+from ampsweep.observe.flops import formulas
+from ampsweep.observe.step import trace_step
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.tracing.flops import formulas
-from ampsweep.tracing.step import trace_step
 
 aten = torch.ops.aten
 

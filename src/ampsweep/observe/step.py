@@ -13,9 +13,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.flops import Operations
-from ampsweep.tracing.ledger import Ledger, plain_tensors_in, wraps_others
-from ampsweep.tracing.operator_tracer import OperatorTracer, Scratch
+from ampsweep.observe.flops import Operations
+from ampsweep.observe.ledger import Ledger, plain_tensors_in, wraps_others
+from ampsweep.observe.operator_tracer import OperatorTracer, Scratch
 
 
 @dataclass(kw_only=True)

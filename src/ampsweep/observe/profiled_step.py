@@ -11,10 +11,10 @@ from torch.autograd.profiler import profile
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.flops import OperationCensus, Operations, formulas
-from ampsweep.tracing.host_memory import ProfiledMemory, in_backward, is_measuring, quiet_profiler
-from ampsweep.tracing.ledger import plain_tensors_in, without_zeros
-from ampsweep.tracing.step import TracedStep
+from ampsweep.observe.flops import OperationCensus, Operations, formulas
+from ampsweep.observe.host_memory import ProfiledMemory, in_backward, is_measuring, quiet_profiler
+from ampsweep.observe.ledger import plain_tensors_in, without_zeros
+from ampsweep.observe.step import TracedStep
 
 _TENSORS: Final = {
     "float": torch.float32,

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.step import trace_step
 
 BATCH, WIDTH = 32, 64
 NUM_PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH)

@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import component_name
 from ampsweep.text import one_line
-from ampsweep.training.build.instantiate import build_component, locate, parameters_of
-from ampsweep.training.build.optimizer import is_fused
+from ampsweep.training.components.instantiate import build_component, locate, parameters_of
+from ampsweep.training.components.optimizer import is_fused
 
 _CHECKED_STEPS: Final = 10_000
 

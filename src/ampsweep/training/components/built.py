@@ -10,16 +10,16 @@ from torch.nn.parameter import is_lazy
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.schema import Config, component_name
 from ampsweep.data.base import Data, for_rank
+from ampsweep.observe.feeding import feeding
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.parallel.fitting import check_fit
 from ampsweep.precision import Precision
 from ampsweep.precision.support import ModeUnavailableError
 from ampsweep.tasks.base import HasTurns, Task, turns_of
 from ampsweep.text import first_line
-from ampsweep.tracing.feeding import feeding
-from ampsweep.training.build.instantiate import build_component
-from ampsweep.training.build.optimizer import build_optimizers
 from ampsweep.training.checkpoint import seed_everything
+from ampsweep.training.components.instantiate import build_component
+from ampsweep.training.components.optimizer import build_optimizers
 from ampsweep.training.turns import TrainedTurn, trained_parts, trained_turns
 
 _SEEDS_APART: Final = 1_000_003

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.feeding import StorageCounter
-from ampsweep.tracing.flops import OperationCensus
-from ampsweep.tracing.ledger import Ledger
-from ampsweep.tracing.operators import is_in_backward
+from ampsweep.observe.feeding import StorageCounter
+from ampsweep.observe.flops import OperationCensus
+from ampsweep.observe.ledger import Ledger
+from ampsweep.observe.operators import is_in_backward
 
 _PARAMETERS: Final = ({"parameters"}, {"communication"})
 """The categories of parameters: of whole ones, or of those gathered from the ranks that have a shard each."""

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ampsweep.tracing.step import trace_step
+from ampsweep.observe.step import trace_step
 
 IMAGES = (2, 4, 6, 6)
 OF_LAYER = 2 * (2 * 6 * 6) * 3 * 3 * 4 * 4

@@ -20,16 +20,16 @@ from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import PrecisionConfig, component_name
 from ampsweep.numeric_formats import dtype_name
+from ampsweep.observe.feeding import unseen
 from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import class_of
 from ampsweep.text import one_line
-from ampsweep.tracing.feeding import unseen
-from ampsweep.training.build.fused_kernels import (
+from ampsweep.training.components.fused_kernels import (
     has_fused_kernels,
     has_fused_kernels_for_shards,
     leaves_parameters_unchanged,
 )
-from ampsweep.training.build.instantiate import build_component, locate, parameters_of
+from ampsweep.training.components.instantiate import build_component, locate, parameters_of
 
 _NOT_ARGUMENTS: Final = ("name", "groups", "each", "state_dtype")
 _OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")

@@ -9,9 +9,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, UntypedStorage
 
-from ampsweep.tracing.host_memory import is_measuring, mark_delivery, mark_reading
-from ampsweep.tracing.ledger import Ledger, tensors_in
-from ampsweep.tracing.operators import PLAIN, OperatorMode, is_made_of_others
+from ampsweep.observe.host_memory import is_measuring, mark_delivery, mark_reading
+from ampsweep.observe.ledger import Ledger, tensors_in
+from ampsweep.observe.operators import PLAIN, OperatorMode, is_made_of_others
 
 _COPY: Final = torch.ops.aten.copy_.default
 _EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))
