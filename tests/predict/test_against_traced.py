@@ -108,6 +108,6 @@ def test_all_that_a_memory_limit_counts_is_predicted(overrides):
     with StopRequest() as stop:
         found = probe_batch(config, send=lambda message: None, stop=stop)
 
-    timeline = FakeTraining(config, TargetDevice("cpu")).trace_with_evaluation(config.data["batch_size"])
+    timeline = FakeTraining(config, TargetDevice("cpu")).trace(config.data["batch_size"], evaluates=True)
     counts = 4 * 8 if config.precision.grad_scaler else 0  # which a row may keep from one step to the next
     assert abs(found.probe.peak_bytes - timeline.peak().num_bytes) <= counts
