@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public by torch's docs
 
 from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.parallel.peers import Peers

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 import psutil
-from torch._C._distributed_c10d import Store
+from torch.distributed import Store  # type: ignore[attr-defined]  # public by torch's docs
 
 from ampsweep.parallel.faults import RankFault
 from ampsweep.record.reading import converted

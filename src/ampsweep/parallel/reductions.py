@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public by torch's docs
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 
 from ampsweep.parallel.ranks import Ranks

@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch.distributed import Store  # type: ignore[attr-defined]  # public by torch's docs
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ParallelConfig
