@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _unregister_process_group
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.distributed import GradBucket, Reducer  # type: ignore[attr-defined]  # public by torch's docs
+from torch.distributed import GradBucket, Reducer, distributed_c10d  # type: ignore[attr-defined]  # public by the docs
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import Shard, distribute_tensor
