@@ -19,9 +19,9 @@ from headroom_models import CASES, Case
 
 from ampsweep.analysis.headroom import Headroom, HeadroomVerdict, headroom_of
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.side_by_side.examine import note_lowered_layers
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
-from ampsweep.observe.lowered_layers import note_lowered_layers
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import RunNumerics
 

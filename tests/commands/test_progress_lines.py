@@ -20,9 +20,8 @@ from ampsweep.report.comparison_document import comparison_document
 from ampsweep.report.histories import read_histories
 from ampsweep.run.messages import Progress
 from ampsweep.sweep.plan import Plan, PlannedRun
-from ampsweep.sweep.progress.display import ProgressDisplay
+from ampsweep.sweep.progress.display import ProgressDisplay, RunPace, SweepPace
 from ampsweep.sweep.progress.lines import Widths, ended_line, running_line
-from ampsweep.sweep.progress.pace import RunPace, SweepPace
 from ampsweep.text import duration
 
 RUN = PlannedRun("amp_fp16", "gpt_tiny seed 0", "a kind")

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.parallel.faults import OtherRankError, RankFault
+from ampsweep.parallel.base import SINGLE, OtherRankError, Parallel, RankFault
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.run.cause import cause_of_failure, cause_of_oom, error_of, sentence_of
 

@@ -5,14 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from ampsweep.commands.run_watch import RunWatch
+from ampsweep.commands.run_watch import RunWatch, complete_record_of_job
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import run_directory_name
 from ampsweep.launch.slurm import JobState
 from ampsweep.record import RunRecord, now
 from ampsweep.record.parts import Attempt
 from ampsweep.run.request import new_record
-from ampsweep.run.slurm_end import complete_record_of_job
 
 CONFIG = compose_one(["model=mlp_small", "tracking=disabled"])
 POLLED = "slurmstepd-vm: error: StepId=4.0 exceeded memory limit (1255546880 > 1073741824), being killed\n"

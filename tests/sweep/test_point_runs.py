@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ampsweep.commands.hydra_job import PointRuns
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
 from ampsweep.record import RunRecord
-from ampsweep.run.point_runs import PointRuns
 from ampsweep.run.request import new_record
 
 BASE = compose_one(["model=mlp_small", "trainer.steps=2"])

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from headroom import agrees, in_float16, judged
 from headroom_models import CASES
 
+from ampsweep.doctor.side_by_side.examine import note_lowered_layers
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
-from ampsweep.observe.lowered_layers import note_lowered_layers
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import INPUT_LAYER
 

@@ -7,7 +7,7 @@ import torch
 from assembled import MLP, assemble
 
 from ampsweep.recorder import recorder as recorder_module
-from ampsweep.recorder.unread_rows import UnreadRows
+from ampsweep.recorder.recorder import UnreadRows
 
 CPU = torch.device("cpu")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -9,12 +10,38 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.parallel.waits import Waits
 from ampsweep.precision import Precision
+from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.text import one_line
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFault:
+    """The reason why a rank cannot go on, and with it no other."""
+
+    rank: int
+    status: Status
+    error: str
+    """One sentence, without the rank."""
+    oom: OutOfMemory | None = None
+    traceback: str | None = None
+    is_guess: bool = False
+    """The rank could not tell by itself: others found it gone, and who started it may know more."""
+
+    @property
+    def sentence(self) -> str:
+        return f"rank {self.rank}: {self.error}"
+
+
+class OtherRankError(RuntimeError):
+    """Raised on a rank that cannot go on because of another's fault."""
+
+    def __init__(self, fault: RankFault) -> None:
+        super().__init__(fault.sentence)
+        self.fault = fault
 
 
 class Stop(Protocol):

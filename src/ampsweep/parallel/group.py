@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public by torch's docs
 
-from ampsweep.parallel.faults import OtherRankError, RankFault
+from ampsweep.parallel.base import OtherRankError, RankFault
 from ampsweep.parallel.peers import Peers
 from ampsweep.parallel.place import RankPlace
 

@@ -12,7 +12,7 @@ import msgspec
 import psutil
 from torch.distributed import Store  # type: ignore[attr-defined]  # public by torch's docs
 
-from ampsweep.parallel.faults import RankFault
+from ampsweep.parallel.base import RankFault
 from ampsweep.record.reading import converted
 
 _KEY: Final = "fault"

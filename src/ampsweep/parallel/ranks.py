@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ampsweep.parallel.base import Item, Parallel, Stop
-from ampsweep.parallel.faults import RankFault
+from ampsweep.parallel.base import Item, Parallel, RankFault, Stop
 from ampsweep.parallel.group import Group
 from ampsweep.parallel.waits import Waits
 

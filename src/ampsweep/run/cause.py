@@ -7,8 +7,7 @@ import traceback
 from ampsweep.monitors.environment import device_name
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.own_code import chain_of
-from ampsweep.parallel.base import Parallel
-from ampsweep.parallel.faults import OtherRankError, RankFault
+from ampsweep.parallel.base import OtherRankError, Parallel, RankFault
 from ampsweep.precision.support import refusal_by_kernel
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.recorder.out_of_memory import out_of_memory

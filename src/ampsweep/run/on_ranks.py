@@ -11,7 +11,7 @@ from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildExit, run_together
 from ampsweep.launch.processes import SLOW_IMPORTS, start_fork_server
 from ampsweep.launch.signals import StopRequest
-from ampsweep.parallel.faults import RankFault
+from ampsweep.parallel.base import RankFault
 from ampsweep.parallel.group import served_store
 from ampsweep.parallel.place import place_variables
 from ampsweep.precision.precision import unsupported_reason

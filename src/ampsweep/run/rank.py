@@ -22,7 +22,7 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.processors import count_companions, num_available_cores
 from ampsweep.observe.memory_limit import MemoryLimit
-from ampsweep.parallel.faults import RankFault
+from ampsweep.parallel.base import RankFault
 from ampsweep.parallel.group import Group, joined, store_of
 from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.parallel.strategy import make_parallel

@@ -35,8 +35,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.futures import Future
 
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.parallel.base import Parallel, together
-from ampsweep.parallel.faults import OtherRankError, RankFault
+from ampsweep.parallel.base import OtherRankError, Parallel, RankFault, together
 from ampsweep.record import (
     CHECKPOINTS,
     LAST,

@@ -1,13 +1,16 @@
 """The complaint `numerics`: the first operators whose error is larger than their inputs and their dtype explain."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.diagnosis import (
@@ -24,9 +27,9 @@ from ampsweep.doctor.side_by_side.recorded import RecordedCall, matched, record_
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.observe.calls import Phase
-from ampsweep.observe.lowered_layers import note_lowered_layers
-from ampsweep.record.numerics import RunNumerics
+from ampsweep.observe.calls import Call, Phase, observe
+from ampsweep.observe.ledger import tensors_in
+from ampsweep.record.numerics import INPUT_LAYER, RunNumerics
 from ampsweep.text import number
 from ampsweep.training.update_observers import WatchedUpdates
 
@@ -255,3 +258,52 @@ def _outside_autocast(patient: Patient) -> list[str]:
     with note_lowered_layers(replay.model, torch.bfloat16) as noted:
         replay.step()
     return sorted(noted.outside)
+
+
+class LoweredLayers:
+    """The result of `note_lowered_layers`, there once it is over."""
+
+    outside: frozenset[str] = frozenset()
+    """Names of modules that returned something, and of parameters, of which nothing was in the dtype or cast to it."""
+
+
+@contextmanager
+def note_lowered_layers(model: nn.Module, dtype: torch.dtype) -> Iterator[LoweredLayers]:
+    """Note which layers compute in `dtype`, or are cast to it, in the forward pass inside, under autocast to it.
+
+    What the model is called with is a layer of its own. All outputs stay in memory until the end, so that nothing else
+    takes their place there.
+    """
+    noted = LoweredLayers()
+    names = {module: name for name, module in model.named_modules()}
+    returned: dict[str, list[Tensor]] = defaultdict(list)
+    cast: set[int] = set()
+
+    def on_call(call: Call, args: Sequence[Any], _: dict[str, Any], __: Any) -> None:
+        if call.phase == "forward" and call.is_cast and call.outputs[0] == dtype:
+            cast.add(_storage(args[0]))
+
+    def on_input(module: nn.Module, args: Any) -> None:
+        if module is model:
+            returned[INPUT_LAYER].extend(tensors_in(args))
+
+    def on_output(module: nn.Module, _: Any, output: Any) -> None:
+        if module in names:
+            returned[names[module]].extend(one.detach() for one in tensors_in(output))
+
+    with ExitStack() as hooks:
+        hooks.callback(register_module_forward_pre_hook(on_input).remove)
+        hooks.callback(register_module_forward_hook(on_output).remove)
+        hooks.enter_context(observe(model, on_call, places=False))
+        yield noted
+    outside = {
+        name
+        for name, tensors in returned.items()
+        if all(one.dtype != dtype and _storage(one) not in cast for one in tensors)
+    }
+    outside |= {name for name, parameter in model.named_parameters() if _storage(parameter) not in cast}
+    noted.outside = frozenset(outside)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
