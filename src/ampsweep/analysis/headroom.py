@@ -30,7 +30,7 @@ MAX_LOST_PCT: Final = 5.0
 INITIAL_SCALE: Final = 65536.0
 """The scale with which `torch.amp.GradScaler` begins."""
 SMALLEST_SCALE: Final = 2.0**-24
-"""The scale below which a training is given up (`ampsweep.training.ending`)."""
+"""The scale below which a training is given up (`ampsweep.recorder.divergence`)."""
 NEAR: Final = 4.0
 """Magnitudes within this factor of the largest number are near it."""
 
