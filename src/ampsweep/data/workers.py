@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, Dataset
 
 from ampsweep.data.seeding import generator
+from ampsweep.observe.operators import without_modes
 from ampsweep.socket_folder import short_socket_paths
 from ampsweep.stop_signals import STOP_SIGNALS, held_stop_signals, release_stop_signals
 from ampsweep.text import one_line
@@ -64,7 +64,7 @@ class Workers:
                 worker_init_fn=partial(_begin_worker, os.getpid()),
                 generator=generator("workers"),  # else it takes a number from the model's
             )
-            with _disable_current_modes():  # a fork would inherit those of a trace or a memory limit
+            with without_modes():  # a fork would inherit those of a trace or a memory limit
                 self._iterator: Any = iter(loader)
         self._processes = [child for child in multiprocessing.active_children() if child not in before]
         # It runs before multiprocessing's own end, which waits for processes that ignore SIGTERM.

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
+from ampsweep.observe.operators import FakeTensor, FakeTensorMode
 
 
 @dataclass(slots=True, eq=False)

@@ -1,18 +1,23 @@
-"""The one dispatch mode, and what torch says of operators and of autograd under private names only."""
+"""The one dispatch mode, and what torch has under private names only: operators, fake tensors, autograd, modes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.module_tracker import ModuleTracker
 
 AroundOperator = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 """A function that gets an operator with its arguments, calls it and returns the result, or another one."""
 
+TO_COPY: Final = torch.ops.aten._to_copy.default
+"""The operator that casts a tensor or moves it to another device."""
 PLAIN: Final = (Tensor, FakeTensor)
 """Types of tensors that wrap no others. Of any other type the operators on the tensors within are seen instead."""
 _TRACKER: Final = ModuleTracker()
@@ -45,7 +50,12 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @cache
 def is_made_of_others(operator: Any) -> bool:
     """Return True for an operator that torch takes apart into others, such as `to` and `reshape`."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
+    return has_kernel(operator.name(), "CompositeImplicitAutograd")
+
+
+def has_kernel(operator: str, key: str) -> bool:
+    """Return True if this build of torch has a kernel of an operator (`aten::add.Tensor`) for a dispatch key."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator, key))
 
 
 def is_in_backward() -> bool:
@@ -56,3 +66,17 @@ def is_in_backward() -> bool:
 def backward_node() -> Any:
     """The node of autograd that computes gradients now in this thread, or None."""
     return torch._C._current_autograd_node()
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Enclose work that no dispatch mode of this thread sees."""
+    with _disable_current_modes():
+        yield
+
+
+@contextmanager
+def on_real_tensors() -> Iterator[None]:
+    """Enclose work that no mode of this thread sees or changes, as a prediction's would."""
+    with without_modes(), torch._C.DisableTorchFunction():
+        yield

@@ -8,7 +8,6 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
@@ -16,6 +15,7 @@ from ampsweep.memory_categories import MemoryCategory
 from ampsweep.observe.flops import Operations
 from ampsweep.observe.ledger import Ledger, plain_tensors_in, wraps_others
 from ampsweep.observe.operator_tracer import OperatorTracer, Scratch
+from ampsweep.observe.operators import FakeTensorMode
 
 
 @dataclass(kw_only=True)

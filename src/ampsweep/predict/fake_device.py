@@ -9,14 +9,14 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils._pytree import tree_map_only
 
 from ampsweep.observe.functions import FunctionCalls
 from ampsweep.observe.ledger import plain_tensors_in, tensors_in
-from ampsweep.observe.operators import OperatorMode
+from ampsweep.observe.operators import TO_COPY, FakeTensor, OperatorMode
 from ampsweep.observe.step import Trace, trace_step
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.cudnn_rnn import flatten_weights
@@ -97,7 +97,7 @@ class FakeDevice:
 
     def _transfer(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call an operator and make fake what it returns on `STAND_IN`; copies moved there keep their values."""
-        is_copy = func is torch.ops.aten._to_copy.default
+        is_copy = func is TO_COPY
         is_there = is_copy and isinstance(args[0], FakeTensor)
         if is_there and [*kwargs] == ["device"]:
             return args[0]

@@ -13,14 +13,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_map_only
 
-from ampsweep.observe.operators import is_in_backward
+from ampsweep.observe.operators import FakeTensorMode, is_in_backward
 from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.kernel_sizes import corrections
 from ampsweep.predict.known_values import KnownValues

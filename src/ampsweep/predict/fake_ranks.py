@@ -20,9 +20,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ampsweep.config.schema import ParallelConfig
+from ampsweep.observe.operators import without_modes
 from ampsweep.parallel.base import Parallel
 from ampsweep.parallel.group import Group
 from ampsweep.parallel.place import RankPlace
@@ -95,7 +95,7 @@ class FakeRanks:
 
 def _sizes_of_whole(*args: Any) -> Any:
     """Find the sizes of a whole tensor outside of every mode: no rank allocates it."""
-    with _disable_current_modes():
+    with without_modes():
         return _find_sizes_of_whole(*args)
 
 

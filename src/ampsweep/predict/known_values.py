@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ampsweep.observe.ledger import tensors_in
+from ampsweep.observe.operators import FakeTensor, OpOverload
 
 aten = torch.ops.aten
 
@@ -46,7 +46,7 @@ class KnownValues:
         if isinstance(result, Tensor) and not _is_whole(result):  # the usual case
             return
         outputs = [*tensors_in(result)]
-        if not any(map(_is_whole, outputs)) or not isinstance(operator, torch._ops.OpOverload):
+        if not any(map(_is_whole, outputs)) or not isinstance(operator, OpOverload):
             return
         values = None
         if sum(output.numel() for output in outputs) <= _UP_TO:

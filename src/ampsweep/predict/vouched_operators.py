@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.observe.operators import is_made_of_others
+from ampsweep.observe.operators import OpOverload, is_made_of_others
 from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.record.parts import Doubt, UnvouchedOperator
@@ -43,7 +43,7 @@ class Vouching:
 
 def doubt_about(operator: Any, *, on_cuda: bool) -> Doubt | None:
     """The doubt about an operator's memory on a target; None if the prediction vouches for it."""
-    if not isinstance(operator, torch._ops.OpOverload):
+    if not isinstance(operator, OpOverload):
         return "custom"  # a higher-order operator, such as flex_attention
     if operator.namespace in _EXCHANGING or operator.namespace in ("prim", "profiler"):
         return None
@@ -61,7 +61,7 @@ def doubt_about(operator: Any, *, on_cuda: bool) -> Doubt | None:
     return None if _allocates_what_is_told(operator) else "untested"
 
 
-def _allocates_what_is_told(operator: torch._ops.OpOverload) -> bool:
+def _allocates_what_is_told(operator: OpOverload) -> bool:
     """Tell whether it is a view, in place, elementwise or a factory, or made of operators that are seen one by one."""
     schema = operator._schema
     if torch.Tag.pointwise in operator.tags or all(one.alias_info is not None for one in schema.returns):

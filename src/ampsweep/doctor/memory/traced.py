@@ -20,6 +20,7 @@ from ampsweep.memory_categories import MemoryCategory
 from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.functions import CallIdentity, FunctionMode
 from ampsweep.observe.ledger import Allocation, Ledger, tensors_in, without_zeros
+from ampsweep.observe.operators import TO_COPY
 from ampsweep.observe.step import trace_step
 from ampsweep.training.components.built import build_data
 from ampsweep.training.trainer import Trainer
@@ -191,7 +192,7 @@ class _SharedCasts:
         self._copies: dict[tuple[object, ...], weakref.ref[Tensor]] = {}
 
     def __call__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if func is not torch.ops.aten._to_copy.default or not args[0].is_floating_point():
+        if func is not TO_COPY or not args[0].is_floating_point():
             return func(*args, **kwargs)
         tensor: Tensor = args[0]
         where = tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor._version

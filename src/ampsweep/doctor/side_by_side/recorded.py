@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from ampsweep.doctor.replay import Replay
 from ampsweep.observe.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.observe.ledger import tensors_in
-from ampsweep.observe.operators import backward_node
+from ampsweep.observe.operators import TO_COPY, backward_node
 from ampsweep.training.checkpoint import Checkpoint
 
 _NOTHING: Final = 2.0**-100
@@ -70,7 +70,7 @@ def record_step(
     def around_site(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         assert around is not None
         assert observer.begun is not None
-        if func is torch.ops.aten._to_copy.default and args[0].is_floating_point():
+        if func is TO_COPY and args[0].is_floating_point():
             return func(*args, **kwargs)
         return around(sites.site(observer.begun), func, args, kwargs)
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import torch
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
-from torch.utils._python_dispatch import _disable_current_modes
+
+from ampsweep.observe.operators import has_kernel, on_real_tensors
 
 _MORE_THAN_A_VECTOR: Final = 256
 
@@ -27,7 +28,7 @@ def has_fused_kernels(target: Any, device: str) -> bool:
     key = device.upper()
     if device == "cuda" and torch.version.cuda is None:
         return key in _declared(operator)
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", key))
+    return has_kernel(f"aten::{operator}", key)
 
 
 @cache
@@ -37,7 +38,7 @@ def leaves_parameters_unchanged(target: Any, dtype: torch.dtype) -> bool:
     SGD's does not in torch 2.13, where a vector of the processor is full: 16 numbers in half precision. So it is tried,
     on more numbers than a vector holds; in a prediction, too, where tensors are fake otherwise.
     """
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with on_real_tensors():
         parameter = torch.nn.Parameter(torch.ones(_MORE_THAN_A_VECTOR, dtype=dtype, device="cpu"))
         parameter.grad = torch.full_like(parameter, 0.5)
         target([parameter], lr=1.0, fused=True).step()

@@ -11,16 +11,15 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _get_capturable_supported_devices
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import PrecisionConfig, component_name
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.feeding import unseen
+from ampsweep.observe.operators import FakeTensor, on_real_tensors, without_modes
 from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import class_of
 from ampsweep.text import one_line
@@ -386,7 +385,7 @@ def _make_tables() -> None:
 
     Made first in a prediction, on a device without values, they would be wrong in the training, too.
     """
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with on_real_tensors():
         for name in ("subclass_4bit", "subclass_8bit"):
             tables = import_module(f"torchao.optim.{name}")
             tables.get_qmap_signed()
@@ -402,7 +401,7 @@ def _step_of_torchaos(optimizer: Optimizer, *, is_compiled: bool) -> None:
     none of the seconds that each shape takes.
     """
     is_predicted = isinstance(optimizer.param_groups[0]["params"][0], FakeTensor)
-    outside = nullcontext() if not is_compiled else unseen() if is_predicted else _disable_current_modes()
+    outside = nullcontext() if not is_compiled else unseen() if is_predicted else without_modes()
     with outside, torch.compiler.set_stance("default" if is_compiled and not is_predicted else "force_eager"):
         type(optimizer).step(optimizer)
 
