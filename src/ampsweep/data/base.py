@@ -260,6 +260,12 @@ def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> Any:
     """Convert a batch's floating-point tensors to `dtype` and, on request, images (N, C, H, W) to channels-last."""
+    if type(batch) is tuple and not channels_last:  # the usual case, in every step: nothing would change
+        for value in batch:
+            if not isinstance(value, Tensor) or (value.dtype != dtype and value.is_floating_point()):
+                break
+        else:
+            return batch
 
     def converted(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():

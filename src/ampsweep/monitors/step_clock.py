@@ -174,27 +174,20 @@ class StepClock:
         if self._timer.has_queue and unread:
             self._timer.lag_s(unread[-1].end)
             self._is_queue_empty = True  # to read is to wait
+        between = self._timer.between_ms
         for step in unread:
-            step_ms = self._timer.between_ms(step.start, step.end)
+            step_ms = between(step.start, step.end)
+            before_ms = 0.0 if step.since is None else between(step.since, step.start)
+            own_ms = sum(weight * between(start, end) for start, end, weight in step.own) if step.own else 0.0
+            apart_ms = None if step.waits is None else sum(between(*wait) for wait in step.waits)
             if not step.is_traced:
-                self._add(step, step_ms, self._window)
-            if step.is_steady and not step.is_traced:
-                self._add(step, step_ms, self._steady)
-                if self._timer.has_queue:
-                    self._note_queue(step, step_ms)
+                self._window.add(step_ms, before_ms, 1e3 * step.data_wait_s, own_ms, apart_ms)
+                if step.is_steady:
+                    self._steady.add(step_ms, before_ms, 1e3 * step.data_wait_s, own_ms, apart_ms)
+                    if self._timer.has_queue:
+                        self._note_queue(step, step_ms)
             for _ in range(step.num_cuts):
                 self._end_window()
-
-    def _add(self, step: "_Step", step_ms: float, times: "_Times") -> None:
-        between = self._timer.between_ms
-        before_ms = 0.0 if step.since is None else between(step.since, step.start)
-        times.step_ms.append(step_ms)
-        times.data_wait_ms += 1e3 * step.data_wait_s
-        if step.waits is not None:
-            times.communication_ms.append(sum(between(*wait) for wait in step.waits))
-        times.between_ms += before_ms
-        times.own_ms += sum(weight * between(start, end) for start, end, weight in step.own)
-        times.wall_ms += step_ms + before_ms
 
     def _note_queue(self, step: "_Step", step_ms: float) -> None:
         """Note what launching a step took that found the queue empty, or the time of another step, and the lag."""
@@ -255,6 +248,15 @@ class _Times:
         self.data_wait_ms = self.between_ms = self.own_ms = 0.0
         self.wall_ms = 0.0
         """Time of the steps and of what lay before each."""
+
+    def add(self, step_ms: float, before_ms: float, data_wait_ms: float, own_ms: float, apart_ms: float | None) -> None:
+        self.step_ms.append(step_ms)
+        self.data_wait_ms += data_wait_ms
+        self.between_ms += before_ms
+        self.own_ms += own_ms
+        self.wall_ms += step_ms + before_ms
+        if apart_ms is not None:
+            self.communication_ms.append(apart_ms)
 
 
 class Moments:
