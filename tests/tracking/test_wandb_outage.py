@@ -59,6 +59,9 @@ class Training:
 @pytest.fixture
 def training(record: RunRecord, tmp_path: Path, online: Wandb) -> Iterator[Training]:
     yield Training(record, tmp_path, online.address)
+    deadline = time.monotonic() + 5  # one that was killed may still be listed for a moment
+    while wandb_cores() and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert wandb_cores() == []
 
 
