@@ -50,3 +50,33 @@ def test_an_error_is_its_outcome_and_no_row_is_lost(tmp_path, monkeypatch, error
     assert record.status == status
     assert record.error.startswith(sentence)
     assert [row["step"] for row in read_history(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+def test_a_loss_that_is_nan_once_is_the_last_row(tmp_path, monkeypatch):
+    """A loop that goes on after it has diverged all the same."""
+    entropy = bare_loop.nn.functional.cross_entropy
+    taken = []
+
+    def loss(outputs, targets):
+        taken.append(outputs)
+        return entropy(outputs, targets) * (float("nan") if len(taken) == 6 else 1.0)
+
+    monkeypatch.setattr(bare_loop.nn.functional, "cross_entropy", loss)
+    monkeypatch.setattr(bare_loop.Precision, "step", lambda self, optimizer: None)
+    bare_loop.train(tmp_path, "fp32", 0)
+    record = RunRecord.read(tmp_path)
+    assert (record.status, record.error) == ("diverged", "the training loss is nan at step 6")
+    assert [row["step"] for row in read_history(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_two_rows_of_one_step_are_refused_in_a_sentence(tmp_path, monkeypatch):
+    log = bare_loop.Recorder.log
+
+    def twice(self, values):
+        log(self, values)
+        log(self, values)
+
+    monkeypatch.setattr(bare_loop.Recorder, "log", twice)
+    with pytest.raises(ValueError, match="a row of step 1 after that of step 1: log all values of a step at once"):
+        bare_loop.train(tmp_path, "fp32", 0)
+    assert RunRecord.read(tmp_path).status == "failed"

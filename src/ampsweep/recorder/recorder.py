@@ -148,7 +148,8 @@ class Recorder:
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
         self.diverged: Ending | None = None
-        """The reason why the numbers so far end the training."""
+        """The reason why the numbers so far end the training; rows after that are dropped."""
+        self._last_step = 0
         self._rows = UnreadRows(precision.device, num_more=num_losses)
         self._numbers = DivergenceWatch(precision.config.backoff_factor)
         self._flushed_s, self.flush_due_s = -math.inf, math.inf
@@ -216,11 +217,20 @@ class Recorder:
             values: by metric; tensors are 0-dim and stay on their device until the row is read.
             step: number of the step, from 1; None: the latest one.
             now_s: the time by the ranks' common clock; None: it is asked.
+
+        Raises:
+            ValueError: there is a row of this step, or of a later one.
         """
+        step = self.instruments.num_steps if step is None else step
+        if step <= self._last_step:
+            raise ValueError(
+                f"a row of step {step} after that of step {self._last_step}: log all values of a step at once"
+            )
+        self._last_step = step
         if "train/loss" in values:
             self.instruments.end_row()
             values = {**values, **self.instruments.scale_values()}
-        self._rows.add(self.instruments.num_steps if step is None else step, values)
+        self._rows.add(step, values)
         self.flush_due_s = self._flushed_s + FLUSH_EVERY_S
         now_s = self._parallel.now_s() if now_s is None else now_s
         if self._rows.full or now_s >= self.flush_due_s:
@@ -234,6 +244,8 @@ class Recorder:
         self.instruments.wait()
         figures = iter(self.instruments.rows())
         for step, values in self._rows.take():
+            if self.diverged is not None:
+                return
             self.diverged = self._numbers.row(step, values, scales_in_losses=self._precision.scales_in_losses)
             if "train/loss" in values:
                 self._parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
