@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,9 +21,10 @@ from wandb_file import WandbFile
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
+from ampsweep.socket_folder import socket_folder
 from ampsweep.tracking.tracker import Tracker, check_tracking, make_tracker
 from ampsweep.tracking.wandb.follower import SYNC_LATER
-from ampsweep.tracking.wandb.process import FAMILY, WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.process import FAMILY, KEY_BYTES, WandbAddress, WandbProcess
 
 OFFLINE = TrackingConfig(mode="offline")
 
@@ -270,3 +272,16 @@ def test_it_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(done.stdout)).wait(10)
+
+
+def test_it_removes_no_folder_but_its_own(tmp_path: Path) -> None:
+    """Where its own has no room, Python's folder for temporary files is that of everybody."""
+    own, of_all = Path(tempfile.mkdtemp(dir=socket_folder())), tmp_path / "tmp"
+    of_all.mkdir()
+    (of_all / "work").touch()
+    script = "import tempfile; tempfile.tempdir = {!r}; from ampsweep.tracking.wandb.service import main; main({!r})"
+    command = [sys.executable, "-c", script.format(str(of_all), str(own))]
+    ended = subprocess.run(command, input=bytes(KEY_BYTES), stdout=subprocess.PIPE, timeout=60, check=True)
+    assert ended.stdout.decode().startswith(str(own))
+    assert not own.exists()
+    assert (of_all / "work").exists()

@@ -18,7 +18,7 @@ from ampsweep.tracking.wandb.library import CORE_ENDED, WandbError
 
 KEY_BYTES: Final = 32
 FAMILY: Final = socket.AF_UNIX if hasattr(socket, "AF_UNIX") else socket.AF_INET
-_MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main()"
+_MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main({folder!r})"
 _ANSWER_S: Final = 30.0
 """The time that the W&B process may take to begin something; at once, as a rule, once it has imported wandb."""
 _END_S: Final = 10.0
@@ -136,7 +136,7 @@ class WandbProcess:
             environment = {"WANDB_CACHE_DIR": here, "WANDB_CONFIG_DIR": here, "WANDB_DATA_DIR": kept} | environment
         environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core: what becomes of it is not ours to decide
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN.format(path=sys.path)],
+            [sys.executable, "-c", _MAIN.format(path=sys.path, folder=here)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

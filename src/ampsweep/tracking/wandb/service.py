@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -62,18 +61,23 @@ class Caller:
         kill_family(os.getpid())
 
 
-def main() -> None:
-    """Serve one client after another until the process at the other end of stdin is gone."""
+def main(folder: str) -> None:
+    """Serve one client after another until the process at the other end of stdin is gone.
+
+    Args:
+        folder: this process's own, with its socket, and removed at its end. It is given by name: Python's own choice of
+            a folder for temporary files is another one, such as `/tmp`, where this one has no room.
+    """
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     key = sys.stdin.buffer.read(KEY_BYTES)
     with socket.socket(FAMILY) as listening:
-        listening.bind(str(Path(tempfile.gettempdir()) / "s") if FAMILY != socket.AF_INET else ("127.0.0.1", 0))
+        listening.bind(str(Path(folder) / "s") if FAMILY != socket.AF_INET else ("127.0.0.1", 0))
         listening.listen(128)
         place = listening.getsockname()
         print(place if FAMILY != socket.AF_INET else place[1], flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout has said what it was for
-        Thread(target=_end_with_parent, name="parent", daemon=True).start()
+        Thread(target=_end_with_parent, args=(folder,), name="parent", daemon=True).start()
         _import(_IMPORTS)
         if _FORKS:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they end
@@ -91,11 +95,11 @@ def main() -> None:
             _import(_LATER)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: str) -> None:
     """End this process, whose other thread waits for clients who will not come, after the last of its tasks."""
     os.read(sys.stdin.fileno(), 1)
     psutil.wait_procs(psutil.Process().children(), timeout=_ALONE_S)
-    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
