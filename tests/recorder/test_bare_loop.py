@@ -77,6 +77,18 @@ def test_two_rows_of_one_step_are_refused_in_a_sentence(tmp_path, monkeypatch):
         log(self, values)
 
     monkeypatch.setattr(bare_loop.Recorder, "log", twice)
-    with pytest.raises(ValueError, match="a row of step 1 after that of step 1: log all values of a step at once"):
+    with pytest.raises(
+        ValueError, match="a row of step 1: the next is of step 2 or later, with all values of its step"
+    ):
+        bare_loop.train(tmp_path, "fp32", 0)
+    assert RunRecord.read(tmp_path).status == "failed"
+
+
+def test_a_row_before_the_end_of_the_first_step_is_refused(tmp_path, monkeypatch):
+    running = []
+    enter = bare_loop.Recorder.__enter__
+    monkeypatch.setattr(bare_loop.Recorder, "__enter__", lambda self: running.append(self) or enter(self))
+    monkeypatch.setattr(bare_loop.Precision, "update", lambda self: running[0].log({"val/loss": 1.0}))
+    with pytest.raises(ValueError, match="a row of step 0: the next is of step 1 or later"):
         bare_loop.train(tmp_path, "fp32", 0)
     assert RunRecord.read(tmp_path).status == "failed"

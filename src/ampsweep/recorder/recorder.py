@@ -219,12 +219,12 @@ class Recorder:
             now_s: the time by the ranks' common clock; None: it is asked.
 
         Raises:
-            ValueError: there is a row of this step, or of a later one.
+            ValueError: there is a row of this step, or of a later one, or no step has begun.
         """
         step = self.instruments.num_steps if step is None else step
         if step <= self._last_step:
             raise ValueError(
-                f"a row of step {step} after that of step {self._last_step}: log all values of a step at once"
+                f"a row of step {step}: the next is of step {self._last_step + 1} or later, with all values of its step"
             )
         self._last_step = step
         if "train/loss" in values:
