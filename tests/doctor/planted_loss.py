@@ -391,7 +391,7 @@ PLANTED: tuple[Planted, ...] = (
     _planted("sum over a long axis", _fp16("LongSum"), "long_sum", "scale", "aten.sum"),
     _planted("softmax without maximum", _fp16("HandmadeSoftmax"), "exp_overflow", "weigh", "aten.exp"),
     _planted("exponential that is no softmax", _fp16("Spreading"), "exp_overflow", "divide", "aten.exp"),
-    _planted("residual stream grows", _fp16("GrowingResidual"), "growing_sum", "residual", "aten.add"),
+    _planted("residual stream grows", _fp16("GrowingResidual"), "value_overflow", "residual", "aten.add"),
     _planted("one of 71 modules", _fp16("DeepNet"), "value_overflow", "blocks.5.spread", "aten.mul"),
     _planted("two of 71 modules", _fp16("DeepNet", "+model.culprits=[3,9]"), "value_overflow", "blocks.3.spread"),
     _planted("three of 71 modules", _fp16("DeepNet", "+model.culprits=[2,6,13]"), "value_overflow", "blocks.2.spread"),
@@ -409,7 +409,7 @@ PLANTED: tuple[Planted, ...] = (
     _planted(
         "cross-entropy of rounded probabilities",
         (*_bf16("Likelihood"), *_task("CrossEntropy")),
-        "rounded_probability",
+        "coarse_rounding",
         "leave",
     ),
     _planted("variance below zero in bf16", _bf16("FarFromZero"), "cancellation", "norm", "aten.sqrt"),
@@ -421,9 +421,9 @@ PLANTED: tuple[Planted, ...] = (
         None,
     ),
     _planted(
-        "scale too small", (*_fp16("Small"), "precision.init_scale=0.01", *_task("SmallLoss")), "scale_too_small", None
+        "scale too small", (*_fp16("Small"), "precision.init_scale=0.01", *_task("SmallLoss")), "wrong_scale", None
     ),
-    _planted("scale too large", (*_fp16("Small"), "precision.init_scale=1e30"), "scale_too_large", None),
+    _planted("scale too large", (*_fp16("Small"), "precision.init_scale=1e30"), "wrong_scale", None),
     _planted("eps of Adam in fp16", (*_model("Small"), "precision=pure_fp16"), "optimizer_eps", None),
     _planted("updates lost in bf16", (*_model("Small"), "precision=pure_bf16", "+model.std=1.0"), "updates_lost", None),
     _planted("running sum in bf16", _bf16("CountedMean"), "coarse_rounding", "mean"),

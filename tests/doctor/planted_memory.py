@@ -123,20 +123,6 @@ class KeptProbes(Layers):
         return x
 
 
-class KeptEnergies(Layers):
-    """Two tensors for each layer, kept for whoever asks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.energies = {}
-
-    def forward(self, x):
-        for number, layer in enumerate(self.layers):
-            x = F.gelu(layer(x))
-            self.energies[number] = x.detach().square(), x.detach().exp()
-        return x
-
-
 class Shared(nn.Module):
     """One wide layer that is called eight times."""
 
@@ -169,10 +155,10 @@ class TransposedTwice(nn.Module):
 class Adapted(nn.Module):
     """A frozen layer with a small one beside it that is trained, as LoRA has it."""
 
-    def __init__(self, *, trained: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.frozen = nn.Sequential(nn.Linear(WIDTH, 128 * WIDTH), nn.ReLU(), nn.Linear(128 * WIDTH, WIDTH))
-        self.frozen.requires_grad_(trained)
+        self.frozen.requires_grad_(False)
         self.adapter = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
@@ -208,7 +194,6 @@ PLANTED = (
     _case("scale in float32", net("ScaledByBuffer"), "float32_promoted", "inner"),
     _case("replicated borders", net("Replicated"), "float32_policy", "inner"),
     _case("probes for the log", net("KeptProbes"), "grows_from_step_to_step", "inner"),
-    _case("kept energies", net("KeptEnergies"), "kept_by_a_module", "inner"),
     _case("no cache of casts", net("Shared", "precision.cache_enabled=false"), "cast_again", "inner.layer.0"),
     _case("weight through a view", net("TransposedTwice"), "cast_again", "inner"),
     _case(

@@ -71,32 +71,6 @@ class FastExp(nn.Module):
         return x * fast_exp(-self.gate(x).abs())
 
 
-class Coarse(torch.autograd.Function):
-    """The identity, whose gradients are sent in 4 bits where they come in half precision, to save bandwidth."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        if grad.dtype == torch.float32:
-            return grad.clone()
-        step = grad.abs().amax() / 7
-        return (grad / step).round() * step
-
-
-class CoarseGradients(nn.Module):
-    """A backward pass that compresses half-precision gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return Coarse.apply(self.layer(x))
-
-
 class OnePassVariance(nn.Module):
     """A normalization whose variance is the difference of two large numbers, in the dtype of its input."""
 
@@ -195,7 +169,6 @@ def _case(name: str, inner: type[nn.Module], kind: str, module: str, operator: s
 PLANTED = (
     _case("sum without accumulator", SumWithoutAccumulator, "unexplained_error", "inner", "planted.row_sums"),
     _case("fast path of a kernel", FastExp, "unexplained_error", "inner", "planted.fast_exp"),
-    _case("compressed gradients", CoarseGradients, "unexplained_error", "inner"),
     _case("one-pass variance", OnePassVariance, "no_digits_left", "inner"),
     _case("positions in half precision", HalfPositions, "no_digits_left", "inner"),
     _case("quantized path", QuantizedPath, "unexplained_error", "inner"),

@@ -106,32 +106,6 @@ class Careful(nn.Module):
         return x
 
 
-class Cell(nn.Module):
-    """A cell whose one large weight is used in each of many steps."""
-
-    def __init__(self, size: int = 1024, times: int = 12) -> None:
-        super().__init__()
-        self.times = times
-        self.recurrent = nn.Linear(size, size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state = torch.zeros_like(x)
-        for _ in range(self.times):
-            state = torch.tanh(self.recurrent(state) + x)
-        return state
-
-
-class ManualCell(Cell):
-    """The same, with casts of its own."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        state = torch.zeros_like(x)
-        for _ in range(self.times):
-            weight = self.recurrent.weight.to(x.dtype)
-            state = torch.tanh(F.linear(state, weight) + x)
-        return state
-
-
 class Warp(nn.Module):
     """A warp of images, whose kernel for bfloat16 is slow on a CPU."""
 
@@ -175,7 +149,6 @@ SLEEPING = (*_DATA, *_wide("Waiting"))
 CHECKING = (*_AMP, *_wide("Checked"))
 _READ = ("data=custom", "data._target_=planted_speed.Batches", "data.batch_size=256", "+data.read_ms=20")
 _WIDER = ("+model.width=128", "+model.hidden=4096")
-_CELLS = (*_AMP, "data.batch_size=64")
 
 PLANTED = (
     _case("slow reader", ("precision=amp_bf16", *_READ, "task=regression", *_wide()), "data_bound"),
@@ -193,15 +166,7 @@ PLANTED = (
     _case("forgotten override", (*_AMP, "precision.fp32_modules=[last]", *_wide()), "float32_products", "last"),
     _case("careful activation", (*_AMP, *_NARROW, *_wide("Careful", *_WIDER)), "activation_casts", "middle"),
     _case(
-        "no cache of casts",
-        (*_CELLS, "precision.cache_enabled=false", *_wide("Cell")),
-        "repeated_weight_casts",
-        "middle.recurrent",
-    ),
-    _case("own casts of a weight", (*_CELLS, *_wide("ManualCell")), "repeated_weight_casts", "middle"),
-    _case(
         "slow kernel", ("precision=pure_bf16", *_DATA, *_NARROW, *_wide("Warp", *_WIDER)), "slower_operators", "middle"
     ),
     _case("sorting", (*_AMP, *_wide("Ranked", "+model.hidden=2048")), "fixed_operators", "middle"),
-    _case("graph break", (*_AMP, "trainer.compile=true", *_wide("Checked")), "graph_break", "middle"),
 )

@@ -1,7 +1,6 @@
 """The doctor on losses that low precision spoils: each planted fault is named, mended, and mended by no less."""
 
 import math
-import random
 import time
 from functools import partial
 from itertools import combinations
@@ -11,12 +10,11 @@ from patients import patient_of
 from planted_loss import DATA, PLANTED
 
 from ampsweep.config.identity import config_hash
-from ampsweep.doctor.functions import CalledFunction
-from ampsweep.doctor.loss.culprits import CulpritSearch, SetSearch
+from ampsweep.doctor.loss.culprits import find_culprits, smallest_set
 from ampsweep.doctor.loss.examine import examine_loss
 from ampsweep.doctor.loss.fault import FaultSigns, Judge, LossCase
 from ampsweep.doctor.loss.findings import CoarseRounding
-from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.loss.variant import Variant, can_widen
 from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.replay import TakenStep
 from ampsweep.training.found_checkpoint import find_checkpoint
@@ -58,16 +56,6 @@ def test_a_planted_fault_is_named_and_mended(name, findings):
     assert first.kind() == "not_precision" or first.proof.mends
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_the_search_stays_within_its_bound(name, findings):
-    found = examined(name, findings)[0]
-    mending = getattr(found, "mending", None)
-    if mending is None:
-        pytest.skip("nothing had to be searched for")
-    assert mending.num_replays <= 2 * math.log2(mending.num_modules) + max(1, len(found.modules))
-    assert mending.is_minimal
-
-
 @pytest.mark.parametrize(("name", "num_culprits"), [("two of 71 modules", 2), ("three of 71 modules", 3)])
 def test_several_culprits_are_all_found(name, num_culprits, findings):
     overrides = BY_NAME[name].overrides
@@ -81,29 +69,12 @@ def test_several_culprits_are_all_found(name, num_culprits, findings):
 def test_the_set_is_the_smallest_by_brute_force():
     deep = ("model=custom", "model._target_=planted_loss.DeepNet", "+model.depth=3", "+model.culprits=[0,2]")
     case = LossCase(patient(*DATA, *deep, "precision=amp_fp16"))
-    found = CulpritSearch(case).find()
+    found = find_culprits(case)
     modules = [name for name, _ in Variant().replay(case.patient).model.named_modules() if name.count(".") == 2]
     assert len(modules) == 12
     assert len(found.kept) == 2
     assert found.kept in [pair for pair in combinations(modules, 2) if case.mends(Variant(kept=frozenset(pair)))]
     assert not [one for one in modules if case.mends(Variant(kept=frozenset({one})))]
-
-
-@pytest.mark.parametrize("name", ["eps vanishes in a norm", "softmax without maximum", "running sum in bf16"])
-def test_one_line_in_float32_mends_it_too(name, findings):
-    mending = examined(name, findings)[0].mending
-    assert len(mending.functions) == 1
-    assert mending.places[0].startswith("tests/doctor/planted_loss.py, line ")
-
-
-@pytest.mark.parametrize(
-    ("name", "takes_shift"), [("softmax without maximum", True), ("exponential that is no softmax", False)]
-)
-def test_the_maximum_is_subtracted_where_that_changes_nothing(name, takes_shift, findings):
-    found = examined(name, findings)[0]
-    assert found.takes_shift is takes_shift
-    assert ("amax" in found.change.code) is takes_shift
-    assert ("softmax" in found.advice) is takes_shift
 
 
 def test_gradients_that_vanish_are_told_as_that():
@@ -164,38 +135,20 @@ def test_losses_are_told_as_facts():
     assert all(entry["own"] == pytest.approx(entry["baseline"], rel=0.05) for entry in one.facts["loss/steps"])
 
 
-@pytest.mark.parametrize("num_culprits", [1, 2, 3])
-@pytest.mark.parametrize("num_modules", [1, 2, 3, 8, 64])
-def test_culprits_that_come_first_are_found_in_few_tests(num_modules, num_culprits):
-    if num_culprits > num_modules:
-        pytest.skip("more culprits than modules")
-    for seed in range(20):
-        order = random.Random(seed).sample(range(num_modules), num_modules)
-        culprits = frozenset(order[:num_culprits])
-        search = SetSearch(lambda some, c=culprits: c <= some, num_candidates=num_modules + 1, num_spent=1)
-        found = search.find(order)
-        assert found.is_minimal
-        assert frozenset(found.members) == culprits
-        assert search.num_replays <= 2 * math.log2(num_modules + 1) + num_culprits
+@pytest.mark.parametrize("culprits", [*combinations(range(6), 1), *combinations(range(6), 3), tuple(range(6))])
+def test_all_culprits_and_nothing_else_are_found(culprits):
+    tried = []
+
+    def mends(some):
+        tried.append(some)
+        return set(culprits) <= some
+
+    assert smallest_set(range(6), mends, 6) == culprits
+    assert len(tried) <= 4 * len(culprits)
 
 
-def test_a_search_never_exceeds_its_bound():
-    for seed in range(300):
-        draw = random.Random(seed)
-        num_modules = draw.randint(2, 40)
-        order = draw.sample(range(num_modules), num_modules)
-        culprits = frozenset(draw.sample(order, draw.randint(1, min(6, num_modules))))
-        search = SetSearch(lambda some, c=culprits: c <= some, num_candidates=num_modules, num_spent=1)
-        found = search.find(order)
-        if found is not None:
-            assert culprits <= frozenset(found.members)
-            assert not found.is_minimal or frozenset(found.members) == culprits
-            assert search.num_replays <= 2 * math.log2(num_modules) + len(found.members)
-
-
-def test_a_set_that_never_mends_is_none():
-    search = SetSearch(lambda _: False, num_candidates=8)
-    assert search.find([1, 2, 3], lambda: [4, 5]) is None
+def test_a_set_that_is_too_large_is_none():
+    assert smallest_set(range(6), lambda some: set(range(4)) <= some, 3) is None
 
 
 def step(number, loss=1.0, scale=None, is_skipped=False):
@@ -238,9 +191,10 @@ def test_a_loss_that_is_nan_in_float32_too_is_no_fault():
 
 
 def test_lines_that_write_in_place_are_not_widened():
-    assert CalledFunction("", "torch.Tensor.masked_fill").can_widen
-    assert not CalledFunction("", "torch.Tensor.masked_fill_").can_widen
-    assert not CalledFunction("", "torch.Tensor.to").can_widen
+    assert can_widen("masked_fill")
+    assert can_widen("__add__")
+    assert not can_widen("masked_fill_")
+    assert not can_widen("to")
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -143,7 +143,6 @@ def test_few_elements_stand_for_many():
 def test_an_overflow_is_told_as_one():
     finding = NoDigitsLeft(
         operator="aten.exp",
-        phase="forward",
         step=1,
         dtype="float16",
         error=math.inf,

@@ -7,21 +7,18 @@ import planted_speed
 import pytest
 import torch
 
-from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.diagnosis import in_order
-from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
-from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates, random_values, speedup_bound
-from ampsweep.doctor.speed.examine import dearest_operators, examine_speed
+from ampsweep.doctor.speed.bare_training import BareTraining, doubled
+from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.speed.filling import gain_pct
-from ampsweep.doctor.speed.products import padded, rounded_up, unaligned
+from ampsweep.doctor.speed.products import product_rates
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
-from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, reads_device, timed_in_turn
+from ampsweep.doctor.speed.timed_calls import TimedCall, reads_device, timed_in_turn
 from ampsweep.doctor.speed.waiting import host_waits
 from ampsweep.doctor.spot import spots
 from ampsweep.monitors.step_clock import Moments
 
 CPU = torch.device("cpu")
-RATES = DeviceRates(flops_per_s={"float32": 1e9, "bfloat16": 4e9, "float16": 1e7}, bytes_per_s=1e9)
 
 
 patient_of = partial(patients.patient_of, num_steps=5, seconds=60.0)
@@ -29,40 +26,21 @@ patient_of = partial(patients.patient_of, num_steps=5, seconds=60.0)
 
 @pytest.fixture(scope="module")
 def has_fast_bfloat16() -> bool:
-    rates = device_rates(CPU, Moments(CPU), seconds=1.0)
-    return rates.product_ratio("bfloat16") > 1.3
+    rates = product_rates(CPU, Moments(CPU), seconds=1.0)
+    return rates["bfloat16"] > 1.3 * rates["float32"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_rates_are_of_unequal_numbers(dtype: torch.dtype) -> None:
-    assert len(random_values((64, 64), dtype, CPU).unique()) > 500, "equal ones let a GPU run at higher clocks"
-
-
-def played(
-    index: int,
-    ms: float,
-    *,
-    operator: str = "aten.mm",
-    module: str | None = "layer",
-    phase: str = "forward",
-    dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
-    flops: int = 0,
-    num_bytes: int = 0,
-    place: str | None = None,
-    **known: object,
-) -> TimedCall:
-    return TimedCall(
-        index, operator, phase, module, place, dtypes[:1], dtypes[1:], ms=ms, flops=flops, num_bytes=num_bytes, **known
-    )
+def played(index: int, ms: float, *, module: str, place: str | None = None) -> TimedCall:
+    dtypes = (torch.float32,)
+    return TimedCall(index, "aten.mm", "forward", module, place, dtypes, dtypes, ms=ms)
 
 
 FLAWS = {one.name: one for one in planted_speed.PLANTED}
-ON_ANY_CPU = ("tiny operators", "graph break")
+ON_ANY_CPU = ("tiny operators",)
 """Faults that cost much of a step even where bfloat16 takes ten times as long as float32."""
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own import
 @pytest.mark.parametrize("name", FLAWS)
 def test_a_planted_fault_is_named_first(name, has_fast_bfloat16):
     if name not in ON_ANY_CPU and not has_fast_bfloat16:
@@ -92,35 +70,11 @@ def test_a_training_in_float32_is_not_compared():
     assert patient.facts["speed/own_step_ms"] > 0
 
 
-def test_the_bound_is_amdahls_law_over_operators():
-    product = played(0, 8.0, flops=10**9)
-    update = played(1, 2.0, operator="aten.add_", phase="update")
-    baseline, own = TimedStep((product, update)), TimedStep(())
-
-    bound = speedup_bound(baseline, own, 12.0, PRECISION_MODES["amp_bf16"], RATES)
-
-    assert bound == pytest.approx(12 / (2 + 2 + 8 / 4))  # host, optimizer, and products at four times the rate
-
-
-def test_the_bound_is_not_below_what_was_seen():
-    product = played(0, 8.0, flops=10**9)
-    half = played(0, 1.0, flops=10**9, dtypes=(torch.bfloat16, torch.bfloat16))
-
-    bound = speedup_bound(TimedStep((product,)), TimedStep((half,)), 10.0, PRECISION_MODES["amp_bf16"], RATES)
-
-    assert bound == pytest.approx(10 / 3)
-
-
-@pytest.mark.parametrize(("flops", "num_bytes", "ratio"), [(10**9, 0, 4.0), (1, 10**9, 2.0), (0, 10**9, 2.0)])
-def test_the_roofline_tells_what_half_precision_saves(flops, num_bytes, ratio):
-    assert RATES.ratio_in("bfloat16", played(0, 1.0, flops=flops, num_bytes=num_bytes)) == pytest.approx(ratio)
-
-
 def test_a_speedup_is_that_of_blocks_taken_in_turn():
     drifting = StepTimes((10.0, 20.0, 40.0, 80.0))
     half_of_it = StepTimes((5.0, 10.0, 20.0, 40.0))
 
-    assert Ratio.of(drifting, half_of_it) == Ratio(2.0, 2.0, 2.0)
+    assert Ratio.of(drifting, half_of_it) == Ratio(2.0, 2.0)
 
 
 def test_a_gain_within_the_spread_of_blocks_is_none():
@@ -156,42 +110,13 @@ def test_modules_of_one_line_are_told_by_what_holds_them():
     assert spot.modules == ["b.0", "b.0.up", "b.0.down"]
 
 
-def test_operators_are_listed_by_their_time():
-    step = TimedStep((played(0, 1.0), played(1, 1.0), played(2, 6.0, operator="aten.sort")))
-
-    first, second = dearest_operators(step, 10.0)
-
-    assert (first["operator"], first["step_pct"]) == ("aten.sort", 60.0)
-    assert (second["calls"], second["ms"]) == (2, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("size", "padded_size"), [(8, 8), (9, 16), (63, 64), (1000, 1000), (1023, 1024), (50257, 50304)]
-)
-def test_sizes_are_rounded_up_to_what_units_take(size, padded_size):
-    assert rounded_up(size) == padded_size
-
-
-def test_a_product_is_padded_in_its_layout():
-    bias, left, right = torch.zeros(10), torch.zeros(7, 12), torch.zeros(10, 12).t()
-
-    wide_bias, wide_left, wide_right = map(padded, (bias, left, right))
-
-    assert [tuple(one.shape) for one in (wide_bias, wide_left, wide_right)] == [(16,), (8, 16), (16, 16)]
-    assert wide_right.stride() == (1, 16)
-    assert torch.addmm(wide_bias, wide_left, wide_right).shape == (8, 16)
-    assert unaligned([(7, 12), (12, 16)]) == [7, 12]
-
-
-def test_batches_of_other_sizes_have_the_same_items():
+def test_a_larger_batch_has_the_same_items():
     batch = (torch.arange(4), {"scale": torch.tensor(1.0)})
 
     joined, scale = doubled(batch)
-    part, _ = halved(batch)
 
     assert joined.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
     assert scale["scale"].dim() == 0
-    assert part.tolist() == [0, 1]
 
 
 def test_reading_a_number_is_seen_with_its_line():

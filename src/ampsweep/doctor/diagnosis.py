@@ -164,7 +164,7 @@ class Diagnosis:
     """Sorted by what they cost."""
     unexamined: list[Unexamined] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
-    """Figures of the examinations by `COMPLAINT/NAME`, findings or not: the bound of the speedup, headroom, errors."""
+    """Figures of the examinations by `COMPLAINT/NAME`, findings or not: times, headroom, errors."""
     seconds: float = 0.0
     """Time that it took."""
 

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
-from ampsweep.observe.feeding import resident
 from ampsweep.observe.ledger import tensors_in, wraps_others
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.checkpoint import Checkpoint
@@ -71,10 +69,6 @@ class KeptBatches:
     def next_unread(self) -> int:
         """The index of the first batch after all that were read."""
         return max(self._kept, default=-1) + 1
-
-    def resident(self) -> list[Tensor]:
-        """The tensors that the data holds on an accelerator."""
-        return resident(self.source)
 
 
 def assembled(

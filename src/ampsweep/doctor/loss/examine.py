@@ -1,49 +1,38 @@
 """The examination of a loss: whether precision spoils it, by what, and the smallest change that mends it."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
-
-from torch import Tensor
+from typing import Final
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
-from ampsweep.doctor.functions import CalledFunction, watched_calls
-from ampsweep.doctor.loss.culprits import Culprits, CulpritSearch, trace_fault
+from ampsweep.doctor.loss.culprits import Culprits, find_culprits, trace_fault
 from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase, OutOfTimeError
 from ampsweep.doctor.loss.findings import (
     CoarseRounding,
-    ExpOverflow,
     GradientsVanish,
     LossFinding,
     NotPrecision,
     OfOperator,
     OptimizerEps,
     ScalerFault,
-    ScaleTooLarge,
-    ScaleTooSmall,
     Switches,
     TriedSteps,
     Unexplained,
     Unsearched,
     UpdatesLost,
     WholeModel,
+    WrongScale,
     cause_of,
 )
-from ampsweep.doctor.loss.variant import Kept, Variant, price, unchanged_share
+from ampsweep.doctor.loss.variant import Kept, OwnCalls, Variant, unchanged_share
 from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.observe.calls import Call
 
 _LARGE_EPS: Final = 2.0**-12
 """The square root of float16's smallest number above zero: a smaller gradient has a square of zero there."""
 _MOST_UNCHANGED: Final = 0.5
 """The share of weights that updates may leave unchanged: half of them."""
-_ROUNDING: Final = 1e-4
-"""The relative difference of two losses in float32 that rounding makes."""
-_SCALES: Final = (65536.0, 1024.0, 32.0, 1.0)
-"""Scales to begin with that are tried, the largest first: the smaller it is, the more gradients vanish."""
 
 
 def examine_loss(patient: Patient) -> Sequence[LossFinding]:
@@ -84,7 +73,7 @@ def _under_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
         switches = replace(switches, **{name: case.mends(Variant(precision=switched))})
     if not switches.autocast_off_mends:
         return Unexplained(signs=signs, switches=switches)
-    culprits = CulpritSearch(case).find()
+    culprits = find_culprits(case)
     if culprits is None:
         return _in_another_mode(case, WholeModel(signs=signs, switches=switches))
     return replace(_of_culprits(case, signs, culprits), switches=switches)
@@ -98,26 +87,21 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> ScalerFault | None:
     own, num_steps = case.patient.config.precision, case.num_steps
     if own.dtype != "float16":
         return None
-    is_finite = signs.sign not in NOT_FINITE
-    trials: list[tuple[type[ScalerFault], PrecisionConfig, str]] = []
+    usual, is_finite = PrecisionConfig.init_scale, signs.sign not in NOT_FINITE
+    kind: type[ScalerFault] | None = None
     if not own.grad_scaler and is_finite:
-        trials = [(GradientsVanish, replace(own, grad_scaler=True), "precision.grad_scaler=true")]
-    elif own.grad_scaler and is_finite and own.init_scale < _SCALES[0]:
-        larger = replace(own, init_scale=_SCALES[0])
-        trials = [(ScaleTooSmall, larger, f"precision.init_scale={_SCALES[0]:g}")]
-    elif signs.sign == "skipped_steps" and own.init_scale > _SCALES[0]:
-        trials = [
-            (ScaleTooLarge, replace(own, init_scale=scale), f"precision.init_scale={scale:g}") for scale in _SCALES
-        ]
-    for kind, precision, override in trials:
-        changed = Variant(precision=precision)
-        if case.mends(changed, num_steps):
-            return kind(
-                signs=signs,
-                init_scale=own.init_scale if own.grad_scaler else None,
-                change=Change(overrides=[override]),
-                proof=_tried(case, changed),
-            )
+        kind, override = GradientsVanish, "precision.grad_scaler=true"
+        changed = Variant(precision=replace(own, grad_scaler=True))
+    elif own.grad_scaler and own.init_scale != usual and (is_finite or signs.sign == "skipped_steps"):
+        kind, override = WrongScale, f"precision.init_scale={usual:g}"
+        changed = Variant(precision=replace(own, init_scale=usual))
+    if kind is not None and case.mends(changed, num_steps):
+        return kind(
+            signs=signs,
+            init_scale=own.init_scale if own.grad_scaler else None,
+            change=Change(overrides=[override]),
+            proof=_tried(case, changed),
+        )
     if signs.sign == "skipped_steps":
         case.begin_at_scale(1.0)
     return None
@@ -125,52 +109,26 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> ScalerFault | None:
 
 def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> OfOperator:
     """The finding of a fault that some modules or lines mend."""
-    calls, names = culprits.calls, {_module_of(one) for one in culprits.kept}
+    names = {_module_of(one) for one in culprits.kept}
     origins = [one for one in culprits.origins if one.call.module in names] or culprits.origins
     origin = origins[0] if origins else None
-    place = operator = None
-    if origin is not None:
-        place, operator = origin.call.place, origin.call.operator
-    elif calls:
-        place, operator = calls[0].place, calls[0].function
     cause = CoarseRounding if origin is None else cause_of(origin)
-    shifts = origin is not None and cause is ExpOverflow and _takes_shift(case.patient, origin.call)
-    line = cause.line if shifts or cause is not ExpOverflow else None
     modules = [one for one in culprits.kept if isinstance(one, str)]
-    are_modules = len(modules) == len(culprits.kept)
-    overrides = [kept_in_float32(case.patient.config.precision, modules)] if are_modules else []
-    kept: Sequence[Kept] = culprits.kept if are_modules or not calls else calls
-    if line is None and calls:
-        line = "x = x.float()" if len(calls) == 1 else "with torch.autocast(x.device.type, enabled=False): ..."
-    found = cause(
+    overrides, line = list[str](), cause.line
+    if len(modules) == len(culprits.kept):
+        overrides = [kept_in_float32(case.patient.config.precision, modules)]
+    elif line is None:
+        line = "with torch.autocast(x.device.type, enabled=False): ...  # on .float() tensors"
+    return cause(
         signs=signs,
         modules=[one for one in map(_module_of, culprits.kept) if one is not None],
-        operator=operator,
-        place=place,
+        operator=None if origin is None else origin.call.operator,
+        place=None if origin is None else origin.call.place,
         origin=origin,
         mending=culprits.mending,
         change=Change(overrides=overrides, code=line),
-        proof=_tried(case, Variant(kept=frozenset(kept), precision=case.precision)),
+        proof=_tried(case, Variant(kept=frozenset(culprits.kept), precision=case.precision)),
     )
-    return replace(found, takes_shift=shifts) if isinstance(found, ExpOverflow) else found
-
-
-def _takes_shift(patient: Patient, exponential: Call) -> bool:
-    """Return True if the loss of a float32 step stays the same with `exp(x - x.amax(-1, keepdim=True))` for `exp(x)`
-    in all calls at the line and in the module of this one."""
-    replay, was_called = patient.baseline(), False
-
-    def on_call(call: CalledFunction, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        nonlocal was_called
-        is_it = (call.module, call.place) == (exponential.module, exponential.place)
-        if is_it and (call.function or "").endswith(".exp") and isinstance(args[0], Tensor) and args[0].dim():
-            was_called = True
-            return func(args[0] - args[0].detach().amax(-1, keepdim=True), *args[1:], **kwargs)
-        return func(*args, **kwargs)
-
-    with watched_calls(replay, on_call):
-        shifted = replay.step().loss
-    return was_called and math.isclose(shifted, patient.baseline_steps.steps[0].loss, rel_tol=_ROUNDING)
 
 
 def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
@@ -211,18 +169,10 @@ def _in_another_mode(case: LossCase, found: LossFinding) -> LossFinding:
 
 
 def _tried(case: LossCase, changed: Variant) -> TriedSteps:
-    """Replay all steps with a change: whether it mends, the last loss, and what it costs."""
+    """Replay all steps with a change."""
     taken = changed.steps(case.patient, case.num_steps)
-    proof = TriedSteps(mends=not case.has_fault(taken), num_steps=len(taken.steps))
-    if taken.steps:
-        base = case.baseline.steps
-        baseline_loss = base[min(len(taken.steps), len(base)) - 1].loss
-        proof = replace(proof, loss=taken.steps[-1].loss, baseline_loss=baseline_loss)
-    if taken.error is not None:
-        return proof
-    time_ratio, memory_ratio = price(case.patient, changed)
-    return replace(proof, time_ratio=time_ratio, memory_ratio=memory_ratio)
+    return TriedSteps(mends=not case.has_fault(taken), num_steps=len(taken.steps))
 
 
 def _module_of(kept: Kept) -> str | None:
-    return kept.module if isinstance(kept, CalledFunction) else kept
+    return kept.module if isinstance(kept, OwnCalls) else kept

@@ -50,8 +50,6 @@ NOT_FINITE: Final[frozenset[Sign]] = frozenset({"nonfinite_loss", "nonfinite_gra
 
 _MOST_SKIPS: Final = int(math.log2(PrecisionConfig.init_scale)) + 1
 """Steps that torch's first scale needs to come below one: a scaler that skips as many does not find its scale."""
-_MOST_SPIKES: Final = 4
-"""Steps that a scaler may skip after the first that it has applied. Its growth_interval expects one in 2000."""
 _LAST_PART: Final = 3
 """The last of so many equal parts of the steps is where losses are compared."""
 _CONFIDENCE: Final = 0.999
@@ -146,11 +144,9 @@ class Judge:
         if not skipped:
             return None
         hopeless = [n for n in skipped if (scale := steps[n - 1].scale) is not None and scale <= 1]
-        first_applied = next((n for n, one in enumerate(steps, start=1) if not one.is_skipped), len(steps) + 1)
-        spikes = [number for number in skipped if number > first_applied]
         if hopeless:
             return self.signs("skipped_steps", hopeless[0], steps)
-        if len(skipped) >= _MOST_SKIPS or len(spikes) > _MOST_SPIKES:
+        if len(skipped) >= _MOST_SKIPS:
             return self.signs("skipped_steps", skipped[-1], steps)
         return None
 

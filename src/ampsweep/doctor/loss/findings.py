@@ -10,14 +10,10 @@ from ampsweep.doctor.loss.origins import NonfiniteOrigin
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.text import number, plural
 
-FROM_LOGITS: Final = "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)"
-"""The loss that autocast takes and that probabilities of 0 and 1 do not spoil, as a line of Python."""
-
 _EXPONENTIALS: Final = frozenset({"aten.exp", "aten.exp2", "aten.expm1", "aten.sinh", "aten.cosh"})
 _LOGARITHMS: Final = frozenset({"aten.log", "aten.log2", "aten.log10", "aten.log1p"})
 _ROOTS: Final = frozenset({"aten.sqrt", "aten.rsqrt", "aten.pow"}) | _LOGARITHMS
 _DIVISIONS: Final = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})
-_SUMS_OF_TWO: Final = frozenset({"aten.add", "aten.add_", "aten.sub"})
 _MOST_EXPONENT: Final = {"float16": 11, "bfloat16": 88}
 _PRODUCTS: Final = frozenset(
     {"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.matmul", "aten.dot", "aten.mv", "aten.convolution"}
@@ -47,24 +43,16 @@ class Switches:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedSteps(TriedChange):
-    """The steps of the training with a change: their number, the last loss, and what the change costs."""
+    """The steps of the training with a change."""
 
     num_steps: int
-    loss: float | None = None
-    baseline_loss: float | None = None
-    time_ratio: float | None = None
-    """Time of a step with the change over that without."""
-    memory_ratio: float | None = None
-    """The same of its peak memory."""
 
     @property
     def sentence(self) -> str:
         tried = f"tried for {self.num_steps} steps"
         if not self.mends:
             return f"{tried}: it helps, but the loss is still worse than in float32"
-        prices = [(self.time_ratio, "the step's time"), (self.memory_ratio, "its peak memory")]
-        told = [f"{number(ratio)} times {what}" for ratio, what in prices if ratio is not None]
-        return f"{tried}: the fault is gone" + (f", at {' and '.join(told)}" if told else "")
+        return f"{tried}: the fault is gone"
 
 
 class LossFinding(DoctorFinding):
@@ -117,14 +105,9 @@ class GradientsVanish(ScalerFault):
     remedy = "train with a scaler"
 
 
-class ScaleTooSmall(ScalerFault):
-    template = "the scale of {init_scale} is too small: gradients vanish in float16"
-    remedy = "begin with a larger scale"
-
-
-class ScaleTooLarge(ScalerFault):
-    template = "the scale begins at {init_scale}, and steps are skipped until it is smaller"
-    remedy = "begin with a smaller scale"
+class WrongScale(ScalerFault):
+    template = "the scale begins at {init_scale}: gradients vanish in float16, or leave its range"
+    remedy = "begin with the scale that torch begins with"
 
 
 class OptimizerEps(LossFinding):
@@ -145,32 +128,17 @@ class UpdatesLost(LossFinding):
 
 @dataclass(frozen=True, kw_only=True)
 class MendingSet:
-    """The smallest set that mends by computing in float32, and the replays that it took."""
+    """The search for what mends by computing in float32."""
 
     num_replays: int
-    most_replays: int
     num_modules: int
     """All that compute anything, one of which is outside of modules."""
-    is_minimal: bool
-    """The fault is back without any one of the set."""
-    functions: list[str | None] = field(default_factory=list)
-    """Functions that it is enough to compute in float32, in place of whole modules."""
-    places: list[str | None] = field(default_factory=list)
-    num_call_replays: int = 0
 
-    def told(self, size: int) -> list[str]:
-        """Clauses on a set of so many modules."""
+    def told(self, size: int) -> str:
+        """A clause on a set of so many modules."""
         found = f"{'one' if size == 1 else size} of {self.num_modules} modules in float32 mend{'s' * (size == 1)} it"
         found = f"{found}, found in {plural(self.num_replays, 'replay')}"
-        if not self.is_minimal:
-            found += "; there may be a smaller set"
-        elif size > 1:
-            found += "; without any one of them the fault is back"
-        if not self.functions:
-            return [found]
-        lines = [f"{one} ({place})" for one, place in zip(self.functions, self.places, strict=True)]
-        lines = [*dict.fromkeys(lines)]
-        return [found, f"in place of whole modules it is enough to compute {' and '.join(lines)} in float32"]
+        return f"{found}; without any one of them the fault is back" if size > 1 else found
 
 
 class OfOperator(LossFinding):
@@ -191,7 +159,7 @@ class OfOperator(LossFinding):
             gets = f"{self.operator} in the {origin.phase} pass gets values up to {number(origin.input_max_abs)}"
             wide = origin.float32_max_abs
             told.insert(1, gets if wide is None else f"{gets}; its result would reach {number(wide)} in float32")
-        return told + (self.mending.told(max(len(self.modules), 1)) if self.mending else [])
+        return [*told, *([self.mending.told(max(len(self.modules), 1))] if self.mending else [])]
 
 
 class MaskOverflow(OfOperator):
@@ -207,19 +175,11 @@ class ExpOverflow(OfOperator):
         "exp overflows {dtype}{inside}{at}: it gets values up to {input_max_abs}, and {dtype} holds no more than "
         "exp({most_exponent})"
     )
-    line = "torch.exp(x - x.amax(dim=-1, keepdim=True))"
-    takes_shift: bool = False
-    """The loss stays the same with the maximum subtracted before exp."""
+    remedy = "compute it in float32, or keep what it gets small; a softmax subtracts the maximum first"
 
     @property
     def facts(self) -> dict[str, Any]:
         return super().facts | {"most_exponent": _MOST_EXPONENT.get(self.signs.dtype)}
-
-    @property
-    def advice(self) -> str:
-        if self.takes_shift:
-            return "subtract the maximum before exp, or use torch.softmax, which does: the loss stays as it is"
-        return "compute it in float32, or keep what it gets small"
 
 
 class LongSum(OfOperator):
@@ -238,29 +198,15 @@ class DivisorVanishes(OfOperator):
     template = "a divisor is zero in {dtype} and not in float32{inside}{at}"
 
 
-class TinyDivisor(OfOperator):
-    template = "a division by a tiny number overflows {dtype}{inside}{at}"
-
-
 class LogOfZero(OfOperator):
     template = "a number that is above zero in float32 is zero in {dtype}, and its logarithm infinite{inside}{at}"
     remedy = "compute the logarithm of the probability from the logits, or what makes the probability in float32"
     line = "torch.nn.functional.logsigmoid(logits)  # of a softmax: log_softmax"
 
 
-class RoundedProbability(OfOperator):
-    template = "probabilities round to exactly 0 or 1 in {dtype}, and the loss cuts their logarithms off{inside}{at}"
-    remedy = "replace the loss by the one that takes logits, or compute what makes the probabilities in float32"
-    line = FROM_LOGITS
-
-
 class Cancellation(OfOperator):
     template = "a difference of close numbers is below zero in {dtype}, and its root is NaN{inside}{at}"
     remedy = "compute it in float32, or without a difference of large numbers"
-
-
-class GrowingSum(OfOperator):
-    template = "a sum of values that {dtype} still holds is beyond its range{inside}{at}"
 
 
 class ValueOverflow(OfOperator):
@@ -297,7 +243,7 @@ def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
     operator, dtype = origin.call.operator, _dtype_of(origin)
     wide = origin.float32_max_abs
     if origin.is_certain:
-        return RoundedProbability
+        return CoarseRounding
     if any(math.isfinite(one) and abs(one) > FORMATS[dtype].max for one in origin.scalars):
         return MaskOverflow if operator != "aten.mul" or origin.is_two_valued else ValueOverflow
     if operator == "aten._to_copy" and (wide is None or wide > FORMATS[dtype].max):
@@ -308,13 +254,11 @@ def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
         return LogOfZero if origin.eps is None else EpsVanishes
     if operator in _DIVISIONS and origin.divisor_zeros:
         return DivisorVanishes if origin.eps is None else EpsVanishes
-    if operator in _DIVISIONS and operator != "aten.pow":
-        return TinyDivisor
     if operator in _EXPONENTIALS:
         return ExpOverflow
     if origin.reduced_elements > 1 and operator not in _PRODUCTS:
         return LongSum
-    return GrowingSum if operator in _SUMS_OF_TWO else ValueOverflow
+    return ValueOverflow
 
 
 def _dtype_of(origin: NonfiniteOrigin) -> str:

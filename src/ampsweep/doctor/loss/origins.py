@@ -32,12 +32,9 @@ class NonfiniteOrigin:
     """A call that turned finite inputs into inf or NaN, or that hides such a value."""
 
     phase: Phase
-    output_dtype: str
     input_max_abs: float
     """The largest magnitude among its inputs."""
     has_nan: bool = False
-    forward_operator: str | None
-    """In backward the operator whose gradient is computed."""
     float32_max_abs: float | None = None
     """The largest finite magnitude of the result in float32."""
     eps: float | None = None
@@ -131,8 +128,6 @@ class OriginTracer:
                 call=call,
                 site=site,
                 phase=call.phase,
-                output_dtype=dtype_name((call.outputs or call.inputs)[0]),
-                forward_operator=None if call.forward is None else call.forward.operator,
                 **self._found,
             )
             self.origins.append(origin)

@@ -1,27 +1,41 @@
 """A training with some of its parts changed: the trials of the doctor, taken from the same state and batches."""
 
 import glob
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+import torch
 from torch import Tensor
+from torch.overrides import resolve_name
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.functions import CalledFunction, calls_in_float32
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import Replay, TakenSteps, taken_steps
-from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
-from ampsweep.monitors.step_clock import Moments
-from ampsweep.observe.step import trace_step
+from ampsweep.observe.calls import CallObserver, observe
+from ampsweep.observe.functions import FunctionMode
+from ampsweep.precision.fp32_modules import in_float32
 
-Kept = str | CalledFunction
-"""A thing that is kept in float32: a module by its name, with all within it, or calls of functions."""
-
-_TIMED_S: Final = 0.5
+_IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+_CASTS: Final = ("to", "half", "bfloat16", "float", "double", "type", "type_as")
+_FIXED: Final = frozenset((*_IN_PLACE, *_CASTS, "backward", "detach", "__get__", "__set__"))
+"""Functions whose result has the dtype that they are asked for, or that compute nothing."""
 _MOST_STEPS = 17
 """Steps in which a scaler comes down from torch's first scale to one."""
+
+
+@dataclass(frozen=True)
+class OwnCalls:
+    """The calls that no module within makes: those of the model's own forward, or of the loss."""
+
+    module: str | None
+    """Empty for the model itself, None outside the model."""
+
+
+Kept = str | OwnCalls
+"""A thing that is kept in float32: a module by its name, with all within it, or calls of functions."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +61,9 @@ class Variant:
         precision = replace(precision, fp32_modules=[*precision.fp32_modules, *names])
         changed = replace(config, precision=precision, optimizer={**config.optimizer, **self.optimizer})
         replay = Replay(changed, patient.device, patient.data, patient.checkpoint)
-        calls = frozenset(one for one in self.kept if isinstance(one, CalledFunction))
-        replay.around_step = partial(calls_in_float32, replay, calls)
+        calls = frozenset(one for one in self.kept if isinstance(one, OwnCalls))
+        if calls:
+            replay.around_step = partial(_calls_in_float32, replay, calls)
         return replay
 
     def steps(self, patient: Patient, num_steps: int) -> TakenSteps:
@@ -56,28 +71,38 @@ class Variant:
         return taken_steps(partial(self.replay, patient), num_steps, patient.deadline_s)
 
 
-def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:
-    """The quotients of times and peaks with a change and without it, of steps taken in turn.
+class _WidenedCalls(FunctionMode):
+    """Computes some calls of a forward pass in float32."""
 
-    The time is the median over pairs of steps; the peak is that of the tensors' bytes in a traced step. A change of
-    lines of code has no time: what stands in for it here is slower than the changed lines are.
-    """
-    replays = [Variant().replay(patient), changed.replay(patient)]
-    peaks = []
-    for one in replays:
-        one.step()  # after it there is optimizer state
-        with trace_step(one.model, *one.built.optimizers.values()) as trace:
-            one.step()
-        peaks.append(trace.result.peak_bytes)
-    memory_ratio = peaks[1] / peaks[0]
-    if any(isinstance(one, CalledFunction) for one in changed.kept):
-        return None, memory_ratio
-    own, other = times_in_turn(
-        [replays[0].step, replays[1].step],
-        Moments(patient.device),
-        seconds=max(min(_TIMED_S, patient.seconds_left), 0.0),
-    )
-    return Ratio.of(other, own).median, memory_ratio
+    def __init__(self, device_type: str, observer: CallObserver, calls: Collection[OwnCalls]) -> None:
+        super().__init__(device_type)
+        self._observer, self._calls = observer, calls
+
+    def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        assert self.running is not None
+        identity, module = self.running.identity, self._observer.module
+        is_trainers = identity.line is None and module is None
+        is_one = OwnCalls(module) in self._calls and not is_trainers and torch.is_grad_enabled()
+        name = (resolve_name(func) or identity.function).rpartition(".")[2]
+        if not is_one or not can_widen(name):
+            return func(*args, **kwargs)
+        with torch.autocast(self._device_type, enabled=False):
+            return func(*in_float32(args), **in_float32(kwargs))
+
+
+def can_widen(function: str) -> bool:
+    """Tell whether a function's result may be float32: it neither changes a tensor in place nor makes a given dtype."""
+    return function not in _FIXED and not (function.endswith("_") and not function.endswith("__"))
+
+
+@contextmanager
+def _calls_in_float32(replay: Replay, calls: Collection[OwnCalls]) -> Iterator[None]:
+    """Compute some calls in float32: autocast is off for them, and their half-precision inputs are cast."""
+    with (
+        observe(replay.model, lambda *_: None, places=False) as observer,
+        _WidenedCalls(replay.device.type, observer, calls).watching(),
+    ):
+        yield
 
 
 def vanished_share(patient: Patient, changed: Variant) -> float:

@@ -16,12 +16,9 @@ from ampsweep.doctor.memory.findings import (
     Float32AutocastOff,
     GrowsFromStepToStep,
     GrowthAgain,
-    KeptByAModule,
     LargeLoss,
     MemoryFinding,
     MostlyState,
-    ResidentData,
-    TemporariesOfTheUpdate,
     TracedAgain,
 )
 from ampsweep.doctor.memory.traced import STATE, Held, TracedMemory, holders, trace_memory
@@ -40,18 +37,12 @@ _MOST_CAUSES: Final = 4
 """The most causes of one kind that are tried or reported."""
 _SHRUNK_SHARE: Final = 0.03
 """A peak that is this much smaller than in float32 has shrunk, if little: the training holds mostly what stays."""
-_PAYING_PCT: Final = 20.0
-"""A saving with which a larger batch pays."""
-_MOST_BYTES: Final = 4 * 2**30
-"""The largest peak that a trial with larger batches is expected to have."""
 _MIN_GROWTH_PCT: Final = 1.0
 _MIN_WIDE_PCT: Final = 12.0
 """Less in float32 than this share of the peak cannot save enough: half of it is what a change may save, and what its
 gradients take."""
 _LOSS_PCT: Final = 35.0
 """Share of the peak from which on the loss's own tensors are a finding."""
-_UPDATE_PCT: Final = 15.0
-_DATA_PCT: Final = 25.0
 
 
 def examine_memory(patient: Patient) -> list[MemoryFinding]:
@@ -72,39 +63,34 @@ def examine_memory(patient: Patient) -> list[MemoryFinding]:
         patient.facts[f"memory/{name}_peak_bytes"] = memory.peak_bytes
         patient.facts |= {f"memory/{name}_{category}_bytes": size for category, size in memory.peak.items()}
     findings = [
-        *_left_behind(patient, own),
+        *_growth(patient, own),
         *_wide(patient, own),
         *_cast_again(patient, own),
         *_loss(patient, own),
-        *_update(patient, own),
-        *_data(own),
     ]
     return sorted(findings or _unshrinkable(patient, own, baseline), key=lambda one: -(one.cost_pct or 0))
 
 
 def tried(patient: Patient, config: Config | None = None, **changes: Any) -> TracedMemory | None:
-    """Trace the training with changes, as `trace_memory` takes them; None if no time is left, or if it fails with them,
-    which is noted as a fact."""
+    """Trace the training with changes, as `trace_memory` takes them; None if no time is left, or if it fails with
+    them."""
     if patient.seconds_left < 0:
         return None
     try:
         return trace_memory(patient, config, makers=False, **changes)
-    except Exception as error:  # noqa: BLE001  a change may not suit the training in any way
-        failed = patient.facts.setdefault("memory/changes_that_failed", [])
-        assert isinstance(failed, list)
-        failed.append(one_line(error))
+    except Exception:  # noqa: BLE001  a change may not suit the training in any way
         return None
 
 
-def _proof(own: TracedMemory, changed: TracedMemory | None, *, grows: bool = False) -> TracedAgain | None:
-    """The proof of a change, of the growth or else of the peak; None where it could not be tried."""
+def _proof(own: TracedMemory, changed: TracedMemory | None) -> TracedAgain | None:
+    """The proof of a change; None where it could not be tried."""
     if changed is None:
         return None
-    peaks = {"peak_bytes_before": own.peak_bytes, "peak_bytes_after": changed.peak_bytes}
-    if grows:
-        mends = changed.growth_bytes < own.growth_bytes / 10
-        return GrowthAgain(mends=mends, growth_bytes=changed.growth_bytes, **peaks)
-    return TracedAgain(mends=own.saved_pct(changed) >= _MIN_COST_PCT, **peaks)
+    return TracedAgain(
+        mends=own.saved_pct(changed) >= _MIN_COST_PCT,
+        peak_bytes_before=own.peak_bytes,
+        peak_bytes_after=changed.peak_bytes,
+    )
 
 
 def _spot(held: Iterable[Held]) -> Spot[Call]:
@@ -116,44 +102,35 @@ def _size(held: Iterable[Held]) -> int:
     return sum(one.num_bytes for one in held)
 
 
-def _left_behind(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
-    """Find what modules or the task keep: memory that grows with each step, or tensors that nothing needs."""
-    grows = own.pct(own.growth_bytes) >= _MIN_GROWTH_PCT
-    stale = [held for held in own.held if held.is_stale]
-    kept_bytes = max(_size(stale), *own.holders.values(), 0)
-    if not grows and own.pct(kept_bytes) < _MIN_COST_PCT:
+def _growth(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
+    """Find memory that grows with each step, and the attribute of a module or the task that keeps it."""
+    if own.pct(own.growth_bytes) < _MIN_GROWTH_PCT:
         return
-    name, gain, changed = _best_drop(patient, own, grows=grows)
-    if changed is None and not grows:
-        return
-    made = _spot(stale)
+    name, proof = _best_drop(patient, own)
+    made = _spot(held for held in own.held if held.is_stale)
     made_in = made.modules[:_MOST_CAUSES]
     owner, _, attribute = (name or "").rpartition(".")
-    kind = GrowsFromStepToStep if grows else KeptByAModule
-    yield kind(
-        cost_pct=own.pct(own.growth_bytes if grows else gain),
+    yield GrowsFromStepToStep(
+        cost_pct=own.pct(own.growth_bytes),
         modules=[owner] if name is not None and not name.startswith("task.") else made_in,
         place=made.place,
         attribute=name,
         growth_bytes=own.growth_bytes,
-        kept_bytes=kept_bytes,
         made_in=made_in,
         change=Change(code=f"self.{attribute} = None  # or .detach() what goes into it" if attribute else None),
-        proof=_proof(own, changed, grows=grows),
+        proof=proof,
     )
 
 
-def _best_drop(patient: Patient, own: TracedMemory, *, grows: bool) -> tuple[str | None, int, TracedMemory | None]:
-    """The attribute that keeps the most memory alive, how many bytes, and the trace with it cleared."""
-    best: tuple[str | None, int, TracedMemory | None] = None, 0, None
+def _best_drop(patient: Patient, own: TracedMemory) -> tuple[str | None, GrowthAgain | None]:
+    """The attribute without which memory grows least, and the trace with it cleared after each step."""
+    best, least_bytes, proof = None, own.growth_bytes, None
     for name in sorted(own.holders, key=lambda one: -own.holders[one])[:_MOST_CAUSES]:
-        drop = partial(_drop, name)
-        trial = tried(patient, after_forward=None if grows else drop, between_steps=drop)
-        if trial is not None:
-            gain = own.growth_bytes - trial.growth_bytes if grows else own.peak_bytes - trial.peak_bytes
-            if gain > best[1] and (grows or own.pct(gain) >= _MIN_COST_PCT):
-                best = name, gain, trial
-    return best
+        trial = tried(patient, between_steps=partial(_drop, name))
+        if trial is not None and trial.growth_bytes < least_bytes:
+            best, least_bytes = name, trial.growth_bytes
+            proof = GrowthAgain(mends=least_bytes < own.growth_bytes / 10, growth_bytes=least_bytes)
+    return best, proof
 
 
 def _drop(name: str, trainer: Trainer) -> None:
@@ -283,40 +260,6 @@ def _loss(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
     )
 
 
-def _update(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
-    """Temporary tensors of the optimizer's step."""
-    held = [one for one in own.held if one.call is not None and one.call.phase == "update" and not one.is_stale]
-    held = [one for one in held if one.category not in STATE]
-    num_bytes = _size(held)
-    if own.pct(num_bytes) < _UPDATE_PCT:
-        return
-    optimizer, trials = patient.config.optimizer, []
-    for key, other, value in (("fused", "foreach", True), ("foreach", "fused", False)):
-        settings = {name: one for name, one in optimizer.items() if name != other} | {key: value}
-        changed = tried(patient, replace(patient.config, optimizer=settings))
-        if changed is not None:
-            dropped = [f"~optimizer.{other}"] if other in optimizer else []
-            override = f"{'' if key in optimizer else '+'}optimizer.{key}={str(value).lower()}"
-            trials.append((changed, [*dropped, override]))
-    best, overrides = min(trials, key=lambda one: one[0].peak_bytes, default=(None, []))
-    gain = 0 if best is None else own.peak_bytes - best.peak_bytes
-    yield TemporariesOfTheUpdate(
-        cost_pct=own.pct(gain or num_bytes),
-        operator=_spot(held).operator,
-        update_bytes=num_bytes,
-        num_tensors=len(held),
-        change=Change(overrides=overrides if gain > 0 else []),
-        proof=_proof(own, best),
-    )
-
-
-def _data(own: TracedMemory) -> Iterator[MemoryFinding]:
-    """A data set that is resident on an accelerator."""
-    num_bytes = own.peak.get("data", 0)
-    if own.pct(num_bytes) >= _DATA_PCT:
-        yield ResidentData(cost_pct=own.pct(num_bytes), data_bytes=num_bytes, peak_bytes=own.peak_bytes)
-
-
 def _unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> Iterator[MemoryFinding]:
     """Find a peak that is mostly what autocast leaves as it is, or that its copies of weights make larger."""
     if not patient.config.precision.autocast or own.peak_bytes < (1 - _SHRUNK_SHARE) * baseline.peak_bytes:
@@ -325,24 +268,18 @@ def _unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -
     has_copies = own.pct(_size(copied)) >= _MIN_COST_PCT
     if not has_copies and own.peak_bytes < MIN_PEAK_BYTES:
         return
-    state_bytes = own.peak_of(*STATE)
     half = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[patient.config.precision.dtype]
-    paying_batch_size, paying_saved_pct = _paying_batch(patient, own)
     kind = CopiesOfWeights if has_copies else MostlyState
     yield kind(
-        cost_pct=own.pct(_size(copied) if has_copies else state_bytes),
+        cost_pct=own.pct(_size(copied) if has_copies else own.peak_of(*STATE)),
         modules=_spot(copied).modules if has_copies else [],
         peak_bytes=own.peak_bytes,
         baseline_peak_bytes=baseline.peak_bytes,
-        state_bytes=state_bytes,
         parameters_bytes=own.peak_of("parameters"),
         gradients_bytes=own.peak_of("gradients"),
         optimizer_state_bytes=own.peak_of("optimizer_state"),
         autocast_weights_bytes=_size(copied),
-        activations_bytes=own.peak_of("activations"),
         activations_saved_bytes=_activations(baseline) - _activations(own),
-        paying_batch_size=paying_batch_size,
-        paying_saved_pct=paying_saved_pct,
         change=Change(overrides=[f"precision={half}"]),
         proof=_proof(own, tried(patient, replace(patient.config, precision=PRECISION_MODES[half]))),
     )
@@ -350,19 +287,3 @@ def _unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -
 
 def _activations(memory: TracedMemory) -> int:
     return max(memory.peak_of("activations"), memory.end_of_forward["activations"])
-
-
-def _paying_batch(patient: Patient, own: TracedMemory) -> tuple[int | None, float]:
-    """The first larger batch with which autocast saves a good part of the peak, and the share in percent."""
-    config, batch_size = patient.config, int(patient.config.data["batch_size"])
-    for factor in (4, 16, 64):
-        if own.peak_bytes + factor * (own.peak_bytes - own.peak_of(*STATE)) > _MOST_BYTES:
-            break
-        larger = replace(config, data=config.data | {"batch_size": factor * batch_size})
-        arm = tried(patient, larger)
-        full = tried(patient, replace(larger, precision=PRECISION_MODES["fp32"]))
-        if arm is None or full is None:
-            break
-        if full.saved_pct(arm) >= _PAYING_PCT:
-            return factor * batch_size, full.saved_pct(arm)
-    return None, 0.0

@@ -26,8 +26,8 @@ class TracedAgain(TriedChange):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrowthAgain(TracedAgain):
-    """The bytes that a step leaves behind after a change, too."""
+class GrowthAgain(TriedChange):
+    """The bytes that a step leaves behind after a change."""
 
     growth_bytes: int
 
@@ -143,21 +143,14 @@ class CastAgain(MemoryFinding):
         ]
 
 
-class LeftBehind(MemoryFinding):
-    """Tensors that a module or the task keeps: a base of classes."""
-
+class GrowsFromStepToStep(MemoryFinding):
+    template = "memory grows by {growth_bytes} a step: {holder} keeps tensors of every step"
+    remedy = "keep numbers (.item()); a tensor keeps its storage, and with a graph all that backward would need"
     attribute: str | None
     """None: nothing tells what keeps them."""
     growth_bytes: int
-    kept_bytes: int
     made_in: list[str]
     """Modules that made what is left of the step before."""
-
-
-class GrowsFromStepToStep(LeftBehind):
-    remedy = "keep numbers (.item()); a tensor keeps its storage, and with a graph all that backward would need"
-
-    template = "memory grows by {growth_bytes} a step: {holder} keeps tensors of every step"
 
     @property
     def holder(self) -> str:
@@ -167,11 +160,6 @@ class GrowsFromStepToStep(LeftBehind):
     def evidence(self) -> list[str]:
         made = listed(map(module_name, self.made_in))
         return [f"what is left of the step before was made in {made}{self.at}"] if self.made_in else []
-
-
-class KeptByAModule(LeftBehind):
-    template = "{attribute} keeps {kept_bytes} that the step itself needs no more"
-    remedy = "drop them once they are used"
 
 
 class LargeLoss(MemoryFinding):
@@ -187,24 +175,6 @@ class LargeLoss(MemoryFinding):
         return f"{taken}: {self.operator}{self.at} computes on {self.shape} values in {self.dtype}"
 
 
-class TemporariesOfTheUpdate(MemoryFinding):
-    remedy = "choose an implementation that needs no copies of all parameters"
-    update_bytes: int
-    num_tensors: int
-
-    @property
-    def sentence(self) -> str:
-        held = f"{plural(self.num_tensors, 'temporary tensor')}, {num_bytes(self.update_bytes)}"
-        return f"the peak is in the optimizer's step: {held}, most of {self.operator}"
-
-
-class ResidentData(MemoryFinding):
-    template = "the data set is resident on the device: {data_bytes}, which no precision shrinks"
-    remedy = "keep it in host memory and copy batches ahead"
-    data_bytes: int
-    peak_bytes: int
-
-
 class MostlyState(MemoryFinding):
     template = (
         "nearly all of the peak is what autocast leaves in float32: parameters {parameters_bytes}, gradients "
@@ -217,21 +187,11 @@ class MostlyState(MemoryFinding):
     remedy = "halve the state itself, with parameters in half precision (see what that does to the loss)"
     peak_bytes: int
     baseline_peak_bytes: int
-    state_bytes: int
     parameters_bytes: int
     gradients_bytes: int
     optimizer_state_bytes: int
     autocast_weights_bytes: int
-    activations_bytes: int
     activations_saved_bytes: int
-    paying_batch_size: int | None
-    """A larger batch with which autocast saves a good part of the memory; None: none was found."""
-    paying_saved_pct: float
-
-    @property
-    def evidence(self) -> list[str]:
-        saved = "with batches of {paying_batch_size} autocast saves {paying_saved_pct}"
-        return [*super().evidence, *([self.told(saved)] if self.paying_batch_size is not None else [])]
 
 
 class CopiesOfWeights(MostlyState):

@@ -85,7 +85,6 @@ def trace_memory(
     changes: Changes | None = None,
     makers: bool = True,
     shares_casts: bool = False,
-    after_forward: Callable[[Trainer], None] | None = None,
     between_steps: Callable[[Trainer], None] | None = None,
 ) -> TracedMemory:
     """Trace the second and the third step of a training.
@@ -95,7 +94,6 @@ def trace_memory(
         changes: what becomes of some calls.
         makers: find what made each allocation; without it `held` has no origins.
         shares_casts: a tensor that is cast again to the dtype of a copy that is still alive gets that one.
-        after_forward: called with the trainer after the model's forward.
         between_steps: called with the trainer after each step.
 
     Raises:
@@ -106,18 +104,15 @@ def trace_memory(
     data = patient.data if is_same else build_data(config, patient.device)
     built, trainer = assembled(config, patient.device, data, patient.checkpoint)
     functions = _ChangedFunctions(patient.device.type, changes or {}, getattr(torch, config.precision.dtype))
-    resident = patient.data.resident() if is_same and patient.device.type != "cpu" else []
     with ExitStack() as entered:
         entered.enter_context(built.precision.flags())
         if makers or changes:
             entered.enter_context(functions.watching())
-        if after_forward is not None:
-            entered.callback(trainer.model.register_forward_hook(lambda *_: after_forward(trainer)).remove)
         trainer.train_step()
         if between_steps is not None:
             between_steps(trainer)
         optimizers = trainer.optimizers.values()
-        ledger = entered.enter_context(trace_step(trainer.model, *optimizers, data=resident)).ledger
+        ledger = entered.enter_context(trace_step(trainer.model, *optimizers)).ledger
         known = _Makers(TensorOrigins(trainer.model, optimizers, functions), ledger)
         if makers or shares_casts:
             around = _SharedCasts() if shares_casts else None
@@ -222,7 +217,7 @@ class _Makers:
 
     def held(self, one: Allocation, began: int) -> Held:
         """An allocation that is alive at the peak of a step that began at this moment."""
-        is_stale = 0 < one.born <= began and one.category not in (*STATE, "data")
+        is_stale = 0 < one.born <= began and one.category not in STATE
         return Held(one.num_bytes, one.category, is_stale, *self._made.get(one, ()))
 
 

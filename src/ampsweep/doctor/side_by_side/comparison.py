@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.side_by_side.recorded import (
     Noise,
@@ -51,8 +50,8 @@ class ComparedCall:
 
     @property
     def is_wrong(self) -> bool:
-        """Tell whether a value of the forward pass has no right digit, although the dtype has numbers of its size."""
-        if self.own.call.phase != "forward" or self.error < NO_DIGIT:
+        """Tell whether a value has no right digit, although the dtype has numbers of its size."""
+        if self.error < NO_DIGIT:
             return False
         dtype = next((one for one in self.own.call.outputs if one.is_floating_point), torch.float32)
         return any(bool((one.abs() >= torch.finfo(dtype).tiny).any()) for one in self.baseline.results)
@@ -71,14 +70,7 @@ class SideBySide:
     """
 
     def __init__(self, patient: Patient, num_before: int = 0) -> None:
-        precision = patient.config.precision
-        scaled = replace(
-            PRECISION_MODES["fp32"],
-            grad_scaler=precision.grad_scaler,
-            init_scale=precision.init_scale,
-            growth_interval=precision.growth_interval,
-        )
-        self._baseline, self._own = patient.replay(scaled), patient.replay()
+        self._baseline, self._own = patient.baseline(), patient.replay()
         for _ in range(num_before):
             self._baseline.step()
         self.state = self._baseline.state()
@@ -101,7 +93,6 @@ class SideBySide:
                 explained=max((one[own.site] for one in (nearest, random) if own.site in one), default=math.inf),
             )
             for own, baseline in self.pairs
-            if not own.is_gradient_sum
         ]
         if not any(one.is_wrong for one in found):  # as in most trainings
             return found
@@ -159,10 +150,8 @@ class SideBySide:
         Such calls, of a fast path for half precision for example, have nothing to be compared with.
         """
         both = {own.call.index for own, _ in self.pairs}
-        until = self.own[: self.own.index(call.own)]
-        before = next((one for one in reversed(until) if not one.is_gradient_sum), call.own)
-        is_alone = before.call.index not in both and before.call.phase == call.own.call.phase
-        return before if is_alone else call.own
+        before = self.own[max(self.own.index(call.own) - 1, 0)]
+        return before if before.call.index not in both else call.own
 
     def is_unexplained(self, call: ComparedCall) -> bool:
         """Tell whether the error of a call, or of the one right before it, has another cause than inputs and dtype."""
@@ -174,11 +163,11 @@ class SideBySide:
         return not is_of_torch or call.error > max(limit, _COARSE)
 
     def modules_before(self, culprit: RecordedCall) -> list[str]:
-        """The modules that computed in half precision before a call of the forward pass, the nearest first."""
+        """The modules that computed in half precision before a call, the nearest first."""
         names = [
             one.call.module
             for one in self.own
-            if one.call.index < culprit.call.index and one.call.phase == "forward" and one.call.module
+            if one.call.index < culprit.call.index and one.call.module
             if any(dtype.itemsize < 4 and dtype.is_floating_point for dtype in one.call.outputs)
         ]
         return [name for name in dict.fromkeys(reversed(names)) if name != culprit.call.module]

@@ -1,4 +1,4 @@
-"""The complaint `numerics`: the first operators whose error is larger than their inputs and their dtype explain."""
+"""The complaint `numerics`: the first operator whose error is larger than its inputs and its dtype explain."""
 
 import math
 from collections import defaultdict
@@ -27,13 +27,12 @@ from ampsweep.doctor.side_by_side.recorded import RecordedCall, matched, record_
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.observe.calls import Call, Phase, observe
+from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.ledger import tensors_in
 from ampsweep.record.numerics import INPUT_LAYER, RunNumerics
 from ampsweep.text import number
 from ampsweep.training.update_observers import WatchedUpdates
 
-_MOST_FINDINGS: Final = 3
 _STEPS_BEFORE: Final = 3
 """Steps in float32 before the one that is compared a second time: zero initializations hide what comes after them."""
 _MOST_POINTS: Final = 200
@@ -49,13 +48,9 @@ class TriedInFloat32(TriedChange):
 
     error: float | None = None
     """None: the step then does not make this call."""
-    raised: str | None = None
-    """The error that the step then ends with."""
 
     @property
     def sentence(self) -> str:
-        if self.raised is not None:
-            return f"tried: the step then ends with {self.raised}"
         if self.error is None:
             return "tried: the step then does not make this call, so its error was not found"
         if self.mends:
@@ -68,7 +63,6 @@ class ErrorFinding(DoctorFinding):
 
     complaint = "numerics"
     remedy = "compute it in float32"
-    phase: Phase
     step: int
     dtype: str
     error: float
@@ -95,7 +89,7 @@ class UnexplainedError(ErrorFinding):
     @property
     def evidence(self) -> list[str]:
         told = [
-            f"the relative error of the {self.phase} pass's values at step {self.step}, against float32 with the same "
+            f"the relative error of the forward pass's values at step {self.step}, against float32 with the same "
             "weights and batch; with every result rounded to the dtype as the training rounds it, float32 has no more "
             "than what is explained"
         ]
@@ -138,36 +132,30 @@ def examine_numerics(patient: Patient) -> list[ErrorFinding]:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
     if (error := patient.own_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
-    findings: list[ErrorFinding] = []
     for num_before in (0, _STEPS_BEFORE):
-        if findings or patient.seconds_left <= 0:
+        if patient.seconds_left <= 0:
             break
-        findings = [*_findings(patient, SideBySide(patient, num_before))]
-    return findings
+        found = _first_wrong(patient, SideBySide(patient, num_before))
+        if found is not None:
+            return [found]
+    return []
 
 
-def _findings(patient: Patient, sides: SideBySide) -> Iterator[ErrorFinding]:
-    for turn in range(_MOST_FINDINGS):
-        calls = sides.compared()
-        if turn == 0:
-            patient.facts["numerics/error_growth"] = growth(calls)
-        unexplained = next((one for one in calls if sides.is_unexplained(one)), None)
-        lost = next((one for one in calls if one.has_lost_all_digits), None)
-        is_first = unexplained is None or (lost is not None and lost.own.call.index < unexplained.own.call.index)
-        if turn == 0 and lost is not None and is_first:
-            yield _finding(patient, sides, lost, NoDigitsLeft)
-        if unexplained is None or patient.seconds_left <= 0:
-            return
-        yield _finding(patient, sides, unexplained, UnexplainedError)
-        if sides.culprit(unexplained) is not unexplained.own:
-            return  # nothing tells which of the errors after it are its own
-        sides.take_as_known([unexplained.own])
+def _first_wrong(patient: Patient, sides: SideBySide) -> ErrorFinding | None:
+    calls = sides.compared()
+    patient.facts["numerics/error_growth"] = growth(calls)
+    for one in calls:
+        if sides.is_unexplained(one):
+            return _finding(patient, sides, one, UnexplainedError)
+        if one.has_lost_all_digits:
+            return _finding(patient, sides, one, NoDigitsLeft)
+    return None
 
 
 def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
     """The error through the forward pass: that of the last call of each module, one after the other."""
-    forward = [one for one in calls if one.own.call.phase == "forward" and 0 < one.explained < math.inf]
-    ends = [one for one, after in pairwise(forward) if after.own.call.module != one.own.call.module] + forward[-1:]
+    known = [one for one in calls if 0 < one.explained < math.inf]
+    ends = [one for one, after in pairwise(known) if after.own.call.module != one.own.call.module] + known[-1:]
     step = -(-len(ends) // _MOST_POINTS) or 1
     return [
         {
@@ -188,7 +176,6 @@ def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: type
         modules=[] if own.module is None else [own.module],
         operator=own.operator,
         place=own.place,
-        phase=own.phase,
         step=sides.state.step + 1,
         dtype=dtype_name(next(dtype for dtype in own.outputs if dtype.is_floating_point)),
         error=call.error,
@@ -205,21 +192,20 @@ def _change(
 ) -> tuple[Change, TriedInFloat32 | None]:
     """The change that lets the culprit compute in float32, tried if an override can make it.
 
-    Where it does not help, its inputs had lost the digits already: the modules before it are kept in float32 as well.
+    There is none without autocast. Where it does not help, its inputs had lost the digits already: the modules before
+    it are kept in float32 as well.
     """
     precision, module = patient.config.precision, culprit.call.module
     if not precision.autocast or not module:
-        device = patient.device.type
-        return Change(code=f'with torch.autocast("{device}", enabled=False): ...  # on .float() tensors'), None
+        return Change(), None
     limit = NO_DIGIT if call.has_lost_all_digits else max(ROUNDINGS * call.explained, call.error / 10)
     kept, proof = [module], None
     for before in ([], *([one] for one in sides.modules_before(culprit)[:_MOST_BEFORE])):
         kept += before
         try:
             mended = record_step(patient.replay(fp32_modules=[*precision.fp32_modules, *kept]), sides.state)
-        except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-            proof = TriedInFloat32(mends=False, raised=type(error).__name__)
-            break
+        except Exception:  # noqa: BLE001  the model's own code may raise anything
+            return Change(), None
         errors = {own.site: own.error_beside(exact) for own, exact in matched(mended, sides.exact)}
         after = errors.get(call.own.site)
         proof = TriedInFloat32(mends=after is not None and after < limit, error=after)

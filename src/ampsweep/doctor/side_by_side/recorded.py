@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from ampsweep.doctor.replay import Replay
 from ampsweep.observe.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.observe.ledger import tensors_in
-from ampsweep.observe.operators import TO_COPY, backward_node
+from ampsweep.observe.operators import TO_COPY
 from ampsweep.training.checkpoint import Checkpoint
 
 _NOTHING: Final = 2.0**-100
@@ -40,9 +40,6 @@ class RecordedCall:
     """Its arguments that are numbers, and checksums of those that are tensors of whole numbers, such as indices."""
     draws: bool
     """It does nothing but fill a tensor with random numbers; of one seed, another dtype may get others."""
-    is_gradient_sum: bool
-    """It adds up the gradients of one tensor, as autograd does by itself: in another order, or of fewer, where a cast
-    in one of two steps makes two tensors of it."""
 
     @property
     def roundoff(self) -> float:
@@ -57,10 +54,8 @@ class RecordedCall:
 def record_step(
     replay: Replay, state: Checkpoint | None = None, *, around: AroundSite | None = None
 ) -> list[RecordedCall]:
-    """Take the next step, or the one after a state, and record its calls in order, without those that compute nothing:
-    casts, views, and memory that is not written to.
-
-    Where there is a scaler, results of backward are multiplied by its scale, as they come.
+    """Take the next step, or the one after a state, and record the calls of its forward pass in order, without those
+    that compute nothing: casts, views, and memory that is not written to.
     """
     if state is not None:
         replay.restore(state)
@@ -78,21 +73,20 @@ def record_step(
         if call.is_cast:
             return
         site = sites.passed(call)
-        if call.phase == "update" and not _is_random(call.operator):  # what draws for a later turn is in that phase
+        if call.phase != "forward" and not _is_random(call.operator):  # a later turn may draw after backward
             return
         if not call.outputs or call.operator in UNWRITTEN:
             return
         floats = [one for one in tensors_in(result) if one.is_floating_point() and one.layout == torch.strided]
         if not floats or (not call.operator.endswith("_") and _storages(floats) <= _storages(args)):
             return  # another view of what it took
-        used = floats[:1] if call.phase == "forward" and call.operator.startswith(_SAVING) else floats
+        used = floats[:1] if call.operator.startswith(_SAVING) else floats
         one = RecordedCall(
             call=call,
             site=site,
             results=tuple(map(selected, used)),
             choices=_choices((args, kwargs)),
             draws=_draws(call, args, floats),
-            is_gradient_sum=_is_gradient_sum(call),
         )
         recorded.append(one)
 
@@ -170,16 +164,6 @@ def _is_random(operator: str) -> bool:
     packet = getattr(getattr(torch.ops, namespace), name, None)
     overloads = () if packet is None else [getattr(packet, one) for one in packet.overloads()]
     return any(torch.Tag.nondeterministic_seeded in one.tags for one in overloads)
-
-
-def _is_gradient_sum(call: Call) -> bool:
-    """Tell whether autograd itself has made a call that is over; a custom function's backward pass is user's code."""
-    node = backward_node()
-    return (
-        call.phase == "backward"
-        and call.operator in ("aten.add", "aten.add_")
-        and not isinstance(node, torch.autograd.function.BackwardCFunction)
-    )
 
 
 def _storages(value: object) -> set[int]:

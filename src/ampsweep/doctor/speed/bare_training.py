@@ -36,11 +36,11 @@ class BareTraining:
         self.batches = [patient.data.train_batch(first + i) for i in range(number)]
         self._data = Repeated(patient.data, self.batches)
 
-    def step(self, data: Data | None = None, *, eager: bool = True) -> None:
+    def step(self, data: Data | None = None) -> None:
         """Take a step, on other data if any is given; on an accelerator it may go on when this returns."""
         self.trainer.data = data or self._data
         self.trainer.step += 1
-        with self._flags(), torch.compiler.set_stance("force_eager" if eager else "default"):
+        with self._flags(), torch.compiler.set_stance("force_eager"):
             self.trainer.train_step()
 
 
@@ -58,8 +58,3 @@ class Repeated(KeptBatches):
 def doubled(batch: Any) -> Any:
     """The batch twice, one after the other, along the first dimension of its tensors."""
     return map_tensors(batch, lambda tensor: torch.cat([tensor, tensor]) if tensor.dim() else tensor)
-
-
-def halved(batch: Any) -> Any:
-    """The first half of the batch along the first dimension of its tensors."""
-    return map_tensors(batch, lambda tensor: tensor[: max(1, len(tensor) // 2)] if tensor.dim() else tensor)

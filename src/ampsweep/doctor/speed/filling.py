@@ -14,7 +14,7 @@ from ampsweep.analysis.step_limits import (
     MIN_US_PER_OPERATOR_CPU,
 )
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.speed.bare_training import Repeated, doubled, halved
+from ampsweep.doctor.speed.bare_training import Repeated, doubled
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
 from ampsweep.doctor.spot import Spot
@@ -53,15 +53,13 @@ class LaunchBound(SpeedFinding):
 class SmallBatch(SpeedFinding):
     template = "A batch of {batch_size} does not fill the device"
     remedy = "train in larger batches"
-    half_ms_per_sample_ratio: float
     double_ms_per_sample_ratio: float
     batch_size: int
 
     @property
     def evidence(self) -> list[str]:
-        double, half = (percent(100 * one) for one in (self.double_ms_per_sample_ratio, self.half_ms_per_sample_ratio))
-        sample = f"a sample takes {double} of its time in batches of twice the size"
-        return [f"{sample}, and {half} in batches of half the size"]
+        double = percent(100 * self.double_ms_per_sample_ratio)
+        return [f"a sample takes {double} of its time in batches of twice the size"]
 
 
 def too_little_work(measured: MeasuredSteps) -> Sequence[SpeedFinding]:
@@ -107,9 +105,9 @@ def _small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
     if patient.seconds_left < 12e-3 * measured.times.median_ms:
         return []
     try:
-        sizes = ([*map(halved, training.batches)], training.batches, [*map(doubled, training.batches)])
-        half, own, double = times_in_turn(
-            [partial(training.step, Repeated(patient.data, batches)) for batches in sizes],
+        larger = Repeated(patient.data, [*map(doubled, training.batches)])
+        own, double = times_in_turn(
+            [training.step, partial(training.step, larger)],
             measured.moments,
             seconds=min(_SECONDS, patient.seconds_left / 4),
         )
@@ -117,14 +115,12 @@ def _small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
         return []
     gain = gain_pct(own, double)
     patient.facts["speed/double_batch_gain_pct"] = gain
-    # Two batches have to show it, as load of others that comes and goes hits one of them.
-    if min(gain, 2 * gain_pct(half, own)) < _MIN_GAIN_PCT or len(own.ms) < _MIN_ROUNDS:
+    if gain < _MIN_GAIN_PCT or len(own.ms) < _MIN_ROUNDS:
         return []
     return [
         SmallBatch(
             cost_pct=gain,
             step_ms=measured.step_ms,
-            half_ms_per_sample_ratio=2 * half.median_ms / own.median_ms,
             double_ms_per_sample_ratio=double.median_ms / own.median_ms / 2,
             batch_size=patient.data.batch_size,
             change=Change(overrides=[f"data.batch_size={2 * patient.data.batch_size}"]),
@@ -133,10 +129,8 @@ def _small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
 
 
 def gain_pct(own: StepTimes, double: StepTimes) -> float:
-    """The share of a sample's time, in percent, that a batch of twice the size saves: in three blocks of four, and
-    where each size was least disturbed."""
-    saved = min(1 - Ratio.of(double, own).high / 2, 1 - double.least_ms / own.least_ms / 2)
-    return max(100 * saved, 0.0)
+    """The share of a sample's time, in percent, that a batch of twice the size saves in three blocks of four."""
+    return max(100 * (1 - Ratio.of(double, own).high / 2), 0.0)
 
 
 def us_to_launch() -> float:

@@ -1,6 +1,6 @@
 """The measurements of a training's steps, in which every cause is looked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_map_only
 from ampsweep.doctor.diagnosis import Change, DoctorFinding
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.speed.bare_training import BareTraining
-from ampsweep.doctor.speed.device_rates import DeviceRates
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, timed_ms
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
 from ampsweep.doctor.spot import Spot
@@ -43,8 +42,6 @@ class Baseline:
     step: TimedStep
     speedup: Ratio
     """Time in float32 over the own time."""
-    bound: float
-    """The largest speedup that the precision can bring."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,8 @@ class MeasuredSteps:
     patient: Patient
     training: BareTraining
     moments: Moments
-    rates: DeviceRates
+    product_rates: Mapping[str, float]
+    """Operations per second of matrix products, by the dtype of their operands."""
     times: StepTimes
     step: TimedStep
     us_to_launch: float

@@ -1,26 +1,27 @@
-"""Operators and steps that are slower in half precision than in float32, or gain nothing from it."""
+"""Operators that are slower in half precision than in float32, or gain nothing from it, and needless casts."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final
 
-from ampsweep.doctor.diagnosis import Change, kept_in_float32
+from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, SpeedFinding
-from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin, total_ms
+from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, by_origin, total_ms
 from ampsweep.doctor.spot import Spot, spots
 from ampsweep.numeric_formats import dtype_name
 
 _MIN_LOSS_PCT: Final = 10.0
-_EXPLAINED: Final = 0.5
-"""Share of what a precision costs that other findings explain, from which it is not reported again."""
 _MIN_SLOWER_RATIO: Final = 1.25
 """Time in half precision over that in float32 from which calls count as slower."""
 _LITTLE_GAIN: Final = 1.2
 """A speedup below this is what people complain of."""
-_MIN_OF_A_GAIN_PCT: Final = 30.0
-"""Share of a step that they cost at least where the step as a whole is faster: kernels differ on every device."""
+_MIN_SLOWER_PCT: Final = 30.0
+"""Share of a step from which what they cost is reported in any step, a faster one too."""
 _MIN_FIXED_PCT: Final = 35.0
 """Share of a step from which operators that precision does not shorten are reported."""
 _MIN_OPTIMIZER_PCT: Final = 40.0
+_MIN_CASTS_PCT: Final = 6.0
+"""Share of a step from which casts are reported; autocast needs some."""
 _SHRUNK: Final = 0.8
 """An operator that takes less than this of its time in float32 has gained from precision."""
 _RECURRENT: Final = ("rnn", "lstm", "gru")
@@ -34,7 +35,6 @@ class SlowerOperators(SpeedFinding):
         "{float32_ms}",
     )
     remedy = "cast the inputs of this line to float32, with autocast off around it if there is any"
-    remedy_by_overrides = "keep what is slow in float32"
     own_ms: float
     float32_ms: float
     dtype: str
@@ -53,6 +53,17 @@ class FixedOperators(SpeedFinding):
     speedup: float
 
 
+class ActivationCasts(SpeedFinding):
+    template = "Activations{inside}{at} are cast to float32 and back"
+    seen = (
+        "such casts and those of their gradients take {ms} of a step of {step_ms} and move {bytes_pct} of its bytes",
+    )
+    remedy = "take out the casts, or keep in one dtype what lies between them"
+    ms: float
+    bytes_pct: float
+    """Bytes that they move over those of all operators."""
+
+
 class OptimizerBound(SpeedFinding):
     template = "The optimizer takes most of the step"
     seen = (
@@ -68,14 +79,12 @@ class OptimizerBound(SpeedFinding):
 class SlowerThanFloat32(SpeedFinding):
     template = "The step takes longer than in float32"
     seen = (
-        "{step_ms} against {float32_ms}, taken in turn: {speedup}x the speed; at best {bound}x would be possible",
+        "{step_ms} against {float32_ms}, taken in turn: {speedup}x the speed",
         "it has {num_operators} operators, in float32 {num_float32_operators}, and casts take {casts_ms}",
     )
     remedy = "train in float32, or give each operator more work"
     float32_ms: float
     speedup: float
-    speedup_high: float
-    bound: float
     casts_ms: float
     num_operators: int
     num_float32_operators: int
@@ -91,12 +100,11 @@ def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> list[Slower
         is_comparable = len(same) == len(calls) and any(one.is_half for one in calls)
         if is_comparable and own_ms > _MIN_SLOWER_RATIO * former_ms:
             costs += [(one, (own_ms - former_ms) * (one.ms / own_ms)) for one in calls]
-    least_pct = MIN_COST_PCT if baseline.speedup.median < _LITTLE_GAIN else _MIN_OF_A_GAIN_PCT
+    least_pct = MIN_COST_PCT if baseline.speedup.median < _LITTLE_GAIN else _MIN_SLOWER_PCT
     return [
         measured.finding(
             SlowerOperators,
             spot,
-            _fp32_override(measured, baseline, [name for name in spot.modules if name]),
             own_ms=total_ms(spot.calls),
             float32_ms=total_ms(spot.calls) - spot.cost,
             dtype=measured.training.precision.dtype,
@@ -105,18 +113,6 @@ def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> list[Slower
         for spot in spots(costs)
         if measured.share_pct(spot.cost) >= least_pct
     ]
-
-
-def _fp32_override(measured: MeasuredSteps, baseline: Baseline, names: list[str]) -> list[str]:
-    """The override that keeps some modules in float32; none where they would lose more by that than they gain."""
-    prefixes = tuple(f"{name}." for name in names)
-
-    def within_ms(calls: Iterable[TimedCall]) -> float:
-        return total_ms(one for one in calls if f"{one.module}.".startswith(prefixes))
-
-    loses = within_ms(measured.step.calls) > within_ms(baseline.step.calls)
-    precision = measured.training.precision
-    return [kept_in_float32(precision, names)] if names and precision.autocast and loses else []
 
 
 def fixed_operators(measured: MeasuredSteps, baseline: Baseline) -> list[FixedOperators]:
@@ -152,13 +148,9 @@ def optimizer(measured: MeasuredSteps) -> list[OptimizerBound]:
     return [measured.finding(OptimizerBound, spot, overrides, ms=spot.cost, num_operators=len(update))]
 
 
-def slower_altogether(
-    measured: MeasuredSteps, baseline: Baseline, others: Sequence[SpeedFinding]
-) -> list[SlowerThanFloat32]:
-    """Find out whether the step takes longer than in float32, for reasons that the other findings do not explain."""
-    loss_pct = 100 * (1 - baseline.speedup.high)
-    explained_pct = sum(one.cost_pct or 0.0 for one in others)
-    if loss_pct < _MIN_LOSS_PCT or explained_pct >= _EXPLAINED * loss_pct:
+def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> list[SlowerThanFloat32]:
+    """Find out whether the step takes longer than in float32."""
+    if 100 * (1 - baseline.speedup.high) < _MIN_LOSS_PCT:
         return []
     return [
         SlowerThanFloat32(
@@ -166,11 +158,49 @@ def slower_altogether(
             step_ms=measured.times.median_ms,
             float32_ms=baseline.times.median_ms,
             speedup=baseline.speedup.median,
-            speedup_high=baseline.speedup.high,
-            bound=baseline.bound,
             casts_ms=total_ms(one for one in measured.step.calls if one.is_cast),
             num_operators=len(measured.step.calls),
             num_float32_operators=len(baseline.step.calls),
             change=Change(overrides=["precision=fp32"]),
         )
     ]
+
+
+def casts(measured: MeasuredSteps) -> list[ActivationCasts]:
+    """Find activations that are cast to float32 and, after some operators, back."""
+    all_casts = [one for one in measured.step.of_phases("forward", "backward") if one.is_cast]
+    measured.patient.facts["speed/casts_pct"] = measured.share_pct(total_ms(all_casts))
+    measured.patient.facts["speed/casts_bytes_pct"] = _bytes_pct(all_casts, measured.step)
+    times = _with_backward(measured.step.calls)
+    by_index = {one.index: one for one in times}
+    costs: dict[TimedCall, float] = defaultdict(float)
+    for one, ms in times.items():
+        up = by_index.get(one.cast_up) if one.cast_up is not None else None
+        if up is not None and not up.is_of_parameter:
+            costs[up] += ms
+    return [
+        measured.finding(
+            ActivationCasts,
+            spot,
+            ms=spot.cost,
+            bytes_pct=_bytes_pct(spot.calls, measured.step),
+        )
+        for spot in spots((up, times[up] + ms) for up, ms in costs.items())
+        if measured.share_pct(spot.cost) >= _MIN_CASTS_PCT
+    ]
+
+
+def _with_backward(calls: Iterable[TimedCall]) -> dict[TimedCall, float]:
+    """The casts of forward between float32 and half precision, each with its ms and those of its backward."""
+    forward: dict[int, TimedCall] = {}
+    times: dict[TimedCall, float] = {}
+    for one in calls:
+        if one.is_cast and one.phase == "forward" and {one.inputs[0].itemsize, one.outputs[0].itemsize} == {2, 4}:
+            forward[one.index], times[one] = one, one.ms
+        elif one.is_cast and one.forward is not None and one.forward.index in forward:
+            times[forward[one.forward.index]] += one.ms
+    return times
+
+
+def _bytes_pct(some: Iterable[TimedCall], step: TimedStep) -> float:
+    return 100 * sum(one.num_bytes for one in some) / max(sum(one.num_bytes for one in step.calls), 1)

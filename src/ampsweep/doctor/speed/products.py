@@ -1,32 +1,31 @@
-"""Matrix products, convolutions and attention: computed in float32, of odd sizes, or on a device without fast units."""
+"""Matrix products, convolutions and attention: computed in float32, or on a device without fast units."""
 
-from collections.abc import Sequence
+from functools import partial
+from time import monotonic
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from ampsweep.config.modes import step_dtypes
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.speed.device_rates import HALF, random_values
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.step_times import timed_ms
 from ampsweep.doctor.speed.timed_calls import total_ms
 from ampsweep.doctor.spot import spots
+from ampsweep.monitors.step_clock import Moments
 
+_HALF: Final = ("bfloat16", "float16")
+_SIZES: Final = {"cpu": (192, 512, 1024)}
+"""Edges of square matrices."""
+_SIZES_OF_ACCELERATORS: Final = (1024, 4096)
+_MAX_PRODUCT_S: Final = 0.1
+"""A larger product is left out if it would take longer, by the rate of the smaller one."""
+_ROUNDS: Final = 8
 _MIN_PRODUCT_RATIO: Final = 1.2
 """Rate in half precision over that in float32 from which a device has fast units."""
 _MIN_PRODUCTS_PCT: Final = 20.0
 _MIN_CALL_PCT: Final = 0.5
 """Share of a step from which a single call is tried."""
-_MULTIPLE: Final = 8
-"""Elements of half precision in 16 bytes, which tensor cores take at once (NVIDIA, "Train With Mixed Precision")."""
-_MULTIPLE_OF_LARGE: Final = 64
-_LARGE: Final = 1024
-"""A size from which padding to a multiple of 64 adds little, as nanoGPT pads its vocabulary of 50257 to 50304."""
-_PRODUCTS: Final = frozenset(("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"))
-_MIN_UNALIGNED_PCT: Final = 5.0
-_MIN_GAIN: Final = 0.1
-"""Share of its time that padding must save of a product."""
 
 
 class NoFastUnits(SpeedFinding):
@@ -63,33 +62,37 @@ class Float32Products(SpeedFinding):
     dtype: str
 
 
-class UnalignedSizes(SpeedFinding):
-    template = "Matrices{inside} have sizes that the device's fast units do not take whole"
-    remedy = "round the sizes up"
-    gain_ms: float
-    own_ms: float
-    sizes: list[int]
-    padded_sizes: list[int]
-
-    @property
-    def evidence(self) -> list[str]:
-        padding = ", ".join(f"{own} to {new}" for own, new in zip(self.sizes, self.padded_sizes, strict=True))
-        gain = "the same products took {gain_ms} less than their {own_ms}, in a step of {step_ms}"
-        return [self.told(f"padded ({padding}), {gain}")]
+def product_rates(device: torch.device, moments: Moments, *, seconds: float) -> dict[str, float]:
+    """Operations per second of products of square matrices, of each dtype at its fastest size."""
+    best: dict[str, float] = {}
+    end_s = monotonic() + seconds
+    for size in _SIZES.get(device.type, _SIZES_OF_ACCELERATORS):
+        quick = {one for one in ("float32", *_HALF) if one not in best or 2 * size**3 / best[one] <= _MAX_PRODUCT_S}
+        # Of equal numbers a GPU draws less power, and its clocks stay higher.
+        generator = torch.Generator(device).manual_seed(0)
+        values = torch.randn(size, size, device=device, generator=generator)
+        operands = {one: values.to(getattr(torch, one)) for one in quick}
+        for number in range(1 + _ROUNDS):
+            for dtype, operand in operands.items():
+                per_s = 1e3 * 2 * size**3 / timed_ms(partial(torch.mm, operand, operand), moments)
+                best[dtype] = max(per_s, best.get(dtype, 0.0))
+            if number and monotonic() > end_s:
+                break
+    return best
 
 
 def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> list[NoFastUnits]:
     """Find out whether this device multiplies matrices no faster in the dtype of the training than in float32."""
-    rates, precision = measured.rates, measured.training.precision
-    if precision.dtype not in HALF or rates.product_ratio(precision.dtype) >= _MIN_PRODUCT_RATIO:
+    precision = measured.training.precision
+    rate = {dtype: per_s / 1e9 for dtype, per_s in measured.product_rates.items()}
+    if precision.dtype not in _HALF or rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
         return []
     products = [one for one in measured.step.calls if one.flops and one.is_half]
     products_ms, former_ms = total_ms(products), total_ms(one for one in baseline.step.calls if one.flops)
     if former_ms >= _MIN_PRODUCT_RATIO * products_ms or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
         return []
-    rate = {dtype: per_s / 1e9 for dtype, per_s in rates.flops_per_s.items()}
-    fastest = max(HALF, key=rates.product_ratio)
-    other = fastest if rates.product_ratio(fastest) >= _MIN_PRODUCT_RATIO else None
+    fastest = max(_HALF, key=lambda one: rate[one])
+    other = fastest if rate[fastest] >= _MIN_PRODUCT_RATIO * rate["float32"] else None
     gain = 1 - rate[precision.dtype] / rate[other or "float32"]
     cost_pct = max(100 * (1 - baseline.speedup.median), measured.share_pct(products_ms * gain), 0.0)
     mode = {"bfloat16": "amp_bf16", "float16": "amp_fp16", "float32": "fp32"}[other or "float32"]
@@ -135,56 +138,3 @@ def float32_products(measured: MeasuredSteps) -> list[Float32Products]:
         for spot in spots(saved, by_line=True)
         if measured.share_pct(spot.cost) >= MIN_COST_PCT / 2
     ]
-
-
-def unaligned_sizes(measured: MeasuredSteps) -> list[UnalignedSizes]:
-    """Find matrix products in half precision that take less time with sizes rounded up to multiples of 8 or more."""
-    wanted = [
-        one
-        for one in measured.step.of_phases("forward", "backward")
-        if one.operator in _PRODUCTS
-        and one.is_half
-        and unaligned(one.sizes)
-        and measured.share_pct(one.ms) >= _MIN_CALL_PCT
-    ]
-    saved = [(one, ms) for one, ms in measured.gains_ms(wanted, padded) if ms >= _MIN_GAIN * one.ms]
-    findings = []
-    for spot in spots(saved):
-        if measured.share_pct(spot.cost) >= _MIN_UNALIGNED_PCT:
-            sizes = unaligned([size for one in spot.calls for size in one.sizes])
-            keys = [
-                key for key, value in measured.patient.config.model.items() if type(value) is int and value in sizes
-            ]
-            finding = measured.finding(
-                UnalignedSizes,
-                spot,
-                [f"model.{key}={rounded_up(measured.patient.config.model[key])}" for key in keys],
-                gain_ms=spot.cost,
-                own_ms=total_ms(spot.calls),
-                sizes=sizes,
-                padded_sizes=[*map(rounded_up, sizes)],
-            )
-            findings.append(finding)
-    return findings
-
-
-def unaligned(sizes: Sequence[tuple[int, ...]]) -> list[int]:
-    """The last two sizes of matrices that are no multiple of 8, in ascending order."""
-    return sorted({size for one in sizes if len(one) >= 2 for size in one[-2:] if size % _MULTIPLE})
-
-
-def rounded_up(size: int) -> int:
-    """The next multiple of 8, or of 64 if the size is large and no multiple of 8."""
-    multiple = _MULTIPLE if size < _LARGE or not size % _MULTIPLE else _MULTIPLE_OF_LARGE
-    return -(-size // multiple) * multiple
-
-
-def padded(tensor: Tensor) -> Tensor:
-    """A matrix or bias of the size that padding gives it, in the same layout, with other values."""
-    kept = max(tensor.dim() - 2, 0)
-    sizes = [*tensor.shape[:kept], *map(rounded_up, tensor.shape[kept:])]
-    is_transposed = tensor.dim() >= 2 and tensor.stride(-2) == 1 and tensor.stride(-1) != 1
-    if is_transposed:
-        sizes[-1], sizes[-2] = sizes[-2], sizes[-1]
-    values = random_values(sizes, tensor.dtype, tensor.device)
-    return values.transpose(-1, -2) if is_transposed else values

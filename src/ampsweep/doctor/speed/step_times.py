@@ -29,31 +29,19 @@ class StepTimes:
     def median_ms(self) -> float:
         return statistics.median(self.ms)
 
-    @property
-    def least_ms(self) -> float:
-        """The time under the least load, comparable with the parts of a step, whose times are minima, too."""
-        return min(self.ms)
-
-    @property
-    def spread_pct(self) -> float:
-        """Half the interquartile range in percent of the median."""
-        low, high = np.quantile(self.ms, (0.25, 0.75))
-        return float(50 * (high - low) / self.median_ms)
-
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median and quartiles of the quotients of two kinds of steps, by the blocks taken one after the other."""
+    """Median and upper quartile of the quotients of two kinds of steps, by the blocks taken one after the other."""
 
     median: float
-    low: float
     high: float
 
     @staticmethod
     def of(above: StepTimes, below: StepTimes) -> "Ratio":
         """The times of `above` over those of `below`, round by round."""
-        low, median, high = np.quantile(np.divide(above.ms, below.ms), (0.25, 0.5, 0.75))
-        return Ratio(float(median), float(low), float(high))
+        median, high = np.quantile(np.divide(above.ms, below.ms), (0.5, 0.75))
+        return Ratio(float(median), float(high))
 
 
 def times_in_turn(steps: Sequence[Callable[[], object]], moments: Moments, *, seconds: float) -> list[StepTimes]:

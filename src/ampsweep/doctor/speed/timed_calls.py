@@ -48,10 +48,8 @@ class TimedCall(Call):
     """Operations of a matrix product, a convolution or attention; 0 for all else."""
     num_bytes: int = 0
     """Bytes of the tensors that it takes and returns."""
-    sizes: tuple[tuple[int, ...], ...] = ()
-    """Sizes of the tensors that it takes."""
-    parameter: str | None = None
-    """The parameter that a cast copies."""
+    is_of_parameter: bool = False
+    """It is the cast of a parameter."""
     cast_up: int | None = None
     """The index of the cast to float32 that the values of a cast to half precision come from."""
     idle_ms: float = 0.0
@@ -136,8 +134,7 @@ class _ObservedSteps:
                 **{one.name: getattr(call, one.name) for one in fields(call)},
                 flops=0 if formula is None else int(formula(*args, **kwargs, out_val=result)),
                 num_bytes=sum(one.nbytes for one in {id(one): one for one in (*taken, *made)}.values()),
-                sizes=tuple(tuple(one.shape) for one in taken),
-                parameter=source.name if source is not None and source.kind == "parameter" else None,
+                is_of_parameter=source is not None and source.kind == "parameter",
                 cast_up=_cast_up(source) if source is not None and is_down and call.phase == "forward" else None,
                 reads_device=reads_device(call.operator, taken, made),
             )

@@ -1,11 +1,9 @@
 """Steps that wait: for their data, for Python code of the model's, or for the device, whose results the host reads."""
 
-import os
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic, perf_counter
 from typing import Any, Final
@@ -14,8 +12,6 @@ import numpy as np
 
 from ampsweep.analysis.step_limits import MIN_WAIT_SHARE
 from ampsweep.data.base import num_workers
-from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.doctor.spot import Spot, spots
@@ -28,7 +24,7 @@ _SETTLING_STEPS: Final = 6
 _MIN_STEPS: Final = 4
 _MAX_STEPS: Final = 24
 _READING_S: Final = 1.0
-_MAX_WORKERS: Final = 8
+_SAMPLED_STEPS: Final = 4
 _EVERY_S: Final = 0.0005
 _SWITCH_S: Final = 0.0002
 """Time after which Python code hands over to another thread: the default, 5 ms, would miss shorter loops."""
@@ -36,12 +32,11 @@ _MIN_IDLE_PCT: Final = 5.0
 
 
 class DataBound(SpeedFinding):
-    template = "Steps wait for data{at}, which no precision shortens"
+    template = "Steps wait for data, which no precision shortens"
     seen = (
         "a step waits {wait_ms} of its {step_ms} for its batch (mean of {num_steps} steps on batches not read before)",
     )
     remedy = "prepare batches once, or have workers read them ahead, as ampsweep.data.map_dataset.MapDataset does"
-    remedy_by_overrides = "read batches ahead in more processes"
     wait_ms: float
     num_steps: int
     num_workers: int | None
@@ -57,7 +52,6 @@ class HostBound(SpeedFinding):
     seen = ("the host spends {host_ms} of a step of {step_ms} on it, while no operator runs",)
     remedy = "write it as operators on tensors, or take it out of the step"
     host_ms: float
-    num_stretches: int
 
 
 class Synchronizations(SpeedFinding):
@@ -70,33 +64,6 @@ class Synchronizations(SpeedFinding):
 
 _Places = dict[int, Counter[tuple[str | None, str | None]]]
 """Counts of the modules and lines in which the host was seen, by its position in a step."""
-
-
-@contextmanager
-def _sampled(
-    position: Callable[[], int | None] = lambda: 0, module: Callable[[], str | None] = lambda: None
-) -> Iterator[_Places]:
-    """Sample the code that this thread runs inside, every half a millisecond; not where its position is None."""
-    seen: _Places = defaultdict(Counter)
-    is_over, watched = threading.Event(), threading.get_ident()
-
-    def watch() -> None:
-        while not is_over.wait(_EVERY_S):
-            before = position()
-            place = module(), place_of_model_in_thread(watched)
-            if before is not None and before == position():
-                seen[before][place] += 1
-
-    former = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        is_over.set()
-        thread.join()
-        sys.setswitchinterval(former)
 
 
 def data_wait(measured: MeasuredSteps) -> list[DataBound]:
@@ -119,29 +86,15 @@ def data_wait(measured: MeasuredSteps) -> list[DataBound]:
     patient.facts["speed/data_wait_ms"] = wait_ms
     if wait_ms < MIN_WAIT_SHARE * step_ms:
         return []
-    with _sampled() as places:
-        for _ in range(_MIN_STEPS):
-            patient.data.train_batch(patient.data.next_unread)
-    workers = num_workers(patient.data.source)
     return [
         DataBound(
             cost_pct=100 * wait_ms / step_ms,
-            place=places[0].most_common(1)[0][0][1] if places else None,
             wait_ms=wait_ms,
             step_ms=step_ms,
             num_steps=len(settled),
-            num_workers=workers,
-            change=Change(overrides=_more_workers(patient, workers)),
+            num_workers=num_workers(patient.data.source),
         )
     ]
-
-
-def _more_workers(patient: Patient, workers: int | None) -> list[str]:
-    """The override that has more workers read ahead; none where the data cannot have any."""
-    if not hasattr(patient.data.source, "num_workers"):
-        return []
-    wanted = min(max(2 * (workers or 0), os.cpu_count() or 1), _MAX_WORKERS)
-    return [f"{'' if 'num_workers' in patient.config.data else '+'}data.num_workers={wanted}"]
 
 
 def host_code(measured: MeasuredSteps) -> list[HostBound]:
@@ -156,38 +109,58 @@ def host_code(measured: MeasuredSteps) -> list[HostBound]:
     found: dict[str | None, list[tuple[TimedCall, float]]] = defaultdict(list)
     for one in measured.step.calls:
         if one.idle_ms:
-            seen = places[one.index].most_common(1) if one.index in places else []
-            module, line = seen[0][0] if seen else (one.module, one.place)
+            most = places[one.index].most_common(1) if one.index in places else []
+            module, line = most[0][0] if most else (one.module, one.place)
             found[line or module].append((replace(one, module=module, place=line), one.idle_ms))
     found.pop(None, None)  # between operators of the loss or the update: no code of the model's
     waits = sorted(map(Spot.of, found.values()), key=lambda spot: -spot.cost)
     return [
-        measured.finding(HostBound, replace(spot, operator=None), host_ms=spot.cost, num_stretches=len(spot.calls))
+        measured.finding(HostBound, replace(spot, operator=None), host_ms=spot.cost)
         for spot in waits
         if measured.share_pct(spot.cost) >= MIN_COST_PCT
     ]
 
 
 def _host_places(measured: MeasuredSteps) -> _Places:
-    """Take a step and look at where the host stands before each of its operators."""
-    position: int | None = 0
+    """Take some steps and sample where the host stands before each of their operators, every half a millisecond."""
+    position: int | None = None
+    num_calls = 0
+    seen: _Places = defaultdict(Counter)
+    is_over, watched = threading.Event(), threading.get_ident()
+
+    def watch() -> None:
+        while not is_over.wait(_EVERY_S):
+            before = position
+            place = observer.module, place_of_model_in_thread(watched)
+            if before is not None and before == position:
+                seen[before][place] += 1
 
     def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         nonlocal position
         position = None
         return operator(*args, **kwargs)
 
-    def on_call(call: Any, *_: object) -> None:
-        nonlocal position
-        position = call.index + 1
+    def on_call(*_: object) -> None:
+        nonlocal position, num_calls
+        num_calls += 1
+        position = num_calls
 
-    measured.moments.wait()
-    with (
-        observe(measured.training.model, on_call, around=around, places=False) as observer,
-        _sampled(lambda: position, lambda: observer.module) as places,
-    ):
-        measured.training.step()
-    return places
+    former = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    thread = threading.Thread(target=watch, daemon=True)
+    with observe(measured.training.model, on_call, around=around, places=False) as observer:
+        thread.start()
+        try:
+            for _ in range(_SAMPLED_STEPS):
+                measured.moments.wait()
+                position = num_calls = 0
+                measured.training.step()
+                position = None
+        finally:
+            is_over.set()
+            thread.join()
+            sys.setswitchinterval(former)
+    return seen
 
 
 def synchronizations(measured: MeasuredSteps) -> list[Synchronizations]:

@@ -10,9 +10,8 @@ from torch import nn
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
-from ampsweep.doctor.functions import CalledFunction
-from ampsweep.doctor.loss.findings import FROM_LOGITS, TriedSteps
-from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.loss.findings import TriedSteps
+from ampsweep.doctor.loss.variant import OwnCalls, Variant
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import Replay, TakenStep
 from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Remedy
@@ -30,6 +29,8 @@ from ampsweep.own_code import place_of
 from ampsweep.text import one_line
 from ampsweep.training.assembly import ShortValidation
 
+_FROM_LOGITS: Final = "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)"
+"""The loss that autocast takes, as a line of Python."""
 _MOST_CALLS: Final = 6
 """The most calls that are mended one after another."""
 _MOST_REMEDIES: Final = 3
@@ -220,12 +221,12 @@ def _stop(patient: Patient, num_steps: int, outcome: WatchedSteps, other: list[s
         "runs_with": other,
     }
     if failed is not None and precision.autocast:
-        kept = failed.module or CalledFunction(failed.module)
+        kept = failed.module or OwnCalls(failed.module)
         taken = Variant(kept=frozenset({kept})).steps(patient, num_steps)
         if taken.error is None:
             overrides = [kept_in_float32(precision, [failed.module])] if failed.module else []
             proof = TriedSteps(mends=True, num_steps=len(taken.steps))
-            return RefusedLoss(**facts, change=Change(overrides=overrides, code=FROM_LOGITS), proof=proof)
+            return RefusedLoss(**facts, change=Change(overrides=overrides, code=_FROM_LOGITS), proof=proof)
     dtypes = [] if failed is None else [*dict.fromkeys(one.dtype for one in failed.operands)]
     return StopsWithError(**facts, dtypes=dtypes, change=Change(overrides=other))
 
