@@ -33,7 +33,6 @@ from ampsweep.analysis.run_findings import (
     Disproved,
     GraphBreaks,
     Leaks,
-    NoChannelsLast,
     NotCompiled,
     NotCompleted,
     NothingRecomputed,
@@ -125,10 +124,6 @@ def test_every_reason(reason, text):
     [
         (NotCompleted(seeds=(2,), status="diverged", cause="nan"), "diverged: nan (seed 2)"),
         (NotCompleted(seeds=(0, 1), status="oom"), "oom (seeds 0, 1)"),
-        (
-            NoChannelsLast(seeds=(1,)),
-            "trainer.channels_last=true, and no convolution had its input and weight in that format (seed 1)",
-        ),
         (
             NothingRecomputed(seeds=(0, 1)),
             "trainer.activation_checkpointing=true, and torch.utils.checkpoint recomputed nothing in backward "

@@ -3,8 +3,7 @@
 Every overload that autocast handles on CUDA or on the CPU is called with tensors of one and of two dtypes, with and
 without a dtype asked for, under autocast to bfloat16 and to float16; the call that reaches the operator on fake CPU
 tensors is compared with the one that reaches it on CUDA. The dispatcher answers without a GPU and without CUDA. Its
-casts are printed by kind: two versions that differ in them have that in `ampsweep.predict.cuda_autocast`. Exit code 1:
-calls differ.
+casts are printed by kind. Exit code 1: calls differ.
 """
 
 import json

@@ -52,7 +52,7 @@ class Found:
     measured_bytes: int | None = None
     predicted_bytes: int | None = None
     refused: str | None = None
-    """The sentence of a prediction that cannot be made; `predicted_bytes` is then that of `predict.measure=true`."""
+    """The sentence of a prediction that cannot be made."""
     resumed_from: int | None = None
     differences_after_resume: list[str] = field(default_factory=list)
     """The rows and parts of the last checkpoint that a killed run did not make as the other one did."""
@@ -91,7 +91,7 @@ def examine(name: str, modes: Sequence[str], directory: Path) -> list[Found]:
         one = Found(workload=name, mode=mode, outcome=record.status, error=record.error)
         found.append(one)
         if record.status == "completed":
-            _predicted(one, record, directory / "whole")
+            _predicted(one, record)
             assert killed_at_all[mode][1].status == "failed", "it was killed"
             _compare_resumed(one, path, *resumed[mode])
     by_hand = _train_by_hand(name, directory, {mode: whole[mode][1].config for mode in modes})
@@ -133,23 +133,10 @@ def _runs(directory: Path) -> dict[str, tuple[Path, RunRecord]]:
     return {record.identity.precision_mode: (path, record) for path, record in find_records(directory).records}
 
 
-def _predicted(one: Found, record: RunRecord, directory: Path) -> None:
+def _predicted(one: Found, record: RunRecord) -> None:
     one.measured_bytes = record.memory.peak_bytes
     assert record.prediction is not None, "every run was to be predicted"
     one.predicted_bytes, one.refused = record.prediction.peak_bytes, record.prediction.refused
-    if one.refused is not None:
-        overrides = (f"experiment={one.workload}", f"precision={one.mode}", "device=cpu", "predict.measure=true")
-        command = [sys.executable, "-m", "ampsweep.commands.main", "predict", "--config-dir", str(HERE / "conf")]
-        told = subprocess.run(
-            [*command, "-m", *overrides, "format=json"],
-            cwd=directory,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _path(HERE), "TMPDIR": str(directory)},
-            stdout=subprocess.PIPE,
-            timeout=600,
-            check=True,
-        ).stdout
-        ((mode,),) = (workload["modes"] for workload in json.loads(told)["workloads"])
-        one.predicted_bytes = mode["peak_bytes"]
 
 
 def _compare_resumed(one: Found, whole: Path, killed: Path, record: RunRecord) -> None:

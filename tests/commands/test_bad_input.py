@@ -38,7 +38,10 @@ KEYS = {
     ),
     "a key that only autocast uses": ("precision.fp32_modules=[head]", "an effect only with precision.autocast"),
     "a key of another key": ("numerics.every=5", "an effect only with numerics.watch"),
-    "a key of another command": ("predict.torch=1.9", "predict.torch=1.9: has an effect in ampsweep predict only"),
+    "a key of another command": (
+        "predict.capability=9.0",
+        "predict.capability=9.0: has an effect in ampsweep predict only",
+    ),
     "another run directory": ("hydra.run.dir=x", "give output_dir and name"),
     "more processes than cores": ("parallel=ddp parallel.num_processes=5000", "num_processes=5000: at most"),
     "what the device cannot do": ("precision=tf32 device=cpu", "precision=tf32: ", "cpu", "compute capability 8.0"),

@@ -58,12 +58,6 @@ def test_a_single_run_without_a_float8_layer_is_refused(train):
     assert "precision=fp8_rowwise: no layer of the model multiplies in float8" in ended.err
 
 
-def test_a_dry_run_says_what_float8_can_gain(train):
-    ended = train(*FLOAT8, "precision=fp8_rowwise", "dry_run=true")
-    assert ended.code == 0
-    assert "fp8_rowwise can gain no time at this size" in ended.out
-
-
 def test_the_policy_of_fsdp2_is_refused(train):
     ended = train(*FLOAT8, "precision=fp8_rowwise", "parallel=fsdp2", "parallel.num_processes=2")
     assert ended.code == 2

@@ -8,8 +8,8 @@ import pytest
 
 from ampsweep.config import identity as own_identity
 from ampsweep.config.compose import compose_one
-from ampsweep.config.identity import config_hash, pair_key, run_directory_name, workload_hash
-from ampsweep.config.modes import DOTTED_ARM_KEYS, PRECISION_MODES, arm_label, arm_of, report_order
+from ampsweep.config.identity import config_hash, pair_key, run_directory_name
+from ampsweep.config.modes import DOTTED_ARM_KEYS, PRECISION_MODES, arm_label, report_order
 from ampsweep.config.schema import FP32_MATMULS, ParallelConfig, PrecisionConfig
 from ampsweep.run.request import new_record
 
@@ -20,13 +20,12 @@ WITHOUT_RESULT = {
         for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints", "code")
     ),
     *(f"report.{key}" for key in ("baseline", "margin_pct", "objective", "memory_gib")),
-    *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
-    *("predict.measure", "predict.write", "predict.with_runs", "predict.must_fit"),
+    *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability"),
+    *("predict.write", "predict.with_runs", "predict.must_fit"),
     *("doctor.complaints", "doctor.steps", "doctor.max_seconds", "numerics.watch", "numerics.every"),
     *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot", "trainer.grace_seconds"),
     "max_batch.limit",
     "precision.fp32_modules",
-    "precision.emulate_precision_casts",
 }
 """Keys that change where and how results are kept and shown, and no result; a limit counts for a search alone, modules
 kept in float32 where there is autocast."""
@@ -299,16 +298,3 @@ def test_without_autocast_the_parameters_dtype_is_computed_in():
     precision = replace(PRECISION_MODES["amp_fp16"], autocast=False)
     config = replace(CONFIGS["gpt on text"], precision=precision)
     assert new_record(config, device="cpu").identity.dtype == "float32"
-
-
-def test_emulated_casts_make_an_arm_of_compiled_half_precision():
-    emulated = "precision.emulate_precision_casts=true"
-    assert arm_of(compose_one(["precision=amp_bf16", emulated])) == "amp_bf16"
-    assert arm_of(compose_one(["precision=fp32", emulated, "trainer.compile=true"])) == "fp32"
-    compiled = ["precision=amp_bf16", "trainer.compile=true"]
-    assert arm_of(compose_one([*compiled, emulated])) == "amp_bf16+emulate_precision_casts=true"
-    hashes = [config_hash(compose_one(["precision=amp_bf16", *more])) for more in ([], [emulated])]
-    assert len({*hashes}) == 1
-    pair = [compose_one([*compiled, *more]) for more in ([], [emulated])]
-    assert len({config_hash(config) for config in pair}) == 2
-    assert len({workload_hash(config) for config in pair}) == 1

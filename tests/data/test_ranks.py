@@ -21,7 +21,7 @@ from ampsweep.data.base import Data, Indexed, Stateful, for_rank, val_rounds
 from ampsweep.data.base import num_workers as workers_of
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.stream_dataset import StreamDataset
-from ampsweep.observe.ledger import tensors_in
+from ampsweep.nested_tensors import tensors_in
 
 CPU = torch.device("cpu")
 

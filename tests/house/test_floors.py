@@ -12,7 +12,7 @@ import ampsweep
 
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
-    {"memory_categories", "own_code"},
+    {"memory_categories", "own_code", "nested_tensors"},
     {
         "metrics",
         "text",

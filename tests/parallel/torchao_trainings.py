@@ -2,7 +2,7 @@
 
 from trainings import assemble
 
-from ampsweep.observe.ledger import plain_tensors_in
+from ampsweep.nested_tensors import plain_tensors_in
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.resume import resume, take_checkpoint
 

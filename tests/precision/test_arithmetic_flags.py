@@ -151,5 +151,5 @@ def test_modes_can_be_nested():
 def test_arithmetic_on_the_gpu_is_what_the_switches_say(state, tf32):
     STATES_BEFORE[state]()
     with fp32_arithmetic(matmul="high" if tf32 else "highest", tf32=tf32):
-        found = exact_or_rounded(kept_bits(torch.device("cuda"), "convolution", "recurrent"))
+        found = exact_or_rounded(kept_bits(torch.device("cuda"), "convolution"))
     assert set(found.values()) == {"rounded" if tf32 else "exact"}

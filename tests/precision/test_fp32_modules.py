@@ -92,7 +92,7 @@ def test_a_mode_without_islands_wraps_nothing(mode):
 
 @pytest.mark.parametrize("mode", ["fp32", *AMP])
 def test_a_pattern_without_a_module_names_those_that_there_are(mode):
-    with pytest.raises(ValueError, match=r"precision\.fp32_modules=\[haed\]: no module .*; there are head, body"):
+    with pytest.raises(ValueError, match=r"precision\.fp32_modules=\[haed\]: no module .*; there are body, head, "):
         precision_of(mode, "head", "haed").convert(Net())
 
 

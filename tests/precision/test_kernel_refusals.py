@@ -4,18 +4,18 @@ import pytest
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.precision.support import refusal_by_kernel
+from ampsweep.text import first_line
 
 PRIMITIVE = (
     "could not create a primitive descriptor for the LSTM forward propagation primitive. Run workload with "
     "environment variable ONEDNN_VERBOSE=all to get additional diagnostic information."
 )
-NO_KERNEL = "torch has no {} for it there; cast what that is given to float32"
 REFUSED = [
-    ("amp_fp16", PRIMITIVE, "could not create a primitive descriptor for the LSTM forward propagation primitive"),
-    ("amp_fp16", "could not create a primitive", "could not create a primitive"),
-    ("pure_fp16", "\"ctc_loss_cpu\" not implemented for 'Half'", NO_KERNEL.format("ctc_loss")),
-    ("amp_fp16", "Unsupported dtype Half", "Unsupported dtype Half"),
-    ("pure_bf16", "\"_geqrf_cuda\" not implemented for 'BFloat16'", NO_KERNEL.format("geqrf")),
+    ("amp_fp16", PRIMITIVE),
+    ("amp_fp16", "could not create a primitive"),
+    ("pure_fp16", "\"ctc_loss_cpu\" not implemented for 'Half'"),
+    ("amp_fp16", "Unsupported dtype Half"),
+    ("pure_bf16", "\"_geqrf_cuda\" not implemented for 'BFloat16'"),
 ]
 FAILED = [
     ("fp32", PRIMITIVE),
@@ -26,10 +26,11 @@ FAILED = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "error", "told"), REFUSED)
-def test_a_missing_kernel_is_told_in_one_sentence(mode, error, told):
+@pytest.mark.parametrize(("mode", "error"), REFUSED)
+def test_a_missing_kernel_is_told_in_one_sentence(mode, error):
     sentence = refusal_by_kernel(RuntimeError(error), PRECISION_MODES[mode], "cpu")
-    assert sentence == f"cpu cannot compute this model in {'bfloat16' if 'bf16' in mode else 'float16'}: {told}"
+    dtype = "bfloat16" if "bf16" in mode else "float16"
+    assert sentence == f"cpu cannot compute this model in {dtype}: {first_line(error)}"
 
 
 @pytest.mark.parametrize(("mode", "error"), FAILED)

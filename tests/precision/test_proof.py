@@ -54,7 +54,7 @@ def bfloat16_times_3(a, b):
 
 def test_float32_on_the_cpu_keeps_every_bit():
     with Precision("fp32", "cpu").flags():
-        assert kept_bits(CPU, "convolution", "recurrent") == dict.fromkeys(("matmul", "convolution", "recurrent"), 23)
+        assert kept_bits(CPU, "convolution") == {"matmul": 23, "convolution": 23}
         assert kept_bits(CPU) == {"matmul": 23}
 
 
@@ -92,7 +92,7 @@ def test_an_error_in_the_last_bits_is_no_rounding():
 
 def test_the_proof_leaves_no_trace_in_the_run():
     before = torch.get_rng_state()
-    kept_bits(CPU, "convolution", "recurrent")
+    kept_bits(CPU, "convolution")
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -189,7 +189,7 @@ def with_matmul(setting, precision=FP32):
     [
         (with_matmul("high"), {"matmul": 10}, []),
         (with_matmul("high"), {"matmul": 16}, []),
-        (with_matmul("high"), {"matmul": 10, "convolution": 23, "recurrent": 23}, []),
+        (with_matmul("high"), {"matmul": 10, "convolution": 23}, []),
         (with_matmul("high"), {"matmul": 7}, ["a matmul in float32 kept 7 bits behind the point"]),
         (with_matmul("high"), {"matmul": 23}, ["a matmul in float32 kept every bit"]),
         (with_matmul("medium"), {"matmul": 7, "convolution": 23}, []),
@@ -375,7 +375,7 @@ def test_settings_count_and_not_the_name_of_their_mode():
 
 def test_a_model_without_convolutions_needs_no_proof_of_them():
     assert [*kinds_in(Convolutional())] == ["convolution"]
-    assert [*kinds_in(nn.Sequential(nn.LSTM(4, 4)))] == ["recurrent"]
+    assert [*kinds_in(nn.Sequential(nn.LSTM(4, 4)))] == []
     assert [*kinds_in(gpt(dropout=0.0))] == []
 
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ampsweep.observe.ledger import Ledger
-from ampsweep.observe.operator_tracer import OperatorTracer
-from ampsweep.observe.step import Trace, _traced
+from ampsweep.observe.step import OperatorTracer, Trace, _traced
 from ampsweep.predict.fake_device import CPU, FakeDevice
 from ampsweep.predict.kernel_sizes import scratch_of
 

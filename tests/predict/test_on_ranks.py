@@ -5,7 +5,6 @@ from on_ranks import measured_on_ranks
 from steps import GPT, MLP, composed
 
 from ampsweep.predict.fake_training import FakeTraining
-from ampsweep.predict.memory_by_world_size import MemoryByWorldSize, shard_bytes
 from ampsweep.predict.target_device import TargetDevice
 
 ACCUMULATED = ("trainer.grad_accum_steps=3",)
@@ -62,23 +61,6 @@ def test_the_first_rank_is_the_fullest():
     peaks = [traced(CASES[6], 8, "cuda", rank).peak().num_bytes for rank in (0, 4, 7)]
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[0] > peaks[-1]
-
-
-@pytest.mark.parametrize("case", [CASES[6], CASES[9]], ids=named)
-def test_other_numbers_of_ranks_follow_to_the_byte(case):
-    config, target, taken = composed(*overrides(*case)), TargetDevice("cuda"), []
-
-    def trace(world_size):
-        taken.append(world_size)
-        training = FakeTraining(config, target, world_size)
-        return training.trace(config.data["batch_size"]), shard_bytes(training.trainer.model)
-
-    memory = MemoryByWorldSize(trace, target, config.data["batch_size"], 8, is_sharded=True)
-    followed = {world_size: memory.step(world_size) for world_size in (2, 5, 64)}
-
-    assert len(taken) == 2, "the others are computed"
-    for world_size, step in followed.items():
-        assert (step.sizes == trace(world_size)[0].sizes).all()
 
 
 def test_replicas_take_the_same_on_any_number_of_ranks():

@@ -5,9 +5,8 @@ from recipe_loop import recipe
 
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel
 from ampsweep.predict.fake_device import FakeDevice
-from ampsweep.predict.step_memory import events
+from ampsweep.predict.step_memory import events, timeline
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.predict.timeline import timeline
 
 T4, A100 = (7, 5), (8, 0)
 

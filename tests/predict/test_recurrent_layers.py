@@ -1,7 +1,5 @@
 """Recurrent layers: to the byte on the CPU, with the workspaces that oneDNN's LSTM keeps for backward."""
 
-import json
-
 import pytest
 import torch
 from steps import measured, predicted
@@ -82,13 +80,15 @@ class Workspaces(TorchDispatchMode):
         return result
 
 
-def test_packed_sequences_are_refused_and_can_be_measured(capsys):
+def test_packed_sequences_are_refused(capsys):
     packed = ("predict", *TOKENS, "+model.packed=true", "precision=fp32", "predict.target=cpu")
 
     assert main([*packed]) == 2
     assert "aten._pack_padded_sequence in Recurrent (Recurrent) depends on values" in capsys.readouterr().err
 
-    assert main([*packed, "predict.measure=true", "format=json"]) == 0
-    ((mode,),) = (workload["modes"] for workload in json.loads(capsys.readouterr().out)["workloads"])
-    assert mode["is_measured"]
-    assert mode["peak_bytes"] == measured(*TOKENS, "+model.packed=true", "precision=fp32").peak_bytes
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_they_are_refused_on_cuda(kind, capsys):
+    on_cuda = ("predict", *TOKENS, f"+model.kind={kind}", "precision=amp_fp16", "predict.target=cuda")
+    assert main([*on_cuda]) == 2
+    assert "model=Recurrent: a recurrent layer is predicted on a CPU only" in capsys.readouterr().err

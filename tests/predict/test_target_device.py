@@ -7,8 +7,8 @@ from torch import nn
 
 from ampsweep.config.schema import PredictConfig
 from ampsweep.predict.fake_device import FakeDevice
+from ampsweep.predict.step_memory import timeline
 from ampsweep.predict.target_device import TargetDevice, resolve_target
-from ampsweep.predict.timeline import timeline
 
 MIB = 2**20
 SMALL, LARGE = (2 * 4096 + 8 * 16) * 1024, 32 * MIB

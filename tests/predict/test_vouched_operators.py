@@ -1,4 +1,4 @@
-"""A prediction vouches for operators whose fake results take the bytes of the CPU's, and names all others."""
+"""A prediction takes the bytes of the CPU's operators, and names those that may take others."""
 
 import json
 
@@ -155,13 +155,8 @@ def test_an_operator_of_ones_own_is_named_with_its_module():
         ("view", None, None),
         ("convolution", None, "workspace"),
         ("_fft_r2c", None, "workspace"),
-        ("_cudnn_rnn", "untested", "reserve"),
-        ("mkldnn_rnn_layer", None if INSTALLED_TORCH >= (2, 13) else "untested", "untested"),
-        ("_thnn_fused_lstm_cell", "untested", "untested"),
-        ("_embedding_bag", "untested", "untested"),
-        ("_ctc_loss", "untested", "untested"),
-        ("col2im", "untested", "untested"),
-        ("_sparse_mm_reduce_impl", "untested", "untested"),
+        ("mkldnn_rnn_layer", None if INSTALLED_TORCH >= (2, 13) else "differs", None),
+        ("_embedding_bag", None, None),
     ],
 )
 def test_doubts(operator, on_cpu, on_cuda):

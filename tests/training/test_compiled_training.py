@@ -1,18 +1,11 @@
 """Under trainer.compile the steps, what is measured of them and what is proved are those of compiled code."""
 
-import copy
-from contextlib import nullcontext
-from dataclasses import replace
-
 import pytest
 import torch
 from assembled import MLP, assemble
 from torch import nn
 
 from ampsweep.analysis.contradictions import contradictions
-from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.precision import Precision
-from ampsweep.precision.support import emulates_casts
 from ampsweep.training.components.built import _compile as compile_parts
 
 COMPILED = (*MLP, "trainer.compile=true", "trainer.steps=4", "precision=amp_bf16")
@@ -90,28 +83,6 @@ class Gated(nn.Module):
     def forward(self, x):
         h = self.first(x)
         return self.last((torch.sigmoid(h) * h + 0.3 * h) * 1.7 + h)
-
-
-def step_of(model, x, emulates):
-    precision = Precision(replace(PRECISION_MODES["amp_bf16"], emulate_precision_casts=emulates), "cpu")
-    model.zero_grad()
-    with precision.flags():
-        with precision.autocast():
-            out = model(x)
-        precision.backward(out.float().square().mean())
-    return [out.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
-
-
-def test_emulated_casts_round_as_the_eager_step_does():
-    eager, x = Gated(), torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
-    expected = step_of(eager, x, emulates=False)
-    fused, emulated = copy.deepcopy(eager), copy.deepcopy(eager)
-    fused.compile()
-    emulated.compile()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert not torch.equal(fused(x), expected[0])  # rounded once, after all of them
-    with nullcontext() if emulates_casts("cpu") else pytest.raises(ValueError, match="emulate_precision_casts"):
-        assert all(map(torch.equal, step_of(emulated, x, emulates=True), expected))
 
 
 def test_a_model_of_torchs_own_class_is_compiled_too():

@@ -46,8 +46,7 @@ def test_what_is_recomputed_is_computed_as_in_the_forward_pass(model, mode):
     dtype = "float32" if mode == "fp32" else "bfloat16"
     assert plain.num_repeated_operators == 0
     assert proof.num_repeated_operators > 0
-    assert proof.repeated_flops.keys() == proof.checkpointed_flops.keys()
-    assert 0 < proof.repeated_flops[dtype] <= proof.checkpointed_flops[dtype] < proof.flops[dtype]
+    assert 0 < proof.recomputed_flops[dtype] < proof.flops[dtype]
     assert contradictions(compose_one([f"precision={mode}"]).precision, proof) == []
     assert memory.end_of_forward["activations"] < plain_memory.end_of_forward["activations"]
     assert memory.peak_bytes == predicted(*overrides, CHECKPOINTED)
@@ -63,11 +62,3 @@ def test_copies_of_weights_end_with_a_pass_that_is_recomputed():
     head = 2 * 64 * 64  # the copy of the last layer's weight, which no block has
     assert checkpointed.end_of_forward["autocast_weights"] == head
     assert plain.end_of_forward["autocast_weights"] > 10 * head
-
-
-def test_a_recomputation_in_another_dtype_contradicts_the_mode():
-    overrides = (*ON_DIGITS, "model._target_=checkpointed_models.OtherDtype", "precision=amp_bf16", CHECKPOINTED)
-    proof, _, _ = trained(*overrides)
-    assert "100% of the operations that were recomputed in backward ran in float32, and 0% in forward" in (
-        contradictions(compose_one(overrides).precision, proof)
-    )

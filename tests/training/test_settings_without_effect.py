@@ -33,8 +33,6 @@ def kinds(trainer, proof):
         ((*CONVOLUTIONS, CHANNELS_LAST), []),
         ((*CONVOLUTIONS, CHANNELS_LAST, "precision=amp_bf16"), []),
         ((*CONVOLUTIONS, "+model.puts_back=true"), []),
-        ((*CONVOLUTIONS, CHANNELS_LAST, "+model.puts_back=true"), ["no_channels_last"]),
-        ((*ON_DIGITS, "model._target_=checkpointed_models.Idle", CHANNELS_LAST), ["no_channels_last"]),
         ((*ON_DIGITS, "model._target_=checkpointed_models.Idle", CHECKPOINTED), ["nothing_recomputed"]),
         ((*ON_DIGITS, "model._target_=checkpointed_models.Idle"), []),
         ((*ON_DIGITS, "model._target_=checkpointed_models.Reentrant", CHECKPOINTED), []),
@@ -42,13 +40,6 @@ def kinds(trainer, proof):
 )
 def test_a_setting_that_was_asked_for_and_did_nothing_is_noted(overrides, noted):
     assert notes(*overrides)[0] == noted
-
-
-def test_all_of_a_residual_network_runs_channels_last():
-    sizes = ("data.image_size=8", "data.num_classes=10", "data.batch_size=4", "data.num_batches=4", "trainer.steps=4")
-    found, proof = notes("model=resnet18", *sizes, CHANNELS_LAST)
-    assert found == []
-    assert proof.channels_last_flops == proof.convolution_flops != {}
 
 
 def test_of_what_was_not_counted_nothing_is_said():

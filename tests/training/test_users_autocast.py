@@ -7,7 +7,6 @@ from amp_loops import amp_step
 from assembled import CPU, assemble
 
 from ampsweep.data.digits import Digits
-from ampsweep.precision.asked_autocast import noting_autocast, was_asked
 from ampsweep.training.components.instantiate import locate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
@@ -63,20 +62,3 @@ def test_both_kinds_compute_in_the_dtype_that_they_ask_for(mode, seen):
         assert {found for _, found in seen} == {dtype}
         assert any("backward" in place for place, _ in seen)
         seen.clear()
-
-
-def test_what_was_asked_of_an_autocast_is_noted():
-    with noting_autocast():
-        made = [torch.autocast("cuda"), torch.autocast("cuda", torch.bfloat16, False)]
-        older = torch.autocast(device_type="cuda", enabled=True)
-    assert [was_asked(one) for one in (*made, older)] == [True, False, True]
-    assert torch.autocast.__init__.__module__ == "torch.amp.autocast_mode"
-    assert was_asked(torch.autocast("cpu", enabled=False)) is False, "one made elsewhere says itself"
-
-
-def test_torchs_own_warning_is_told_where_the_user_wrote_it():
-    if torch.cuda.is_available():
-        pytest.skip("CUDA is there, and nothing to warn of")
-    with noting_autocast(), pytest.warns(UserWarning, match="CUDA is not available") as told:
-        torch.autocast("cuda")
-    assert told[0].filename == __file__

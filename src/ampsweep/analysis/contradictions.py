@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from math import ceil
 from typing import Final
 
 from ampsweep.config.modes import fp32_matmul, step_dtypes
@@ -23,7 +22,6 @@ _WORK: Final = "of the matmul and convolution operations ran in"
 def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
     """Sentences on the facts in the `proof` of a run that contradict its settings; absent facts contradict nothing."""
     found = [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
-    found += [*_float8_contradictions(proof.float8, proof), *_repetition_contradictions(proof)]
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
         found += [*_arithmetic_contradictions(precision, proof), *_flag_contradictions(precision, proof)]
     return found
@@ -108,19 +106,6 @@ def _narrow(flops: Mapping[str, int]) -> Iterator[str]:
     for dtype in ("bfloat16", "float16"):
         if flops.get(dtype, 0) > 0:
             yield f"{_percent(flops[dtype], sum(flops.values()))} {_WORK} {dtype}"
-
-
-def _repetition_contradictions(proof: ModeProof) -> Iterator[str]:
-    """Sentences on activations that a checkpoint recomputed in another dtype than forward computed them in.
-
-    It may do less again than it did, and several times as much if a backward pass is differentiated.
-    """
-    first, again = proof.checkpointed_flops or {}, proof.repeated_flops or {}
-    all_first, all_again = max(sum(first.values()), 1), sum(again.values())
-    for dtype, count in again.items():
-        if count > ceil(all_again / all_first) * first.get(dtype, 0):
-            told, before = _percent(count, all_again), _percent(first.get(dtype, 0), all_first)
-            yield f"{told} of the operations that were recomputed in backward ran in {dtype}, and {before} in forward"
 
 
 def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iterator[str]:

@@ -11,9 +11,8 @@ _MOST: Final = 3
 """Breaks, and repetitions, that are told one by one."""
 _DOUBTS: Final[dict[Doubt, str]] = {
     "custom": "not torch's own, so that only its author knows what its kernel takes",
-    "untested": "its memory was never compared with its kernel's",
+    "differs": "in this version of torch its kernel takes other memory than is predicted",
     "workspace": "the library behind it chooses a workspace while it runs, which the peak does not have",
-    "reserve": "cuDNN chooses while it runs what it keeps for backward; the peak has what backward needs at least",
     "varies": "one of them is predicted: step 2's, or that which a run's peak was seen with",
 }
 

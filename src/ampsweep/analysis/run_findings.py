@@ -136,10 +136,6 @@ class UnusableFigure(RunFinding):
     metric: str
 
 
-class NoChannelsLast(RunFinding):
-    template = "trainer.channels_last=true, and no convolution had its input and weight in that format"
-
-
 class NothingRecomputed(RunFinding):
     template = "trainer.activation_checkpointing=true, and torch.utils.checkpoint recomputed nothing in backward"
 
@@ -242,8 +238,6 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
 def without_effect(record: RunRecord) -> Iterator[RunFinding]:
     """Findings on settings of the trainer that changed nothing in the step that was traced."""
     trainer, seeds = record.config.get("trainer", {}), (record.identity.seed,)
-    if trainer.get("channels_last") and record.proof.channels_last_flops == {}:
-        yield NoChannelsLast(seeds=seeds)
     if trainer.get("activation_checkpointing") and record.proof.num_repeated_operators == 0:
         yield NothingRecomputed(seeds=seeds)
 

@@ -63,8 +63,7 @@ def plan_document(
         )
         rows.append(Row(cells, arm=planned_arm(config), seed=config.seed))
     unsupported = sorted({(planned_arm(c), o.unsupported) for c, o, _ in points if o.unsupported})
-    gains = [one.float8_gain.sentence for one in checked if one.float8_gain is not None]
-    told = dict.fromkeys((*gains, *(one.too_large for one in checked if one.too_large is not None)))
+    told = dict.fromkeys(one.too_large for one in checked if one.too_large is not None)
     items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, told))
     known = [value for value in seconds.values() if value is not None]
     took = "" if elsewhere else f"about {duration(sum(known))}, from steps timed just now; "

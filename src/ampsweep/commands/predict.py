@@ -25,8 +25,7 @@ one is chosen. Questions of its own:
   predict.capability=9.0     its CUDA compute capability: 7.5 a T4, 8.0 an A100, 8.9 an RTX 4090, 9.0 an H100
   predict.memory_gib=16      the largest batch that fits
   predict.batch_sizes=[8,64] the batch sizes of the table
-  parallel=fsdp2 parallel.num_processes=8   the fullest of 8 ranks, the peak on 2 to 1,024, and the fewest that fit
-  predict.measure=true       measure a small step where the model cannot be traced without values
+  parallel=fsdp2 parallel.num_processes=8   the fullest of 8 ranks; with memory_gib the fewest of 2, 4, 8 ... that fit
   predict.write=true         leave a record (kind: predicted) for each mode below output_dir"""
 
 

@@ -11,9 +11,7 @@ from typing import Any
 from ampsweep import __version__
 from ampsweep.config.modes import (
     ARM_KEYS,
-    EMULATED_CASTS,
     arm_of,
-    emulates_casts,
     outside_differences,
     with_effect,
 )
@@ -95,7 +93,6 @@ def _result_settings(config: Config) -> dict[str, Any]:
     # Where they have no effect the baseline is the same run whatever they say.
     effective = with_effect(config.precision)
     settings["precision"] |= {"fp32_modules": effective.fp32_modules, "fp32_matmul": effective.fp32_matmul}
-    settings["precision"][EMULATED_CASTS] = emulates_casts(config)
     settings["parallel"] = {} if config.parallel.strategy == "single" else settings["parallel"]
     changed = outside_differences(config)
     for group, keys in ARM_KEYS.items():  # what changes no dtype is the same run, whatever it says

@@ -128,9 +128,6 @@ PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for
 """The settings of each mode, for Python callers; `precision=NAME` composes to the same."""
 
 
-EMULATED_CASTS: Final = "emulate_precision_casts"
-"""A field of precision that has an effect in compiled code alone."""
-
 _TORCHAO_STATES: Final = {"8bit": "uint8", "4bit": "uint8", "Fp8": "float8_e4m3fn"}
 """The dtypes of the codes that torchao's optimizers keep as their states, by the ends of their names."""
 
@@ -197,13 +194,7 @@ def report_order(arm: str) -> tuple[int, str]:
 
 def arm_of(config: Config) -> str:
     """The canonical name of a training's precision: `arm_label`, then what the keys of `ARM_KEYS` change of it."""
-    compiled = {EMULATED_CASTS: True} if emulates_casts(config) else {}
-    return "+".join([arm_label(config.precision), *_settings(compiled | outside_differences(config))])
-
-
-def emulates_casts(config: Config) -> bool:
-    """Tell whether the training is compiled and rounds where eager code casts."""
-    return config.trainer.compile and with_effect(config.precision).emulate_precision_casts
+    return "+".join([arm_label(config.precision), *_settings(outside_differences(config))])
 
 
 def arm_label(precision: PrecisionConfig) -> str:
@@ -215,7 +206,7 @@ def arm_label(precision: PrecisionConfig) -> str:
     'amp_bf16+cache_enabled=false'
     """
     stock = PRECISION_MODES.get(precision.mode, PrecisionConfig(mode=precision.mode))
-    idle = _without_effect(precision) | {EMULATED_CASTS}
+    idle = _without_effect(precision)
     changed = {name: value for name, value in differences(precision, stock).items() if name not in idle}
     return "+".join([precision.mode, *_settings(changed)])
 
@@ -310,7 +301,7 @@ def _without_effect(precision: PrecisionConfig) -> set[str]:
     idle = {one.name for one in fields(precision) if not _counts(one, precision)}
     if precision.fp32_matmul == _fp32_matmul_of(precision.tf32):  # what `tf32` says already is said once
         idle.add("fp32_matmul")
-    return idle | ({EMULATED_CASTS} if precision.dtype == "float32" else set())
+    return idle
 
 
 def _counts(one: Field[Any], precision: PrecisionConfig) -> bool:

@@ -88,9 +88,6 @@ class PrecisionConfig:
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
     fp32_modules: list[str] = field(default_factory=list, metadata=_with("precision.autocast"))
     """Patterns (fnmatch) of the names of modules that compute in float32 under autocast, with all within them."""
-    emulate_precision_casts: bool = field(default=False, metadata=_with("trainer.compile"))
-    """Under `trainer.compile`, round wherever the eager step casts to a half precision; otherwise fused operators keep
-    float32 between them."""
 
 
 @dataclass(kw_only=True)
@@ -442,10 +439,6 @@ class PredictConfig:
     """Batch sizes of the table. None: powers of two around `data.batch_size`."""
     capability: str | None = field(default=None, metadata=_with(COMMAND, "predict"))
     """CUDA compute capability of the target. None: that of this machine's GPU, else 8.0."""
-    torch: str | None = field(default=None, metadata=_with(COMMAND, "predict"))
-    """Version of torch on the target, such as 2.9. None: the installed one."""
-    measure: bool = field(default=False, metadata=_with(COMMAND, "predict"))
-    """Measure one small step on the CPU if the model cannot be traced without values."""
     write: bool = field(default=False, metadata=_with(COMMAND, "predict"))
     """Leave a record (`kind: predicted`) for each mode below `output_dir`."""
     with_runs: bool = True

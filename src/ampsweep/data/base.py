@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from ampsweep.observe.feeding import map_tensors
+from ampsweep.nested_tensors import map_tensors
 
 Item = TypeVar("Item")
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ampsweep.data.base import Share, batch_to_device, map_batch
 from ampsweep.data.workers import Batches, Workers, why_not_sent
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.host_memory import is_measuring
-from ampsweep.observe.ledger import tensors_in
 
 _NUM_TIMED: Final = 4
 """Batches that are timed before workers are chosen: the first two steps take longer, one of them is traced."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ampsweep.observe.ledger import tensors_in
+from ampsweep.nested_tensors import tensors_in
 
 _PROBED: Final = 64
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
-from ampsweep.observe.ledger import tensors_in, wraps_others
+from ampsweep.nested_tensors import tensors_in, wraps_others
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.checkpoint import Checkpoint
 from ampsweep.training.components.built import Built, build

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call
 from ampsweep.observe.functions import FunctionMode, RunningFunction
-from ampsweep.observe.ledger import tensors_in
 
 OriginKind = Literal[
     "parameter",

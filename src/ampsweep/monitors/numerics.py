@@ -23,8 +23,8 @@ from ampsweep.monitors.magnitudes import (
     taken,
 )
 from ampsweep.monitors.step_clock import Stopwatch
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.numeric_formats import FLOAT16
-from ampsweep.observe.ledger import tensors_in
 from ampsweep.observe.operators import backward_node
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ampsweep.observe.ledger import tensors_in
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.operators import AroundOperator, OperatorMode, backward_node
 from ampsweep.own_code import place_of_caller
 from ampsweep.record.parts import LinearShape

@@ -1,6 +1,6 @@
 """The line between a training and what feeds it: building data and reading batches is no memory of a training."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, Final, Self
@@ -9,8 +9,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, UntypedStorage
 
+from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.host_memory import is_measuring, mark_delivery, mark_reading
-from ampsweep.observe.ledger import Ledger, tensors_in
+from ampsweep.observe.ledger import Ledger
 from ampsweep.observe.operators import PLAIN, OperatorMode, is_made_of_others
 
 _COPY: Final = torch.ops.aten.copy_.default
@@ -157,23 +158,6 @@ def resident(data: object) -> list[Tensor]:
         else:
             waiting += getattr(value, "__dict__", {}).values()
     return found
-
-
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Change every tensor in nested mappings, tuples (named ones too) and lists, each of which keeps its kind."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        changed = {key: map_tensors(one, change) for key, one in value.items()}
-        if not isinstance(value, dict):
-            return changed
-        copied = value.copy()
-        copied.update(changed)
-        return copied
-    if isinstance(value, tuple | list):
-        values = [map_tensors(one, change) for one in value]
-        return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
-    return value
 
 
 def _own_tensors(batch: Any) -> Any:

@@ -31,8 +31,7 @@ _ATTENTION_BACKWARD = (
     aten._scaled_dot_product_cudnn_attention_backward,
     aten._scaled_dot_product_flash_attention_for_cpu_backward,
 )
-_FORWARD_CONVOLUTION: Final = torch.ops.aten.convolution
-_CONVOLUTIONS: Final = (_FORWARD_CONVOLUTION, torch.ops.aten.convolution_backward)
+_CONVOLUTIONS: Final = (aten.convolution, aten.convolution_backward)
 
 
 def formulas() -> Mapping[Any, Formula]:
@@ -129,18 +128,10 @@ class Operations:
     """Done outside backward."""
     region_flops: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """The parts of `forward_flops` done in each region of the model."""
-    checkpointed_flops: Counter[str] = field(default_factory=Counter)
-    """The part of `forward_flops` done within `torch.utils.checkpoint`."""
-    repeated_flops: Counter[str] = field(default_factory=Counter)
-    """The part of `recomputed_flops` that it did again in backward."""
     num_repeated: int = 0
-    """Operators, of those that count and all others, that it called again in backward."""
+    """Operators, of those that count and all others, that `torch.utils.checkpoint` called again in backward."""
     convolution_flops: Counter[str] | None = field(default_factory=Counter)
     """The part of `model_flops` done by convolutions; None where that is not known, of compiled code."""
-    forward_convolution_flops: Counter[str] = field(default_factory=Counter)
-    """The part of `forward_flops` done by convolutions, save where input and weight lie the same in either format."""
-    channels_last_flops: Counter[str] = field(default_factory=Counter)
-    """The part of those whose operands, input and weight, lay in memory with the channels last."""
     outputs: Counter[str] = field(default_factory=Counter)
     """Number of new floating-point tensors that operators returned."""
     casts: Counter[str] = field(default_factory=Counter)
@@ -191,7 +182,6 @@ class OperationCensus:
         counts.flops[name] += flops
         if is_repeated:
             counts.recomputed_flops[name] += flops
-            counts.repeated_flops[name] += flops
         elif operator in self._recomputations:
             counts.recomputed_flops[name] += self._recomputations[operator](*args, **kwargs)
         if operator in _CONVOLUTIONS and not is_repeated:
@@ -199,7 +189,7 @@ class OperationCensus:
         if not in_backward:
             if region is not None:
                 counts.region_flops[region][name] += flops
-            self._add_forward(operator, args, flops, name)
+            counts.forward_flops[name] += flops
 
     def add_output(self, dtype: torch.dtype, first: torch.dtype | None, region: str | None) -> None:
         """Add a new tensor that an operator returned, whose first operand has the dtype `first`."""
@@ -208,17 +198,6 @@ class OperationCensus:
             self.counts.casts[dtype_name(dtype)] += 1
             if region is not None:
                 self.counts.region_casts[region][dtype_name(dtype)] += 1
-
-    def _add_forward(self, operator: Any, args: Sequence[Any], flops: int, name: str) -> None:
-        self.counts.forward_flops[name] += flops
-        if _is_checkpointed():
-            self.counts.checkpointed_flops[name] += flops
-        if operator is _FORWARD_CONVOLUTION:
-            is_last = all(operand.is_contiguous(memory_format=torch.channels_last) for operand in args[:2])
-            if not (is_last and all(operand.is_contiguous() for operand in args[:2])):
-                self.counts.forward_convolution_flops[name] += flops
-                if is_last:
-                    self.counts.channels_last_flops[name] += flops
 
 
 def _is_checkpointed() -> bool:

@@ -110,7 +110,7 @@ class ProfiledMemory:
         assert profiled.kineto_results is not None
         changes = _changes(profiled.kineto_results.experimental_event_tree(), device)
         batch: Allocation | None = None
-        read: dict[int, Allocation] | None = None  # what the reading of a batch has allocated, while one is read
+        is_reading = False
         before_node: list[Allocation] = []
         node_ends = 0
         for moment, (time, kind, address, number) in enumerate(sorted(changes, key=lambda change: change[0]), start=1):
@@ -122,21 +122,20 @@ class ProfiledMemory:
                 self._nodes.append(moment)
                 node_ends = number
             elif kind == "reading":
-                read = {}
+                is_reading = True
             elif kind == "delivery":
-                batch = self._deliver(moment, number, batch, list((read or {}).values()))
-                read = None
+                if batch is not None:
+                    batch.died = moment
+                batch, is_reading = Allocation(number, "other", moment), False
+                self._allocations.append(batch)
             elif number < 0:
                 if (freed := self._alive.pop(address, None)) is not None:
                     freed.died = moment
                     if time <= node_ends and freed in self._in_backward[address]:
                         self._in_backward[address].remove(freed)
-                if read is not None:
-                    read.pop(address, None)
             else:
                 self._alive[address] = allocation = Allocation(number, "temporary", moment)
-                if read is not None:
-                    read[address] = allocation  # it counts if it is the batch's
+                if is_reading:
                     continue
                 self._allocations.append(allocation)
                 self.addresses.add(address)
@@ -164,28 +163,6 @@ class ProfiledMemory:
     def at_end_of_forward(self, lives: Lives) -> dict[MemoryCategory, int]:
         """Bytes by category before the backward pass with the most activations; empty without a backward pass."""
         return max(map(lives.at, self._nodes), key=lambda found: found["activations"], default={})
-
-    def _deliver(
-        self, moment: int, num_bytes: int, last: Allocation | None, made: Sequence[Allocation]
-    ) -> Allocation | None:
-        """Count a batch: of what its reading has made as much as it has, the rest as memory of the data's or NumPy's.
-
-        That rest is another's from the next batch on.
-        """
-        if last is not None and last.died is None:
-            last.died = moment
-        for allocation in made:
-            if num_bytes <= 0:
-                break
-            allocation.num_bytes = min(allocation.num_bytes, num_bytes)
-            allocation.born, allocation.category = moment, "other"
-            num_bytes -= allocation.num_bytes
-            self._allocations.append(allocation)
-        if num_bytes <= 0:
-            return None
-        rest = Allocation(num_bytes, "other", moment)
-        self._allocations.append(rest)
-        return rest
 
 
 def in_backward(events: Sequence[Any]) -> Callable[[int], bool]:

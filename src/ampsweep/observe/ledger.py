@@ -1,15 +1,14 @@
 """The ledger of a device's storages: their bytes, their category, and when they were made and freed."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 from ampsweep.observe.operators import FakeTensor, FakeTensorMode
@@ -107,8 +106,8 @@ class Ledger:
     """The lives of all storages under the plain tensors of one device that are passed to it.
 
     It counts storages, whoever allocated them: views and tied weights count once. A storage has one category for its
-    whole life, the last it is given. Sparse tensors are left out. On a host, storages whose role is not known count as
-    far as they are used, and batches by their own bytes.
+    whole life, the last it is given. Sparse tensors are left out. On a host, storages whose role is not known count by
+    their largest use, and batches by their own bytes.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class Ledger:
             known = self._add(tensor, category, born=0, num_bytes=0)
         if known is not None:
             known.allocation.category = category
-            self._count_used(known, (0, known.storage_bytes))
+            self._count_use(known, known.storage_bytes)
 
     def hold_unknown(self, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
         """Put the storages that are unknown into `category`; they were there from the beginning."""
@@ -160,8 +159,8 @@ class Ledger:
             known = self._find(tensor)
             if known is None:
                 known = self._add(tensor, category, born=0, num_bytes=0)
-            if known is not None and known.used is not None:
-                self._count_used(known, _span(tensor) if self.is_host else (0, known.storage_bytes))
+            if known is not None and known.is_foreign:
+                self._count_use(known, _extent(tensor) if self.is_host else known.storage_bytes)
 
     def deliver(self, tensor: Tensor) -> None:
         """Note a tensor of a batch that is delivered now.
@@ -210,8 +209,7 @@ class Ledger:
                 return  # an operator's result that it has not returned yet
             known = self._know(storage, Allocation(0, "communication", born=0, died=0))
             if before:
-                known.allocation, known.used = self._allocated(0, "communication", born=0), []
-                self._count_used(known, (0, before))
+                known.allocation = self._allocated(before, "communication", born=0)
         elif known.is_delivered or known.storage_bytes == now:
             return
         if known.allocation.died is None:
@@ -219,7 +217,7 @@ class Ledger:
         if now:
             self.moment += 1
             known.allocation = self._allocated(now, known.allocation.category, self.moment)
-        known.storage_bytes, known.used = now, None
+        known.storage_bytes, known.is_foreign = now, False
 
     def scratch(self, num_bytes: int) -> None:
         """Note the scratch memory of a kernel that runs now; it counts in no category and no peak."""
@@ -270,7 +268,7 @@ class Ledger:
     def _add(
         self, tensor: Tensor, category: MemoryCategory, born: int, *, num_bytes: int | None = None
     ) -> "_Known | None":
-        """Begin to follow the storage of a tensor; of `num_bytes` only, more are used later."""
+        """Begin to follow the storage of a tensor, of which `num_bytes` are used so far; None: it is all used."""
         if not self._counts(tensor):
             return None
         storage = tensor.untyped_storage()
@@ -278,7 +276,7 @@ class Ledger:
             return None
         allocation = self._allocated(storage.nbytes() if num_bytes is None else num_bytes, category, born)
         known = self._know(storage, allocation)
-        known.used = None if num_bytes is None else []
+        known.is_foreign = num_bytes is not None
         return known
 
     def _know(self, storage: torch.UntypedStorage, allocation: Allocation, *, is_delivered: bool = False) -> "_Known":
@@ -296,17 +294,12 @@ class Ledger:
         self.live_bytes += num_bytes
         return allocation
 
-    def _count_used(self, known: "_Known", span: "_Span") -> None:
-        """Count the bytes of this span too; they were there from the beginning."""
-        if known.used is None:
-            return
-        before = known.allocation.num_bytes
-        known.used = _united(known.used, span)
-        added = sum(end - begin for begin, end in known.used) - before
-        known.allocation.num_bytes += added
-        self.live_bytes += added
-        if before + added == known.storage_bytes:
-            known.used = None
+    def _count_use(self, known: "_Known", num_bytes: int) -> None:
+        """Count a use of so many bytes of a foreign storage; they were there from the beginning."""
+        added = num_bytes - known.allocation.num_bytes
+        if known.is_foreign and added > 0:
+            known.allocation.num_bytes += added
+            self.live_bytes += added
 
     def _forget(self, key: int) -> None:
         known = self._known.pop(key)
@@ -319,10 +312,6 @@ class Ledger:
         self.live_bytes -= allocation.num_bytes
 
 
-_Span = tuple[int, int]
-"""The first byte within a storage, and the one after the last."""
-
-
 @dataclass(slots=True, eq=False)
 class _Known:
     """A storage that is followed."""
@@ -330,59 +319,15 @@ class _Known:
     storage: weakref.ref[torch.UntypedStorage]
     allocation: Allocation
     storage_bytes: int
-    used: list[_Span] | None = None
-    """The bytes of it that count, in order and apart; None: all of it."""
+    is_foreign: bool = False
+    """It was there before and counts by its largest use so far."""
     is_delivered: bool = False
     """It holds a batch, whose tensors count instead of it."""
 
 
-def _span(tensor: Tensor) -> _Span:
-    """The bytes between the first and the last element of a tensor within its storage."""
+def _extent(tensor: Tensor) -> int:
+    """The bytes from the first to the last element of a tensor within its storage."""
     if tensor.numel() == 0:
-        return 0, 0
-    begin, size = int(tensor.storage_offset()), tensor.element_size()
-    last = begin + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin * size, (last + 1) * size
-
-
-def _united(spans: list[_Span], added: _Span) -> list[_Span]:
-    """Spans that lie apart, in order, together with one more."""
-    begin, end = added
-    apart = [span for span in spans if span[1] < begin or span[0] > end]
-    touched = [span for span in spans if not (span[1] < begin or span[0] > end)]
-    whole = min([begin, *(span[0] for span in touched)]), max([end, *(span[1] for span in touched)])
-    return sorted([*apart, whole] if end > begin else spans)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists, tuples, mappings and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for one in fields(value):
-            yield from tensors_in(getattr(value, one.name))
-
-
-def plain_tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested values; instead of one that wraps others, such as a DTensor, these, and
-    instead of a sparse one its indices and values."""
-    for tensor in tensors_in(value):
-        if tensor.is_sparse:
-            yield from (tensor._indices(), tensor._values())  # the public ones are those of coalesced tensors only
-            continue
-        if wraps_others(tensor):
-            names: list[str] = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
-            yield from plain_tensors_in([getattr(tensor, name) for name in names])
-        else:
-            yield tensor
-
-
-def wraps_others(tensor: Tensor) -> bool:
-    """Tell whether a tensor has no bytes of its own but those of the tensors it wraps."""
-    return is_traceable_wrapper_subclass(tensor)
+        return 0
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()

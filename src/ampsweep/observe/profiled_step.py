@@ -11,9 +11,10 @@ from torch.autograd.profiler import profile
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
+from ampsweep.nested_tensors import plain_tensors_in
 from ampsweep.observe.flops import OperationCensus, Operations, formulas
 from ampsweep.observe.host_memory import ProfiledMemory, in_backward, is_measuring, quiet_profiler
-from ampsweep.observe.ledger import plain_tensors_in, without_zeros
+from ampsweep.observe.ledger import without_zeros
 from ampsweep.observe.step import TracedStep
 
 _TENSORS: Final = {

@@ -1,4 +1,4 @@
-"""Measured arithmetic of a device: how many bits its float32 matmuls, convolutions and recurrent layers keep."""
+"""Measured arithmetic of a device: how many bits its float32 matmuls and convolutions keep."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -34,12 +34,9 @@ _CONVOLUTIONS: Final = (
 
 
 def kinds_in(model: nn.Module) -> Iterator[str]:
-    """The kinds of arithmetic, besides matmuls, that the layers of a model ask for: `convolution`, `recurrent`."""
-    modules = [*model.modules()]
-    if any(isinstance(module, _CONVOLUTIONS) for module in modules):
+    """The kinds of arithmetic, besides matmuls, that the layers of a model ask for: `convolution`."""
+    if any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
         yield "convolution"
-    if any(isinstance(module, nn.RNNBase) for module in modules):
-        yield "recurrent"
 
 
 def kept_bits(
@@ -70,8 +67,6 @@ def kept_bits(
         kernel = torch.zeros((channels, channels, 3, 3), device=device)
         kernel[:, :, 1, 1] = torch.eye(channels, device=device)
         found["convolution"] = _bits(conv2d(image, kernel, padding=1).transpose(0, 1), image.transpose(0, 1))
-    if "recurrent" in others:
-        found["recurrent"] = _bits(_recurrent_identity(side, device)(matrix[None])[0][0], matrix)
     return found
 
 
@@ -134,11 +129,3 @@ def _bits(result: Tensor, exact: Tensor) -> int:
     errors: list[float] = (result - exact).abs().flatten(1).amax(dim=1).tolist()
     lost = {at % FLOAT32_BITS + 1 for at, error in enumerate(errors) if not error < 2.0 ** -(at % FLOAT32_BITS + 2)}
     return min(lost, default=FLOAT32_BITS + 1) - 1
-
-
-def _recurrent_identity(size: int, device: torch.device) -> nn.Module:
-    """A recurrent layer that returns its input, (length, batch, `size`), where that is not negative."""
-    layer = nn.RNN(size, size, nonlinearity="relu", bias=False, device="meta")  # there no random number is drawn
-    layer.requires_grad_(False).to_empty(device=device)
-    layer.load_state_dict({"weight_ih_l0": torch.eye(size), "weight_hh_l0": torch.zeros(size, size)})
-    return layer

@@ -1,7 +1,7 @@
-"""Torch's process-wide switches of arithmetic: float32 matmuls and convolutions, and the casts of compiled code."""
+"""Torch's process-wide switches of arithmetic: float32 matmuls and convolutions."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -39,20 +39,6 @@ def fp32_arithmetic(*, matmul: str, tf32: bool, cudnn_benchmark: bool | None = N
         cudnn.benchmark = benchmark_before
         for switch, value in zip(newer, before, strict=True):
             switch.fp32_precision = value
-
-
-def emulated_casts(wanted: bool) -> AbstractContextManager[None]:
-    """Let what is compiled within the context round wherever eager code casts to a half precision, if that is wanted.
-
-    Otherwise the compiler keeps what is between fused operators in float32. The switch's module is documented but
-    private by its name.
-    """
-    if not wanted:
-        return nullcontext()
-    from torch._inductor import config
-
-    patched: AbstractContextManager[None] = config.patch(emulate_precision_casts=True)
-    return patched
 
 
 def _set_older(matmul: str, convolution_tf32: bool) -> None:

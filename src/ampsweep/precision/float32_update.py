@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampsweep.numeric_formats import dtype_name
 from ampsweep.precision.pieces import HALF, Piece, Scratch, copy_all, flat, gradient_of, is_dense, is_of, rounds_of
 from ampsweep.precision.rounding import KernelNoise, RoundingNoise, joined, noise_for
 
@@ -52,7 +51,7 @@ class Keeping(Enum):
 
 
 class Float32Update(Optimizer):
-    """An optimizer of any class, whose update is taken in float32 on one part of the elements after the other.
+    """An elementwise optimizer whose update is taken in float32 on one part of the elements after the other.
 
     What is kept in half precision is cast for the update and rounded after it. From outside it is an ordinary optimizer
     of the model's parameters, whose state has what the class keeps for each, and master weights.
@@ -69,8 +68,7 @@ class Float32Update(Optimizer):
         seed: of stochastic rounding.
 
     Raises:
-        ValueError: a class that does not update each element by itself is to do more than keep master weights, or a
-            parameter is sharded or not dense in memory.
+        ValueError: the class is not one of `ELEMENTWISE`, or a parameter is sharded or not dense in memory.
     """
 
     def __init__(
@@ -94,21 +92,18 @@ class Float32Update(Optimizer):
         draws = keeping is Keeping.STOCHASTIC or (state_dtype in HALF and not rounds_to_nearest)
         stand_ins = [self._stand_in(parameter, values or {}) for parameter in parameters]
         self.inner = build(stand_ins)
-        """The optimizer of the class; between updates it has no parameters, unless it takes them whole."""
-        self.is_whole = type(self.inner) not in ELEMENTWISE
-        """True if the class takes whole parameters only."""
-        if self.is_whole and (keeping is not Keeping.MASTER or state_dtype != torch.float32):
+        """The optimizer of the class; between updates it has no parameters."""
+        if type(self.inner) not in ELEMENTWISE:
             wanted = {
                 Keeping.NEAREST: "another dtype of state or gradients than the parameters'",
                 Keeping.STOCHASTIC: "stochastic rounding",
-                Keeping.MASTER: f"state in {dtype_name(state_dtype)}",
+                Keeping.MASTER: "an update of float32 master weights",
             }[keeping]
             raise ValueError(
                 f"{wanted} needs a class that updates each element by itself, which {type(self.inner).__name__} is not "
                 f"known to do; torch's {', '.join(one.__name__ for one in ELEMENTWISE)} do"
             )
         of = dict(zip(stand_ins, parameters, strict=True))
-        self._stand_ins = {of[one]: one for one in stand_ins} if self.is_whole else {}
         groups = [{**group, "params": [of[one] for one in group["params"]]} for group in self.inner.param_groups]
         super().__init__(groups, self.inner.defaults)
         self.param_groups[0].setdefault("num_updates", 0)
@@ -121,12 +116,11 @@ class Float32Update(Optimizer):
         share = sum(parameter.numel() for parameter in parameters) // _SHARE
         self._rounds = [*rounds_of(self.param_groups, min(max(share, smallest), largest))]
         self._noise = noise_for(parameters[0], device) if draws else None
-        if not self.is_whole:
-            for one, parameter in of.items():
-                if one in self.inner.state:  # made at once, as by Adagrad in torch 2.11
-                    self.state[parameter].update(self._loaded(parameter, self.inner.state[one]))
-            self._begin_with_state()
-            self._let_go()
+        for one, parameter in of.items():
+            if one in self.inner.state:  # made at once, as by Adagrad in torch 2.11
+                self.state[parameter].update(self._loaded(parameter, self.inner.state[one]))
+        self._begin_with_state()
+        self._let_go()
 
     def _stand_in(self, parameter: nn.Parameter, values: Mapping[nn.Parameter, Tensor]) -> nn.Parameter:
         """The parameter as the class sees it: in float32, with memory of its own only if it is a master weight."""
@@ -146,25 +140,11 @@ class Float32Update(Optimizer):
             if hasattr(self, name):
                 setattr(self.inner, name, getattr(self, name))
         try:
-            if self.is_whole:
-                self._update_whole()
-            else:
-                self._update_in_rounds()
+            self._update_in_rounds()
         finally:
             for name in _OF_A_SCALER:
                 if hasattr(self.inner, name):
                     delattr(self.inner, name)
-
-    def _update_whole(self) -> None:
-        for parameter, stand_in in self._stand_ins.items():
-            gradient = parameter.grad
-            stand_in.grad = None if gradient is None else gradient.to(stand_in.dtype)
-        self.inner.step()
-        for parameter, stand_in in self._stand_ins.items():
-            if stand_in is not parameter:
-                parameter.copy_(stand_in)
-                stand_in.grad = None
-            self.state[parameter].update(self.inner.state[stand_in])
 
     def _update_in_rounds(self) -> None:
         scratch = Scratch(max((sum(piece.size for piece in one) for one in self._rounds), default=0))
@@ -268,8 +248,6 @@ class Float32Update(Optimizer):
                 self.state[parameter][MASTER_WEIGHT] = master.copy_(state.get(MASTER_WEIGHT, parameter.detach()))
             self.state[parameter].update(self._loaded(parameter, state))
         self._begin_with_state()
-        if self.is_whole:
-            self._load_whole(state_dict, saved)
 
     def _begin_with_state(self) -> None:
         """Have the pieces go on from the state that there is."""
@@ -289,18 +267,6 @@ class Float32Update(Optimizer):
                 continue
             dtype = self._state_dtype if value.is_floating_point() else value.dtype
             yield key, torch.empty_like(parameter, dtype=dtype, requires_grad=False).copy_(value)
-
-    def _load_whole(self, state_dict: Mapping[str, Any], saved: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
-        without = [{k: v for k, v in state.items() if k != MASTER_WEIGHT} for state in saved.values()]
-        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
-        states = {number: state for number, state in zip(numbers, without, strict=True) if state}
-        groups = [
-            {**own, "params": group["params"]}
-            for own, group in zip(self.inner.state_dict()["param_groups"], state_dict["param_groups"], strict=True)
-        ]
-        self.inner.load_state_dict({"state": states, "param_groups": groups})
-        for parameter, stand_in in self._stand_ins.items():
-            self.state[parameter].update(self.inner.state[stand_in])
 
 
 def class_of(optimizer: Optimizer) -> type[Optimizer]:

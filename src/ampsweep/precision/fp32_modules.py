@@ -1,15 +1,14 @@
 """Modules that compute in float32 while the rest of a model runs under autocast (`precision.fp32_modules`)."""
 
-import copy
-import difflib
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+
+from ampsweep.nested_tensors import map_tensors
 
 FP32_MODULES: Final = "precision.fp32_modules"
 """The name of these modules as a region of a trace."""
@@ -60,7 +59,7 @@ def find_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, list[nn
     for pattern, modules in matched.items():
         if not modules:
             names = [name for name, _ in named if name]
-            raise ValueError(f"precision.fp32_modules=[{pattern}]: no module has such a name; {_told(names, pattern)}")
+            raise ValueError(f"precision.fp32_modules=[{pattern}]: no module has such a name; {_told(names)}")
     return matched
 
 
@@ -103,46 +102,18 @@ class _InFloat32:
 
 
 def in_float32(value: Any) -> Any:
-    """Cast the float16 and bfloat16 tensors in nested tuples, lists, dicts and dataclasses to float32.
-
-    Every container in which nothing changes stays as it is.
-    """  # in Python that torch.compile takes in without a break
-    if isinstance(value, Tensor):
-        return value.float() if value.dtype in _HALF else value
-    if isinstance(value, tuple | list):
-        items = [in_float32(item) for item in value]
-        if all(map(_is, items, value)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, dict):
-        cast = {key: in_float32(item) for key, item in value.items()}
-        if all(map(_is, cast.values(), value.values())):
-            return value
-        copied = copy.copy(value)
-        copied.update(cast)
-        return copied
-    if is_dataclass(value) and not isinstance(value, type):
-        old = {one.name: getattr(value, one.name) for one in fields(value) if hasattr(value, one.name)}
-        new = in_float32(old)
-        if new is old:
-            return value
-        changed: Any = copy.copy(value)
-        for name in old:
-            object.__setattr__(changed, name, new[name])  # frozen ones, too
-        return changed
-    return value
+    """Cast the float16 and bfloat16 tensors in nested values to float32, as `map_tensors` does."""
+    return map_tensors(value, _cast)
 
 
-def _is(one: Any, other: Any) -> bool:
-    return one is other
+def _cast(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in _HALF else tensor
 
 
-def _told(names: list[str], pattern: str) -> str:
-    """Tell names that there are: those like the pattern, then those of the outermost modules."""
-    if not names:
+def _told(names: list[str]) -> str:
+    """Tell the names of the outermost modules."""
+    outermost = [name for name in names if "." not in name]
+    if not outermost:
         return "the model has no modules"
-    alike = difflib.get_close_matches(pattern, names, n=_MOST_NAMES // 2)
-    outermost: Iterator[str] = (name for name in names if "." not in name)
-    told = [*dict.fromkeys([*alike, *outermost])][:_MOST_NAMES]
-    more = ", ..." if len(told) < len(names) else ""
-    return f"there are {', '.join(told)}{more}"
+    more = ", ..." if len(names) > len(outermost[:_MOST_NAMES]) else ""
+    return f"there are {', '.join(outermost[:_MOST_NAMES])}{more}"

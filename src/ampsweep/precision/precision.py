@@ -14,11 +14,10 @@ from ampsweep.config.modes import (
     PRECISION_MODES,
     fp32_matmul,
     step_dtypes,
-    with_effect,
 )
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.precision.flags import emulated_casts, fp32_arithmetic
+from ampsweep.precision.flags import fp32_arithmetic
 from ampsweep.precision.float8_layers import restore_layers
 from ampsweep.precision.float32_update import Build, Float32Update, Keeping, begin_momentum
 from ampsweep.precision.fp32_modules import FP32_MODULES, Fp32Modules, find_modules, uncover
@@ -122,7 +121,7 @@ class Precision:
         arithmetic = fp32_arithmetic(
             matmul=fp32_matmul(self.config), tf32=self.config.tf32, cudnn_benchmark=self.cudnn_benchmark
         )
-        with arithmetic, emulated_casts(with_effect(self.config).emulate_precision_casts):
+        with arithmetic:
             _in_force.append(self)
             try:
                 yield

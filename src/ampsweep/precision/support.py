@@ -17,7 +17,7 @@ INSTALLED_TORCH: Final = (int(torch.__version__.split(".")[0]), int(torch.__vers
 """Major and minor version of the torch that is installed here."""
 _KERNELS: Final = {"high": "TF32 or bfloat16 kernels", "medium": "bfloat16 kernels"}
 _NAMES_IN_ERRORS: Final = {"float16": "Half", "bfloat16": "BFloat16"}
-_NO_PRIMITIVE: Final = re.compile(r"could not create a primitive(?: descriptor)?\b[^.]*")
+_NO_PRIMITIVE: Final = "could not create a primitive"
 """oneDNN's error where it has no implementation; it does not say for which dtype."""
 
 
@@ -36,8 +36,6 @@ class Abilities:
     autocast: bool
     matmul_bits: Callable[[str], int]
     """Bits behind the binary point that float32 matmuls keep under a setting of `precision.fp32_matmul`."""
-    emulates_casts: bool = True
-    """True if what torch compiles for it heeds `precision.emulate_precision_casts`."""
     capability: tuple[int, int] | None = None
     """Compute capability of an NVIDIA GPU: (9, 0) is an H100."""
 
@@ -54,11 +52,6 @@ def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
         return reason
     if "bfloat16" in (config.parameters, config.dtype if config.autocast else "") and not device.bfloat16:
         return f"{device.name} has no bfloat16 arithmetic; use amp_fp16"
-    if with_effect(config).emulate_precision_casts and not device.emulates_casts:
-        return (
-            f"emulate_precision_casts rounds otherwise than eager code in what this torch compiles for {device.name}: "
-            "use torch 2.13"
-        )
     if config.autocast and not device.autocast:
         return f"autocast is not available on {device.name}"
     return None
@@ -74,7 +67,6 @@ def abilities_of(device: torch.device) -> Abilities:
             bfloat16=True,
             autocast=autocast,
             matmul_bits=partial(matmul_bits, device),
-            emulates_casts=emulates_casts(device.type),
         )
     with torch.cuda.device(device):
         bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -88,15 +80,6 @@ def abilities_of(device: torch.device) -> Abilities:
         matmul_bits=partial(cuda_matmul_bits, tf32),
         capability=capability,
     )
-
-
-def emulates_casts(kind: str, torch_version: tuple[int, int] = INSTALLED_TORCH) -> bool:
-    """Return True if compiled code rounds under `precision.emulate_precision_casts` as eager code does.
-
-    Before 2.13 the C++ code for a CPU does not heed it (torch/_inductor/codegen/cpp.py); that of 2.15 rounds the
-    number in `0.3 * h`, too.
-    """
-    return kind != "cpu" or torch_version == (2, 13)
 
 
 def cuda_matmul_bits(tf32: bool, setting: str) -> int:
@@ -129,12 +112,7 @@ def refusal_by_kernel(error: BaseException, config: PrecisionConfig, device: str
     if not isinstance(error, RuntimeError) or dtype not in _NAMES_IN_ERRORS:
         return None
     text, name = str(error), _NAMES_IN_ERRORS[dtype]
-    told = _NO_PRIMITIVE.search(text) or re.search(
-        rf"not implemented for '{name}'|dtypes not supported\. Got {name}\b|Unsupported dtype {name}\b", text
-    )
-    if told is None:
+    refusal = rf"not implemented for '{name}'|dtypes not supported\. Got {name}\b|Unsupported dtype {name}\b"
+    if re.search(f"{_NO_PRIMITIVE}|{refusal}", text) is None:
         return None
-    what = told[0] if told.re is _NO_PRIMITIVE else first_line(text)
-    if (kernel := re.match(r"\"_*(\w+?)(?:_impl)?(?:_cpu|_cuda|_mps)?_*\" not implemented", text)) is not None:
-        what = f"torch has no {kernel[1]} for it there; cast what that is given to float32"
-    return f"{device} cannot compute this model in {dtype}: {what}"
+    return f"{device} cannot compute this model in {dtype}: {first_line(text)}"

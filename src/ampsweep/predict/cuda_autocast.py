@@ -3,7 +3,7 @@
 They are registered where the CPU's own are, above autograd, so that backward's tensors are those that CUDA saves.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.amp import autocast_mode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ampsweep.precision.asked_autocast import was_asked
-from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.autocast_dispatch import Cast, dispatched_casts, operator
 
 aten = torch.ops.aten
@@ -24,14 +22,6 @@ Kernel = Callable[..., Any]
 CAST_ONLY: Final = "_addmm_activation"
 """An operator that the CPU's autocast lowers and no training calls. `cast_only` in its place lends autocast's own cache
 of weights, which torch gives no other access to."""
-
-VERSIONS: Final = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
-"""The versions of torch whose casts are known (`tests/benchmarks/autocast_casts.py` compares them)."""
-_SINCE: Final[dict[str, tuple[tuple[int, int], Cast]]] = {
-    "rms_norm": ((2, 12), "float32"),
-    "linalg_matrix_sqrth": ((2, 14), "float32"),
-}
-"""Operators that CUDA's autocast casts in some of them only: since which one, and how."""
 
 _LEFT_TO_THE_CPU: Final = {CAST_ONLY, "mkldnn_rnn_layer"}
 """Operators that only the CPU has. The second is its recurrent layers, lowered as CUDA lowers its own."""
@@ -50,50 +40,21 @@ class AutocastRefusalError(RuntimeError):
     """Raised by an operator that CUDA's autocast refuses; a RuntimeError, as torch's own is."""
 
 
-def cuda_autocast_kernels(version: tuple[int, int]) -> Iterator[tuple[str, Kernel]]:
+def cuda_autocast_kernels() -> Iterator[tuple[str, Kernel]]:
     """Operators of `aten` by name, each with the kernel for `AutocastCPU` that does what CUDA's autocast does.
 
     Those that the CPU treats alike are left to it: its own kernels are faster.
-
-    Args:
-        version: major and minor version of torch, whose casts are taken.
     """
-    on_cuda, on_cpu = cuda_casts(version), dispatched_casts("cpu")
+    on_cuda, on_cpu = dispatched_casts("cuda"), dispatched_casts("cpu")
     for name in sorted({*on_cuda, *on_cpu} - _LEFT_TO_THE_CPU):
         cast = on_cuda.get(name)
-        if cast == on_cpu.get(name) or not _exists(name):
-            continue
-        yield name, torch.library.fallthrough_kernel if cast is None else _kernel(name, cast)
-
-
-def cuda_casts(version: tuple[int, int]) -> Mapping[str, Cast]:
-    """The casts of CUDA's autocast in this version of torch, by operator without `aten.`; others are not cast.
-
-    They are those of the installed torch, but for the operators in which versions differ.
-    """
-    if version == INSTALLED_TORCH:
-        return dispatched_casts("cuda")
-    like = casts_like(version)
-    same = {name: cast for name, cast in dispatched_casts("cuda").items() if name not in _SINCE}
-    return same | {name: cast for name, (since, cast) in _SINCE.items() if like >= since}
-
-
-def casts_like(version: tuple[int, int]) -> tuple[int, int]:
-    """The version whose casts a prediction for `version` uses: its own, else those of the next one that is known."""
-    return version if version == INSTALLED_TORCH else min(max(version, VERSIONS[0]), VERSIONS[-1])
+        if cast != on_cpu.get(name):
+            yield name, torch.library.fallthrough_kernel if cast is None else _kernel(name, cast)
 
 
 def cast_only(tensor: Tensor, *rest: Any, **keywords: Any) -> Tensor:
     """Return the first argument, which autocast has cast: the kernel for `CAST_ONLY` below autocast."""
     return tensor
-
-
-def _exists(name: str) -> bool:
-    try:
-        operator(name)
-    except AttributeError:  # of another version of torch; nothing here can call it
-        return False
-    return True
 
 
 def _kernel(name: str, cast: Cast) -> Kernel:
@@ -202,7 +163,7 @@ def cuda_autocast_state() -> Iterator[None]:
     """Let everything inside that asks for CUDA's autocast, or changes it, have that of the CPU, in whose name the
     operators of the fake device are cast.
 
-    That covers contexts, decorators, `torch.amp.custom_fwd` and `custom_bwd`. Tensors say that they are on `cpu`, which
+    That covers contexts, `torch.amp.custom_fwd` and `custom_bwd`. Tensors say that they are on `cpu`, which
     therefore means the fake device, too. Where CUDA is missing, torch takes it to be there, for autocast alone.
     """
     default = torch.get_autocast_dtype("cuda")
@@ -213,7 +174,6 @@ def cuda_autocast_state() -> Iterator[None]:
         for name in _OF_DEVICE:
             stack.enter_context(patch.object(torch, name, _on_cpu(getattr(torch, name))))
         stack.enter_context(patch.object(autocast_mode, "_cast", _casting_on_cpu))
-        stack.enter_context(patch.object(torch.autocast, "__enter__", _entering(torch.autocast.__enter__)))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
         stack.enter_context(patch.object(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True))
         yield
@@ -229,16 +189,3 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _casting_on_cpu(value: Any, device_type: str, dtype: torch.dtype) -> Any:
     return _cast_on(value, "cpu" if device_type == "cuda" else device_type, dtype)
-
-
-def _entering(enter: Callable[..., Any]) -> Callable[..., Any]:
-    def entered(autocast: torch.autocast) -> Any:
-        """Enter as on a machine with CUDA."""
-        enabled = autocast._enabled
-        autocast._enabled = was_asked(autocast) if autocast.device == "cuda" else enabled
-        try:
-            return enter(autocast)
-        finally:
-            autocast._enabled = enabled
-
-    return entered

@@ -4,17 +4,22 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from ampsweep.predict.cuda_attention import CudaAttention
 from ampsweep.predict.cuda_autocast import CAST_ONLY, cast_only, cuda_autocast_kernels, cuda_autocast_state
-from ampsweep.predict.cudnn_rnn import recurrent_kernels
 from ampsweep.predict.target_device import TargetDevice
 
 aten = torch.ops.aten
+
+_RECURRENT: Final = ("gru", "lstm", "rnn_relu", "rnn_tanh")
+
+
+class RecurrentLayerError(Exception):
+    """Raised by a recurrent layer, whose memory on CUDA only cuDNN knows."""
 
 
 @contextmanager
@@ -27,21 +32,26 @@ def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
     with warnings.catch_warnings():
         # torch warns of overriding, which is the purpose here.
         warnings.filterwarnings("ignore", ".*other operators may also be overridden", UserWarning)
-        for name, kernel in cuda_autocast_kernels(target.torch_version):
+        for name, kernel in cuda_autocast_kernels():
             library.impl(name, kernel, "AutocastCPU")
         library.impl(CAST_ONLY, cast_only, "AutogradCPU")
         library.impl("softmax.int", partial(_softmax, aten._softmax), "AutogradCPU")
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax), "AutogradCPU")
         library.impl("dropout", _dropout, "AutogradCPU")
         library.impl("rms_norm", _rms_norm, "AutogradCPU")
-        for name, kernel in recurrent_kernels():
-            library.impl(name, kernel, "AutogradCPU")
+        for name in _RECURRENT:
+            library.impl(f"{name}.input", _refuse_recurrent, "AutogradCPU")
+            library.impl(f"{name}.data", _refuse_recurrent, "AutogradCPU")
         library.impl("scaled_dot_product_attention", CudaAttention(target), "AutogradCPU")
     try:
         with cuda_autocast_state():
             yield
     finally:
         del library  # which removes its kernels
+
+
+def _refuse_recurrent(*_: Any, **__: Any) -> Any:
+    raise RecurrentLayerError("a recurrent layer is predicted on a CPU only: on CUDA cuDNN decides what it keeps")
 
 
 def _softmax(kernel: Any, tensor: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:

@@ -14,12 +14,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils._pytree import tree_map_only
 
+from ampsweep.nested_tensors import plain_tensors_in, tensors_in
 from ampsweep.observe.functions import FunctionCalls
-from ampsweep.observe.ledger import plain_tensors_in, tensors_in
 from ampsweep.observe.operators import TO_COPY, FakeTensor, OperatorMode
 from ampsweep.observe.step import Trace, trace_step
 from ampsweep.predict.cuda_operators import cuda_dispatch
-from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.known_values import taken_for_real
@@ -127,8 +126,6 @@ class FakeDevice:
                     setattr(module, name, here[parameter])
                 for name, buffer in [*module.named_buffers(recurse=False, remove_duplicate=False)]:
                     setattr(module, name, here.setdefault(buffer, _like(buffer)))
-            if self.target.kind == "cuda":
-                flatten_weights(model)
         return model
 
     def trace_step(

@@ -20,7 +20,6 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_map_only
 
 from ampsweep.observe.operators import FakeTensorMode, is_in_backward
-from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.kernel_sizes import corrections
 from ampsweep.predict.known_values import KnownValues
 from ampsweep.predict.target_device import TargetDevice
@@ -92,8 +91,6 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
             self.vouching.note(func, self._module())
         self._depth += 1
         try:
-            if func is torch.ops.aten._cudnn_rnn_backward.default:
-                return cudnn_rnn.backward(args)
             if func is torch.ops.aten._local_scalar_dense.default and (value := self.known.of(args[0])) is not None:
                 return value.item()
             result = super().dispatch(func, types, args, kwargs)

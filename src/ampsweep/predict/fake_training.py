@@ -1,6 +1,6 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,17 +14,16 @@ from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, for_rank
 from ampsweep.data.batch_reader import copies_ahead
-from ampsweep.observe.calls import noting_linear_calls
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.feeding import note_delivery, resident
-from ampsweep.observe.ledger import tensors_in
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import MASTER_WEIGHT
 from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
+from ampsweep.predict.step_memory import Timeline, timeline
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.predict.timeline import Timeline, timeline
-from ampsweep.record.parts import LinearShape, UnvouchedOperator
+from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.recorder.instruments import batch_sizes
 from ampsweep.tasks.base import HasTurns, Loss, Task
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
@@ -51,8 +50,6 @@ class FakeTraining:
         self.model_size = 0
         self._varies: bool | None = None
         """True if the first two batches that were read differ in size; None before."""
-        self.linear_calls: dict[str, LinearShape] = {}
-        """The calls of linear layers in the step traced last, by name."""
         with self._as_rank():
             built = self._built()
             with self._device.setting_up():
@@ -95,9 +92,7 @@ class FakeTraining:
         norm_wanted = evaluates or number % trainer.config.log_every == 0
         optimizers = trainer.optimizers.values()
         tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
-        # A model that sets flags sets none for others.
-        noting = noting_linear_calls(trainer.model)
-        with self._as_rank(), trainer.precision.flags(), device(), noting as self.linear_calls, tracing as trace:
+        with self._as_rank(), trainer.precision.flags(), device(), tracing as trace:
             begins: list[int] = []
             trained: set[Tensor] = set()
 
@@ -137,7 +132,11 @@ class FakeTraining:
 
     def has_batch(self, batch_size: int) -> bool:
         """Return True if the data has batches of this size."""
-        return has_batch(lambda: self._data(batch_size))
+        try:
+            self._data(batch_size).train_batch(0)
+        except ValueError:  # raised by data for settings it refuses
+            return False
+        return True
 
     def _as_rank(self) -> AbstractContextManager[None]:
         return nullcontext() if self._ranks is None else self._ranks()
@@ -181,7 +180,7 @@ class FakeTraining:
         return noted
 
     def _data(self, batch_size: int) -> "_FakeData":
-        config = with_batch_size(self._config, batch_size)
+        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
         parallel = SINGLE if self._ranks is None else self._ranks.parallel
         with self._device.loading_data():
             data = for_rank(build_data(config, STAND_IN), parallel.rank, parallel.world_size)
@@ -199,20 +198,6 @@ class FakeTraining:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.trainer.instruments.count_update()
-
-
-def has_batch(make_data: Callable[[], Data]) -> bool:
-    """Return True if the data can be made and has a batch."""
-    try:
-        make_data().train_batch(0)
-    except ValueError:  # raised by data for settings it refuses
-        return False
-    return True
-
-
-def with_batch_size(config: Config, batch_size: int) -> Config:
-    """The same training with micro-batches of another size."""
-    return replace(config, data=config.data | {"batch_size": batch_size})
 
 
 def _ranks(config: Config, world_size: int, rank: int) -> "FakeRanks | None":

@@ -6,8 +6,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ampsweep.observe.operator_tracer import Scratch
-from ampsweep.predict import cudnn_rnn
+from ampsweep.observe.step import Scratch
 from ampsweep.predict.target_device import TargetDevice
 
 aten = torch.ops.aten
@@ -40,7 +39,7 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
             aten.mkldnn_rnn_layer_backward: _with_two_bias_gradients,
         }
     known[aten._scaled_dot_product_efficient_attention_backward] = _gradients_of_groups
-    return known | {aten._cudnn_rnn: cudnn_rnn.with_reserve}
+    return known
 
 
 def scratch_of(target: TargetDevice) -> Scratch:
@@ -193,7 +192,6 @@ def _up(value: int, multiple: int) -> int:
 _SCRATCH: Final[dict[Any, Callable[[Sequence[Any]], int]]] = {
     aten._scaled_dot_product_flash_attention_backward: _flash_backward,
     aten._scaled_dot_product_efficient_attention_backward: _efficient_backward,
-    aten._cudnn_rnn: cudnn_rnn.scratch_bytes,
     aten.mse_loss: _loss,
     aten.smooth_l1_loss: _loss,
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ampsweep.observe.ledger import tensors_in
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.operators import FakeTensor, OpOverload
 
 aten = torch.ops.aten

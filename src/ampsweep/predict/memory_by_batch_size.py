@@ -8,9 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from ampsweep.predict.step_memory import StepMemory, fits, step_memory
+from ampsweep.predict.step_memory import StepMemory, Timeline, fits, same_course, step_memory
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.predict.timeline import Timeline, same_course
 
 MAX_BATCH: Final = 2**20
 """The search for the largest batch ends here."""

@@ -7,9 +7,7 @@ from typing import Any, Final
 from ampsweep.analysis.float8_gain import emulated_memory
 from ampsweep.analysis.recorded import unvouched
 from ampsweep.config.schema import component_name
-from ampsweep.predict.cuda_autocast import casts_like
 from ampsweep.predict.step_memory import StepMemory
-from ampsweep.predict.target_device import dotted
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
 from ampsweep.record.parts import Doubt
 from ampsweep.report.document import Document, Item, Items, Prose, Section
@@ -17,8 +15,6 @@ from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.text import num_bytes
 
-_NUMBERS: Final = (2, 4, 8, 16, 64, 256, 1024)
-"""Numbers of ranks in the table, beside the configured one; the data have the powers of two between them, too."""
 _UNLESS: Final = ", unless what is named below takes more than predicted"
 
 
@@ -52,14 +48,13 @@ def _section(of: WorkloadPrediction) -> Section:
 
 
 def _sentences(of: WorkloadPrediction) -> Iterator[str]:
-    """Lines on the answers, on what the target emulates and float8 can gain, and on what is not vouched for."""
+    """Lines on the answers, on what the target emulates, and on what is not vouched for."""
     if of.arms:
         doubts = {one.doubt for one in of.unvouched}
         yield from _answers(of.arms, of.baseline, of.arms[0].config.predict.memory_gib, doubts)
     for arm in of.arms:
         if arm.emulated is not None:
             yield emulated_memory(arm.arm, arm.emulated)
-    yield from dict.fromkeys(f"{arm.float8_gain.sentence}." for arm in of.arms if arm.float8_gain is not None)
     yield from unvouched(of.unvouched)
 
 
@@ -71,7 +66,8 @@ def _answers(
     `baseline` is None where there is none to compare with.
     """
     if ranks := [arm for arm in arms if arm.fewest is not None]:
-        yield f"With {memory_gib:g} GiB on each GPU{_UNLESS if doubts else ''}: {', '.join(_numbers(ranks))}."
+        unless = _UNLESS if doubts else ""
+        yield f"With {memory_gib:g} GiB on each GPU, of 2, 4, 8 and so on{unless}: {', '.join(_numbers(ranks))}."
         return
     if memory_gib is not None and any(arm.largest is not None for arm in arms):
         yield f"On {memory_gib:g} GiB{_UNLESS if doubts else ''}: {', '.join(_fits(arms))}."
@@ -81,10 +77,8 @@ def _answers(
     for batch_size in sorted({arm.saves_from for arm in arms if arm.saves_from is not None}):
         saving = [arm.arm for arm in arms if arm.saves_from == batch_size]
         yield f"{_listed(saving)} {_verb('save', saving)} memory from batch {batch_size} on{unless}."
-    if same := [arm.arm for arm in arms if arm.against_baseline == "same"]:
-        yield f"{_listed(same)} {_verb('take', same)} the same memory as {baseline}{unless}."
-    if more := [arm.arm for arm in arms if arm.against_baseline == "takes_more"]:
-        yield f"{_listed(more)} {_verb('take', more)} as much memory as {baseline} or more, at any batch size{unless}."
+    if others := [arm.arm for arm in arms if arm.against_baseline == "saves_not"]:
+        yield f"{_listed(others)} {_verb('save', others)} no memory{unless}."
 
 
 def _fits(arms: Sequence[ArmPrediction]) -> Iterator[str]:
@@ -111,8 +105,7 @@ def _numbers(arms: Sequence[ArmPrediction]) -> Iterator[str]:
         if fewest.world_size is None:
             yield f"{arm.arm} on no number of them"
         else:
-            or_fewer = " (fewer were not looked at)" if fewest.world_size == fewest.least else ""
-            yield f"{arm.arm} from {fewest.world_size} on{or_fewer}"
+            yield f"{arm.arm} from {fewest.world_size} on"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -127,16 +120,11 @@ def _reservations(of: WorkloadPrediction) -> Iterator[str]:
     """The limits of the figures, a sentence each."""
     if any(arm.config.trainer.compile for arm in of.arms):
         yield "Predicted is the eager step: a compiled one (trainer.compile=true) takes other memory, often less."
-    if any(arm.is_measured for arm in of.arms):
-        yield "Measured: two small steps were taken on the CPU, because values lead through this model's step."
     if any(arm.world_size > 1 for arm in of.arms):
         yield "All figures are those of the fullest rank, the first; buffers of NCCL's own are not in them."
     elif any(arm.interpolation is None for arm in of.arms):
         yield "Every batch size was traced: sizes do not grow evenly with the batch."
     if of.target.kind == "cuda":
-        asked = of.target.torch_version
-        if (used := casts_like(asked)) != asked:
-            yield f"What autocast casts in torch {dotted(asked)} is not known; that of {dotted(used)} is used."
         yield (
             "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
             "context (about 0.5 GiB)."
@@ -176,9 +164,9 @@ def _curves(of: WorkloadPrediction) -> Table:
 
 
 def _ranks(of: WorkloadPrediction) -> Table:
-    first = of.arms[0]
-    numbers = [number for number in first.by_world_size if number in (*_NUMBERS, first.world_size)]
-    rows = [[arm.by_world_size[number].total_bytes for number in numbers] for arm in of.arms]
+    numbers = sorted({number for arm in of.arms for number in arm.by_world_size})
+    by_number = [{number: memory.total_bytes for number, memory in arm.by_world_size.items()} for arm in of.arms]
+    rows = [[there.get(number) for number in numbers] for there in by_number]
     return _table("ranks", "ranks", [*map(str, numbers)], of, rows)
 
 
@@ -204,11 +192,9 @@ def _data(of: WorkloadPrediction) -> dict[str, Any]:
     cuda = {
         "capability": list(target.capability),
         "workspace_bytes": sum(target.workspaces),
-        "autocast_of_torch": dotted(casts_like(target.torch_version)),
     }
     return {
         "target": target.kind,
-        "torch": dotted(target.torch_version),
         **(cuda if target.kind == "cuda" else {}),
         "baseline": of.baseline,
         "modes": [*map(_arm, of.arms)],
@@ -228,7 +214,6 @@ def _arm(arm: ArmPrediction) -> dict[str, Any]:
         "memory_gib": config.predict.memory_gib,
         "largest_batch": None if arm.largest is None else arm.largest.batch_size,
         "saves_from_batch": arm.saves_from,
-        "is_measured": arm.is_measured,
         "unvouched": [asdict(one) for one in arm.memory.unvouched],
         "curve": [_memory(memory) for memory in arm.curve],
         **({} if config.parallel.strategy == "single" else _of_ranks(arm)),

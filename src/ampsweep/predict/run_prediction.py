@@ -11,19 +11,35 @@ from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.schema import Config, PredictConfig, component_name
 from ampsweep.launch.signals import StopRequest
 from ampsweep.observe.memory_limit import memory_bytes
+from ampsweep.parallel.place import place_in
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.predict.cuda_autocast import AutocastRefusalError
+from ampsweep.predict.cuda_operators import RecurrentLayerError
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
-from ampsweep.predict.memory_by_world_size import world_size_of
-from ampsweep.predict.step_memory import StepMemory, fits, step_memory
-from ampsweep.predict.target_device import TargetDevice, dotted, resolve_target
-from ampsweep.predict.timeline import Timeline
+from ampsweep.predict.step_memory import StepMemory, Timeline, fits, step_memory
+from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.record.batch_search import PredictedBatch
 from ampsweep.record.parts import StepPrediction
 from ampsweep.text import one_line
 from ampsweep.training.components.device import taken_device
+
+
+def world_size_of(config: Config) -> int:
+    """The number of ranks that a training has, or will have when it is started here.
+
+    Raises:
+        UserError: it is not given, and not one for each accelerator either.
+    """
+    if config.parallel.strategy == "single":
+        return 1
+    if config.parallel.num_processes is not None:
+        return config.parallel.num_processes  # here they need not fit
+    from ampsweep.run.rank import num_processes  # what it needs of torch a training in one process can spare
+
+    place = place_in()
+    return num_processes(config.parallel, config.device) if place is None else place.world_size
 
 
 @dataclass(frozen=True)
@@ -97,7 +113,6 @@ def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMem
     by_batch_size = {str(point.batch_size): point.total_bytes for point in curve}
     return StepPrediction(
         target=target.name,
-        torch=dotted(target.torch_version),
         peak_bytes=memory.peak_bytes,
         peak=memory.peak,
         end_of_forward=memory.end_of_forward,
@@ -118,7 +133,7 @@ def as_user_error(config: Config) -> Iterator[None]:
         raise
     except AutocastRefusalError as refusal:
         raise UnsupportedError(str(refusal)) from refusal
-    except UntraceableError as error:
+    except (RecurrentLayerError, UntraceableError) as error:
         raise UserError(f"model={name}: {error}") from error
     except Exception as error:  # the user's own model may raise anything where its tensors have no values
         raise UserError(f"model={name} cannot be trained so: {one_line(error)}") from error

@@ -1,17 +1,49 @@
-"""The memory that one training step takes on a target: bytes of tensors, and on CUDA as its allocator counts them."""
+"""The memory of one training step on a target: when each allocation lives, and CUDA's allocator's count of them."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
+from ampsweep.observe.ledger import Integers, Ledger, Lives
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.predict.timeline import Timeline
 from ampsweep.record.parts import UnvouchedOperator
 
 _STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
+
+
+@dataclass(frozen=True)
+class Timeline(Lives):
+    """The lives of a step's allocations, and two of its moments."""
+
+    end_of_forward: int
+    optimizer_step: int
+    """The moments at which the forward pass had ended and at which the optimizer began."""
+    unvouched: tuple[UnvouchedOperator, ...] = ()
+    """Operators of the step that may allocate otherwise than here."""
+
+
+def same_course(one: Timeline, other: Timeline) -> bool:
+    """Return True if two steps allocate and free the same things in the same order, whatever their sizes."""
+    mine: list[Any] = [one.born, one.died, one.categories]
+    return all(map(np.array_equal, mine, [other.born, other.died, other.categories]))
+
+
+def timeline(ledger: Ledger, *, optimizer_step: int, unvouched: tuple[UnvouchedOperator, ...] = ()) -> Timeline:
+    """The timeline of a traced step."""
+    lives = ledger.lives()
+    died = _in_order(lives.born, lives.died)
+    return Timeline(lives.sizes, lives.born, died, lives.categories, ledger.marked_moment, optimizer_step, unvouched)
+
+
+def _in_order(born: Integers, died: Integers) -> Integers:
+    """Put the deaths between two births in order of index: autocast's cache, a hash table, frees in any order."""
+    births_before = np.searchsorted(np.sort(born), died)
+    ordered = np.empty_like(died)
+    ordered[np.lexsort((np.arange(len(died)), births_before))] = np.sort(died)
+    return ordered
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
 from ampsweep.precision.arithmetic import matmul_bits
-from ampsweep.precision.support import INSTALLED_TORCH, Abilities, cuda_matmul_bits, emulates_casts
+from ampsweep.precision.support import INSTALLED_TORCH, Abilities, cuda_matmul_bits
 from ampsweep.text import MIB
 
 KINDS: Final = ("cpu", "cuda")
@@ -37,7 +37,7 @@ class TargetDevice:
     capability: tuple[int, int] = _AMPERE
     """CUDA compute capability: (8, 0) is an A100, (9, 0) an H100, (7, 5) a T4."""
     torch_version: tuple[int, int] = INSTALLED_TORCH
-    """Major and minor version of the torch that will train."""
+    """Major and minor version of the torch that trains: the installed one."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,6 @@ class TargetDevice:
             bfloat16=is_ampere or self.kind == "cpu",
             autocast=True,
             matmul_bits=partial(cuda_matmul_bits, is_ampere) if self.kind == "cuda" else partial(matmul_bits, _CPU),
-            emulates_casts=emulates_casts(self.kind, self.torch_version),
             capability=self.capability if self.kind == "cuda" else None,
         )
 
@@ -104,12 +103,10 @@ def resolve_target(config: PredictConfig, device: str) -> TargetDevice:
     kind = _device_type(device) if config.target == "auto" else config.target
     if kind not in KINDS:
         raise UserError(f"predict.target={config.target}: memory is predicted for {', '.join(KINDS)}, not for {kind}")
-    for key in ("capability", "torch") if kind == "cpu" else ():
-        if (value := getattr(config, key)) is not None:
-            raise UserError(f"predict.{key}={value}: has an effect only with predict.target=cuda")
+    if kind == "cpu" and config.capability is not None:
+        raise UserError(f"predict.capability={config.capability}: has an effect only with predict.target=cuda")
     capability = _capability(config, device) if kind == "cuda" else _AMPERE
-    version = INSTALLED_TORCH if config.torch is None else _pair("predict.torch", config.torch)
-    return TargetDevice("cuda" if kind == "cuda" else "cpu", capability, version)
+    return TargetDevice("cuda" if kind == "cuda" else "cpu", capability)
 
 
 def _device_type(device: str) -> str:
@@ -121,20 +118,20 @@ def _device_type(device: str) -> str:
 
 def _capability(config: PredictConfig, device: str) -> tuple[int, int]:
     if config.capability is not None:
-        return _pair("predict.capability", config.capability)
+        return _pair(config.capability)
     if not torch.cuda.is_available():
         return _AMPERE
     is_named = _device_type(device) == "cuda" and device != "auto"
     return torch.cuda.get_device_capability(device.partition("/")[0] if is_named else None)
 
 
-def _pair(key: str, text: str) -> tuple[int, int]:
+def _pair(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)\.(\d+)", text)
     if found is None:
-        raise UserError(f"{key}={text}: must be two numbers with a dot between, such as 8.0")
+        raise UserError(f"predict.capability={text}: must be two numbers with a dot between, such as 8.0")
     return int(found[1]), int(found[2])
 
 
 def dotted(pair: tuple[int, int]) -> str:
-    """A version or a compute capability as people write it."""
+    """A compute capability as people write it."""
     return f"{pair[0]}.{pair[1]}"

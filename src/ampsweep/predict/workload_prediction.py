@@ -9,43 +9,34 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from ampsweep.analysis.float8_gain import Float8Gain, float8_gain
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import MODES, arm_of, outside_differences, with_effect
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
 from ampsweep.memory_categories import memory_key
-from ampsweep.observe.step import trace_step
-from ampsweep.precision.float8 import Float8
 from ampsweep.precision.precision import precision_class
-from ampsweep.predict.fake_device import CPU
-from ampsweep.predict.fake_kernels import UntraceableError
-from ampsweep.predict.fake_training import FakeTraining, has_batch, with_batch_size
+from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
-from ampsweep.predict.memory_by_world_size import MOST, MemoryByWorldSize, ShardBytes, shard_bytes, world_size_of
-from ampsweep.predict.run_prediction import as_prediction, as_user_error
-from ampsweep.predict.step_memory import StepMemory
+from ampsweep.predict.run_prediction import as_prediction, as_user_error, world_size_of
+from ampsweep.predict.step_memory import StepMemory, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
-from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.record import RunRecord, now
 from ampsweep.record.parts import MemoryUse, UnvouchedOperator
 from ampsweep.run.directories import new_directory
 from ampsweep.run.request import new_record
 from ampsweep.text import GIB
-from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.components.built import build, build_data
+
+_MOST_RANKS: Final = 1024
 
 
 @dataclass(frozen=True)
 class FewestRanks:
-    """The smallest number of ranks on which each has enough memory."""
+    """The smallest power of two that is a number of ranks on which each has enough memory."""
 
     world_size: int | None
-    """None where no number that was looked at is enough."""
-    least: int
-    """The smallest number that was looked at."""
+    """None where 1,024 are not enough."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +50,16 @@ class ArmPrediction:
     largest: LargestBatch | None
     """The largest batch that fits; None where it was not asked for, or the target emulates the mode."""
     interpolation: Interpolation | None
-    is_measured: bool = False
-    """True where real steps were taken on the CPU, because the model cannot be traced without values."""
     world_size: int = 1
     """Number of ranks; all memory is that of the fullest."""
     by_world_size: Mapping[int, StepMemory] = field(default_factory=dict)
-    """The memory on other numbers of ranks; empty where there is one process."""
+    """The memory on each number of ranks that was traced; empty where there is one process."""
     fewest: FewestRanks | None = None
     """None where it was not asked for, or there is one process."""
     emulated: str | None = None
     """The reason why the target emulates the mode, so that the memory is that of an emulation; None: it does not."""
-    float8_gain: Float8Gain | None = None
-    """The time that float8 can gain in the layers of this model; None in other modes."""
-    against_baseline: Literal["baseline", "same", "unknown", "saves", "takes_more"] = "unknown"
-    """`same`: at every batch size; `saves`: from some batch size on; `takes_more`: it never takes less."""
+    against_baseline: Literal["baseline", "unknown", "saves", "saves_not"] = "unknown"
+    """`saves`: from some batch size on; `saves_not`: it never takes less."""
     saves_from: int | None = None
     """The batch size from which on it saves."""
 
@@ -136,7 +123,9 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
     if config.parallel.strategy != "single":
         return _predict_rank(config, target)
     batch_size: int = config.data["batch_size"]
-    training, memory = _traced(config, target, batch_size)
+    with as_user_error(config):
+        training = FakeTraining(config, target)
+        memory = MemoryByBatchSize(training.trace, training.has_batch, target, batch_size)
     limit = config.predict.memory_gib
     emulated = precision_class(config.precision).why_emulated(config.precision, target.abilities)
     sizes = config.predict.batch_sizes or _table_sizes(batch_size)
@@ -147,90 +136,39 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
         tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
         None if limit is None or emulated is not None else memory.largest(round(limit * GIB)),
         memory.interpolation,
-        is_measured=isinstance(training, _MeasuredTraining),
         emulated=emulated,
-        float8_gain=_float8_gain(training),
     )
-
-
-def _float8_gain(training: "FakeTraining | _MeasuredTraining") -> Float8Gain | None:
-    if not isinstance(training, FakeTraining) or not isinstance(precision := training.trainer.precision, Float8):
-        return None
-    shapes = (shape for name, shape in training.linear_calls.items() if name in precision.converted)
-    return float8_gain(shapes, precision.recipe)
 
 
 def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
     """Predict the memory of a training's fullest rank: the first, as no shard is larger than its."""
     batch_size: int = config.data["batch_size"]
-    model_size = 0
-
-    def trace(world_size: int) -> tuple[Timeline, set[ShardBytes]]:
-        nonlocal model_size
-        with as_user_error(config):
-            training = FakeTraining(config, target, world_size)
-            model_size = training.model_size
-            return training.trace(batch_size), shard_bytes(training.trainer.model)
-
-    world_size, limit = world_size_of(config), config.predict.memory_gib
     is_sharded = config.parallel.strategy == "fsdp2"
-    memory = MemoryByWorldSize(trace, target, batch_size, world_size, is_sharded=is_sharded)
-    numbers = sorted({2**power for power in range(1, MOST.bit_length())} | {world_size})
+    world_size, limit = world_size_of(config), config.predict.memory_gib
+    with as_user_error(config):
+        training = FakeTraining(config, target, world_size)
+        step = training.trace(batch_size)
+    by_world_size = {world_size: step_memory(step, target, batch_size)}
+    fewest = None
+    number = 2
+    while limit is not None and fewest is None and number <= _MOST_RANKS:
+        if is_sharded and number != world_size:
+            with as_user_error(config):
+                step = FakeTraining(config, target, number).trace(batch_size)
+            by_world_size[number] = step_memory(step, target, batch_size)
+        fewest = number if fits(step, target, round(limit * GIB)) else None
+        number *= 2
     return ArmPrediction(
         config,
-        model_size,
-        memory.at(world_size),
+        training.model_size,
+        by_world_size[world_size],
         curve=(),
         largest=None,
         interpolation=None,
         world_size=world_size,
-        by_world_size={number: memory.at(number) for number in numbers},
-        fewest=None if limit is None else FewestRanks(memory.smallest(round(limit * GIB), numbers), numbers[0]),
+        by_world_size=dict(sorted(by_world_size.items())),
+        fewest=None if limit is None else FewestRanks(fewest),
     )
-
-
-class _MeasuredTraining:
-    """A training for models that cannot be traced without values: every trace takes two real steps on the CPU."""
-
-    def __init__(self, config: Config, model_size: int) -> None:
-        self._config, self.model_size = config, model_size
-
-    def trace(self, batch_size: int) -> Timeline:
-        """Trace the second step with this micro-batch size."""
-        config = with_batch_size(self._config, batch_size)
-        built = build(config, CPU, build_data(config, CPU))
-        trainer = assemble_trainer(config, built, CPU)
-        trainer.model.train()
-        begins: list[int] = []
-        with built.precision.flags():
-            trainer.train_step()
-            with trace_step(trainer.model, *built.optimizers.values()) as trace:
-                for optimizer in built.optimizers.values():
-                    optimizer.register_step_pre_hook(lambda *_: begins.append(trace.ledger.moment))
-                trainer.train_step()
-        return timeline(trace.ledger, optimizer_step=begins[0])
-
-    def has_batch(self, batch_size: int) -> bool:
-        """Return True if the data has batches of this size."""
-        return has_batch(lambda: build_data(with_batch_size(self._config, batch_size), CPU))
-
-
-def _traced(
-    config: Config, target: TargetDevice, batch_size: int
-) -> tuple[FakeTraining | _MeasuredTraining, MemoryByBatchSize]:
-    with as_user_error(config):
-        training = FakeTraining(config, target)
-        try:
-            return training, MemoryByBatchSize(training.trace, training.has_batch, target, batch_size)
-        except UntraceableError as error:
-            name = component_name(config.model)
-            if not config.predict.measure:
-                raise UserError(f"model={name}: {error}; predict.measure=true measures a small step instead") from error
-            if target.kind != "cpu":
-                cpu = "a step is measured on the CPU, with predict.target=cpu"
-                raise UserError(f"model={name}: {error}; {cpu}") from error
-            measured = _MeasuredTraining(config, training.model_size)
-            return measured, MemoryByBatchSize(measured.trace, measured.has_batch, target, batch_size=2)
 
 
 def _predict_all(configs: Sequence[Config], target: TargetDevice) -> list[ArmPrediction | str]:
@@ -291,10 +229,8 @@ def _against(baseline: ArmPrediction, arm: ArmPrediction) -> ArmPrediction:
         return replace(arm, against_baseline="baseline")
     if baseline.interpolation is None or arm.interpolation is None:
         return arm
-    if _memory_settings(arm.config) == _memory_settings(baseline.config):
-        return replace(arm, against_baseline="same")
     start = saves_from(baseline.interpolation, arm.interpolation)
-    return replace(arm, against_baseline="takes_more" if start is None else "saves", saves_from=start)
+    return replace(arm, against_baseline="saves_not" if start is None else "saves", saves_from=start)
 
 
 def write_records(prediction: WorkloadPrediction) -> Path:

@@ -99,7 +99,7 @@ class ModeProof(Part):
     """Evidence that the run computed in its mode: its arithmetic, its flags, and the dtypes of a traced step."""
 
     fp32_arithmetic: dict[str, str] | None = None
-    """`matmul`, `convolution` and `recurrent` -> `exact` or `rounded`."""
+    """`matmul` and `convolution` -> `exact` or `rounded`."""
     fp32_bits: dict[str, int] | None = None
     """The same -> bits behind the binary point that float32 numbers keep: 23, or fewer where it rounds."""
     optimizer_fused: bool | None = None
@@ -117,16 +117,8 @@ class ModeProof(Part):
     """The part of `forward_flops` done in the modules of `precision.fp32_modules`."""
     idle_fp32_modules: list[str] | None = None
     """Patterns of `precision.fp32_modules` none of whose modules was called."""
-    checkpointed_flops: dict[str, int] | None = None
-    """The part of the forward pass's `flops` that ran within `torch.utils.checkpoint`, by dtype."""
-    repeated_flops: dict[str, int] | None = None
-    """The part of `recomputed_flops` that `torch.utils.checkpoint` did again in backward, by dtype."""
     num_repeated_operators: int | None = None
-    """Operators that it called again in backward."""
-    convolution_flops: dict[str, int] | None = None
-    """The part of the forward pass's `flops` that convolutions did whose operands depend on the memory format."""
-    channels_last_flops: dict[str, int] | None = None
-    """The part of those whose input and weight lay in memory with the channels last."""
+    """Operators that `torch.utils.checkpoint` called again in backward."""
     float8: Float8Proof | None = None
     outputs: dict[str, int] | None = None
     """Number of new floating-point tensors that operators returned, by dtype."""
@@ -213,9 +205,9 @@ class RankFigures(Part):
     communication_ms: float | None = None
 
 
-Doubt = Literal["custom", "untested", "workspace", "reserve", "varies"]
-"""A prediction does not vouch for an operator: not torch's own; never compared with its kernel; a library decides
-what workspace it takes, or what it keeps for backward; or, for a batch, others have other sizes."""
+Doubt = Literal["custom", "differs", "workspace", "varies"]
+"""A prediction does not vouch for an operator: not torch's own; known to take other memory in this version of torch; a
+library decides what workspace it takes; or, for a batch, others have other sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +215,7 @@ class UnvouchedOperator:
     """An operator of a step whose memory may be another than predicted."""
 
     name: str
-    """As torch writes it: `aten._cudnn_rnn`."""
+    """As torch writes it: `aten.convolution`."""
     doubt: Doubt
     modules: list[str] = field(default_factory=list)
     """The modules that called it in the forward pass, by name and class."""
@@ -238,7 +230,6 @@ class StepPrediction(Part):
 
     target: str | None = None
     """The device that the prediction is for."""
-    torch: str | None = None
     refused: str | None = None
     peak_bytes: int | None = None
     peak: dict[MemoryCategory, int] | None = None

@@ -19,9 +19,9 @@ from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor, MemorySnapshot
 from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock
+from ampsweep.nested_tensors import plain_tensors_in, tensors_in
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.feeding import resident
-from ampsweep.observe.ledger import plain_tensors_in, tensors_in
 from ampsweep.observe.profiled_step import StepProfile, profile_step
 from ampsweep.observe.step import Trace, TracedStep, trace_step
 from ampsweep.parallel.waits import Waits
@@ -392,13 +392,7 @@ class Instruments:
         if traced.is_compiled:  # there are no modules in its code: nothing is known of the parts that compute apart
             of_parts = ModeProof(float8=of_parts.float8)
         if not traced.is_compiled:
-            of_parts |= ModeProof(
-                checkpointed_flops=traced.checkpointed_flops,
-                repeated_flops=traced.repeated_flops,
-                num_repeated_operators=traced.num_repeated,
-                convolution_flops=traced.forward_convolution_flops,
-                channels_last_flops=traced.channels_last_flops,
-            )
+            of_parts |= ModeProof(num_repeated_operators=traced.num_repeated)
         return of_parts | ModeProof(
             num_operators=traced.num_operators,
             flops=traced.flops,

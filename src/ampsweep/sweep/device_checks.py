@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.analysis.float8_gain import float8_gain
 from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_of
@@ -35,7 +34,7 @@ _OUTPUTS_TWICE: Final = 2
 
 
 def with_precision(config: Config, device: torch.device, checked: Checked, found: CheckedModel) -> Checked:
-    """Add to the checks of a run what its mode makes of the model: why it cannot, or what it can gain.
+    """Add to the checks of a run what its mode makes of the model: why it cannot, if so.
 
     Raises:
         UserError: a package that the mode needs is missing.
@@ -47,18 +46,17 @@ def with_precision(config: Config, device: torch.device, checked: Checked, found
     reason = reason or why_unsupported(config.precision, device, searches_batch=config.max_batch.search)
     if reason is not None:
         return replace(checked, unsupported=reason)
-    recipe = recipe_of(config.precision)
-    return checked if recipe is None else _with_float8(config, device, checked, found, recipe)
+    return checked if recipe_of(config.precision) is None else _with_float8(config, device, checked, found)
 
 
-def _with_float8(config: Config, device: torch.device, checked: Checked, found: CheckedModel, recipe: str) -> Checked:
+def _with_float8(config: Config, device: torch.device, checked: Checked, found: CheckedModel) -> Checked:
     converted = plan_layers(found.model, config.precision.fp32_modules).converted
     shapes = {name: shape for name, shape in found.linear_calls.items() if name in converted}
     for name, shape in () if why_emulated(config.precision, device) else shapes.items():
         if (rows := shape.rows // shape.calls) % ALIGNMENT:
             reason = f"{name} multiplies {rows} rows, and float8 kernels take multiples of {ALIGNMENT}"
             return replace(checked, unsupported=f"{reason}; change data.batch_size")
-    return replace(checked, float8_gain=float8_gain(shapes.values(), recipe))
+    return checked
 
 
 def check_limits(config: Config, device: torch.device) -> None:

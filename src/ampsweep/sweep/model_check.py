@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, as_model_input, stop_workers
+from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.calls import noting_linear_calls
-from ampsweep.observe.feeding import map_tensors
-from ampsweep.observe.ledger import tensors_in
 from ampsweep.observe.memory_limit import TensorBytes
 from ampsweep.precision.fp32_modules import find_modules
 from ampsweep.record.parts import LinearShape

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from ampsweep.analysis.float8_gain import Float8Gain
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import COMPONENTS, Config
 from ampsweep.launch.child import NamedFunction
@@ -29,8 +28,6 @@ class Checked:
     num_parameters: int | None = None
     output_bytes: int | None = None
     """As in `CheckedModel`."""
-    float8_gain: Float8Gain | None = None
-    """The time that float8 can gain in the layers of this model; None in other modes."""
     too_large: str | None = None
     """A sentence if the run is predicted not to fit the device's memory."""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from ampsweep.observe.ledger import wraps_others
+from ampsweep.nested_tensors import wraps_others
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.record import (
     CHECKPOINTS,

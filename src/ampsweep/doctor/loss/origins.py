@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.observe.calls import UNWRITTEN, Call, Phase, Site, Sites, observe
 from ampsweep.observe.functions import FunctionMode
-from ampsweep.observe.ledger import tensors_in
 
 _FILLS: Final = frozenset(
     {"fill", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "where", "scalar_tensor"}

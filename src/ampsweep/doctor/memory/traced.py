@@ -17,9 +17,10 @@ from ampsweep.doctor.replay import assembled
 from ampsweep.doctor.source_edit import CallSite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.functions import CallIdentity, FunctionMode
-from ampsweep.observe.ledger import Allocation, Ledger, tensors_in, without_zeros
+from ampsweep.observe.ledger import Allocation, Ledger, without_zeros
 from ampsweep.observe.operators import TO_COPY
 from ampsweep.observe.step import trace_step
 from ampsweep.training.components.built import build_data

@@ -18,8 +18,8 @@ from ampsweep.doctor.side_by_side.recorded import (
     record_step,
     to_nearest,
 )
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, Site, observe
-from ampsweep.observe.ledger import tensors_in
 
 ROUNDINGS: Final = 4.0
 """Factor between the largest error that perturbed steps show and one that is unexplained: a kernel may round what it

@@ -26,9 +26,9 @@ from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, Compare
 from ampsweep.doctor.side_by_side.recorded import RecordedCall, matched, record_step
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call, observe
-from ampsweep.observe.ledger import tensors_in
 from ampsweep.record.numerics import INPUT_LAYER, RunNumerics
 from ampsweep.text import number
 from ampsweep.training.update_observers import WatchedUpdates

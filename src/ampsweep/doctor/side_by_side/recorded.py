@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ampsweep.doctor.replay import Replay
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import UNWRITTEN, Call, Site, Sites, observe
-from ampsweep.observe.ledger import tensors_in
 from ampsweep.observe.operators import TO_COPY
 from ampsweep.training.checkpoint import Checkpoint
 

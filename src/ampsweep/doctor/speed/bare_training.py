@@ -10,7 +10,7 @@ from ampsweep.config.schema import PrecisionConfig
 from ampsweep.data.base import Data
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import KeptBatches, assembled
-from ampsweep.observe.feeding import map_tensors
+from ampsweep.nested_tensors import map_tensors
 
 _NUM_BATCHES: Final = 2
 """Batches of each kind that timed steps take in turn."""

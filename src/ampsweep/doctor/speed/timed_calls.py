@@ -14,10 +14,10 @@ from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.step_times import timed_ms
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.flops import formulas
 from ampsweep.observe.functions import FunctionMode
-from ampsweep.observe.ledger import tensors_in
 
 _MAX_PASSES: Final = 7
 _MIN_PASSES: Final = 4

@@ -10,7 +10,6 @@ from hydra.utils import instantiate
 
 from ampsweep.config.errors import UserError
 from ampsweep.observe.memory_limit import is_out_of_memory
-from ampsweep.precision.asked_autocast import noting_autocast
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.text import one_line
 
@@ -28,8 +27,7 @@ def locate(group: str, component: dict[str, Any]) -> Any:
     try:
         if target.startswith("torchao."):
             import_torchao("torchao.optim", f"{group}._target_={target}")
-        with noting_autocast():
-            found = pkgutil.resolve_name(target)
+        found = pkgutil.resolve_name(target)
     except MissingTorchaoError as error:
         raise UserError(str(error)) from error
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
@@ -56,8 +54,7 @@ def build_component(group: str, component: dict[str, Any], *first: Any, **more: 
     locate(group, component)
     arguments = {key: value for key, value in component.items() if key not in _NOT_ARGUMENTS}
     try:
-        with noting_autocast():
-            return instantiate(arguments, *first, **more, _convert_="all")
+        return instantiate(arguments, *first, **more, _convert_="all")
     except InstantiationException as error:
         cause = error.__cause__ or error
         if is_out_of_memory(cause):
