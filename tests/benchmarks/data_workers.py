@@ -14,7 +14,7 @@ import torch
 from rounds import machine, spread
 from torch.utils.data import Dataset, TensorDataset
 
-from ampsweep.data.base import num_workers, stop_workers
+from ampsweep.data.base import stop_workers
 from ampsweep.data.map_dataset import MapDataset
 
 CPU = torch.device("cpu")
@@ -57,12 +57,11 @@ def main() -> None:
     torch.set_num_threads(1)
     own, tensors = Own(), TensorDataset(torch.randn(1000, 64), torch.ones(1000, 1))
     slow = Slow(arguments.item_ms / 1000)
-    kinds: dict[str, tuple[Dataset[tuple[torch.Tensor, ...]], int | None]] = {
+    kinds: dict[str, tuple[Dataset[tuple[torch.Tensor, ...]], int]] = {
         "slow items, no worker": (slow, 0),
         "slow items, 2 workers": (slow, 2),
-        "slow items, num_workers=null": (slow, None),
-        "own dataset in memory": (own, None),
-        "TensorDataset in memory": (tensors, None),
+        "own dataset in memory": (own, 0),
+        "TensorDataset in memory": (tensors, 0),
     }
     rounds = [
         {name: _trained(*kind, arguments.batch_size, arguments.steps) for name, kind in kinds.items()}
@@ -72,7 +71,6 @@ def main() -> None:
         name: {
             "step_ms": spread([one[name]["step_ms"] for one in rounds]),
             "data_wait_ms": spread([one[name]["data_wait_ms"] for one in rounds]),
-            "num_workers": rounds[-1][name]["num_workers"],
         }
         for name in kinds
     }
@@ -80,9 +78,7 @@ def main() -> None:
     print(json.dumps(facts | {"batch_size": arguments.batch_size, "variants": variants}, indent=1))
 
 
-def _trained(
-    dataset: Dataset[tuple[torch.Tensor, ...]], workers: int | None, batch: int, steps: int
-) -> dict[str, float]:
+def _trained(dataset: Dataset[tuple[torch.Tensor, ...]], workers: int, batch: int, steps: int) -> dict[str, float]:
     """Medians over the second half of a bare loop's steps."""
     data = MapDataset(train=dataset, val=dataset, batch_size=batch, seed=0, device=CPU, num_workers=workers)
     model = torch.nn.Linear(64, 1)
@@ -96,11 +92,8 @@ def _trained(
             time.sleep(0.02)  # the step of an accelerator, which takes none of the host's cores
         times.append(time.perf_counter() - began_s)
     found = {"step_ms": times, "data_wait_ms": waits}
-    chosen = num_workers(data)
     stop_workers(data)
-    return {name: 1000 * statistics.median(values[steps // 2 :]) for name, values in found.items()} | {
-        "num_workers": -1 if chosen is None else chosen
-    }
+    return {name: 1000 * statistics.median(values[steps // 2 :]) for name, values in found.items()}
 
 
 if __name__ == "__main__":

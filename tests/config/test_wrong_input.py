@@ -149,7 +149,6 @@ MISFIT = "the chosen model, data and task do not fit together"
             "unknown key scheduler.gamma; scheduler=constant has min_lr_ratio, name, num_warmup_steps",
         ),
         ("model=mlp_small task.gradient_penalty=-1", "task.gradient_penalty=-1: must not be negative"),
-        ("model=mlp_small task.penalty_of=weights", "task.penalty_of=weights: allowed are parameters, inputs"),
         (
             "model=mlp_small task.gradient_penalty=0.5 trainer.compile=true",
             "task.gradient_penalty=0.5 with trainer.compile=true: torch.compile has no gradient of a backward pass",

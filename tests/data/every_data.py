@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from own_datasets import Augmented, Shuffled, StatefulStream, Stream
+from own_datasets import Augmented, Shuffled, Stream
 from torch.utils.data import TensorDataset
 
 from ampsweep.data.digits import Digits
@@ -74,10 +74,6 @@ def stream(_, **common):
     return StreamDataset(train=Stream(), val=Stream(21), num_workers=0, **common)
 
 
-def stateful_stream(_, **common):
-    return StreamDataset(train=StatefulStream(), val=Stream(21), num_workers=0, **common)
-
-
 def shuffled_stream(_, **common):
     return StreamDataset(train=Shuffled(), val=Stream(21), num_workers=0, **common)
 
@@ -98,10 +94,6 @@ def own(_, **common):
     return OwnData(**common)
 
 
-def own_stream(_, **common):
-    return OwnStream(**common)
-
-
 class OwnData:
     """A user's own data: numbers, which begin again after 30."""
 
@@ -117,23 +109,6 @@ class OwnData:
 
     def val_batches(self):
         yield from ((numbers, numbers) for numbers in torch.arange(21, device=self.device).split(self.batch_size))
-
-
-class OwnStream(OwnData):
-    """The same, which can only go on."""
-
-    place = 0
-
-    def train_batch(self, index):
-        assert index * self.batch_size == self.place, "it has no other batch now"
-        self.place += self.batch_size
-        return super().train_batch(index)
-
-    def state_dict(self):
-        return {"place": self.place}
-
-    def load_state_dict(self, state):
-        self.place = state["place"]
 
 
 def _sizes(num_batches, common):
@@ -152,7 +127,7 @@ def _noisy(batch):
 
 SYNTHETIC = [synthetic_regression, synthetic_tokens, synthetic_images]
 OF_THE_SUITE = [*SYNTHETIC, digits, text, tokens, map_dataset]
-STREAMS = [stream, stateful_stream, shuffled_stream, streamed_rows, own_stream]
+STREAMS = [stream, shuffled_stream, streamed_rows]
 EVERY = [*OF_THE_SUITE, augmented, image_folder, stored_rows, *STREAMS, own]
 NEEDS = {image_folder: "PIL", stored_rows: "datasets", streamed_rows: "datasets"}
 """Packages that not every environment has."""

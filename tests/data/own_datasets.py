@@ -92,27 +92,8 @@ class Stream(IterableDataset):
         yield from map(drawn, self.numbers())
 
 
-class StatefulStream(Stream):
-    """The same, which tells where it is."""
-
-    num_read = 0
-    begin_at = 0
-
-    def __iter__(self):
-        self.num_read, self.begin_at = self.begin_at, 0
-        for number in self.numbers()[self.num_read :]:
-            self.num_read += 1
-            yield drawn(number)
-
-    def state_dict(self):
-        return {"num_read": self.num_read}
-
-    def load_state_dict(self, state):
-        self.begin_at = state["num_read"]
-
-
-class Shuffled(StatefulStream):
-    """The same through a buffer that its state leaves out."""
+class Shuffled(Stream):
+    """The same through a buffer."""
 
     def __iter__(self):
         buffer = []

@@ -1,13 +1,13 @@
 """What is read depends on keys alone, and nobody else's random numbers on what is read."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from ampsweep.data import generators
-from ampsweep.data.generators import ItemReading, seeded
+from ampsweep.data.generators import read_items, seeded
 
 KEY = ("train", 0)
 
@@ -37,7 +37,7 @@ READERS = [from_torch, from_random, from_numpy, from_all, from_none]
 
 def reading(read, collate=list):
     """A reading of items that are what `read` draws."""
-    return ItemReading(lambda items: [(item, *read()) for item in items], collate)
+    return partial(read_items, lambda items: [(item, *read()) for item in items], collate)
 
 
 def batch_of(reading, index, size=4):
@@ -78,7 +78,7 @@ def test_an_item_is_the_same_in_any_batch(read):
 def test_what_a_training_draws_does_not_depend_on_it(read):
     of_items, of_collate = reading(read), reading(from_none, lambda items: [*items, read()])
     for one in (of_items, of_collate):
-        batch_of(one, 0)  # from here on it is known what is drawn
+        batch_of(one, 0)
     from_numpy()  # leaves a normal number over for the next call
     before = everybodys_next()
     for index in range(3):
@@ -98,18 +98,23 @@ def test_the_first_draw_is_undone_too(read):
 
 
 def test_a_rare_draw_is_seeded_like_any():
-    rare = ItemReading(lambda items: [from_all() if item in (6, 7, 30) else from_none() for item in items], list)
-    alone = ItemReading(lambda items: [from_all() for _ in items], list)
+    rare = partial(
+        read_items, lambda items: [from_all() if item in (6, 7, 30) else from_none() for item in items], list
+    )
+    alone = partial(read_items, lambda items: [from_all() for _ in items], list)
     found = [item for index in range(8) for item in batch_of(rare, index)]
     drawn = [item for index in range(8) for item in batch_of(alone, index)]
     assert all(found[item] == (drawn[item] if item in (6, 7, 30) else [1.0]) for item in range(32))
 
 
-def test_each_generator_is_found_by_itself():
+def test_each_generator_is_seeded_by_itself():
     draws = [from_torch, from_none, from_numpy, from_random]
-    mixed = ItemReading(lambda items: [draws[item % 4]() for item in items], list)
-    rows = [item for index in range(16) for item in batch_of(mixed, index, 1)]
-    again = [item for index in range(4) for item in batch_of(ItemReading(mixed._fetch, list), index, 4)]
+
+    def draw(items):
+        return [draws[item % 4]() for item in items]
+
+    rows = [item for index in range(16) for item in batch_of(partial(read_items, draw, list), index, 1)]
+    again = [item for index in range(4) for item in batch_of(partial(read_items, draw, list), index, 4)]
     assert rows == again
 
 
@@ -124,20 +129,6 @@ def test_what_collate_draws_depends_on_the_batch(read):
     assert read is from_none or expected[0][1] != expected[1][1]
 
 
-def test_what_was_read_without_a_draw_is_read_once():
-    calls = []
-    batch_of(ItemReading(lambda items: calls.append(items) or items, list), 0)
-    assert calls == [[0, 1, 2, 3]]
-
-
-def test_a_generator_that_nobody_draws_from_is_not_seeded(monkeypatch):
-    one = reading(from_torch)
-    batch_of(one, 0)
-    for name in ("random", "numpy"):
-        monkeypatch.setitem(generators._SEED, name, None)
-    batch_of(one, 1)
-
-
 @pytest.mark.parametrize("read", [from_none, from_all])
 def test_an_error_leaves_the_generators_alone(read):
     def fails(items):
@@ -146,16 +137,8 @@ def test_an_error_leaves_the_generators_alone(read):
             raise RuntimeError
         return [read() for _ in items]
 
-    before, one = everybodys_next(), ItemReading(fails, list)
+    before, one = everybodys_next(), partial(read_items, fails, list)
     batch_of(one, 0)
     with pytest.raises(RuntimeError):
         batch_of(one, 1)
     assert everybodys_next() == before
-
-
-def test_a_generator_of_collate_is_seeded_for_items_too():
-    def late(items):
-        return [from_random() if item >= 4 else from_none() for item in items]
-
-    one, other = ItemReading(late, lambda items: [*items, from_random()]), ItemReading(late, list)
-    assert [batch_of(one, index)[:4] for index in range(3)] == [batch_of(other, index) for index in range(3)]

@@ -3,21 +3,10 @@
 import pytest
 import torch
 from children import children
-from every_data import (
-    EVERY,
-    NEEDS,
-    OF_THE_SUITE,
-    STREAMS,
-    SYNTHETIC,
-    augmented,
-    own,
-    own_stream,
-    stateful_stream,
-    stream,
-)
-from own_datasets import Augmented, StatefulStream, Stream
+from every_data import EVERY, NEEDS, OF_THE_SUITE, STREAMS, SYNTHETIC, augmented, own
+from own_datasets import Augmented, Stream
 
-from ampsweep.data.base import Data, Indexed, Stateful, for_rank, val_rounds
+from ampsweep.data.base import Data, Indexed, for_rank, val_rounds
 from ampsweep.data.base import num_workers as workers_of
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.stream_dataset import StreamDataset
@@ -87,7 +76,6 @@ def test_a_rank_sees_data_of_the_same_content(make):
     (alone,), ranks = make(4), make(4, 3)
     for data in ranks:
         assert isinstance(data, Data)
-        assert isinstance(data, Stateful) == isinstance(alone, Stateful)
         assert workers_of(data) == workers_of(alone)
         assert (data.batch_size, data.tokens_per_batch) == (alone.batch_size, alone.tokens_per_batch)
         assert data.fingerprint == alone.fingerprint
@@ -133,26 +121,13 @@ GOING_ON = [((8, 1), (4, 2)), ((4, 2), (8, 1)), ((4, 2), (4, 2)), ((4, 2), (1, 4
 
 
 @pytest.mark.parametrize(("before", "then"), GOING_ON)
-@of_kinds([kind for kind in STREAMS if kind is not own_stream])
+@of_kinds(STREAMS)
 def test_a_stream_goes_on_at_another_number_of_ranks(make, before, then):
-    """From the state of any rank, which is left in the midst of the second pass."""
+    """In the midst of the second pass."""
     expected = samples(make(8), range(8))
-    ranks = make(*before)
-    assert samples(ranks, range(5)) == expected[:40]
+    assert samples(make(*before), range(5)) == expected[:40]
     first = 40 // (then[0] * then[1])
-    for left in (ranks[0], ranks[-1]):
-        resumed = make(*then)
-        for data in resumed:
-            data.load_state_dict(left.state_dict())
-        assert samples(resumed, range(first, first + 24 // (then[0] * then[1]))) == expected[40:64]
-
-
-@of_kinds([stream])
-def test_reading_again_is_told_on_each_rank(make):
-    ranks = make(4, 2)
-    samples(ranks, range(3))
-    (note,) = make(4, 2)[1].load_state_dict(ranks[0].state_dict())
-    assert note == "the stream tells no state to go on from: its batches before batch 3 are read again and dropped"
+    assert samples(make(*then), range(first, first + 24 // (then[0] * then[1]))) == expected[40:64]
 
 
 @pytest.fixture
@@ -174,72 +149,13 @@ def ranks_of():
     assert children() == []
 
 
-@pytest.mark.parametrize(("num_workers", "world_size", "of_each"), [(1, 2, 1), (4, 2, 2), (2, 4, 1), (3, 2, 3)])
-def test_ranks_share_the_workers_of_a_stream(ranks_of, num_workers, world_size, of_each):
+@pytest.mark.parametrize(("num_workers", "world_size"), [(1, 2), (4, 2), (2, 4), (3, 2)])
+def test_each_rank_has_so_many_workers_of_a_stream(ranks_of, num_workers, world_size):
     expected = samples(ranks_of(Stream, 1, num_workers=num_workers), range(24))
     ranks = ranks_of(Stream, world_size, num_workers=num_workers)
     before = len(children())
     assert samples(ranks, range(24 // world_size)) == expected
-    assert len(children()) - before == of_each * world_size
-
-
-@pytest.mark.parametrize(("before", "then"), [(1, 2), (2, 2), (3, 2)])
-def test_several_workers_go_on_where_their_streams_are(ranks_of, before, then):
-    """Of four workers, of which a rank of two has two and a rank of three all."""
-    expected = samples(ranks_of(StatefulStream, 1, num_workers=4), range(24))
-    ranks = ranks_of(StatefulStream, before, num_workers=4)
-    samples(ranks, range(12 // before))
-    states = [data.state_dict() for data in ranks]
-    resumed = ranks_of(StatefulStream, then, num_workers=4)
-    own = states if before == then else [states[0]] * then
-    assert [data.load_state_dict(state) for data, state in zip(resumed, own, strict=True)] == [[]] * then
-    assert samples(resumed, range(12 // then, 24 // then)) == expected[24:]
-
-
-def test_workers_without_a_state_read_again(ranks_of):
-    expected = samples(ranks_of(StatefulStream, 1, num_workers=4), range(24))
-    ranks = ranks_of(StatefulStream, 2, num_workers=4)
-    samples(ranks, range(6))
-    (alone,) = ranks_of(StatefulStream, 1, num_workers=4)
-    (note,) = alone.load_state_dict(ranks[0].state_dict())
-    assert note.startswith("the stream has workers of which the checkpoint has no state: its batches before batch 12")
-    assert samples([alone], range(12, 24)) == expected[24:]
-
-
-def test_several_workers_and_other_batches_are_told(ranks_of):
-    (data,) = ranks_of(StatefulStream, 1, num_workers=2)
-    samples([data], range(8))
-    (note,) = ranks_of(StatefulStream, 1, num_workers=2, batch_size=4)[0].load_state_dict(data.state_dict())
-    assert note.startswith(
-        "the stream was read by 2 workers in batches of 2 items and is now by 2 workers in batches of 4 items, so that"
-    )
-
-
-@of_kinds([stateful_stream])
-def test_a_place_within_a_batch_is_told(make):
-    expected, (alone,) = samples(make(8), range(4)), make(4)
-    samples([alone], range(3))
-    ranks = make(4, 2)
-    for data in ranks:
-        (note,) = data.load_state_dict(alone.state_dict())
-        assert note.startswith("the stream was left within a batch of this run: its batches before batch 1 are read ag")
-    assert samples(ranks, range(1, 4)) == expected[8:]
-
-
-@pytest.mark.parametrize("world_sizes", [(1, 2), (2, 1), (2, 4), (3, 2)])
-@of_kinds([own_stream])
-def test_a_users_stream_goes_on_at_another_number_of_ranks(make, world_sizes):
-    before, then = world_sizes
-    expected = samples(make(2), range(24))
-    ranks = make(2, before)
-    samples(ranks, range(12 // before))
-    states = [data.state_dict() for data in ranks]
-    assert all(state == {"place": 24} for state in states), "the one of a single process"
-    assert samples(ranks, [12 // before]) == expected[24 : 24 + 2 * before], "and it goes on after that"
-    resumed = make(2, then)
-    for data in resumed:
-        data.load_state_dict(states[0])
-    assert samples(resumed, range(12 // then, 24 // then)) == expected[24:]
+    assert len(children()) - before == num_workers * world_size
 
 
 @of_kinds([own])

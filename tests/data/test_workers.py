@@ -5,7 +5,6 @@ import multiprocessing
 import random
 import re
 import signal
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +15,6 @@ from children import children
 from own_datasets import Augmented, Broken, Unpicklable, Unsendable, Watched
 
 from ampsweep.data.map_dataset import MapDataset
-from ampsweep.data.workers import how_ended
 from ampsweep.observe.feeding import fed
 from ampsweep.observe.host_memory import measure_host_peak
 from ampsweep.observe.memory_limit import MemoryLimit
@@ -151,31 +149,17 @@ def test_data_that_is_dropped_takes_its_workers_along(make):
         ("raises", ValueError, r"RuntimeError: item 5 is broken \(.*own_datasets.py, line \d+\)"),
         ("exits", ValueError, r"ended by sys.exit\(3\) \(.*own_datasets.py, line \d+\)"),
         ("has_no_memory", MemoryError, r"none left \(.*own_datasets.py, line \d+\)"),
-        ("is_killed", ValueError, r"a worker that reads the data \(process \d+\) was killed by SIGKILL, as the .*"),
-        ("leaves", ValueError, r"a worker that reads the data \(process \d+\) ended with exit code 7"),
+        ("is_killed", RuntimeError, r"DataLoader worker \(pid\(?s?\)? \d+\) (is killed by|exited unex).*"),
+        ("leaves", RuntimeError, r"DataLoader worker \(pid\(?s?\)? \d+\) exited unexpectedly.*"),
     ],
 )
 def test_a_worker_that_dies_is_one_sentence(make, what, error, told, capfd):
     data = make(Broken(what), collate=torch.stack)
     with pytest.raises(error) as raised:
         first_batches(data)
-    assert re.fullmatch(told, str(raised.value))
+    assert re.fullmatch(told, str(raised.value), re.DOTALL)
     assert workers() == []
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_death_is_told_at_once(make):
-    data = make(Augmented(wait_s=0.01))
-    first_batches(data, range(3))
-    psutil.Process(workers()[0].pid).kill()
-    began_s = time.monotonic()
-    with pytest.raises(ValueError, match="was killed by SIGKILL"):
-        first_batches(data, range(3, 14))
-    assert time.monotonic() - began_s < 7, "torch looks every 5 seconds"
-
-
-def test_deaths_are_told_by_their_signal():
-    assert how_ended(-signal.SIGBUS) == "was killed by SIGBUS, as where /dev/shm has no room"
 
 
 def test_stop_signals_are_not_the_workers(make):
@@ -209,14 +193,6 @@ def test_a_dataset_that_spawned_workers_cannot_get_is_refused(make):
     assert same(first_batches(make(Unpicklable())), first_batches(make(num_workers=0))), "a fork needs no pickling"
 
 
-def test_where_it_is_not_asked_for_such_a_dataset_is_read_here(make):
-    with spawned():
-        data = make(Unpicklable(), num_workers=None, val=Unpicklable())
-        data._reader._source._dataset.wait_s = 0.002
-        first_batches(data)
-    assert data.num_workers == 0
-
-
 @pytest.mark.slow
 def test_spawned_workers_read_the_same_batches(make):
     with spawned():
@@ -229,24 +205,10 @@ def test_spawned_workers_read_the_same_batches(make):
     ("settings", "told"),
     [
         ({"num_workers": "two"}, "num_workers must be a whole number, got two"),
+        ({"num_workers": None}, "num_workers must be a whole number, got None"),
         ({"num_workers": 0, "prefetch_factor": 2}, "prefetch_factor=2 needs workers, but num_workers is 0"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(make, settings, told):
     with pytest.raises(ValueError, match=told):
         make(**settings)
-
-
-def test_a_slow_dataset_gets_workers_by_itself(make):
-    data = make(Augmented(wait_s=0.002), num_workers=None)
-    batches = first_batches(data)
-    assert data.num_workers > 0
-    assert len(workers()) == data.num_workers
-    assert same(batches, first_batches(make(num_workers=0)))
-
-
-def test_a_quick_dataset_is_read_here(make):
-    data = make(torch.utils.data.TensorDataset(torch.arange(24.0)), num_workers=None)
-    first_batches(data)
-    assert data.num_workers == 0
-    assert workers() == []

@@ -10,7 +10,6 @@ from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.parallel.fitting import blocks_of, check_fit
 from ampsweep.precision.support import INSTALLED_TORCH
-from ampsweep.sweep import preflight_checks
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight_checks import check_ranks
 from ampsweep.training.components.built import build_data
@@ -78,17 +77,6 @@ def test_an_optimizer_that_takes_no_shards_is_refused(name):
             check_ranks(config, found, None)
         assert "aten." in str(refused.value)
     check_ranks(composed(*OWN, *own, *STRATEGIES["ddp"]), found, None)
-
-
-def test_shards_are_rehearsed_for_the_device_of_the_run(monkeypatch):
-    """The parameters of a rehearsal are on the CPU, where no optimizer can be captured."""
-    adamw = ("optimizer=adamw", "optimizer.capturable=true", "optimizer.fused=null")
-    config = composed(*MLP, *STRATEGIES["policy"], *adamw)
-    found = check_model(config, build_data(config, torch.device("cpu")))
-    with pytest.raises(UserError, match="can be captured on"):
-        check_ranks(config, found, None)
-    monkeypatch.setattr(preflight_checks, "resolve_device", lambda _: torch.device("cuda"))
-    check_ranks(config, found, None)
 
 
 def test_a_number_of_processes_is_needed_on_a_cpu():

@@ -2,22 +2,21 @@
 
 import errno
 import io
-import json
 import os
 import pickle
 import shutil
+import struct
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from saved_trainings import CPU, SAVED_AT, STEPS, Training
 
-from ampsweep.parallel.base import SINGLE
-from ampsweep.record.digests import sealed
+from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.training.checkpoint import CheckpointError, require_same_model
-from ampsweep.training.checkpoint_manifest import stored_file
 from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
-from ampsweep.training.sharded_checkpoint import require_shared
+from ampsweep.training.sharded_checkpoint import save_together
 
 STRATEGIES = ("ddp", "fsdp2")
 
@@ -135,31 +134,21 @@ def test_the_place_in_the_data_is_that_of_all_ranks_together(place):
     )
 
 
-def test_names_are_the_models_own(place):
-    for strategy in STRATEGIES:
-        found = find_checkpoint(place / strategy)
-        assert found.manifest is not None
-        assert {name for name in found.manifest.tensors if name.startswith("model.inner.0")} == {
-            "model.inner.0.weight",
-            "model.inner.0.bias",
-        }
-        assert "optimizers.body.inner.0.weight.exp_avg" in found.manifest.tensors
-        assert found.manifest.aliases == {"model.head.weight": "model.embedding.weight"}
+def test_torch_itself_reads_each_ranks_part(place):
+    first, second = (torch.load(place / f"fsdp2/checkpoints/last/rank-{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert first["world_size"] == second["world_size"] == 2
+    assert first["sharded"] == second["sharded"]
+    assert first["sharded"]["model.inner.0.weight"] == (0, 5)
+    assert first["sharded"]["optimizers.body.inner.0.weight.exp_avg"] == (0, 5)
+    shapes = [tuple(one["model"]["inner.0.weight"].shape) for one in (first, second)]
+    assert shapes == [(3, 6), (2, 6)]
 
 
-def test_each_rank_writes_its_share(place):
-    for strategy in STRATEGIES:
-        files = find_checkpoint(place / strategy).manifest.files
-        first, second = (files[f"__{rank}_0.distcp"].num_bytes for rank in (0, 1))
-        assert 0.3 < first / (first + second) < 0.7
-
-
-def test_torchs_own_tools_read_it(place, tmp_path):
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    dcp_to_torch_save(place / "fsdp2/checkpoints/last", tmp_path / "whole.pt")
-    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
-    assert whole["model.single.weight"].shape == (1, 6)
+def test_what_all_ranks_have_is_written_once(place):
+    first, second = (torch.load(place / f"ddp/checkpoints/last/rank-{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert first["sharded"] == second["sharded"] == {}
+    assert {one["model"]["inner.0.weight"].device.type for one in (first, second)} == {"cpu", "meta"}
+    assert not second["model"]["inner.1.running_mean"].is_meta, "it is not the first rank's"
 
 
 @pytest.mark.parametrize("share", [0, 0.5, 0.99])
@@ -173,34 +162,41 @@ def test_a_truncated_file_of_any_rank_is_refused(saved, share):
     find_checkpoint(saved)
 
 
-def test_a_flipped_byte_anywhere_is_refused(saved):
+def test_a_flipped_byte_of_a_value_is_refused(saved):
     for file in sorted(path for path in saved.iterdir()):
         content = file.read_bytes()
-        for position in range(0, len(content), max(1, len(content) // 20)):
+        with zipfile.ZipFile(file) as archive:
+            begins = [one.header_offset for one in archive.infolist() if "/data/" in one.filename and one.file_size]
+        for begin in begins[:: max(1, len(begins) // 10)]:
+            length, extra = struct.unpack("<HH", content[begin + 26 : begin + 30])
             damaged = bytearray(content)
-            damaged[position] ^= 0xFF
+            damaged[begin + 30 + length + extra] ^= 0xFF
             file.write_bytes(damaged)
             with pytest.raises(CheckpointError, match="cannot be read"):
                 find_checkpoint(saved)
         file.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", ["__1_0.distcp", "rank-1.pt", "state.pt"])
-def test_a_missing_file_is_named(saved, name):
-    (saved / name).unlink()
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_missing_file_is_named(saved, rank):
+    (saved / f"rank-{rank}.pt").unlink()
     with pytest.raises(CheckpointError) as refused:
-        find_checkpoint(saved)
-    assert str(refused.value) == f"checkpoint {saved} cannot be read: {name} cannot be read: No such file or directory"
+        find_checkpoint(saved.parents[1])
+    assert str(refused.value) == f"checkpoint {saved}/rank-{rank}.pt does not exist"
+
+
+def test_a_part_is_no_checkpoint(saved):
+    with pytest.raises(CheckpointError) as refused:
+        find_checkpoint(saved / "rank-1.pt")
+    assert str(refused.value) == f"{saved}/rank-1.pt is a part of the checkpoint {saved}"
 
 
 def test_an_unfinished_one_gives_way_to_the_one_before(saved):
     shutil.copytree(saved, saved.with_name("previous"))
-    (saved / "manifest.json").unlink()
+    (saved / "rank-1.pt").unlink()
     found = find_checkpoint(saved.parents[1])
     assert found.path.name == "previous"
-    assert found.note == (
-        f"checkpoint {saved} cannot be read: it has no manifest.json; going on from previous, of step {SAVED_AT}"
-    )
+    assert found.note == f"checkpoint {saved}/rank-1.pt does not exist; going on from previous, of step {SAVED_AT}"
 
 
 def saved_by_torch(content):
@@ -213,40 +209,34 @@ def test_a_damaged_one_does_not_become_the_one_before(saved):
     run = saved.parents[1]
     for _ in range(2):
         shutil.copytree(saved, saved.with_name("previous"), dirs_exist_ok=True)
-        (saved / "state.pt").unlink()
+        (saved / "rank-0.pt").unlink()
         set_aside(run)
         assert sorted(path.name for path in saved.parent.iterdir()) == ["last.damaged", "previous"]
         assert find_checkpoint(run).path.name == "previous"
         shutil.copytree(saved.with_name("previous"), saved)
 
 
-def test_ranks_that_share_no_file_system_are_told_so(saved):
-    files = find_checkpoint(saved).manifest.files
-    require_shared(saved, files)
-    (saved / "rank-1.pt").unlink()
-    with pytest.raises(RuntimeError, match=r"rank-1\.pt, which another rank .* share the file system of output_dir"):
-        require_shared(saved, files)
+class WithoutTheFirst(Parallel):
+    """The second of two ranks, to whom the first tells of a directory that is not here."""
+
+    rank, world_size = 1, 2
+
+    def __init__(self, directory):
+        self.directory = directory
+
+    def gather(self, item):
+        return [(self.directory, None) if isinstance(item, tuple) else item, item]
+
+
+def test_ranks_that_share_no_file_system_are_told_so(place, tmp_path):
+    checkpoint = find_checkpoint(place / "single").checkpoint
+    with pytest.raises(RuntimeError, match=r"rank 0 has made for a .* must share the file system of output_dir"):
+        save_together(checkpoint, tmp_path, WithoutTheFirst(tmp_path / "elsewhere"))
 
 
 class Malicious:
     def __reduce__(self):
         return os.system, ("touch run_by_the_checkpoint",)
-
-
-def sealed_again(saved, change=lambda manifest: None):
-    """Write the manifest as somebody would who has put other files there."""
-    manifest = json.loads((saved / "manifest.json").read_text())
-    del manifest["digest"]
-    for name in manifest["files"]:
-        file = stored_file(saved / name)
-        manifest["files"][name] = [file.num_bytes, file.blake2b]
-    change(manifest)
-    (saved / "manifest.json").write_text(sealed(json.dumps(manifest, indent=1) + "\n"))
-
-
-def read_by_one(saved):
-    found = find_checkpoint(saved)
-    return found.restored(Training("single").model, 4, SINGLE, CPU)
 
 
 @pytest.fixture
@@ -261,35 +251,12 @@ def where_code_would_leave_a_file(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("where_code_would_leave_a_file")
 @pytest.mark.parametrize("pickled", [saved_by_torch, pickle.dumps])
 def test_no_code_in_it_is_run(saved, pickled):
-    """Its digests are as they should be."""
-    code = pickled(Malicious())
-    state = (saved / "state.pt").read_bytes()
-    (saved / ".metadata").write_bytes(code)
-    sealed_again(saved)
-    read_by_one(saved)  # nobody reads what is torch's own
-
-    (saved / "state.pt").write_bytes(code)
-    sealed_again(saved)
-    with pytest.raises(CheckpointError, match="damaged or no checkpoint"):
-        find_checkpoint(saved)
-
-    (saved / "state.pt").write_bytes(state)
-    (saved / "__0_0.distcp").write_bytes(code)
-
-    def all_of_it(manifest):
-        for _, _, chunks in manifest["tensors"].values():
-            for chunk in chunks:
-                chunk[2:] = ["__0_0.distcp", 0, len(code)]
-
-    sealed_again(saved, all_of_it)
-    with pytest.raises(Exception, match=r"Weights only load failed|weights_only"):
-        read_by_one(saved)
-
-
-def test_files_outside_of_it_are_none_of_its(saved):
-    sealed_again(saved, lambda one: one["files"].update({"../last/state.pt": one["files"]["state.pt"]}))
-    with pytest.raises(CheckpointError, match=r"\.\./last/state\.pt is no name of a file"):
-        find_checkpoint(saved)
+    for name in ("rank-0.pt", "rank-1.pt"):
+        before = (saved / name).read_bytes()
+        (saved / name).write_bytes(pickled(Malicious()))
+        with pytest.raises(CheckpointError, match="damaged or no checkpoint"):
+            find_checkpoint(saved).restored(Training("single").model, 4, SINGLE, CPU)
+        (saved / name).write_bytes(before)
 
 
 def test_a_checkpoint_of_another_model_names_a_difference(place):

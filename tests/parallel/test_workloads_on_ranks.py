@@ -1,7 +1,7 @@
 """Trainings beyond one model and one loss: on two ranks they are what one process trains with the same samples."""
 
 import pytest
-from trainings import GPT, MLP, STRATEGIES, apart, assemble, column, composed, same, seeded, single
+from trainings import GPT, STRATEGIES, apart, assemble, column, composed, same, seeded, single
 
 GAN = ("model=gan_digits", "optimizer=adam", "optimizer.lr=5.0e-4", "data.batch_size=8", "model.hidden_size=4")
 OWN = ("model=custom", "data=digits", "data.batch_size=8", "optimizer=sgd")
@@ -9,7 +9,6 @@ CASES = {
     "gan": (*GAN, "task=gan"),
     "wgan_gp": (*GAN, "task=wgan_gp", "task.critic_steps=2"),
     "two_losses": ("model=two_headed", "model.hidden_size=16", "data.batch_size=8", "optimizer=sgd"),
-    "penalty": (*MLP, "task.gradient_penalty=0.1", "task.penalty_of=inputs", "optimizer=sgd"),
     "checkpointed": (*GPT, "trainer.activation_checkpointing=true", "trainer.max_grad_value=0.01", "optimizer=sgd"),
     "frozen": (*OWN, "model._target_=rank_models.Frozen"),
     "own": (*OWN, "model._target_=rank_models.Net", "trainer.grad_accum_steps=2"),
@@ -23,7 +22,7 @@ OPTIMIZERS = {
     },
 }
 """Those of torch's that take shards of parameters, beside SGD."""
-TWICE = ("wgan_gp", "penalty")
+TWICE = ("wgan_gp",)
 """Cases that differentiate a backward pass, which FSDP2 cannot."""
 
 

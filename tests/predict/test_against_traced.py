@@ -17,7 +17,6 @@ CHECKPOINTED = ("trainer.activation_checkpointing=true",)
 NOT_FUSED = ("optimizer.fused=false",)
 FP32_FEED_FORWARD = ("precision.fp32_modules=[blocks.*.feed_forward, norm]",)
 PENALIZED = ("task.gradient_penalty=0.5",)
-PENALIZED_INPUTS = ("task.penalty_of=inputs", "task.gradient_penalty=0.5")
 COSINE = ("scheduler=cosine", "scheduler.num_warmup_steps=2")
 
 GAN = ("model=gan_digits", "model.hidden_size=8", "data.batch_size=16")
@@ -44,7 +43,6 @@ CASES = [
     (REGRESSION, "amp_fp16", NOT_FUSED),
     (REGRESSION, "amp_fp16", COSINE),
     *((MLP, mode, PENALIZED) for mode in ("fp32", "amp_bf16", "amp_fp16", "pure_bf16")),
-    *((MLP, mode, PENALIZED_INPUTS) for mode in ("fp32", "amp_fp16")),
     (MLP, "amp_fp16", (*SGD_ACCUMULATED, *PENALIZED)),
     *((RESNET, mode, PENALIZED) for mode in ("fp32", "amp_bf16")),
     (RESNET, "fp32", (*CHECKPOINTED, *PENALIZED)),

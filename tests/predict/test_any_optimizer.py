@@ -8,7 +8,6 @@ from torch.optim.optimizer import _foreach_supported_types
 
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.training.components.fused_kernels import leaves_parameters_unchanged
 
 OF_TORCH = ("Adam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adafactor", "Adadelta", "Adamax", "ASGD", "Rprop")
 EVERY = (*(f"torch.optim.{name}" for name in OF_TORCH), "own_optimizers.Lion", "own_optimizers.Decaying")
@@ -29,9 +28,8 @@ def test_to_the_byte_on_the_cpu(target, mode):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_fused_kernel_is_tried_on_real_tensors(optimizer):
+def test_half_precision_parameters_are_predicted_as_trained(optimizer):
     overrides = (*MLP, f"optimizer={optimizer}", "precision=pure_bf16")
-    leaves_parameters_unchanged.cache_clear()
     timeline = predicted(*overrides)
     assert timeline.peak().categories == measured(*overrides).peak
 

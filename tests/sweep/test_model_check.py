@@ -134,20 +134,11 @@ def test_no_more_than_a_batch_is_evaluated():
     check_model(config, OneBatch(build_data(config, CPU)))
 
 
-def test_a_penalty_on_inputs_without_gradients_is_refused():
-    tokens = ("data=text", "task=classification", "task.gradient_penalty=1", "task.penalty_of=inputs")
-    with pytest.raises(
-        UserError, match=r"task\.penalty_of=inputs: the inputs are torch\.int64, which has no gradients"
-    ):
-        checked("model=gpt_tiny", *tokens)
-
-
 WIDE = ("model=mlp_small", "data=digits", "model.hidden_size=512", "data.batch_size=2")
 WORKLOADS = {
     "weights": WIDE,
     "weights penalized": (*WIDE, "task.gradient_penalty=1"),
     "activations penalized": ("model=mlp_small", "data=digits", "data.batch_size=256", "task.gradient_penalty=1"),
-    "inputs penalized": (*WIDE, "task.gradient_penalty=1", "task.penalty_of=inputs"),
     "unfused": (*WIDE, "optimizer.fused=false"),
     "momentum": (*WIDE, "optimizer=sgd", "optimizer.momentum=0.9", "optimizer.fused=false"),
     "adagrad": (*WIDE, "optimizer=adagrad"),

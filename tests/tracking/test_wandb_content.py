@@ -230,7 +230,7 @@ def test_a_checkpoint_of_several_ranks_goes_along_as_a_whole(
     track: Track, record: RunRecord, tmp_path: Path, wandb_server: WandbServer
 ) -> None:
     record.config["tracking"] = {"checkpoints": True, "alerts": False}
-    files = {"__0_0.distcp": b"one", "__1_0.distcp": b"other", ".metadata": b"torch's", "manifest.json": b"{}"}
+    files = {"rank-0.pt": b"one", "rank-1.pt": b"other"}
     for name in ("last", "previous"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
         for file, content in files.items():

@@ -45,7 +45,6 @@ CHECKPOINT = Checkpoint(
             "parameters": ["weight", "bias"],
         }
     },
-    data={},
     scaler={"scale": 2.0, "_growth_tracker": 3},
     scale_monitor={"num_observed": 7, "skipped_steps": 1, "growth_tracker": 3},
     rng=rng_state(CPU),
@@ -193,7 +192,7 @@ def test_other_things_that_torch_saved_are_refused(content, tmp_path):
     torch.save(content, path)
     with pytest.raises(CheckpointError) as refused:
         load_checkpoint(path)
-    assert str(refused.value) == f"{path} is not a checkpoint of this version (format 3)"
+    assert str(refused.value) == f"{path} is not a checkpoint of this version (format 4)"
 
 
 SGD = CHECKPOINT.optimizers["optimizer"]

@@ -18,17 +18,17 @@ MODES = [("fp32", 1.0), ("amp_bf16", 1.0), ("amp_fp16", 65536.0), ("amp_fp16", O
 PENALIZED = (*MLP, f"seed={SEED}", "optimizer=sgd", f"optimizer.lr={LR}", "trainer.max_grad_norm=null")
 
 
-def settings(mode, init_scale, of, accumulate=1):
+def settings(mode, init_scale, accumulate=1):
     return (
         *PENALIZED,
         *(f"precision={mode}", f"precision.init_scale={init_scale:.1f}"),
-        *(f"task.gradient_penalty={WEIGHT}", f"task.penalty_of={of}"),
+        f"task.gradient_penalty={WEIGHT}",
         *(f"trainer.steps={NUM_STEPS}", f"trainer.grad_accum_steps={accumulate}"),
     )
 
 
-def by_hand(mode, init_scale, of, accumulate):
-    """The example "Gradient penalty" of torch's AMP examples, on either kind of gradients."""
+def by_hand(mode, init_scale, accumulate):
+    """The example "Gradient penalty" of torch's AMP examples."""
     torch.manual_seed(SEED)
     model = mlp.MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3)
     data = Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU)
@@ -39,20 +39,16 @@ def by_hand(mode, init_scale, of, accumulate):
         total = 0.0
         for micro in range(accumulate):
             input, target = data.train_batch(step * accumulate + micro)
-            penalized = [*model.parameters()] if of == "parameters" else [input.requires_grad_()]
             with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
                 loss = F.cross_entropy(model(input), target)
-            scaled_grads = torch.autograd.grad(scaler.scale(loss), penalized, create_graph=True)
+            scaled_grads = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)
             inv_scale = 1.0 / scaler.get_scale()
             grads = [p * inv_scale for p in scaled_grads]
             with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
-                if of == "parameters":
-                    grad_norm = 0
-                    for grad in grads:
-                        grad_norm += grad.pow(2).sum()
-                    grad_norm = grad_norm.sqrt()
-                else:
-                    grad_norm = torch.linalg.vector_norm((grads[0] * len(input)).flatten(1), dim=1).mean()
+                grad_norm = 0
+                for grad in grads:
+                    grad_norm += grad.pow(2).sum()
+                grad_norm = grad_norm.sqrt()
                 loss = (loss + WEIGHT * grad_norm) / accumulate
             scaler.scale(loss).backward()
             total += loss.detach()
@@ -65,11 +61,10 @@ def by_hand(mode, init_scale, of, accumulate):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("of", ["parameters", "inputs"])
 @pytest.mark.parametrize(("mode", "init_scale"), MODES)
-def test_a_penalty_is_bitwise_that_of_torchs_example(mode, init_scale, of, accumulate):
-    losses, scales, parameters = by_hand(mode, init_scale, of, accumulate)
-    training = assemble(*settings(mode, init_scale, of, accumulate))
+def test_a_penalty_is_bitwise_that_of_torchs_example(mode, init_scale, accumulate):
+    losses, scales, parameters = by_hand(mode, init_scale, accumulate)
+    training = assemble(*settings(mode, init_scale, accumulate))
 
     assert training.train().status == "completed"
 
@@ -81,9 +76,8 @@ def test_a_penalty_is_bitwise_that_of_torchs_example(mode, init_scale, of, accum
         assert 0 < skipped < NUM_STEPS if init_scale == OVERFLOWS else skipped == 0
 
 
-@pytest.mark.parametrize("of", ["parameters", "inputs"])
-def test_a_scale_far_too_large_comes_down(of):
-    training = assemble(*settings("amp_fp16", 2.0**60, of), "trainer.steps=60")
+def test_a_scale_far_too_large_comes_down():
+    training = assemble(*settings("amp_fp16", 2.0**60), "trainer.steps=60")
 
     assert training.train().status == "completed"
 
@@ -93,10 +87,9 @@ def test_a_scale_far_too_large_comes_down(of):
     assert math.isfinite(losses[-1])
 
 
-@pytest.mark.parametrize("of", ["parameters", "inputs"])
 @pytest.mark.parametrize(("mode", "init_scale"), [MODES[0], MODES[-1]])
-def test_a_penalized_training_resumes_bitwise(mode, init_scale, of, tmp_path):
-    overrides = settings(mode, init_scale, of)
+def test_a_penalized_training_resumes_bitwise(mode, init_scale, tmp_path):
+    overrides = settings(mode, init_scale)
     reference = assemble(*overrides)
     reference.train()
     assemble(*overrides, directory=tmp_path).train(StopAfter(5))
@@ -111,7 +104,7 @@ def test_a_penalized_training_resumes_bitwise(mode, init_scale, of, tmp_path):
 
 
 def test_a_penalty_that_no_scale_makes_finite_diverges():
-    training = assemble(*settings("amp_fp16", 65536.0, "parameters"), "trainer.steps=100")
+    training = assemble(*settings("amp_fp16", 65536.0), "trainer.steps=100")
     with torch.no_grad():
         next(training.built.model.parameters()).fill_(torch.inf)
 

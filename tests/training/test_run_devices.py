@@ -95,29 +95,9 @@ def test_a_stop_ends_the_wait_for_a_free_gpu(gpus):
     assert told[0].startswith("waiting for one of cuda:0, cuda:1: other trainings run on them (locks such as /")
 
 
-def test_partitions_of_a_gpu_are_taken_one_by_one(gpus, monkeypatch):
-    current = gpus(f"{A100} MIG 3g.40gb")
-    small = f"{A100} MIG 1g.10gb"
-    models = {"MIG-a": f"{A100} MIG 3g.40gb", "MIG-b": small, "MIG-c": f"{A100} MIG 3g.40gb", "MIG-d": None}
-    monkeypatch.setattr(device, "partition_names", lambda entries: [models[entry] for entry in entries])
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c,MIG-d")
-    assert labels("auto") == ["cuda:0", "cuda:2"], "those known to be of the size of the first"
-    with device_lock("cuda:0"), taken_device("auto") as place:
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-c", "CUDA shows a process one partition"
-        assert (str(place), place.device) == ("cuda:2", torch.device("cuda", 0))
-    assert current == [0]
-
-
-def test_one_partition_is_a_gpu_like_others(gpus, monkeypatch):
-    gpus(f"{A100} MIG 3g.40gb")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a")
-    assert run_devices("auto") == (RunDevice("cuda:0", torch.device("cuda", 0)),)
-
-
 def test_processes_of_one_training_take_a_gpu_each(gpus):
     with taken_devices("cpu", 4) as shared:
-        assert shared == (RunDevice("cpu", CPU),)
+        assert shared == (RunDevice(CPU),)
     gpus(A100, A100, T4, A100)
     for name in ("auto", "cuda"):
         with device_lock("cuda:0"), taken_devices(name, 2) as taken:

@@ -177,8 +177,8 @@ class ImageFolderConfig(DataConfig):
     val_fraction: float = field(default=0.1, metadata=_in(_OPEN_SHARE))
     """Share of the images that is held out where the folder has no `train` and `val`."""
     augment: bool = True
-    num_workers: int | None = field(default=None, metadata=_in(NOT_NEGATIVE))
-    """Processes that read ahead, for each rank. None: chosen from the time that reading takes."""
+    num_workers: int = field(default=0, metadata=_in(NOT_NEGATIVE))
+    """Processes that read ahead, for each rank."""
     prefetch_factor: int | None = None
     """Batches that each of them has read ahead. None: torch's default, 2."""
 
@@ -217,10 +217,8 @@ class OutputTaskConfig(ComponentConfig):
 class ClassificationConfig(OutputTaskConfig):
     label_smoothing: float = field(default=0.0, metadata=_in(_SHARE))
     gradient_penalty: float = field(default=0.0, metadata=_in(NOT_NEGATIVE))
-    """Weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none is computed."""
-    penalty_of: str = field(default="parameters", metadata=_one_of("parameters", "inputs"))
-    """parameters: the gradients by all parameters, as one vector; inputs: those by an item's inputs, a mean over the
-    items."""
+    """Weight in the training's loss of the 2-norm of the cross-entropy's gradients by all parameters, as one vector; 0:
+    none is computed."""
 
 
 @dataclass(kw_only=True)

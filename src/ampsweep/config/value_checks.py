@@ -265,7 +265,7 @@ def _gradient_penalty(task: dict[str, Any], trainer: TrainerConfig, strategy: st
             "gradient of a backward pass"
         )
     # A Wasserstein critic differentiates a backward pass even for a penalty of no weight.
-    if strategy == "fsdp2" and (task["gradient_penalty"] or "penalty_of" not in task):
+    if strategy == "fsdp2" and (task["gradient_penalty"] or "critic_steps" in task):
         yield (
             f"task.gradient_penalty={task['gradient_penalty']:g} with parallel=fsdp2: FSDP2 frees parameters after a "
             "backward pass, which then cannot be differentiated; use parallel=ddp"

@@ -107,21 +107,6 @@ class Validatable(Protocol):
 
 
 @runtime_checkable
-class Stateful(Protocol):
-    """Data whose next batch is no function of its index alone: a stream that has to go on where it was.
-
-    A state taken after a step is the place in the order after that step on every rank: any rank can go on from it, of
-    any number of ranks.
-    """
-
-    def state_dict(self) -> dict[str, Any]:
-        """The place in the stream after the batches that `train_batch` has returned, as plain values and tensors."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
-        """Go on from there; may return sentences for the user on how."""
-
-
-@runtime_checkable
 class Indexed(Protocol):
     """Data whose validation batches can be had by index, so that no rank makes those of the others."""
 
@@ -159,7 +144,7 @@ def for_rank(data: Data, rank: int, world_size: int) -> Data:
     share = Share(rank, world_size)
     if isinstance(data, Divisible):
         return data.for_rank(share)
-    return (_DividedStream if isinstance(data, Stateful) else _DividedByIndex)(data, share)
+    return _DividedByIndex(data, share)
 
 
 def val_rounds(data: Data) -> Iterator[tuple[Any, bool]]:
@@ -197,37 +182,6 @@ class _DividedByIndex:
         yield from self._share.dealt(self._data.val_batches())
 
 
-class _DividedStream(_DividedByIndex):
-    """A rank's part of a stream: it reads all micro-batches, one after the other, and keeps its own."""
-
-    _next: int | None = None
-    """Index of the stream's next micro-batch; None before the first, which tells it."""
-
-    def train_batch(self, index: int) -> Any:
-        self._pass_by(index * self._share.world_size, self._share.index(index))
-        batch = super().train_batch(index)
-        self._next = self._share.index(index) + 1
-        return batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state after the batches of all ranks: that of a single process."""
-        if self._next is not None:
-            self._pass_by(self._next, -(-self._next // self._share.world_size) * self._share.world_size)
-        assert isinstance(self._data, Stateful)
-        return self._data.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
-        self._next = None
-        assert isinstance(self._data, Stateful)
-        return self._data.load_state_dict(state)
-
-    def _pass_by(self, begin: int, end: int) -> None:
-        """Read the other ranks' micro-batches up to `end`; from `begin` on, if none has been read."""
-        for index in range(begin if self._next is None else self._next, end):
-            self._data.train_batch(index)
-            self._next = index + 1
-
-
 def stop_workers(data: object) -> None:
     """End the processes that data has started, if it can have any; reading on may start them again."""
     if (end := getattr(data, "stop_workers", None)) is not None:
@@ -235,7 +189,7 @@ def stop_workers(data: object) -> None:
 
 
 def num_workers(data: object) -> int | None:
-    """Number of processes that read training batches ahead; None where data has not chosen yet or never has any."""
+    """Number of processes that read training batches ahead; None where data never has any."""
     found = getattr(data, "num_workers", None)
     return found if isinstance(found, int) else None
 

@@ -2,14 +2,10 @@
 
 import copy
 import itertools
-import math
-import os
-import statistics
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
@@ -19,13 +15,6 @@ from ampsweep.data.workers import Batches, Workers, why_not_sent
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.host_memory import is_measuring
 
-_NUM_TIMED: Final = 4
-"""Batches that are timed before workers are chosen: the first two steps take longer, one of them is traced."""
-_HANDING_OVER_S: Final = 1e-3
-"""The reading time of a batch above which workers pay: handing one over takes some tenths of a millisecond."""
-_COMPUTES: Final = 0.5
-"""The share of processor time in the time of a read below which a reader waits, for a disk or a network."""
-_MOST: Final = 16
 AHEAD_BYTES: Final = 2**12
 """The least size of an item for batches to be copied ahead: smaller ones take PCIe no longer than the host takes for a
 stream and its events. It is that of an item, so that the memory of a training is affine in its batch size."""
@@ -35,14 +24,13 @@ stream and its events. It is that of an item, so that the memory of a training i
 class WorkerSettings:
     """The settings of a data set's workers; raises a ``ValueError`` for those that do not fit each other."""
 
-    num_workers: int | None = None
-    """None: chosen by timing the first batches."""
+    num_workers: int = 0
     prefetch_factor: int | None = None
     """Batches that each worker has read ahead; None: torch's default, 2."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and type(value) is not int:
+            if type(value) is not int and (value is not None or name == "num_workers"):
                 raise ValueError(f"{name} must be a whole number, got {value}")
         if self.prefetch_factor is not None and self.num_workers == 0:
             raise ValueError(f"prefetch_factor={self.prefetch_factor} needs workers, but num_workers is 0")
@@ -57,17 +45,14 @@ class BatchReader:
     """The batches of a source by index.
 
     Workers begin with the second batch or any later one, and end with a batch that does not follow: a check or a
-    prediction, which reads the first, starts none. `most` is the largest number of workers to choose.
+    prediction, which reads the first, starts none.
     """
 
-    def __init__(self, source: Batches, settings: WorkerSettings, device: torch.device, *, most: int = _MOST) -> None:
-        self._source, self._settings, self._device, self._most = source, settings, device, most
-        # A prediction reads to the meta device.
-        self.num_workers: int | None = 0 if device.type == "meta" else settings.num_workers
-        """Number of workers; None until it is chosen."""
+    def __init__(self, source: Batches, settings: WorkerSettings, device: torch.device) -> None:
+        self._source, self._settings, self._device = source, settings, device
+        self.num_workers = 0 if device.type == "meta" else settings.num_workers  # a prediction reads to that device
         self._workers: Workers | None = None
         self._next = -1
-        self._reads: list[TimedRead] = []
 
     def __call__(self, index: int) -> Any:
         follows = index == self._next
@@ -78,7 +63,7 @@ class BatchReader:
             self._source.close()
             self._workers = self._started(self._source, itertools.count(index), self.num_workers)
         if self._workers is None:
-            return self._timed(index, follows) if self.num_workers is None else self._source[index]
+            return self._source[index]
         try:
             return self._workers.next()
         except BaseException:
@@ -111,50 +96,6 @@ class BatchReader:
     def _started(self, source: Batches, indices: Any, num_workers: int) -> Workers:
         factor, pins = self._settings.prefetch_factor, self._device.type == "cuda"
         return Workers(source, indices, num_workers=num_workers, prefetch_factor=factor, pins=pins)
-
-    def _timed(self, index: int, follows: bool) -> Any:
-        if not follows:
-            self._reads = []
-        began_s, began_busy_s = time.perf_counter(), time.thread_time()
-        batch = self._source[index]
-        self._reads.append(TimedRead(began_s, time.perf_counter(), time.thread_time() - began_busy_s))
-        if len(self._reads) == _NUM_TIMED:
-            self.num_workers = min(num_workers_for(self._reads, self._device), self._most)
-            self._source.close()
-            if self.num_workers and why_not_sent(self._source) is not None:
-                self.num_workers = 0
-        return batch
-
-
-class TimedRead(NamedTuple):
-    """The time of a read, and the processor's time in it, in seconds."""
-
-    began_s: float
-    ended_s: float
-    busy_s: float
-
-
-def num_workers_for(reads: Sequence[TimedRead], device: torch.device) -> int:
-    """The number of workers with which reading keeps up with a training on `device`, with a core for each.
-
-    Workers that compute get the cores that a training on the CPU leaves, and at least one. `reads` are of consecutive
-    batches, with a step of the training after each.
-    """
-    cores = max(1, _num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # which torch's launcher tells ranks
-    lengths_s = [read.ended_s - read.began_s for read in reads]
-    steps_s = [later.began_s - earlier.ended_s for earlier, later in itertools.pairwise(reads)]
-    batch_s = statistics.median_low(lengths_s)
-    if batch_s < _HANDING_OVER_S:
-        return 0
-    waits = sum(read.busy_s for read in reads[1:]) < _COMPUTES * sum(lengths_s[1:])  # the first read opens files
-    if not waits and cores == 1:
-        return 0
-    most = cores if waits else max(1, cores - (torch.get_num_threads() if device.type == "cpu" else 1))
-    return max(1, min(math.ceil(batch_s / max(min(steps_s), 1e-9)), most, _MOST))
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class CopiedAhead:
@@ -226,8 +167,8 @@ class ReadDataset(ABC):
         return other
 
     @property
-    def num_workers(self) -> int | None:
-        """Number of workers that read training batches; None until it is chosen."""
+    def num_workers(self) -> int:
+        """Number of workers that read training batches."""
         return self._reader.num_workers
 
     def train_batch(self, index: int) -> Any:

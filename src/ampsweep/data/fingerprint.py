@@ -1,14 +1,10 @@
 """Fingerprints: short hashes that tell data sets apart."""
 
 import hashlib
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from ampsweep.nested_tensors import tensors_in
-
-_PROBED: Final = 64
 
 
 def digest(*parts: str | bytes) -> str:
@@ -28,12 +24,6 @@ def tensor_digest(*tensors: Tensor) -> str:
         parts.append(f"{tensor.dtype}{list(tensor.shape)}")
         parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest(*parts)
-
-
-def batch_probe(batch: Any) -> str:
-    """The digest of a few values of a batch, in a fraction of the time that all would take: it tells batches apart."""
-    values = (tensor.detach().flatten() for tensor in tensors_in(batch))
-    return tensor_digest(*(every[:: max(1, len(every) // _PROBED)] for every in values))
 
 
 def batch_digest(batch: Any) -> str:

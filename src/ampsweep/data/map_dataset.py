@@ -12,7 +12,7 @@ from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
 from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, WorkerSettings
 from ampsweep.data.fingerprint import batch_digest, digest
-from ampsweep.data.generators import ItemReading, seeded
+from ampsweep.data.generators import read_items, seeded
 from ampsweep.data.seeding import Shuffle
 
 _NUM_SAMPLES = 8
@@ -35,7 +35,7 @@ class MapDataset(ReadDataset):
         batch_size: int,
         seed: int,
         device: torch.device,
-        num_workers: int | None = None,
+        num_workers: int = 0,
         prefetch_factor: int | None = None,
         collate: Collate = default_collate,
     ) -> None:
@@ -96,7 +96,7 @@ class ItemBatches:
         self._dataset: Any = dataset
         self._batch_size, self._collate = batch_size, collate
         self._shuffle, self._key = shuffle, key
-        self._reading = ItemReading(partial(_fetched, dataset), collate)
+        self._fetch = partial(_fetched, dataset)
 
     def __len__(self) -> int:
         """The number of batches in one pass in the items' own order."""
@@ -112,7 +112,7 @@ class ItemBatches:
             items = torch.arange(first, min(first + self._batch_size, len(self._dataset)))
         if (batch := self._indexed(items)) is not None:
             return batch
-        return self._reading(items.tolist(), self._key, first=first, index=key_of_batch)
+        return read_items(self._fetch, self._collate, items.tolist(), self._key, first=first, index=key_of_batch)
 
     def close(self) -> None:
         """Nothing is open between two batches."""

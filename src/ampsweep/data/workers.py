@@ -1,4 +1,4 @@
-"""The workers of torch's DataLoader, with an end and with errors that a user can read."""
+"""The workers of torch's DataLoader, with an end, and with errors that a user can read."""
 
 import ctypes
 import multiprocessing
@@ -8,10 +8,9 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from functools import partial
-from multiprocessing import connection, util
+from multiprocessing import util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,9 +24,6 @@ from ampsweep.socket_folder import short_socket_paths
 from ampsweep.stop_signals import STOP_SIGNALS, held_stop_signals, release_stop_signals
 from ampsweep.text import one_line
 
-_DYING_S: Final = 1.0
-"""Time between the end of a worker's connections and its own."""
-_HINTS: Final = {"SIGBUS": ", as where /dev/shm has no room", "SIGKILL": ", as the system does where memory runs out"}
 _PLAIN: Final = {Tensor, bool, int, float, str, type(None)}
 
 
@@ -51,7 +47,7 @@ class Workers:
         self, batches: Batches, indices: Iterable[int], *, num_workers: int, prefetch_factor: int | None, pins: bool
     ) -> None:
         before = set(multiprocessing.active_children())
-        with held_stop_signals(), short_socket_paths(), _same_child_handler(), warnings.catch_warnings():
+        with held_stop_signals(), short_socket_paths(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="This DataLoader will create")  # who gives a number knows why
             loader = DataLoader(
                 _ReadInWorker(batches),
@@ -75,26 +71,13 @@ class Workers:
 
         Raises:
             MemoryError: reading it raised one.
-            ValueError: reading it raised, or a worker has died: in one sentence.
+            ValueError: reading it raised: in one sentence.
+            RuntimeError: a worker has died.
         """
-        self._require_alive()
-        try:
-            batch = next(self._iterator)
-        except (RuntimeError, OSError, EOFError):  # a worker has died, or is about to
-            dying = connection.wait([process.sentinel for process in self._processes], _DYING_S)
-            for process in self._processes:
-                if process.sentinel in dying:  # which closes before the process can be waited for
-                    process.join(_DYING_S)
-            self._require_alive()
-            raise
+        batch = next(self._iterator)
         if isinstance(batch, Exception):
             raise batch
         return batch
-
-    def _require_alive(self) -> None:
-        for process in self._processes:
-            if process.exitcode is not None:
-                raise ValueError(f"a worker that reads the data (process {process.pid}) {how_ended(process.exitcode)}")
 
 
 class _ReadInWorker(Dataset[Any]):
@@ -106,7 +89,7 @@ class _ReadInWorker(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         try:
             batch = self._batches[index]
-            if not is_plain(batch):  # the queue would drop, and never tell, what cannot be pickled
+            if not _is_plain(batch):  # the queue would drop, and never tell, what cannot be pickled
                 _require_picklable(batch)
             return batch
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
@@ -148,26 +131,6 @@ def _end_workers(iterator: Any, processes: list[BaseProcess]) -> None:
             process.join()
 
 
-@contextmanager
-def _same_child_handler() -> Iterator[None]:
-    """Take torch's handler off again, which raises the death of a worker in the midst of whatever runs then."""
-    before = None if sys.platform == "win32" else signal.getsignal(signal.SIGCHLD)
-    try:
-        yield
-    finally:
-        if sys.platform != "win32":
-            with suppress(ValueError):  # only the main thread sets any, and torch does not elsewhere either
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
-
-
-def how_ended(exitcode: int) -> str:
-    """The predicate of a sentence on how a worker has ended."""
-    if exitcode >= 0:
-        return f"ended with exit code {exitcode}"
-    name = signal.Signals(-exitcode).name
-    return f"was killed by {name}{_HINTS.get(name, '')}"
-
-
 def why_not_sent(*parts: Any) -> str | None:
     """A sentence on why these parts of a data set cannot be sent to a worker, or None if they can."""
     method = multiprocessing.get_start_method()
@@ -180,12 +143,12 @@ def why_not_sent(*parts: Any) -> str | None:
     return None
 
 
-def is_plain(value: Any) -> bool:
-    """Return True if a value consists of tensors and Python's own types, which a checkpoint can hold."""
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value consists of tensors and Python's own types."""
     if type(value) is dict:
-        return is_plain([*value.keys(), *value.values()])
-    if type(value) in (list, tuple):  # a generator's state has hundreds of numbers
-        return set(map(type, value)) <= _PLAIN or all(map(is_plain, value))
+        return _is_plain([*value.keys(), *value.values()])
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
     return type(value) in _PLAIN
 
 

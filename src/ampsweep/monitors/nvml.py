@@ -1,7 +1,7 @@
 """Readings of one GPU from the NVIDIA driver, through NVML."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
@@ -151,25 +151,6 @@ def _is_slowed_down(nvml: Any, handle: Any, *reasons: str) -> float:
     """100 if the driver names one of these reasons for low clocks now, else 0."""
     now = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return 100.0 * any(now & getattr(nvml, f"nvmlClocksThrottleReason{reason}") for reason in reasons)
-
-
-def partition_names(uuids: Sequence[str]) -> list[str | None]:
-    """The models of partitions (MIG), each with its size; None for what NVML does not know."""
-    import pynvml  # here: a run without a GPU does not wait for it
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return [None for _ in uuids]
-    names: list[str | None] = []
-    try:
-        for uuid in uuids:
-            names.append(None)
-            with suppress(pynvml.NVMLError):
-                names[-1] = str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
-    finally:
-        pynvml.nvmlShutdown()
-    return names
 
 
 def _find(nvml: Any, device: torch.device) -> Any:

@@ -91,11 +91,9 @@ def copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """The parameter's gradient, in memory as the parameter is; a sparse one becomes dense first."""
+    """The parameter's gradient, in memory as the parameter is."""
     gradient = parameter.grad
     assert gradient is not None, "a parameter without gradient is not updated"
-    if gradient.is_sparse:
-        parameter.grad = gradient = gradient.to_dense()
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)

@@ -4,7 +4,6 @@ from ampsweep.record.digests import RowsDigest as RowsDigest
 from ampsweep.record.digests import Stretch as Stretch
 from ampsweep.record.files import CHECKPOINTS as CHECKPOINTS
 from ampsweep.record.files import LAST as LAST
-from ampsweep.record.files import MANIFEST as MANIFEST
 from ampsweep.record.files import NO_ROOM as NO_ROOM
 from ampsweep.record.files import PREVIOUS as PREVIOUS
 from ampsweep.record.files import RecordError as RecordError
@@ -12,6 +11,7 @@ from ampsweep.record.files import directory_of as directory_of
 from ampsweep.record.files import is_checkpoint as is_checkpoint
 from ampsweep.record.files import kept_checkpoint as kept_checkpoint
 from ampsweep.record.files import kept_checkpoints as kept_checkpoints
+from ampsweep.record.files import rank_file as rank_file
 from ampsweep.record.files import remove_leftovers as remove_leftovers
 from ampsweep.record.files import replacing as replacing
 from ampsweep.record.files import write_atomically as write_atomically

@@ -18,8 +18,6 @@ _NUM_RANDOM: Final = 8
 CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"
-MANIFEST: Final = "manifest.json"
-"""The file of a directory that is a whole checkpoint."""
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean that the disk, the quota or the largest size of a file leaves no room."""
 
@@ -115,9 +113,14 @@ def directory_of(file: Path) -> Path:
     return file.with_suffix("")
 
 
+def rank_file(rank: int) -> str:
+    """The name of a rank's file in such a directory."""
+    return f"rank-{rank}.pt"
+
+
 def is_checkpoint(path: Path) -> bool:
-    """Tell whether `path` can be a checkpoint: a file, or a directory with a manifest."""
-    return path.is_file() or (path / MANIFEST).is_file()
+    """Tell whether `path` can be a checkpoint: a file, or a directory with that of rank 0."""
+    return path.is_file() or (path / rank_file(0)).is_file()
 
 
 def kept_checkpoint(run_directory: Path, name: str) -> Path | None:

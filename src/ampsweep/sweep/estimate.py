@@ -9,7 +9,7 @@ import torch
 
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data, num_workers, stop_workers
+from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.observe.memory_limit import is_out_of_memory
 from ampsweep.run.directories import checkpoint_path
@@ -70,8 +70,6 @@ def _seconds_a_step(trainer: Trainer, device: torch.device) -> float:
     first = _seconds(trainer.train_step, device)
     if first > _PER_KIND_S / _TIMED_STEPS:
         return first
-    while hasattr(trainer.data, "num_workers") and num_workers(trainer.data) is None:  # it times some batches first
-        trainer.train_step()
     return statistics.median(_seconds(trainer.train_step, device) for _ in range(_TIMED_STEPS))
 
 

@@ -37,7 +37,7 @@ from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.checkpoint import CheckpointError, require_same_model
 from ampsweep.training.components.built import build_data, build_model, steps_of
 from ampsweep.training.components.device import RunDevice, resolve_device, run_devices
-from ampsweep.training.components.fused_kernels import has_fused_kernels_for_shards
+from ampsweep.training.components.fused_kernels import FUSED_FOR_SHARDS
 from ampsweep.training.components.instantiate import locate
 from ampsweep.training.components.learning_rates import check_rates
 from ampsweep.training.components.optimizer import rehearse_optimizers, settings_of
@@ -253,7 +253,7 @@ def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) ->
     if parallel.strategy == "fsdp2":
         for name in trained_parts(found.turns):
             settings = settings_of(config.optimizer, name)
-            if settings.get("fused") and not has_fused_kernels_for_shards(locate("optimizer", settings)):
+            if settings.get("fused") and locate("optimizer", settings) not in FUSED_FOR_SHARDS:
                 named = component_name(settings)
                 raise UserError(f"optimizer.fused=true with parallel=fsdp2: torch's fused {named} takes no shards")
         _check_shards(config, device, found)

@@ -1,7 +1,6 @@
 """Classification: one of several classes for each item."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,15 +19,14 @@ class Classification:
         label_smoothing: float = 0.0,
         output: str | None = None,
         gradient_penalty: float = 0.0,
-        penalty_of: Literal["parameters", "inputs"] = "parameters",
     ) -> None:
         """Set what the loss is made of.
 
         Args:
             label_smoothing: in [0, 1), as in ``torch.nn.CrossEntropyLoss``; it counts in the evaluated loss too.
             output: names the logits in what the model returns; None: it returns the logits themselves.
-            gradient_penalty: weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none.
-            penalty_of: the gradients by all parameters, as one vector, or by each item's inputs, a mean over the items.
+            gradient_penalty: weight in the training's loss of the 2-norm of the cross-entropy's gradients by all
+                parameters, as one vector; 0: none.
 
         Raises:
             ValueError: a value is not allowed.
@@ -36,25 +34,15 @@ class Classification:
         require_below_one(label_smoothing=label_smoothing)
         if not gradient_penalty >= 0:
             raise ValueError(f"gradient_penalty must not be negative, got {gradient_penalty}")
-        if penalty_of not in ("parameters", "inputs"):
-            raise ValueError(f'penalty_of must be "parameters" or "inputs", got {penalty_of!r}')
-        self.label_smoothing, self.output = label_smoothing, output
-        self.gradient_penalty, self.penalty_of = gradient_penalty, penalty_of
+        self.label_smoothing, self.output, self.gradient_penalty = label_smoothing, output, gradient_penalty
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the mean cross-entropy over the batch, with the penalty if there is one."""
         inputs, classes = batch
-        if not self.gradient_penalty:
-            return self._cross_entropy(self._logits(model, inputs), classes)
-        if self.penalty_of == "inputs":
-            if not inputs.is_floating_point():
-                raise ValueError(f"task.penalty_of=inputs: the inputs are {inputs.dtype}, which has no gradients")
-            inputs = inputs.detach().requires_grad_()
         loss = self._cross_entropy(self._logits(model, inputs), classes)
-        if self.penalty_of == "inputs":
-            norm = input_gradient_norm(loss, inputs)
-        else:
-            norm = parameter_gradient_norm(loss, [one for one in model.parameters() if one.requires_grad])
+        if not self.gradient_penalty:
+            return loss
+        norm = parameter_gradient_norm(loss, [one for one in model.parameters() if one.requires_grad])
         return loss + self.gradient_penalty * norm
 
     @torch.no_grad()
@@ -81,18 +69,3 @@ def parameter_gradient_norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tenso
     squares = [at_least_float32(gradient).pow(2).sum() for gradient in gradients(loss, parameters)]
     first, *others = squares
     return sum(others, first).clamp_min(torch.finfo(torch.float32).tiny).sqrt()
-
-
-def input_gradient_norm(loss: Tensor, inputs: Tensor) -> Tensor:
-    """Compute the mean over the items of a batch of the 2-norm of the gradient of an item's loss by its inputs.
-
-    The norm of double backpropagation (Drucker and LeCun, 1992, https://doi.org/10.1109/72.165600, who square it).
-
-    Args:
-        loss: the mean of the losses of the items, each of which depends on the inputs of its item alone.
-        inputs: (B, ...), with `requires_grad`.
-    """
-    (of_mean,) = gradients(loss, [inputs])
-    of_items = at_least_float32(of_mean) * len(inputs)
-    norms: Tensor = torch.linalg.vector_norm(of_items.flatten(1), dim=1)
-    return norms.mean()

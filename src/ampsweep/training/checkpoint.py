@@ -5,9 +5,10 @@ import random
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -25,12 +26,12 @@ from ampsweep.record import (
     PREVIOUS,
     is_checkpoint,
     kept_checkpoints,
+    rank_file,
     remove_leftovers,
     replacing,
 )
-from ampsweep.training.checkpoint_manifest import STATE
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 _DAMAGED: Final = (
     zipfile.BadZipFile,
@@ -69,10 +70,12 @@ class Checkpoint:
     scaler: dict[str, Any]
     scale_monitor: dict[str, Any]
     rng: dict[str, Any]
-    data: dict[str, Any]
-    """State of the data; empty for data without any."""
     observed: dict[str, Any]
     """The state of the instruments after the steps so far."""
+    world_size: int = 1
+    sharded: dict[str, tuple[int, int] | None] = field(default_factory=dict)
+    """By the name that `with_tensors` has for a tensor of which each rank has a part, the dimension that is divided and
+    its whole size; None: it was replicated by the same means (DTensor)."""
     format: int = FORMAT
 
 
@@ -103,7 +106,7 @@ def arm_and_step(path: Path) -> tuple[str, int]:
         CheckpointError: there is none, or it is damaged.
     """
     place = path if is_checkpoint(path) else next(iter(kept_checkpoints(path)), path)
-    checkpoint = checkpoint_of(read_content(place / STATE if place.is_dir() else place, in_place=True), place)
+    checkpoint = checkpoint_of(read_content(place / rank_file(0) if place.is_dir() else place, in_place=True), place)
     return checkpoint.arm, checkpoint.step
 
 
@@ -116,12 +119,29 @@ def read_content(path: Path, *, in_place: bool = False) -> Any:
     Raises:
         CheckpointError: the file is missing or damaged.
     """
-    try:
-        if not in_place:
-            _verify(path)
+    if not in_place:
+        verify(path)
+    with _refusing_damaged(path):
         if any(name.startswith("torchao.") for name in get_unsafe_globals_in_checkpoint(path)):
             import_torchao("torchao.optim", f"checkpoint {path}")  # which tells torch that its tensors are safe
         return torch.load(path, map_location="cpu", weights_only=True, mmap=in_place)
+
+
+def verify(path: Path) -> None:
+    """Compare the archive's checksums, which `torch.save` writes and `torch.load` does not look at.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    with _refusing_damaged(path), zipfile.ZipFile(path) as archive:
+        if (part := archive.testzip()) is not None:
+            raise zipfile.BadZipFile(f"{part} does not match its checksum")
+
+
+@contextmanager
+def _refusing_damaged(path: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
     except MissingTorchaoError as error:
@@ -142,21 +162,14 @@ def checkpoint_of(content: Any, path: Path) -> Checkpoint:
     return Checkpoint(**content)
 
 
-def _verify(path: Path) -> None:
-    """Compare the archive's checksums, which `torch.save` writes and `torch.load` does not look at."""
-    with zipfile.ZipFile(path) as archive:
-        if (part := archive.testzip()) is not None:
-            raise zipfile.BadZipFile(f"{part} does not match its checksum")
-
-
 def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Module, model_name: str) -> None:
     """Refuse a checkpoint whose parameters, or their optimizer, are not of `model` (which may be on the meta device).
 
     Raises:
         CheckpointError: naming both models and the first difference.
     """
-    saved = {name: tuple(value.shape) for name, value in checkpoint.model.items() if isinstance(value, torch.Tensor)}
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    saved = {name: whole_shape(checkpoint, name) for name, one in checkpoint.model.items() if isinstance(one, Tensor)}
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     for name in sorted(saved.keys() | own.keys()):
         if saved.get(name) != own.get(name):
             raise CheckpointError(
@@ -170,6 +183,14 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
         fault = f"{len(known)} parameters, the model {len(trained)} to train"
     if fault:
         raise CheckpointError(f"checkpoint {path} does not fit {model_name}: its optimizer has {fault}")
+
+
+def whole_shape(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
+    """The shape of a tensor of the model, of which the checkpoint may have a part."""
+    shape = [*checkpoint.model[name].shape]
+    if (place := checkpoint.sharded.get(f"model.{name}")) is not None:
+        shape[place[0]] = place[1]
+    return tuple(shape)
 
 
 def by_parameter(optimizer: Mapping[str, Any]) -> dict[str, Any]:

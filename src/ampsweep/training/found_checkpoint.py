@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.record import is_checkpoint, kept_checkpoints
+from ampsweep.record import is_checkpoint, kept_checkpoints, rank_file
 from ampsweep.training.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -17,9 +17,8 @@ from ampsweep.training.checkpoint import (
     fresh_rng_state,
     load_checkpoint,
     read_content,
-    with_tensors,
+    verify,
 )
-from ampsweep.training.checkpoint_manifest import STATE, DamagedError, Manifest, own_file
 
 _DAMAGED: Final = ".damaged"
 
@@ -31,18 +30,16 @@ class FoundCheckpoint:
     checkpoint: Checkpoint
     """The state as this rank has saved it, or, where the number of ranks is another one, as rank 0 has.
 
-    Of a directory the large tensors are on the meta device until it is `restored`.
+    Of a directory it has this rank's parts, and what all ranks have may be on the meta device, until it is `restored`.
     """
     path: Path
     note: str | None = None
     """A sentence if a newer one was passed over."""
-    manifest: Manifest | None = None
-    """The manifest of a directory; None: it is a file, of a single process."""
 
     @property
     def world_size(self) -> int:
         """The number of ranks that saved it."""
-        return 1 if self.manifest is None else self.manifest.world_size
+        return self.checkpoint.world_size
 
     def restored(
         self, model: nn.Module, batch_size: int, ranks: Parallel, device: torch.device
@@ -73,7 +70,7 @@ class FoundCheckpoint:
             CheckpointError: that place lies within a micro-batch of this training.
         """
         before, theirs = self.checkpoint.next_batch, self.checkpoint.batch_size
-        if self.world_size == world_size == 1 and self.manifest is None:
+        if self.world_size == world_size == 1:
             return before
         samples = before * theirs * self.world_size
         index, rest = divmod(samples, batch_size * world_size)
@@ -88,29 +85,18 @@ class FoundCheckpoint:
     def _filled(self, checkpoint: Checkpoint, model: nn.Module, ranks: Parallel) -> Checkpoint:
         """Give each tensor the form that it has in this training: whole, or this rank's part of a sharded parameter."""
         own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-        if self.manifest is None and not any(map(_is_sharded, own.values())):
+        if not self.path.is_dir() and not any(map(_is_sharded, own.values())):
             return checkpoint
-        from ampsweep.training import sharded_checkpoint as sharded  # a single process does without torch.distributed
+        from ampsweep.training.sharded_checkpoint import restored_from  # a single process does without
 
-        if self.manifest is None:
-            return with_tensors(checkpoint, lambda _, owner, one: sharded.placed(one, own.get(owner)))
-        stored = self.manifest.tensors.keys() | self.manifest.aliases.keys()
-        wanted: dict[str, Tensor | None] = {}
-
-        def want(name: str, owner: str, tensor: Tensor) -> Tensor:
-            if name in stored:
-                wanted[name] = own.get(owner)
-            return tensor
-
-        with_tensors(checkpoint, want)
-        found = sharded.read_tensors(self.path, self.manifest, wanted, ranks)
-        return with_tensors(checkpoint, lambda name, _, one: found[name] if one.is_meta else one)
+        files = [_file(self.path, rank) for rank in range(self.world_size)] if self.path.is_dir() else []
+        return restored_from(checkpoint, files, own, ranks)
 
 
 def find_checkpoint(path: Path, ranks: Parallel = SINGLE) -> FoundCheckpoint:
     """Read the checkpoint that `path` stands for: itself, or the newest one of a run directory that is whole.
 
-    The tensors of several ranks are not read, but their digests are compared. Each rank calls it, all find the same.
+    Of a directory each rank reads its own file and verifies a share of the others. Each calls it, all find the same.
 
     Raises:
         CheckpointError: there is none.
@@ -148,7 +134,7 @@ def _load(path: Path, ranks: Parallel) -> FoundCheckpoint | CheckpointError:
     found: FoundCheckpoint | None = None
     fault = None
     try:
-        found = _load_directory(path, ranks) if path.is_dir() else FoundCheckpoint(load_checkpoint(path), path)
+        found = FoundCheckpoint(_load_directory(path, ranks) if path.is_dir() else _load_file(path), path)
     except CheckpointError as error:
         fault = str(error)
     faults = [fault for fault in ranks.gather(fault) if fault is not None]
@@ -157,26 +143,26 @@ def _load(path: Path, ranks: Parallel) -> FoundCheckpoint | CheckpointError:
     return found
 
 
-def _load_directory(path: Path, ranks: Parallel) -> FoundCheckpoint:
-    """Read what a rank has saved, and look at the share of all files that is this rank's to verify.
+def _load_file(path: Path) -> Checkpoint:
+    checkpoint = load_checkpoint(path)
+    if checkpoint.world_size > 1:
+        raise CheckpointError(f"{path} is a part of the checkpoint {path.parent}")
+    return checkpoint
 
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    try:
-        manifest = Manifest.read(path)
-        manifest.verify(path, sorted(manifest.files)[ranks.rank :: ranks.world_size])
-    except DamagedError as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
-    content = read_content(path / STATE)
-    if manifest.world_size == ranks.world_size and ranks.rank > 0:
-        own = read_content(path / own_file(ranks.rank))
-        try:
-            content |= {"rng": own["rng"], "data": own["data"], "observed": own["observed"]}
-            content["model"].update(own["buffers"])
-        except (LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"checkpoint {path} is of no training: rank {ranks.rank} has no state") from error
-    return FoundCheckpoint(checkpoint_of(content, path), path, manifest=manifest)
+
+def _load_directory(path: Path, ranks: Parallel) -> Checkpoint:
+    world_size = _file(path, 0).world_size
+    own = ranks.rank if world_size == ranks.world_size else 0
+    for rank in range(ranks.rank, world_size, ranks.world_size):
+        if rank != own:
+            verify(path / rank_file(rank))
+    return load_checkpoint(path / rank_file(own))
+
+
+def _file(path: Path, rank: int) -> Checkpoint:
+    """A rank's checkpoint, whose tensors stay in its file."""
+    file = path / rank_file(rank)
+    return checkpoint_of(read_content(file, in_place=True), file)
 
 
 def _is_sharded(tensor: Tensor) -> bool:

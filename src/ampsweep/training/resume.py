@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampsweep.data.base import Stateful
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
@@ -32,9 +31,10 @@ def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_n
     checkpoint = checkpoint_now(trainer, config_hash, model_name, arm)
     if trainer.parallel is SINGLE:
         return save_checkpoint(checkpoint, directory)
-    from ampsweep.training.sharded_checkpoint import Shards  # a single process does without torch.distributed
+    from ampsweep.training.sharded_checkpoint import save_together  # a single process does without torch.distributed
 
-    return Shards(trainer.parallel).save(checkpoint, directory, model=trainer.model)
+    buffers = {name for name, _ in trainer.model.named_buffers()}
+    return save_together(checkpoint, directory, trainer.parallel, buffers=buffers)
 
 
 def checkpoint_now(trainer: Trainer, config_hash: str = "", model_name: str = "", arm: str = "") -> Checkpoint:
@@ -52,7 +52,6 @@ def checkpoint_now(trainer: Trainer, config_hash: str = "", model_name: str = ""
         scaler=trainer.precision.state_dict(),
         scale_monitor=trainer.instruments.state_dict(),
         rng=rng_state(trainer.precision.device),
-        data=trainer.data.state_dict() if isinstance(trainer.data, Stateful) else {},
         observed=trainer.instruments.observed(),
     )
 
@@ -92,8 +91,6 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     trainer.instruments.go_on(checkpoint.observed, checkpoint.step, is_same_run=is_same)
     restore_rng_state(checkpoint.rng, device)
     trainer.step, trainer.next_batch = checkpoint.step, checkpoint.next_batch
-    if isinstance(trainer.data, Stateful) and checkpoint.data:
-        notes += trainer.data.load_state_dict(checkpoint.data) or []
     if trainer.step >= trainer.num_steps:
         notes.append(f"the checkpoint is of step {trainer.step} of {trainer.num_steps}: nothing is left to train")
     return notes
@@ -102,25 +99,12 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
 def _with_master_weights(checkpoint: Checkpoint) -> Checkpoint:
     """The same checkpoint with the master weights in it in place of the parameters that were rounded from them.
 
-    No optimizer of it has any then: a training that keeps master weights takes them from the parameters, any other has
-    them for its parameters.
+    A training that keeps master weights takes them from the parameters, any other has them for its parameters.
     """
-    weights: dict[str, Tensor] = {}
-    optimizers = {}
-    for name, saved in checkpoint.optimizers.items():
-        numbers = [number for group in saved["state"]["param_groups"] for number in group["params"]]
-        names = dict(zip(numbers, saved["parameters"], strict=True))
-        states = dict(saved["state"]["state"])
-        for number, state in states.items():
-            if number in names and MASTER_WEIGHT in state:
-                states[number] = {key: value for key, value in state.items() if key != MASTER_WEIGHT}
-                weights[names[number]] = state[MASTER_WEIGHT]
-        optimizers[name] = saved | {"state": saved["state"] | {"state": states}}
-    if not weights:
-        return checkpoint
+    states = [state for one in checkpoint.optimizers.values() for state in by_parameter(one).items()]
     values = copy.copy(checkpoint.model)  # of its own class, with the versions of its modules
-    values.update(weights)
-    return replace(checkpoint, model=values, optimizers=optimizers)
+    values.update({name: state[MASTER_WEIGHT] for name, state in states if MASTER_WEIGHT in state})
+    return replace(checkpoint, model=values)
 
 
 def _master_weights(trainer: Trainer) -> dict[str, Tensor]:
@@ -150,7 +134,11 @@ def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> I
 def _moments(state: dict[str, Any]) -> list[Any]:
     """The tensors that an optimizer keeps for its parameters and casts to their dtype; not its counts of steps."""
     return [
-        value for of in state["state"].values() if isinstance(of, dict) for key, value in of.items() if key != "step"
+        value
+        for of in state["state"].values()
+        if isinstance(of, dict)
+        for key, value in of.items()
+        if key not in ("step", MASTER_WEIGHT)
     ]
 
 
@@ -190,7 +178,10 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], saved: Map
         for group, before in zip(groups, state["param_groups"], strict=True):
             group |= {key: value for key, value in before.items() if key not in arguments and key != "params"}
     numbers = [one for group in groups for one in group["params"]]
-    states = {one: of_parameter[name] for one, name in zip(numbers, own, strict=True) if name in of_parameter}
+    states: dict[Any, Any] = {}
+    for number, name in zip(numbers, own, strict=True):
+        if name in of_parameter:
+            states[number] = {key: value for key, value in of_parameter[name].items() if key != MASTER_WEIGHT}
     states |= {key: value for key, value in state["state"].items() if isinstance(key, str)}  # of the whole optimizer
     optimizer.load_state_dict({"state": states, "param_groups": groups})
 

@@ -85,7 +85,6 @@ class Trainer:
             for optimizer in self.optimizers.values()
         }
         self._frozen = [(name, one) for name, one in self.model.named_parameters() if not one.requires_grad]
-        self._has_sparse_layers = any(getattr(layer, "sparse", None) is True for layer in self.model.modules())
         self._clips = config.max_grad_norm is not None or config.max_grad_value is not None
         self.after_step = torch.no_grad()(built.task.after_step) if isinstance(built.task, FollowsStep) else do_nothing
 
@@ -210,8 +209,6 @@ class Trainer:
         before clipping is returned in a list, which is empty where nobody wants it and clipping does not need it.
         """
         parameters, config = self._parameters[optimizer], self.config
-        if self._has_sparse_layers:
-            parameters = _with_dense_gradients(parameters)
         if config.max_grad_norm is not None and config.max_grad_value is None:
             return [self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)]
         norms = [self._norm(parameters)] if norm_wanted else []
@@ -286,18 +283,6 @@ class Trainer:
         intervals = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         nexts = [self.step - self.step % every + every for every in intervals if every is not None]
         return min([self.num_steps, *nexts])
-
-
-def _with_dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The parameters, and in place of one with a sparse gradient a tensor whose gradient is the values of that."""
-    found = [*parameters]
-    for number, one in enumerate(parameters):
-        if one.grad is not None and one.grad.is_sparse:
-            one.grad = one.grad.coalesce()
-            values = one.grad.values()
-            found[number] = values.detach()
-            found[number].grad = values
-    return found
 
 
 def _value(losses: Sequence[Tensor]) -> Tensor:

@@ -1,7 +1,6 @@
 """The device of a run: one that `device=` names and that is free."""
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -12,21 +11,17 @@ from ampsweep.config.errors import UserError
 from ampsweep.launch.device_lock import Tell, free_devices
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
-from ampsweep.monitors.nvml import partition_names
 
 
 @dataclass(frozen=True)
 class RunDevice:
     """A device that a run may train on."""
 
-    label: str
-    """Its name in locks, records and sentences: `cuda:1`, `cpu`."""
     device: torch.device
-    partition: str | None = None
-    """The entry of CUDA_VISIBLE_DEVICES that must be its only one, for CUDA shows a process one partition (MIG)."""
 
     def __str__(self) -> str:
-        return self.label
+        """Its name in locks, records and sentences: `cuda:1`, `cpu`."""
+        return str(self.device)
 
     @property
     def name(self) -> str:
@@ -38,19 +33,12 @@ class RunDevice:
 
         An accelerator becomes torch's current one: what torch looks up without naming a device, as autocast does for
         bfloat16, it looks up there, and no other device gets a context.
-
-        Raises:
-            UserError: torch does not see a partition.
         """
-        if self.partition is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.partition  # CUDA reads it once
-            if not torch.accelerator.is_available():
-                raise UserError(f"device={self}: CUDA does not see {self.partition}")
         if self.device.index is not None:
             torch.accelerator.set_device_index(self.device.index)
 
 
-_CPU: Final = RunDevice("cpu", torch.device("cpu"))
+_CPU: Final = RunDevice(torch.device("cpu"))
 
 
 @contextmanager
@@ -61,7 +49,7 @@ def taken_device(name: str, tell: Tell | None = None, stop: StopRequest | None =
         UserError: see `run_devices` and `ampsweep.launch.device_lock.free_devices`.
         KeyboardInterrupt: `stop` is requested during the wait.
     """
-    found = {one.label: one for one in run_devices(name)}
+    found = {str(one): one for one in run_devices(name)}
     with free_devices([*found], on_wait=tell, stop=stop) as (label,):
         found[label].occupy()
         yield found[label]
@@ -75,7 +63,7 @@ def taken_devices(
 
     Each process then occupies its own; the rest is as for `taken_device`.
     """
-    found = {one.label: one for one in devices_of_ranks(name)}
+    found = {str(one): one for one in devices_of_ranks(name)}
     needed = 1 if next(iter(found.values())).device.type == "cpu" else number
     if needed > len(found):
         raise UserError(f"device={name}: {number} processes need one each, and there are {len(found)} of one model")
@@ -107,7 +95,7 @@ def run_devices(name: str) -> tuple[RunDevice, ...]:
         UserError: torch does not know the device or does not see it here, or the devices are not alike.
     """
     if name == "auto":
-        return _partitions(os.environ) or _alike_accelerators() or (_CPU,)
+        return _alike_accelerators() or (_CPU,)
     kind, colon, places = name.partition(":")
     found = tuple(_named(name, f"{kind}:{place}" if colon else kind) for place in places.split("/"))
     if len(found) > 1 and len(models := {one.name: one for one in found}) > 1:
@@ -129,32 +117,14 @@ def _named(name: str, one: str) -> RunDevice:
     index = device.index or 0
     if index >= torch.accelerator.device_count():
         raise UserError(f"device={name}: this machine has {torch.accelerator.device_count()} of them, from 0")
-    return _accelerator(device.type, index)
-
-
-def _accelerator(kind: str, index: int) -> RunDevice:
-    return RunDevice(f"{kind}:{index}", torch.device(kind, index))
+    return RunDevice(torch.device(device.type, index))
 
 
 def _alike_accelerators() -> tuple[RunDevice, ...]:
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
         return ()
-    first, *others = (_accelerator(accelerator.type, index) for index in range(torch.accelerator.device_count()))
-    return first, *(other for other in others if other.name == first.name)
-
-
-def _partitions(environment: Mapping[str, str]) -> tuple[RunDevice, ...]:
-    """The partitions that CUDA_VISIBLE_DEVICES lists, if there are several, and that are like the first of them.
-
-    CUDA would show a process the first alone, and does so once it is asked: nothing here asks it.
-    """
-    entries = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    if len(entries) < 2 or torch.version.cuda is None or not all(entry.startswith("MIG-") for entry in entries):
-        return ()
-    models = partition_names(entries)
-    return tuple(
-        RunDevice(f"cuda:{index}", torch.device("cuda", 0), partition=entry)
-        for index, (entry, model) in enumerate(zip(entries, models, strict=True))
-        if index == 0 or (model is not None and model == models[0])
+    first, *others = (
+        RunDevice(torch.device(accelerator.type, index)) for index in range(torch.accelerator.device_count())
     )
+    return first, *(other for other in others if other.name == first.name)

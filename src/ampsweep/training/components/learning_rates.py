@@ -3,8 +3,10 @@
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -20,17 +22,16 @@ from ampsweep.training.components.optimizer import is_fused
 _CHECKED_STEPS: Final = 10_000
 
 
-class Rates(Protocol):
-    """The learning rates of all parameter groups, in order."""
+@dataclass(frozen=True)
+class Rates:
+    """The learning rates of all parameter groups, in order: factors for the step after so many applied ones, by which
+    the peaks are multiplied."""
 
-    def __call__(self, applied_steps: int) -> Sequence[float]:
-        """The learning rate of each group for the step after so many applied ones."""
+    factors: Callable[[int], Sequence[float]]
+    peaks: Sequence[float]
 
-    def tables(self, num_steps: int, devices: Sequence[torch.device]) -> list[Tensor]:
-        """Make the table of each group: float32 learning rates of all steps of a run, on the group's device.
-
-        Groups with equal ones on one device share a table.
-        """
+    def __call__(self, applied_steps: int) -> list[float]:
+        return [factor * peak for factor, peak in zip(self.factors(applied_steps), self.peaks, strict=True)]
 
 
 def build_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_steps: int) -> Rates | None:
@@ -50,18 +51,18 @@ def build_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_
                 f"scheduler={component_name(dict(config))}: {type(optimizer).__name__} has no learning rate to set; "
                 "give optimizer.lr, or leave it to the optimizer with scheduler=constant"
             )
+    peaks = [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
     if "_target_" not in config:
-        return _Shares(lambda step: shape(config, step, num_steps), optimizers)
+        return _of_shares(partial(shape, config, num_steps=num_steps), peaks)
     settings = {**config, "name": component_name(dict(config))}
     target = locate("scheduler", settings)
     taken = parameters_of(target)
     if "num_steps" in taken:
         settings = {"num_steps": num_steps, **settings}
     if "optimizer" in taken:
-        return _Stepped(settings, optimizers)
-    if inspect.isclass(target):
-        return _Shares(_function_of_steps(settings, build_component("scheduler", settings)), optimizers)
-    return _Shares(_function_of_steps(settings, build_component("scheduler", settings, _partial_=True)), optimizers)
+        return Rates(_Stepped(settings, optimizers), [1.0] * len(peaks))
+    more = {} if inspect.isclass(target) else {"_partial_": True}
+    return _of_shares(_function_of_steps(settings, build_component("scheduler", settings, **more)), peaks)
 
 
 def check_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_steps: int) -> None:
@@ -93,22 +94,9 @@ def _is_constant(config: Mapping[str, Any]) -> bool:
     return config["name"] == "constant" and not config.get("num_warmup_steps")
 
 
-class _Shares(Rates):
+def _of_shares(share: Callable[[int], float], peaks: Sequence[float]) -> Rates:
     """Learning rates that are the same share of each group's peak."""
-
-    def __init__(self, share: Callable[[int], float], optimizers: Sequence[Optimizer]) -> None:
-        self._share = share
-        self._peaks = [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
-
-    def __call__(self, applied_steps: int) -> list[float]:
-        share = self._share(applied_steps)
-        return [peak * share for peak in self._peaks]
-
-    def tables(self, num_steps: int, devices: Sequence[torch.device]) -> list[Tensor]:
-        # A float32 share times a float32 peak: what a torch scheduler makes of a learning rate that is a tensor.
-        shares = torch.tensor([self._share(step) for step in range(num_steps)], dtype=torch.float32, device=devices[0])
-        made = {key: shares.to(key[1]) * key[0] for key in zip(self._peaks, devices, strict=True)}
-        return [made[key] for key in zip(self._peaks, devices, strict=True)]
+    return Rates(lambda applied_steps: [share(applied_steps)] * len(peaks), peaks)
 
 
 def _is_rate(value: float) -> bool:
@@ -134,7 +122,7 @@ def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[
     return share
 
 
-class _Stepped(Rates):
+class _Stepped:
     """Learning rates that a torch LRScheduler sets, which steps a stand-in of each optimizer as steps are applied.
 
     A skipped step thus does not advance it, and it has no state to save: asked for a later step, it takes those
@@ -154,12 +142,6 @@ class _Stepped(Rates):
             self._rates = [rate for one in self._all for rate in next(one)]
             self._at += 1
         return self._rates
-
-    def tables(self, num_steps: int, devices: Sequence[torch.device]) -> list[Tensor]:
-        columns = zip(*(tuple(self(step)) for step in range(num_steps)), strict=True)
-        keys = [*zip(columns, devices, strict=True)]
-        made = {key: torch.tensor(key[0], dtype=torch.float32, device=key[1]) for key in keys}
-        return [made[key] for key in keys]
 
     def _begin(self) -> None:
         self._all = [_scheduled(self._settings, optimizer) for optimizer in self._optimizers]
@@ -245,11 +227,18 @@ class Schedule:
         self.is_constant = self._rates is None
         """True if the learning rate never changes, so that there is nothing to set."""
         if on_device and self._rates is not None:
-            devices = [group["params"][0].device for group in self._groups()]
-            self._tables = self._rates.tables(num_steps, devices)
+            self._tables = self._made_tables(self._rates)
             for group, table, waits in zip(self._groups(), self._tables, self._waits, strict=True):
                 if not waits:
                     group["lr"] = table[0].clone()
+
+    def _made_tables(self, rates: Rates) -> list[Tensor]:
+        # A float32 factor times a float32 peak: what a torch scheduler makes of a learning rate that is a tensor.
+        devices = [group["params"][0].device for group in self._groups()]
+        columns = zip(*(rates.factors(step) for step in range(self.num_steps)), strict=True)
+        keys = [*zip(columns, rates.peaks, devices, strict=True)]
+        made = {key: torch.tensor(key[0], dtype=torch.float32, device=key[2]) * key[1] for key in set(keys)}
+        return [made[key] for key in keys]
 
     def set(self, applied_steps: int | Tensor) -> None:
         """Set the learning rate of the next step; `applied_steps` is a 0-dim int64 tensor where `on_device`."""

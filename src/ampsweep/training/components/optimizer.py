@@ -1,7 +1,7 @@
 """The optimizers of a run: any class by its `_target_`, its parameter groups, fused kernels where torch has them."""
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -12,7 +12,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import _get_capturable_supported_devices
 
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import without_fp32_arithmetic
@@ -23,11 +22,7 @@ from ampsweep.observe.operators import FakeTensor, on_real_tensors, without_mode
 from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import class_of
 from ampsweep.text import one_line
-from ampsweep.training.components.fused_kernels import (
-    has_fused_kernels,
-    has_fused_kernels_for_shards,
-    leaves_parameters_unchanged,
-)
+from ampsweep.training.components.fused_kernels import FUSED_FOR_SHARDS, has_fused_kernels
 from ampsweep.training.components.instantiate import build_component, locate, parameters_of
 
 _NOT_ARGUMENTS: Final = ("name", "groups", "each", "state_dtype")
@@ -61,7 +56,8 @@ def build_optimizers(
             trained by no optimizer or by two.
     """
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    return _build(config, parameters, trains, precision, device, sparse=_with_sparse_gradients(model))
+    _require_dense_gradients(model)
+    return _build(config, parameters, trains, precision, device)
 
 
 def rehearse_optimizers(
@@ -83,17 +79,17 @@ def rehearse_optimizers(
     Raises:
         UserError: the settings are refused, by the class or because they fit no parameter, or the step fails.
     """
-    on_cpu, tiny, sparse = Precision(without_fp32_arithmetic(precision), "cpu"), {}, _with_sparse_gradients(model)
+    _require_dense_gradients(model)
+    on_cpu, tiny = Precision(without_fp32_arithmetic(precision), "cpu"), {}
     for name, one in model.named_parameters():
         if one.requires_grad:
             values = torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, on_cpu.parameters_dtype))
             tiny[name] = nn.Parameter(values if part_of is None else part_of(values))
-    for name, parameter in tiny.items():
-        gradient = torch.full_like(parameter, 0.5)
-        parameter.grad = gradient.to_sparse(1) if name in sparse else gradient
+    for parameter in tiny.values():
+        parameter.grad = torch.full_like(parameter, 0.5)
     with torch.random.fork_rng(devices=[]):
         try:
-            optimizers = _build(config, tiny, trains, on_cpu, device, rehearses=True, sparse=sparse)
+            optimizers = _build(config, tiny, trains, on_cpu, device, rehearses=True)
         except UserError:  # the class may speak of sizes, which are those of the model's own parameters
             build_optimizers(config, model, trains, on_cpu, device=device)
             raise
@@ -102,16 +98,14 @@ def rehearse_optimizers(
                 optimizer.step()
             except Exception as error:  # the class may be the user's own, and raise anything
                 named = component_name(settings_of(config, name))
-                why = f" (with the sparse gradient of {next(iter(sparse))})" if sparse else ""
-                raise UserError(f"optimizer={named} cannot take a step{why}: {one_line(error)}") from error
+                raise UserError(f"optimizer={named} cannot take a step: {one_line(error)}") from error
     return optimizers
 
 
-def _with_sparse_gradients(model: nn.Module) -> set[str]:
-    """The names of parameters that only embeddings with `sparse=True` have."""
-    holders = [(getattr(layer, "sparse", None) is True, layer.parameters(recurse=False)) for layer in model.modules()]
-    dense = {one for is_sparse, held in holders if not is_sparse for one in held}
-    return {name for name, one in model.named_parameters() if one not in dense}
+def _require_dense_gradients(model: nn.Module) -> None:
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            raise UserError(f"{name or 'the model'} is an embedding with sparse=True; gradients here are dense")
 
 
 def _dtype(parameter: nn.Parameter, dtype: torch.dtype) -> torch.dtype:
@@ -159,7 +153,6 @@ def _build(
     device: torch.device | None,
     *,
     rehearses: bool = False,
-    sparse: Collection[str] = (),
 ) -> dict[str, Optimizer]:
     if not parameters:
         raise UserError("the model has no parameters to train")
@@ -176,7 +169,7 @@ def _build(
         mine = {one: parameters[one] for one in names}
         if "groups" in own.get(name, {}):
             _check_patterns(key, settings["groups"], mine)
-        found[name] = _OneOptimizer(key, settings, mine, precision, device, rehearses, sparse).build()
+        found[name] = _OneOptimizer(key, settings, mine, precision, device, rehearses).build()
     return found
 
 
@@ -239,8 +232,6 @@ class _OneOptimizer:
     device: torch.device | None
     rehearses: bool
     """No kernels are chosen: parameters of one device stand for those of another."""
-    sparse: Collection[str] = ()
-    """Names of parameters whose gradients are sparse, for which torch has no fused kernels."""
 
     def build(self) -> Optimizer:
         state_dtype = self.settings.get("state_dtype")
@@ -267,8 +258,6 @@ class _OneOptimizer:
             kind = type(optimizer).__name__
             raise UserError(f"{self.key}._target_={self.settings['_target_']} gave a {kind}, not a torch Optimizer")
         self._check_hyperparameters(optimizer, own)
-        if self.rehearses:
-            self._check_values(target, arguments)
         self._check_parameters(optimizer)
         if _needs_closure(optimizer):
             raise UserError(
@@ -312,29 +301,19 @@ class _OneOptimizer:
         why_not = self._why_not_fused(target, device)
         if given.get("fused") and why_not is not None:
             raise UserError(f"{self.key}.fused=true: {why_not}")
-        if given.get("fused") and given.get("foreach"):
-            raise UserError(f"{self.key}.fused=true with {self.key}.foreach=true: an optimizer has one implementation")
-        if given.get("capturable") and device.type not in (able := _get_capturable_supported_devices()):
-            raise UserError(
-                f"{self.key}.capturable=true: torch's {target.__name__} can be captured on {', '.join(able)}, not on "
-                f"{device.type}"
-            )
         is_chosen = "fused" in given or any(given.get(key) for key in _KERNELS)
         return {} if is_chosen or why_not is not None else {"fused": True}
 
     def _why_not_fused(self, target: Callable[..., Any], device: torch.device) -> str | None:
         """Find what fused kernels of torch's own class cannot do here; a clause, or None."""
         is_sharded = any(hasattr(one, "device_mesh") for one in self.parameters.values())  # DTensors
-        if not has_fused_kernels(target, device.type) or (is_sharded and not has_fused_kernels_for_shards(target)):
+        if not has_fused_kernels(target, device.type) or (is_sharded and target not in FUSED_FOR_SHARDS):
             return f"torch has no fused {target.__name__} on {device.type}"
-        for dtype in {one.dtype for one in self.parameters.values()} & _HALF if device.type == "cpu" else ():
-            if leaves_parameters_unchanged(target, dtype):
-                named = dtype_name(dtype)
-                step = f"the step of torch's fused {target.__name__} on this CPU"
-                return f"{step} leaves parameters in {named} as they are"
+        if device.type == "cpu" and target is torch.optim.SGD:
+            for dtype in {one.dtype for one in self.parameters.values()} & _HALF:
+                # In torch 2.13 it leaves them as they are, where a vector of the processor is full.
+                return f"on a CPU the step of torch's fused SGD leaves parameters in {dtype_name(dtype)} as they are"
         for name, one in self.parameters.items():
-            if name in self.sparse:
-                return f"torch fuses no step of the sparse gradient of {name}"
             if not one.is_floating_point():
                 return f"torch fuses no step of complex {name}"
         return None
@@ -361,17 +340,6 @@ class _OneOptimizer:
                 f"{self.key}.groups: {type(optimizer).__name__} has no hyperparameter {key} that a group can have; "
                 f"allowed are {', '.join(sorted(known))}"
             )
-
-    def _check_values(self, target: Any, arguments: Mapping[str, Any]) -> None:
-        """Build an optimizer for each group alone: classes check the values that are common, not those of groups."""
-        left, taken = dict(self.parameters), parameters_of(target)
-        betas = arguments.get("betas")
-        for number, group in enumerate(self.settings.get("groups") or ()):
-            mine = [left.pop(name) for name in _matching(left, group["match"])]
-            own = _with_pair({key: value for key, value in group.items() if key != "match"}, betas)
-            own = {key: value for key, value in own.items() if key in taken or _takes_any(taken)}
-            if mine:
-                self._made(f"{self.key}.groups[{number}]", mine, {**arguments, **own})
 
     def _check_parameters(self, optimizer: Optimizer) -> None:
         taken = {one for group in optimizer.param_groups for one in group["params"]}
