@@ -72,7 +72,7 @@ _METRICS = (
         "perf/communication_ms",
         "ms",
         "median time of a step in which the device waits for parameters, gradients or buffers of other ranks (several "
-        "ranks; the one that waits least, for which the others wait)",
+        "ranks, but FSDP2 on accelerators; the one that waits least)",
         "lower",
     ),
     Metric("perf/reduced_mib", "MiB", "bytes of gradients that a rank hands to the reduction in a step", "lower"),

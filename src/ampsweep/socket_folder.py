@@ -5,32 +5,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import util
-from pathlib import Path
 from typing import Final
 
-_LONGEST: Final = 103
-"""The longest path of a socket, in bytes: macOS takes 103, Linux 107."""
-
-_NAME: Final = 48
-"""Room for what processes put below the folder: `/pymp-abcdefgh/listener-abcdefgh`, or wandb-core's own name."""
-
-_SHORT: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run/user/{uid}")
+_LONGEST: Final = 103 - 48
+"""The longest path of the folder, in bytes: macOS takes 103 for a socket, and processes put up to 48 below it."""
 
 
 def socket_folder() -> str:
-    """The folder for temporary files, or a usual one in its place where paths of sockets in it would be too long.
-
-    Raises:
-        OSError: there is none.
-    """
+    """The folder for temporary files, or /tmp where sockets in it had too long a path; raises OSError without any."""
     usual = tempfile.gettempdir()
-    if not hasattr(os, "getuid") or _fits(usual):  # Windows has pipes instead
-        return usual
-    for pattern in _SHORT:
-        folder = pattern.format(uid=os.getuid())
-        if _fits(folder) and Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    raise OSError(f"the path of TMPDIR is too long for sockets ({usual}), and nothing can be written to /tmp")
+    is_too_long = hasattr(os, "getuid") and len(os.fsencode(usual)) > _LONGEST  # Windows has pipes instead
+    return "/tmp" if is_too_long else usual
 
 
 @contextmanager
@@ -42,7 +27,3 @@ def short_socket_paths() -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
-
-
-def _fits(folder: str) -> bool:
-    return len(os.fsencode(folder)) <= _LONGEST - _NAME

@@ -340,8 +340,14 @@ def _temporary(directory: Path) -> list[Path]:
 
 
 def _files(found: FoundCheckpoint) -> Files:
-    """The digests of what each rank has saved, whatever the form of its pickle."""
-    return {file.name: _digest(torch.load(file, weights_only=True)) for file in found.path.iterdir()}
+    """The digests of all ranks' tensors, and those of what else a rank has saved, whatever the form of its pickle."""
+    assert found.manifest is not None
+    digests = {name: file.blake2b for name, file in found.manifest.files.items()}
+    del digests[".metadata"]  # it names a path
+    return {
+        name: _digest(torch.load(found.path / name, weights_only=True)) if name.endswith(".pt") else digest
+        for name, digest in digests.items()
+    }
 
 
 def _digest(content: Any) -> str:

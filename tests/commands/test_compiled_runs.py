@@ -1,27 +1,19 @@
-"""Runs with trainer.compile: what they compiled, what they found compiled, and what stands in the record."""
-
-from pathlib import Path
+"""Runs with trainer.compile: what they compiled, and what stands in the record."""
 
 import pytest
 from command_line import MLP, all_runs, only_run
-
-from ampsweep.analysis.recorded import compiled
 
 COMPILED = (*MLP, "trainer.steps=6", "device=cpu", "precision=amp_bf16")
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")  # of what torch imports to compile
-def test_a_further_run_of_a_sweep_compiles_nothing_anew(train, monkeypatch):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+def test_compiled_runs_of_a_sweep_are_recorded_as_such(train, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     ended = train("-m", "trainer.compile=true", *COMPILED, "seed=0,1", "predict.with_runs=true")
     assert ended.code == 0, ended.err
     first, second = sorted((run.record for run in all_runs()), key=lambda record: record.identity.seed)
     assert (first.status, second.status) == ("completed", "completed"), ended.err
-    assert first.compilation.num_uncached > 0
-    assert (second.compilation.num_cached, second.compilation.num_uncached) == (first.compilation.num_uncached, 0)
-    assert Path(second.compilation.cache).parent == Path("outputs/.compile_cache").resolve()
     assert second.compilation.seconds < first.compilation.seconds
-    assert f"cache: {first.compilation.num_uncached} found, 0 made" in compiled(second.compilation)
     assert [run.contradictions for run in all_runs()] == [(), ()]
     for record in (first, second):
         assert record.proof.traced == "compiled"

@@ -25,7 +25,6 @@ FAILURES = {
     ("raises", 0): ("failed", "rank 0: RuntimeError: my model broke"),
     ("is_killed", 1): ("failed", "rank 1: it was killed by SIGKILL"),
     ("is_killed", 0): ("failed", "rank 0: it was killed by SIGKILL"),
-    ("stops", 1): ("failed", "rank 1: it stopped answering"),
     ("leaves", 1): ("failed", "rank 1: its process ended with exit code 7 without a result"),
     ("runs_out_of_memory", 1): ("oom", "rank 1: out of memory in forward of step 3: 3638 TiB asked for with "),
     ("diverges", 1): ("diverged", "the training loss is nan at step 3"),

@@ -190,9 +190,7 @@ def test_a_damaged_history_is_continued_and_the_damage_kept(train):
     ended = train(*command, "resume=auto")
     assert ended.code == 0
     run = only_run()
-    of_version, _, note = run.record.attempts[-1].notes
-    assert of_version.startswith("the checkpoint is of version 0.0.1+00000000, this is ")
-    assert of_version in ended.err
+    *_, note = run.record.attempts[-1].notes
     assert note in ended.err
     assert "is damaged: line 2 is not JSON" in note
     assert [row["step"] for row in run.history] == [1, 3, 4]
@@ -203,7 +201,6 @@ def damaged_checkpoint(directory):
     last = directory / "checkpoints/last.pt"
     content = last.read_bytes()
     last.write_bytes(content[: len(content) // 2])
-    last.with_name(".last.pt.01234567").write_bytes(b"of a process that was killed while it wrote")
     return last
 
 

@@ -23,7 +23,7 @@ WITHOUT_RESULT = {
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability"),
     *("predict.write", "predict.with_runs", "predict.must_fit"),
     *("doctor.complaints", "doctor.steps", "doctor.max_seconds", "numerics.watch", "numerics.every"),
-    *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot", "trainer.grace_seconds"),
+    *("trainer.log_every", "trainer.checkpoint_every", "trainer.grace_seconds"),
     "max_batch.limit",
     "precision.fp32_modules",
 }

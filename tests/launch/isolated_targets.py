@@ -48,10 +48,9 @@ def variables():
 
 
 def num_threads():
-    born_with_torch = "torch" in sys.modules
     import torch
 
-    return torch.get_num_threads(), born_with_torch
+    return torch.get_num_threads()
 
 
 def start_method():

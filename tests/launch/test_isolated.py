@@ -89,10 +89,10 @@ def test_the_working_directory_is_the_parents(monkeypatch, tmp_path):
     assert run_isolated(target("surroundings"), ([],)).result[1] == str(tmp_path)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_the_number_of_threads_reaches_a_torch_imported_before(monkeypatch, number):
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_number_of_threads_reaches_torch(monkeypatch, number):
     monkeypatch.setenv("OMP_NUM_THREADS", str(number))
-    assert run_isolated(target("num_threads"), ()).result == (number, sys.platform == "linux")
+    assert run_isolated(target("num_threads"), ()).result == number
 
 
 def test_a_variable_that_torch_reads_at_import_counts(monkeypatch):

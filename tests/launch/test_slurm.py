@@ -57,32 +57,28 @@ def test_a_controller_that_does_not_answer_is_no_empty_queue(slurm, monkeypatch)
     assert users_jobs() is None
     monkeypatch.setenv("PATH", "")
     assert users_jobs() is None
-    assert why_stopped("SIGTERM") is None
+    assert why_stopped() is None
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "restarts", "signal", "said"),
+    ("state", "reason", "restarts", "said"),
     [
-        ("COMPLETING", "TimeLimit", 0, "SIGTERM", "the time limit (00:11:00) of Slurm's job 5"),
-        ("COMPLETING", "None", 1, "SIGTERM", "Slurm has requeued its job 5"),
-        ("PREEMPTED", "None", 0, "SIGTERM", "Slurm has preempted its job 5"),
-        ("COMPLETING", "None", 0, "SIGTERM", "Slurm's job 5 was cancelled"),
-        (
-            *("RUNNING", "None", 0, "SIGUSR2"),
-            "Slurm's job 5 ends at 2026-11-22T13:32:59 at the latest (time limit 00:11:00)",
-        ),
-        ("RUNNING", "None", 0, "SIGTERM", None),
+        ("COMPLETING", "TimeLimit", 0, "the time limit (00:11:00) of Slurm's job 5"),
+        ("COMPLETING", "None", 1, "Slurm has requeued its job 5"),
+        ("PREEMPTED", "None", 0, "Slurm has preempted its job 5"),
+        ("COMPLETING", "None", 0, "Slurm's job 5 was cancelled"),
+        ("RUNNING", "None", 0, None),
     ],
 )
-def test_the_reason_of_a_stop(state, reason, restarts, signal, said, slurm):
+def test_the_reason_of_a_stop(state, reason, restarts, said, slurm):
     slurm("scontrol", JOB.format(state=state, reason=reason, restarts=restarts))
-    assert why_stopped(signal) == said
+    assert why_stopped() == said
 
 
 def test_a_requeued_job_may_be_stopped_by_its_time_limit(slurm, monkeypatch):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     slurm("scontrol", JOB.format(state="COMPLETING", reason="TimeLimit", restarts=1))
-    assert why_stopped("SIGTERM") == "the time limit (00:11:00) of Slurm's job 5"
+    assert why_stopped() == "the time limit (00:11:00) of Slurm's job 5"
 
 
 def test_the_job_of_a_process():

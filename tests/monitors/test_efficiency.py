@@ -6,7 +6,7 @@ from torch import nn
 
 from ampsweep.metrics import METRICS
 from ampsweep.monitors import device_peaks
-from ampsweep.monitors.device_peaks import Efficiency, dense_peak, memory_bytes_per_sec
+from ampsweep.monitors.device_peaks import Efficiency, dense_peak
 from ampsweep.observe.step import trace_step
 
 CPU = torch.device("cpu")
@@ -31,7 +31,6 @@ def on_h100(monkeypatch):
         ("Tesla T4", "float16", 65.0),
         ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
         ("NVIDIA H200 NVL", "bfloat16", 835.5),
-        ("NVIDIA A100-SXM-64GB", "float16", 358.2),
         ("NVIDIA B200", "tf32", 1125.0),
         ("NVIDIA B300 SXM6 AC", "bfloat16", 2250.0),
         ("NVIDIA L40S", "bfloat16", 362.05),
@@ -43,7 +42,7 @@ def test_a_peak_is_that_of_the_device_and_its_arithmetic(name, dtype, tflops_per
     peak = dense_peak(name, {dtype: 10**12})
     assert peak.tflops_per_sec == pytest.approx(tflops_per_sec)
     assert list(peak.by_dtype.values()) == [tflops_per_sec]
-    assert "NVIDIA" in peak.source or "arXiv" in peak.source
+    assert "NVIDIA" in peak.source
 
 
 @pytest.mark.parametrize(
@@ -73,25 +72,6 @@ def test_what_the_table_does_not_know_has_no_peak(name, flops):
     assert dense_peak(name, flops) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "tb_per_sec"),
-    [
-        (H100, 3.35),
-        ("NVIDIA H200", 4.8),
-        ("NVIDIA A100-SXM4-80GB", 2.039),
-        ("NVIDIA A100-SXM4-40GB", 1.555),
-        ("Tesla T4", 0.32),
-        ("NVIDIA B200", 7.7),
-        ("NVIDIA A100-SXM-64GB", 1.64),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
-        ("AMD EPYC 9654 96-Core Processor", None),
-    ],
-)
-def test_memory_bandwidth_of_known_devices(name, tb_per_sec):
-    expected = None if tb_per_sec is None else pytest.approx(tb_per_sec * 1e12)
-    assert memory_bytes_per_sec(name) == expected
-
-
 def test_the_peak_of_a_mix_takes_the_time_of_its_parts():
     flops = {"float32": 669, "bfloat16": 9894}  # ten time units each
     peak = dense_peak(H100, flops)
@@ -109,18 +89,11 @@ def test_mfu_is_the_rate_over_the_peak_named_in_the_proof(on_h100):
     assert set(peak) == {"tflops_per_sec", "by_dtype", "source"}
 
 
-def test_mfu_over_100_percent_is_refused_in_the_proof(on_h100):
-    impossible = Efficiency(CPU, {"float32": 10**12})
-    assert impossible.figures(step_ms=10.0) == {"perf/tflops_per_sec": pytest.approx(100)}
-    assert impossible.proof()["refused"].startswith("perf/mfu_pct would be 149.5: 100 TFLOP/s")
-
-
-def test_after_a_refused_mfu_none_is_told(on_h100):
+def test_after_an_mfu_over_100_percent_there_is_none(on_h100):
     wrong = Efficiency(CPU, {"float32": 10**12})
     assert "perf/mfu_pct" in wrong.figures(step_ms=16.0)
-    wrong.figures(step_ms=10.0)
+    assert wrong.figures(step_ms=10.0) == {"perf/tflops_per_sec": pytest.approx(100)}
     assert "perf/mfu_pct" not in wrong.figures(step_ms=16.0)
-    assert wrong.proof()["refused"].startswith("perf/mfu_pct would be 149.5")
 
 
 def test_on_a_cpu_the_rate_is_told_and_no_share():

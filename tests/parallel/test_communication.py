@@ -1,10 +1,6 @@
 """The time that a step waits for other ranks, as it is measured, beside what torch's profiler sees gloo do."""
 
-import inspect
-
 import pytest
-import torch
-from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from trainings import GPT, MLP, STRATEGIES, assemble, composed
 
 SLOW_S = 0.3
@@ -39,14 +35,3 @@ def test_one_process_has_no_communication():
     assert training.trainer.parallel.waits is None
     assert not any("perf/communication_ms" in row for row in training.rows)
     assert "perf/communication_ms" not in training.trainer.instruments.summary()
-
-
-def test_torch_still_waits_where_waits_on_cuda_are_measured():
-    waits, reduces = (inspect.getsource(getattr(FSDPParamGroup, n)) for n in ("wait_for_unshard", "post_backward"))
-    assert "self._all_gather_result" in waits
-    if "reduce_scatter_states" in reduces:
-        assert "self.comm_ctx.reduce_scatter_states" in reduces
-        assert "self.comm_ctx.reduce_scatter_max_input_buffers" in reduces
-    else:  # torch 2.11
-        assert "self.comm_ctx.reduce_scatter_state.event" in reduces
-    assert callable(torch.autograd.Variable._execution_engine.queue_callback)

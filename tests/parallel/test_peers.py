@@ -32,7 +32,6 @@ def test_a_rank_is_seen_as_soon_as_it_has_joined():
 
 def test_one_that_stops_after_its_first_beat_is_missed(monkeypatch):
     monkeypatch.setattr(peers, "_SILENT_S", 1.0)
-    monkeypatch.setattr(peers, "_has_computed", lambda _: False)
     store = HashStore()
     Peers(store, 1, 2, tell=print, end=print).close()
     [fault] = watched_by_rank_0(store)
@@ -40,7 +39,7 @@ def test_one_that_stops_after_its_first_beat_is_missed(monkeypatch):
 
 
 def test_one_that_never_beats_is_missed_too(monkeypatch):
-    monkeypatch.setattr(peers, "_FAR_SILENT_S", 1.0)
+    monkeypatch.setattr(peers, "_SILENT_S", 1.0)
     [fault] = watched_by_rank_0(HashStore())
     assert (fault.rank, fault.status) == (1, "failed")
     assert fault.error.startswith("it stopped answering")

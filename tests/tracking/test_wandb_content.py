@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from wandb_file import WandbFile
 from wandb_server import KEY, Run, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
-from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
+from ampsweep.record import RunRecord, read_history
 from ampsweep.record.numerics import Magnitudes, RunNumerics
 from ampsweep.record.parts import (
     Contamination,
@@ -215,14 +214,12 @@ def test_files_go_along_when_they_are_asked_for(
     record.config["tracking"] = {"checkpoints": True, "alerts": False}
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/last.pt").write_bytes(b"weights")
-    (tmp_path / "memory_snapshot.pickle").write_bytes(b"allocations")
     run = track(record)
     assert run.alerts == []
     artifacts = {artifact.type: artifact for artifact in wandb_server.recorded.artifacts}
-    assert set(artifacts) == {"checkpoint", "memory_snapshot"}
+    assert set(artifacts) == {"checkpoint"}
     assert all(artifact.state == "COMMITTED" for artifact in artifacts.values())
     assert artifacts["checkpoint"].files["last.pt"] == b"weights"
-    assert artifacts["memory_snapshot"].files["memory_snapshot.pickle"] == b"allocations"
     assert artifacts["checkpoint"].collection == "checkpoint-run0123"
 
 
@@ -255,20 +252,3 @@ def test_the_key_is_nowhere(track: Track, record: RunRecord, wandb_server: Wandb
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert KEY.encode() not in path.read_bytes(), path
-
-
-@pytest.mark.parametrize("has_snapshot", [True, False])
-def test_a_snapshot_becomes_an_artifact(
-    has_snapshot: bool, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
-) -> None:
-    tracker = make_tracker(TrackingConfig(mode="offline"), None, print)
-    tracker.start(record, tmp_path, resume_after=None)
-    if has_snapshot:
-        (tmp_path / SNAPSHOT_NAME).write_bytes(b"recorded")
-    tracker.finish(record)
-    directory = tmp_path / record.wandb.directory
-    assert ("artifact" in read_wandb(directory).kinds) == has_snapshot
-    (file,) = directory.glob("*.wandb")
-    assert (b"memory-snapshot-run0123" in file.read_bytes()) == has_snapshot
-    assert (str(tmp_path / SNAPSHOT_NAME).encode() in file.read_bytes()) == has_snapshot
-    assert record.wandb.error is None

@@ -18,7 +18,7 @@ from served import Syncing, Wandb
 from wandb_server import Fault
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import SNAPSHOT_NAME, RunRecord, history_line, read_history
+from ampsweep.record import RunRecord, history_line, read_history
 from ampsweep.record.parts import Attempt, ModeProof
 from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
@@ -224,13 +224,15 @@ def test_a_record_of_an_earlier_end_is_replaced(
 def test_an_artifact_that_storage_refused_is_sent_again(
     record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
 ) -> None:
-    (tmp_path / SNAPSHOT_NAME).write_bytes(b"snapshot")
+    record.config["tracking"] |= {"checkpoints": True}
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/last.pt").write_bytes(b"weights")
     with online.server.failing(Fault(on="/storage/artifacts/", status=403)):
         train(record, tmp_path, impatient)
-        assert f"lacking=('memory-snapshot-{record.run_id}',)" in syncing(tmp_path)
+        assert f"lacking=('checkpoint-{record.run_id}',)" in syncing(tmp_path)
     assert "lacking=()" in syncing(tmp_path)
-    (snapshot,) = [one for one in online.server.recorded.artifacts if one.run == record.run_id]
-    assert (snapshot.type, snapshot.state) == ("memory_snapshot", "COMMITTED")
+    (checkpoint,) = [one for one in online.server.recorded.artifacts if one.run == record.run_id]
+    assert (checkpoint.type, checkpoint.state) == ("checkpoint", "COMMITTED")
     assert "was_complete=True" in syncing(tmp_path)
 
 

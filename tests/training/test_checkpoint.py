@@ -229,15 +229,6 @@ def test_a_damaged_newest_one_gives_way_to_the_one_before(tmp_path, saved):
     assert str(refused.value).count("it is damaged or no checkpoint") == 2
 
 
-def test_what_killed_writes_left_is_removed(tmp_path, saved):
-    leftover = saved.with_name(".last.pt.0123abcd")
-    leftover.write_bytes(b"half")
-    own = saved.with_name(".last.pt.of-mine")
-    own.touch()
-    save_checkpoint(CHECKPOINT, tmp_path)
-    assert sorted(path.name for path in saved.parent.iterdir()) == [".last.pt.of-mine", "last.pt", "previous.pt"]
-
-
 @pytest.mark.skipif(os.name == "nt", reason="modes of files are a POSIX matter")
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
 def test_modes_of_files_follow_the_umask(tmp_path, umask, mode):

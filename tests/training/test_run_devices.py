@@ -110,11 +110,9 @@ def test_processes_of_one_training_take_a_gpu_each(gpus):
 @needs_cuda
 def test_the_lock_of_a_gpu_is_that_of_its_uuid(tmp_path):
     uuid = str(torch.cuda.get_device_properties(0).uuid)
-    expected = lock_path("cuda:0", os.environ)
+    expected = lock_path("cuda:0")
     assert uuid in expected.name
-    asked = (
-        "import os, torch; from ampsweep.launch.device_lock import lock_path; print(lock_path('cuda:0', os.environ))"
-    )
+    asked = "import os, torch; from ampsweep.launch.device_lock import lock_path; print(lock_path('cuda:0'))"
     for name in (f"GPU-{uuid}", f"GPU-{uuid[:13]}"):
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": name, "TMPDIR": str(tmp_path)}
         told = subprocess.check_output([sys.executable, "-c", asked], text=True, env=environment)

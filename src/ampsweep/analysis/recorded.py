@@ -18,12 +18,10 @@ _DOUBTS: Final[dict[Doubt, str]] = {
 
 
 def compiled(of: Compilation) -> str:
-    """Graphs, seconds and the cache (forward and backward counted): '2 graphs in 8.1 s; cache: 3 found, 1 made'."""
+    """Graphs and seconds: '2 graphs in 8.1 s'."""
     if not of.num_graphs:
         return "nothing: torch.compile found nothing to compile, and every step ran eagerly"
-    found, made = of.num_cached or 0, of.num_uncached or 0
-    cache = f"; cache: {found} found, {made} made" if found + made else ""
-    return f"{plural(of.num_graphs, 'graph')} in {number(of.seconds or 0.0)} s{cache}"
+    return f"{plural(of.num_graphs, 'graph')} in {number(of.seconds or 0.0)} s"
 
 
 def compiled_remarks(of: Compilation) -> Iterator[str]:

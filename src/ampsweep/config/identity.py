@@ -23,7 +23,7 @@ from ampsweep.text import folder_name
 _NOT_HASHED = ("name", "tracking", "report", "predict", "doctor", "numerics", "resume", "into", "dry_run", "output_dir")
 # What is read decides, not where it lies: the fingerprint stands for it.
 _LOCATIONS = ("path", "val_path")
-_CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
+_CADENCE = ("log_every", "checkpoint_every", "grace_seconds")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:

@@ -349,8 +349,6 @@ class TrainerConfig:
     memory_limit_gib: float | None = None
     """Emulates a device with this much memory. On CUDA it limits what the allocator reserves; on the CPU the bytes of
     all tensors alive, checked after each operator, which makes steps too slow to time."""
-    memory_snapshot: bool = False
-    """Record every allocation of the first steps on a CUDA device, in `memory_snapshot.pickle`."""
 
 
 @dataclass(kw_only=True)
@@ -380,9 +378,8 @@ class ParallelConfig:
     """Batch normalization uses the batches of all processes (CUDA only)."""
     bucket_cap_mb: float | None = field(default=None, metadata=_with("parallel.strategy", "ddp"))
     """ddp: most MiB of gradients that are averaged at once. None: torch's default, 25."""
-    find_unused_parameters: bool = field(default=False, metadata=_with("parallel.strategy", "ddp", "fsdp2"))
-    """The losses of ranks may depend on different parameters. ddp looks for those without gradient; fsdp2 reduces zeros
-    in their place."""
+    find_unused_parameters: bool = field(default=False, metadata=_with("parallel.strategy", "ddp"))
+    """ddp: the losses of ranks may depend on different parameters."""
 
 
 @dataclass(kw_only=True)

@@ -16,20 +16,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Literal, TypeVar
 
-import psutil
-
 from ampsweep.launch.signals import StopRequest
 from ampsweep.standard_streams import guard_streams
 from ampsweep.stop_signals import release_stop_signals
 from ampsweep.text import one_line
 
-Kind = Literal["message", "result", "error", "declined"]
-
-# Variables that torch and the libraries under it read while they are imported: in a forked process, too late.
-_READ_AT_IMPORT = ("TORCH", "PYTORCH", "OMP_", "MKL_", "OPENBLAS_")
-# Read whenever they are used; torch itself sets the first, to a folder below the temporary directory of the moment.
-_READ_WHEN_USED = {"TORCHINDUCTOR_CACHE_DIR", "TORCHELASTIC_USE_AGENT_STORE"}
-
+Kind = Literal["message", "result", "error"]
 
 Result = TypeVar("Result")
 
@@ -84,16 +76,9 @@ class Outbox:
                 return  # the parent is gone: there is nobody to tell
 
 
-def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_s: float, is_forked: bool) -> None:
-    """Call the function of the pickled `order`, a `NamedFunction` with its arguments, and report through `pipe`.
-
-    A child that `is_forked` from a server that has imported torch declines an environment that comes too late for it.
-    """
+def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_s: float) -> None:
+    """Call the function of the pickled `order`, a `NamedFunction` with its arguments, and report through `pipe`."""
     outbox = Outbox(pipe)
-    if is_forked and (too_late := _changed_too_late(environment)):
-        outbox.put("declined", too_late)
-        outbox.close()
-        return
     os.environ.clear()
     os.environ.update(environment)
     # multiprocessing made the way this child was started its default; a run's own workers start as they do elsewhere.
@@ -127,28 +112,6 @@ def _call(order: bytes, outbox: Outbox, stop: StopRequest) -> None:
     offered: dict[str, object] = {"send": partial(outbox.put, "message"), "stop": stop}
     asked_for = inspect.signature(function).parameters
     outbox.put("result", function(*args, **{key: value for key, value in offered.items() if key in asked_for}))
-
-
-def _changed_too_late(environment: Mapping[str, str]) -> list[str]:
-    """Names in `environment` whose values differ from those that this process's libraries read when imported.
-
-    The number of OpenMP threads is not among them: torch can apply it later, which this function does.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return []
-    # As the fork server was started, and as its imports left it: they set variables too, and so do the parent's.
-    read, left = psutil.Process().environ(), os.environ
-    changed = {
-        name
-        for name in {*read, *environment} - _READ_WHEN_USED
-        if name.startswith(_READ_AT_IMPORT) and environment.get(name) not in (read.get(name), left.get(name))
-    }
-    num_threads = environment.get("OMP_NUM_THREADS", "")
-    if "OMP_NUM_THREADS" in changed and num_threads.isdecimal() and int(num_threads) > 0:
-        torch.set_num_threads(int(num_threads))
-        changed.remove("OMP_NUM_THREADS")
-    return sorted(changed)
 
 
 def _obey_parent(pipe: Connection, stop: StopRequest, over: threading.Event, grace_s: float) -> None:

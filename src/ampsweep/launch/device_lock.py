@@ -6,10 +6,10 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,10 +72,10 @@ def check_lock(device: str) -> None:
         lock_of(device).taken(held)
 
 
-def lock_path(device: str, environment: Mapping[str, str]) -> Path:
-    """The lock file of a device, the same for all processes, whatever index the device has in their `environment`."""
+def lock_path(device: str) -> Path:
+    """The lock file of a device, the same for all processes, whatever index the device has in them."""
     user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
-    name = re.sub(r"[^\w.-]", "-", _physical_name(device, environment))
+    name = re.sub(r"[^\w.-]", "-", _physical_name(device))
     return Path(tempfile.gettempdir()) / f"ampsweep-{user}-{name}.lock"
 
 
@@ -101,12 +101,8 @@ class DeviceLock:
 
 
 def lock_of(device: str) -> DeviceLock:
-    """The lock of a device as this process sees it.
-
-    Raises:
-        ValueError: CUDA_VISIBLE_DEVICES leaves it out.
-    """
-    return DeviceLock(device, lock_path(device, os.environ))
+    """The lock of a device as this process sees it."""
+    return DeviceLock(device, lock_path(device))
 
 
 def _free(wanted: Sequence[DeviceLock], number: int, held: ExitStack) -> list[DeviceLock]:
@@ -126,31 +122,16 @@ def _waiting_for(wanted: Sequence[DeviceLock], number: int, taken: Sequence[Devi
     return f"waiting for {which} of {names}: other trainings run on them (locks such as {busy.path})"
 
 
-def _physical_name(device: str, environment: Mapping[str, str]) -> str:
+def _physical_name(device: str) -> str:
+    """The device's kind with the UUID of a GPU that torch sees, else with its index.
+
+    An index means another GPU in each environment, and CUDA_VISIBLE_DEVICES may name a GPU in several ways.
+    """
     kind, _, index = device.partition(":")
+    torch: Any = sys.modules.get("torch")  # whoever locks a GPU has it; the others do without
     if kind == "cpu":
         return kind
     index = index or "0"
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    is_partition = visible is not None and visible.strip().startswith("MIG-")
-    if not is_partition and (uuid := _uuid(kind, index)) is not None:
-        return f"{kind}-{uuid}"
-    if kind != "cuda" or visible is None:
+    if torch is None or kind != "cuda" or not torch.cuda.is_available() or int(index) >= torch.cuda.device_count():
         return f"{kind}-{index}"
-    # CUDA ignores everything from the first invalid entry on; -1 is the customary one.
-    entries = [entry.strip() for entry in visible.split(",")]
-    valid = list(takewhile(lambda entry: entry and not entry.startswith("-"), entries))
-    if not index.isdecimal() or int(index) >= len(valid):
-        raise ValueError(f"device {device} is not among the {len(valid)} of CUDA_VISIBLE_DEVICES={visible!r}")
-    return f"{kind}-{valid[int(index)].removeprefix('GPU-').removeprefix('MIG-')}"
-
-
-def _uuid(kind: str, index: str) -> str | None:
-    """The UUID of a GPU that torch sees, the same for all processes: an index means another one in each environment,
-    and CUDA_VISIBLE_DEVICES may name a GPU in several ways. None without torch or a UUID."""
-    torch: Any = sys.modules.get("torch")  # whoever locks a GPU has it; the others do without
-    if torch is None or kind != "cuda" or not torch.cuda.is_available():
-        return None
-    if not index.isdecimal() or int(index) >= torch.cuda.device_count():
-        return None
-    return str(torch.cuda.get_device_properties(int(index)).uuid)
+    return f"{kind}-{torch.cuda.get_device_properties(int(index)).uuid}"

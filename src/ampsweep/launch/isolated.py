@@ -1,6 +1,5 @@
 """Function calls in processes of their own, whose ends are returned as facts, whatever they were."""
 
-import logging
 import math
 import os
 import pickle
@@ -15,10 +14,8 @@ from multiprocessing.connection import Connection
 from typing import Generic, cast
 
 from ampsweep.launch.child import Fault, NamedFunction, Result, serve
-from ampsweep.launch.processes import METHODS, Method, adopt_orphans, end_orphans, num_oom_kills, start_process
+from ampsweep.launch.processes import adopt_orphans, end_orphans, num_oom_kills, start_process
 from ampsweep.launch.signals import StopRequest
-
-_LOGGER = logging.getLogger(__name__)
 
 # How soon a signal is seen while nothing happens (waiting resumes by itself after a signal handler).
 _TICK_S = 0.2
@@ -115,23 +112,16 @@ def run_together(
     five times a second, says that one is lost, those that have not ended by themselves are killed four seconds later.
     """
     order = pickle.dumps((target, args))
-    fault = ""
-    for method in METHODS:
-        children: list[_Child[Result]] = []
-        try:
-            for environment in environments:
-                children.append(_Child(method, order, dict(environment), grace_s))
-        except (EOFError, OSError) as error:
-            _LOGGER.warning("no process by %s: %r", method, error)
-            fault = repr(error)
-            _end(children)
-            continue
-        _follow(children, stop, on_message, watch)
-        if not (declined := {name for child in children for name in child.declined}):
-            return [child.exit(stop.reason) for child in children]
-        _LOGGER.info("a cold start, for libraries read %s as they were imported", ", ".join(sorted(declined)))
-    told = f"no process could be started: {fault}"
-    return [ChildExit(_SERVER_LOST, None, told, told, stop.reason) for _ in environments]
+    children: list[_Child[Result]] = []
+    try:
+        for environment in environments:
+            children.append(_Child(order, dict(environment), grace_s))
+    except (EOFError, OSError) as error:
+        _end(children)
+        told = f"no process could be started: {error!r}"
+        return [ChildExit(_SERVER_LOST, None, told, told, stop.reason) for _ in environments]
+    _follow(children, stop, on_message, watch)
+    return [child.exit(stop.reason) for child in children]
 
 
 def _follow(
@@ -178,8 +168,7 @@ def _hear(children: "Sequence[_Child[Result]]", on_message: Callable[[object], N
 
 
 class _Child(Generic[Result]):
-    def __init__(self, method: Method, order: bytes, environment: Mapping[str, str], grace_s: float) -> None:
-        self.declined: list[str] = []
+    def __init__(self, order: bytes, environment: Mapping[str, str], grace_s: float) -> None:
         self._grace_s = grace_s
         self._deadline_s = math.inf
         self._lost_s = math.inf
@@ -188,8 +177,7 @@ class _Child(Generic[Result]):
         self._result: Result | None = None
         self._fault: Fault | None = None
         self._kills_before = num_oom_kills()
-        is_forked = method == "forkserver"
-        self._process, self.pipe = start_process(method, serve, (order, environment, grace_s, is_forked))
+        self._process, self.pipe = start_process(serve, (order, environment, grace_s), environment)
         self._pipe_ended = False
 
     def is_alive(self) -> bool:
@@ -197,7 +185,7 @@ class _Child(Generic[Result]):
 
     def is_lost(self) -> bool:
         """Tell whether it has ended without a result, of which nothing is left to hear."""
-        if self._fault is None and (self._returned or self.declined or self.is_alive() or self._has_more()):
+        if self._fault is None and (self._returned or self.is_alive() or self._has_more()):
             return False
         if not self._killed_here:
             self._lost_s = min(self._lost_s, time.monotonic())
@@ -253,8 +241,6 @@ class _Child(Generic[Result]):
                 self._returned, self._result = True, value
             case "error":
                 self._fault = value
-            case "declined":
-                self.declined = value
         if kind != "message":
             self._deadline_s = time.monotonic() + self._grace_s
         return True

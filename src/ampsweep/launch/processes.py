@@ -2,26 +2,28 @@
 
 import ctypes
 import multiprocessing
+import os
 import sys
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import psutil
 
 from ampsweep.socket_folder import short_socket_paths
 from ampsweep.stop_signals import held_stop_signals
 
-Method = Literal["forkserver", "spawn"]
-
-# A fork of a process that has imported torch is sound on Linux only: on macOS system libraries forbid it.
-METHODS: tuple[Method, ...] = ("forkserver", "spawn") if sys.platform == "linux" else ("spawn",)
-"""Ways to start a process here, the quickest first."""
+_CAN_FORK: Final = sys.platform == "linux"
+"""A fork of a process that has imported torch is sound on Linux only: on macOS system libraries forbid it."""
+_READ_AT_IMPORT: Final = ("TORCH", "PYTORCH", "OMP_", "MKL_", "OPENBLAS_")
+"""Variables that torch and the libraries under it read while they are imported: in a forked process, too late."""
+_READ_WHEN_USED: Final = {"TORCHINDUCTOR_CACHE_DIR", "TORCHELASTIC_USE_AGENT_STORE"}
+"""Others of such names; torch itself sets the first, to a folder below the temporary directory of the moment."""
 
 SLOW_IMPORTS = (
     "torch",
@@ -31,9 +33,10 @@ SLOW_IMPORTS = (
 )
 """Modules that a run needs, that are slow to import and touch no device; one that is not installed is left out."""
 
-
 _PATIENCE_S: Final = 0.5
 """Patience with orphans that were sent SIGTERM: nobody else asks how they ended."""
+_of_server: dict[str, str] | None = None
+"""The variables that the fork server's libraries have read; None before it was started."""
 
 
 def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
@@ -41,27 +44,30 @@ def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
 
     Raises OSError if the system refuses, or no folder here takes a socket.
     """
-    if "forkserver" not in METHODS:
+    global _of_server  # as the server is, one of the process
+    if not _CAN_FORK:
         return
     # Linux takes the end of the thread that starts it for the parent's.
     tie = ["ampsweep.launch.tied_to_parent"] if threading.current_thread() is threading.main_thread() else []
     multiprocessing.set_forkserver_preload([*tie, *modules])
     with held_stop_signals(), short_socket_paths():
         forkserver.ensure_running()
+    _of_server = _read_at_import(os.environ) if _of_server is None else _of_server
 
 
 def start_process(
-    method: Method, main: Callable[..., None], args: tuple[object, ...]
+    main: Callable[..., None], args: tuple[object, ...], environment: Mapping[str, str]
 ) -> tuple[BaseProcess, Connection]:
     """Call `main(pipe, *args)` in a new process; returns that process and this side of the pipe.
 
+    It is forked from the warm server, unless `environment` has other values of what the server's libraries have read.
     The stop signals are blocked there until `release_stop_signals`. Raises OSError or EOFError if no process can be
     started, because the system refuses or the fork server has died.
     """
     ours, theirs = multiprocessing.Pipe()
     with theirs, _known_start_method():
-        if method == "forkserver":
-            start_fork_server()
+        start_fork_server()
+        if _CAN_FORK and _read_at_import(environment) == _of_server:
             process: BaseProcess = multiprocessing.get_context("forkserver").Process(target=main, args=(theirs, *args))
             process.start()  # waits for the server's imports, so signals are not held here: the server holds them
         else:
@@ -69,6 +75,14 @@ def start_process(
             with held_stop_signals():
                 process.start()
     return process, ours
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_IMPORT) and name not in _READ_WHEN_USED
+    }
 
 
 @contextmanager
@@ -115,28 +129,23 @@ def num_oom_kills(root: Path = Path("/")) -> int | None:
     """Number of processes in this process's cgroup that the kernel has killed for lack of memory; None if unknown.
 
     `root` is the root of the file system. Cgroups of version 2 tell it in `memory.events`
-    (https://docs.kernel.org/admin-guide/cgroup-v2.html), of version 1 in `memory.oom_control`
-    (https://docs.kernel.org/admin-guide/cgroup-v1/memory.html).
+    (https://docs.kernel.org/admin-guide/cgroup-v2.html); those of version 1 are not asked.
     """
-    for path in _counters(root):
+    for folder in _cgroups(root):
         with suppress(OSError):
-            for line in path.read_text(encoding="ascii", errors="replace").splitlines():
+            for line in (folder / "memory.events").read_text(encoding="ascii", errors="replace").splitlines():
                 name, _, count = line.partition(" ")
                 if name == "oom_kill" and count.isdecimal():
                     return int(count)
     return None
 
 
-def _counters(root: Path) -> Iterator[Path]:
-    """Files that may hold the count: those of the cgroup, then those that a container sees as its own."""
+def _cgroups(root: Path) -> Iterator[Path]:
+    """The folders of this process's cgroup and of those around it, then of what a container sees as its own."""
     mount = root / "sys/fs/cgroup"
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if "memory" in controllers.split(","):
-                yield mount / "memory" / path.lstrip("/") / "memory.oom_control"
-            elif not controllers:  # the nearest that has the memory controller: Slurm's is the step, not the task
-                place = mount / path.lstrip("/")
-                yield from (one / "memory.events" for one in (place, *place.parents) if one.is_relative_to(mount))
-    yield mount / "memory.events"
-    yield mount / "memory/memory.oom_control"
+            if line.startswith("0::"):  # the nearest that has the memory controller: Slurm's is the step, not the task
+                place = mount / line.removeprefix("0::").lstrip("/")
+                yield from (one for one in (place, *place.parents) if one.is_relative_to(mount))
+    yield mount

@@ -71,24 +71,21 @@ def users_jobs() -> dict[str, JobState] | None:
     return None if answer is None else {job.job: job for line in answer.splitlines() if (job := _parsed(line))}
 
 
-def why_stopped(signal_name: str) -> str | None:
+def why_stopped() -> str | None:
     """Say why Slurm has sent a stop signal to the job of this process; None if it does not tell."""
     job = own_job()
     answer = None if job is None else _answer("scontrol", "--oneliner", "show", "job", job)
     if answer is None:
         return None
     facts = dict(re.findall(r"(?:^|\s)(\w+)=(\S+)", answer))
-    limit = facts.get("TimeLimit", "")
     if facts.get("JobState") == "TIMEOUT" or facts.get("Reason") == "TimeLimit":
-        return f"the time limit ({limit}) of Slurm's job {job}"
+        return f"the time limit ({facts.get('TimeLimit', '')}) of Slurm's job {job}"
     if facts.get("Restarts", "").isdecimal() and int(facts["Restarts"]) > num_restarts():
         return f"Slurm has requeued its job {job}"
     if facts.get("JobState") == "PREEMPTED":
         return f"Slurm has preempted its job {job}"
     if facts.get("JobState") in ("COMPLETING", "CANCELLED"):
         return f"Slurm's job {job} was cancelled"
-    if signal_name in ("SIGUSR1", "SIGUSR2") and limit not in ("", *_NO_LIMIT):
-        return f"Slurm's job {job} ends at {facts.get('EndTime')} at the latest (time limit {limit})"
     return None
 
 

@@ -10,7 +10,6 @@ Three ways are tried in turn, because a run can stand still in three ways:
 """
 
 import faulthandler
-import math
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
@@ -67,11 +67,8 @@ class Watchdog:
     ) -> None:
         self._max_s, self._grace_s = max_s, grace_s
         self._interrupt, self._on_stuck, self._stacks = interrupt, on_stuck, stacks
-        self._told: Callable[[], str] | None = None
         self._file: IO[str] | None = None
-        self._deadline_s, self._is_late, self._is_over = math.inf, False, False
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._part: _Part | None = None
 
     @contextmanager
     def over(self, doing: Callable[[], str], num_graces: int = 1) -> Iterator[None]:
@@ -85,26 +82,28 @@ class Watchdog:
         if self._max_s is None or threading.current_thread() is not threading.main_thread():
             yield
             return
-        outer, outer_deadline_s = self._told, self._deadline_s
+        outer = self._part
         limit_s = self._max_s + num_graces * self._grace_s
         limits = f"trainer.max_seconds={self._max_s:g}, trainer.grace_seconds={self._grace_s:g}"
 
         def sentence() -> str:
             return f"{doing()} did not end within {duration(limit_s)} ({limits})"
 
+        part = _Part(sentence, time.monotonic() + limit_s)
         with self._stacks_file():
-            self._set(sentence, time.monotonic() + limit_s)
+            self._pause()
+            self._watch(part)
             try:
                 yield
             except KeyboardInterrupt as interrupt:
-                if not self._is_late:
+                if not part.is_late:
                     raise  # the user's
                 raise TimeLimitError(sentence()).with_traceback(interrupt.__traceback__) from None
             finally:
+                self._pause()
                 if outer is not None:
-                    self._set(outer, max(outer_deadline_s, time.monotonic() + self._grace_s))
-                else:
-                    self._end()
+                    outer.deadline_s = max(outer.deadline_s, time.monotonic() + self._grace_s)
+                    self._watch(outer)
 
     @contextmanager
     def _stacks_file(self) -> Iterator[None]:
@@ -124,14 +123,12 @@ class Watchdog:
                 if self._stacks.stat().st_size == 0:
                     self._stacks.unlink()
 
-    def _set(self, told: Callable[[], str], deadline_s: float) -> None:
-        with self._changed:
-            self._told, self._deadline_s, self._is_late = told, deadline_s, False
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-        left_s = deadline_s - time.monotonic() + 2 * _HEARD_WITHIN_S
+    def _watch(self, part: "_Part") -> None:
+        self._part = part
+        part.over.clear()
+        part.thread = threading.Thread(target=self._end_if_late, args=(part,), name="watchdog", daemon=True)
+        part.thread.start()
+        left_s = part.deadline_s - time.monotonic() + 2 * _HEARD_WITHIN_S
         with suppress(ValueError, OSError, RuntimeError):  # a stderr without a file, as under a test
             faulthandler.dump_traceback_later(
                 max(left_s, _HEARD_WITHIN_S),
@@ -139,38 +136,38 @@ class Watchdog:
                 file=self._file or sys.__stderr__,  # type: ignore[arg-type]
             )
 
-    def _end(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
-        with self._changed:
-            self._told, self._deadline_s, self._is_over = None, math.inf, True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
-        self._thread, self._is_over = None, False
+    def _pause(self) -> None:
+        """Stop watching the current part, if there is one."""
+        if self._part is not None and self._part.thread is not None:
+            faulthandler.cancel_dump_traceback_later()
+            self._part.over.set()
+            self._part.thread.join()
+        self._part = None
 
-    def _watch(self) -> None:
-        with self._changed:
-            while not self._is_over:
-                left_s = self._deadline_s - time.monotonic()
-                if left_s > 0:
-                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
-                elif not self._is_late and self._signalled():
-                    self._deadline_s = time.monotonic() + _HEARD_WITHIN_S
-                else:
-                    break
-            else:
-                return
+    def _end_if_late(self, part: "_Part") -> None:
+        left_s = max(0.0, part.deadline_s - time.monotonic())
+        if part.over.wait(min(left_s, threading.TIMEOUT_MAX)):
+            return
+        part.is_late = True
+        if self._interrupt() and part.over.wait(_HEARD_WITHIN_S):
+            return
         try:
-            assert self._told is not None
             place = place_in_thread(_main_thread())
-            self._on_stuck(self._told() + ("" if place is None else f" ({place})"))
+            self._on_stuck(part.sentence() + ("" if place is None else f" ({place})"))
             sys.stderr.flush()
         finally:
             os._exit(1)
 
-    def _signalled(self) -> bool:
-        self._is_late = True
-        return self._interrupt()
+
+@dataclass
+class _Part:
+    """A part of a run, and the thread that watches it."""
+
+    sentence: Callable[[], str]
+    deadline_s: float
+    is_late: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
 
 
 UNWATCHED: Final = Watchdog(None)

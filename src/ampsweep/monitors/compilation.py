@@ -1,8 +1,6 @@
-"""The compilations by torch.compile during a training: their graphs, breaks, repetitions, time and cache."""
+"""The compilations by torch.compile during a training: their graphs, breaks, repetitions and time."""
 
-import os
 import sys
-from collections import Counter
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any, Final
@@ -19,7 +17,7 @@ _LONGEST: Final = 200
 class CompilationWatch:
     """Notes compilations in this process between `begin` and `end`; costs a step nothing if there are none.
 
-    The callbacks, metrics, counters and list of breaks are private names of `torch._dynamo`: it only logs them.
+    The callbacks, metrics and list of breaks are private names of `torch._dynamo`: it only logs them.
     """
 
     def __init__(self) -> None:
@@ -32,9 +30,6 @@ class CompilationWatch:
         self._num_graphs, self._microseconds = 0, 0
         self._recompilations: list[Recompilation] = []
         self._breaks: list[Any] = []
-        self._cache_before: Counter[str] = Counter()
-        self._cache: Counter[str] = Counter()
-        self._directory: str | None = None
 
     def begin(self) -> None:
         """Begin to watch, if torch._dynamo is loaded; until then nothing can be compiled. Another call does nothing."""
@@ -45,7 +40,6 @@ class CompilationWatch:
         self._last = next(reversed(dynamo.utils.get_compilation_metrics()), None)
         self._breaks = list(dynamo.utils.graph_break_reasons)
         self._num_breaks_before = len(self._breaks)
-        self._cache_before = Counter(dynamo.utils.counters["inductor"])
         dynamo.callback.callback_handler.register_start_callback(self._note)
 
     def settle(self, step: int | None, *, is_warmup: bool = False) -> None:
@@ -70,9 +64,6 @@ class CompilationWatch:
             return
         self.settle(None)
         self._dynamo.callback.callback_handler.remove_start_callback(self._note)
-        self._cache = Counter(self._dynamo.utils.counters["inductor"])
-        self._cache.subtract(self._cache_before)
-        self._directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
         self._dynamo = None
 
     def found(self) -> Compilation:
@@ -85,9 +76,6 @@ class CompilationWatch:
             seconds=self._microseconds / 1e6,
             graph_breaks=list(dict.fromkeys(breaks)),
             recompilations=self._recompilations,
-            num_cached=self._cache["fxgraph_cache_hit"],
-            num_uncached=self._cache["fxgraph_cache_miss"],
-            cache=self._directory,
         )
 
     def _note(self, _: Any) -> None:

@@ -65,7 +65,6 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
     # Where the CPU was free during the steps, load before them is no matter. A GPU shows only some of its users.
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
-    neighbours = "unknown" if evidence.others is None else "seen" if evidence.others else "none"
     if not reasons and unknown:
         reasons, verdict, busy_before = [unknown], "unknown", None
     else:
@@ -74,7 +73,6 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
         verdict=verdict,
         reasons=reasons,
         busy_before=busy_before,
-        neighbours=None if device.type == "cpu" or evidence.host is None else neighbours,
         figures=_figures(evidence),
     )
 
@@ -84,7 +82,7 @@ def foreign_load(host: ProcessorUse) -> str | None:
     limit = max(MAX_FOREIGN_CORES, MAX_FOREIGN_SHARE * host.num_cores)
     if host.foreign_cores is None or host.foreign_cores <= limit:
         return None
-    return f"other processes kept {host.foreign_cores:.1f} of {plural(host.num_cores + host.num_shared, 'core')} busy"
+    return f"other processes kept {host.foreign_cores:.1f} of {plural(host.num_cores, 'core')} busy"
 
 
 def computing(processes: frozenset[int]) -> str:

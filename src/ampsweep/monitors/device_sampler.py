@@ -42,8 +42,6 @@ class DeviceSampler:
         self._latest: dict[str, float] = {}
         self._series: dict[str, _Series] = {}
         self._counts = False
-        self._too_early: dict[str, float] = {}
-        """Metrics with readings that covered time before they were to count, and the seconds that one covers."""
 
     def __enter__(self) -> Self:
         source = _Cpu() if self._device.type == "cpu" else NvmlDevice.open(self._device)
@@ -79,15 +77,6 @@ class DeviceSampler:
         with self._lock:
             return {key: series.figure(key) for key, series in self._series.items()}
 
-    def absent(self) -> dict[str, str]:
-        """Metrics that were read and that the summary lacks: clauses on why."""
-        with self._lock:
-            return {
-                key: f"a reading is a mean over up to {seconds:g} s, and no stretch of steps after warm-up was as long"
-                for key, seconds in self._too_early.items()
-                if key not in self._series
-            }
-
     def _run(self, source: "NvmlDevice | _Cpu") -> None:
         began_s, counts = time.perf_counter(), self._counts
         counts_since_s, began_j = began_s, source.energy_j()
@@ -114,11 +103,8 @@ class DeviceSampler:
         """Add a sample that stands for `seconds`, the last of the `counted_s` that count without a break."""
         with self._lock:
             for key, value in sample.items():
-                covers_s = averaged_s.get(key, 0.0)
-                if covers_s <= counted_s:
+                if averaged_s.get(key, 0.0) <= counted_s:
                     self._series.setdefault(key, _Series()).add(value, seconds)
-                else:
-                    self._too_early[key] = covers_s
 
 
 @dataclass(slots=True)

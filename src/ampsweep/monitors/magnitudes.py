@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -18,13 +19,6 @@ NUM_SELECTED: Final = 4096
 
 _BIAS, _DIGITS, _NOT_FINITE = 1023, 52, 0x7FF
 """The bias of a float64's exponent, the bits below the exponent, and the exponent of inf and NaN."""
-
-_ORDERED_BY: Final[dict[TensorKind, TensorKind]] = {
-    "activation_gradient": "activation",
-    "gradient": "weight",
-    "update": "weight",
-}
-"""Kinds that are seen in another order, each with the one of the same layers that is seen in theirs."""
 
 _Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -63,6 +57,8 @@ class CountedTensor:
 class MagnitudeTable:
     """The magnitudes of a training's tensors, added up over its steps."""
 
+    layers: Sequence[str] = ()
+    """The order in which layers are listed; those that are not in it come last."""
     _rows: dict[tuple[str, str, str], Magnitudes] = field(default_factory=dict)
     _updates: dict[str, list[int]] = field(default_factory=dict)
     """By parameter: its elements that applied steps left as they were, and all that had a gradient then."""
@@ -87,15 +83,13 @@ class MagnitudeTable:
                 self._updates[one.layer] = [round(one.unchanged_pct / 100 * one.num_elements), one.num_elements]
 
     def magnitudes(self) -> list[Magnitudes]:
-        """Everything counted, by kind; of one kind in the order of the forward pass, or of the model's parameters."""
-        orders = {kind: [one.layer for one in self._rows.values() if one.kind == kind] for kind in TENSOR_KINDS}
-        found = []
-        for kind in TENSOR_KINDS:
-            rows = [one for one in self._rows.values() if one.kind == kind]
-            order = {layer: number for number, layer in enumerate(dict.fromkeys(orders[_ORDERED_BY.get(kind, kind)]))}
-            rows.sort(key=lambda one: order.get(one.layer, len(order)))
-            found += [replace(one, unchanged_pct=self._unchanged_pct(one)) for one in rows]
-        return found
+        """Everything counted, by kind; of one kind in the order of `layers`."""
+        places = {layer: place for place, layer in enumerate(self.layers)}
+        rows = sorted(
+            self._rows.values(),
+            key=lambda one: (TENSOR_KINDS.index(one.kind), places.get(one.layer, len(places))),
+        )
+        return [replace(one, unchanged_pct=self._unchanged_pct(one)) for one in rows]
 
     def _unchanged_pct(self, one: Magnitudes) -> float | None:
         unchanged, updated = self._updates.get(one.layer, (0, 0)) if one.kind == "update" else (0, 0)
@@ -177,12 +171,6 @@ def _counted(selection: SelectedElements, magnitudes: _Floats, most: float) -> C
     bins = np.bincount(magnitudes.view(np.int64) >> _DIGITS, minlength=_NOT_FINITE + 1)
     num_zeros, num_nonfinite = int(bins[0]), int(bins[_NOT_FINITE])
     first, bins = 1 - _BIAS, bins[1:_NOT_FINITE]
-    if selection.values.dtype == torch.float64 and num_zeros:  # or subnormal in float64, which has no wider format
-        present = magnitudes[(magnitudes != 0) & np.isfinite(magnitudes)]
-        num_zeros = int((magnitudes == 0).sum())
-        exponents = np.frexp(present)[1].astype(np.int64) - 1
-        first = int(exponents.min(initial=0))
-        bins = np.bincount(exponents - first)
     filled = np.flatnonzero(bins)
     begin, end = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
     has_nonfinite = bool(num_nonfinite) or (bool(selection.extremes) and not math.isfinite(most))

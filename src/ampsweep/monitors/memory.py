@@ -1,9 +1,8 @@
-"""Measurement of the memory that a run takes, by the allocator, the process and the traced step; its snapshots."""
+"""Measurement of the memory that a run takes, by the allocator, the process and the traced step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -19,8 +18,6 @@ _WITH_STATISTICS: Final = ("cuda", "xpu")
 """Devices whose allocator remembers its peaks."""
 _FARTHEST_LOOK: Final = 32
 """Most steps between two looks at the allocator's growth."""
-_MAX_EVENTS: Final = 100_000
-"""Events kept per device; older ones are dropped. Each takes some hundred bytes in the file."""
 
 
 class MemoryMonitor:
@@ -203,39 +200,3 @@ class Counted:
     """Requests since the process began for which the device was full, so that unused memory was given back first."""
     num_refused: int
     """Requests since the process began that were refused even then."""
-
-
-class MemorySnapshot:
-    """Records the CUDA allocator's events between `begin` and `save`, for https://pytorch.org/memory_viz.
-
-    Recording costs about 2 us an allocation, so it should end before steps are timed. The functions that torch
-    documents for it have private names (https://docs.pytorch.org/docs/stable/torch_cuda_memory.html).
-    """
-
-    def __init__(self, device: torch.device, path: Path) -> None:
-        """`path` is the file to write; raises ValueError if the device's allocator cannot be recorded."""
-        if reason := why_no_snapshot(device):
-            raise ValueError(reason)
-        self._path = path
-        self._is_recording = False
-
-    def begin(self) -> None:
-        torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=_MAX_EVENTS)
-        self._is_recording = True
-
-    def save(self) -> None:
-        """End the recording and write the file; does nothing a second time or without `begin`."""
-        if not self._is_recording:
-            return
-        self._is_recording = False
-        try:
-            torch.cuda.memory._dump_snapshot(str(self._path))  # type: ignore[no-untyped-call]
-        finally:
-            torch.cuda.memory._record_memory_history(None)
-
-
-def why_no_snapshot(device: torch.device) -> str | None:
-    """One sentence saying why the device's memory cannot be recorded, or None where it can."""
-    if device.type == "cuda":
-        return None
-    return f"a memory snapshot needs a CUDA device; this one is {device.type}"

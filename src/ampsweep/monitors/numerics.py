@@ -48,7 +48,7 @@ class NumericsWatch:
         """True within a step that is looked at."""
         self._modules = {module: name for name, module in model.named_modules()}
         self._names = {parameter: name for name, parameter in model.named_parameters()}
-        self._table = MagnitudeTable()
+        self._table = MagnitudeTable([INPUT_LAYER, *self._modules.values(), *self._names.values()])
         self._selections: list[SelectedElements] = []
         self._before: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         """Elements of the parameters that an optimizer is about to change, and of their gradients."""

@@ -13,30 +13,21 @@ Told = TypeVar("Told")
 
 _UTILIZATION_S: Final = 1.0
 """Utilization is a mean over "between 1 second and 1/6 second, depending on the product" (torch.cuda.utilization)."""
-_AVERAGE_POWER_S: Final = 1.0
+_POWER_S: Final = 1.0
 """nvmlDeviceGetPowerUsage averages over a second on Ampere (except GA100) and newer GPUs (NVML API reference)."""
-_INSTANT_POWER_S: Final = 0.1
-"""NVML_FI_DEV_POWER_INSTANT is updated every 100 ms only (Yang et al., SC 2024, arXiv:2312.02741)."""
-_POWER: Final = "device/power_w"
 _THROTTLED: Final = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown")
 """Heat or hardware protection; the power cap, a setting, does not count."""
-_POWER_INSTANT: Final = 186
-"""NVML_FI_DEV_POWER_INSTANT of nvml.h, which the first bindings of version 12 do not name."""
 
 
 class NvmlDevice:
     """One GPU, read through NVML. Values that the driver or the GPU does not report are absent."""
 
+    averaged_s: Final = {"device/utilization_pct": _UTILIZATION_S, "device/power_w": _POWER_S}
+    """The time before a reading that it covers, in seconds by metric key; other readings are of their moment."""
+
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
-        self._has_instant_power = self._instant_power_w() is not None
-
-    @property
-    def averaged_s(self) -> dict[str, float]:
-        """The time before a reading that it covers, in seconds by metric key; other readings are of their moment."""
-        power_s = _INSTANT_POWER_S if self._has_instant_power else _AVERAGE_POWER_S
-        return {"device/utilization_pct": _UTILIZATION_S, _POWER: power_s}
 
     @classmethod
     def open(cls, device: torch.device) -> Self | None:
@@ -61,8 +52,6 @@ class NvmlDevice:
     def readings(self) -> dict[str, float]:
         """Current utilization, memory, power, temperature and clock by metric key."""
         values = {key: self._try(read) for key, read in _READINGS.items()}
-        average = self._from_thousandths
-        values[_POWER] = self._instant_power_w() if self._has_instant_power else average("nvmlDeviceGetPowerUsage")
         return {key: value for key, value in values.items() if value is not None}
 
     def energy_j(self) -> float | None:
@@ -77,10 +66,8 @@ class NvmlDevice:
         return sum(used) / GIB if used else None
 
     def held_gib(self) -> float | None:
-        """Memory that processes hold on the GPU, without the driver's own if NVML reports that separately."""
+        """Memory that processes hold on the GPU, without the driver's own."""
         info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
-        if info is None:
-            info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle))
         return None if info is None else info.used / GIB
 
     def compute_processes(self) -> frozenset[int] | None:
@@ -101,16 +88,6 @@ class NvmlDevice:
     def driver_version(self) -> str | None:
         version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
         return None if version is None else str(version)
-
-    def _instant_power_w(self) -> float | None:
-        """Power of the GPU with its memory at the moment; None where the driver or the GPU does not tell it."""
-
-        def read(nvml: Any, handle: Any) -> float | None:
-            (field,) = nvml.nvmlDeviceGetFieldValues(handle, [_POWER_INSTANT])
-            return field.value.uiVal / 1e3 if field.nvmlReturn == nvml.NVML_SUCCESS else None
-
-        power_w: float | None = self._try(read)
-        return power_w
 
     def _from_thousandths(self, function: str) -> float | None:
         """A figure that NVML gives in thousandths, such as mW, in whole units."""
@@ -138,6 +115,7 @@ def told_by_nvml(device: torch.device, read: Callable[[NvmlDevice], Told]) -> To
 _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {
     "device/utilization_pct": lambda nvml, handle: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
     "device/memory_used_gib": lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used / GIB,
+    "device/power_w": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
     "device/temperature_c": lambda nvml, handle: float(
         nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     ),
@@ -154,18 +132,9 @@ def _is_slowed_down(nvml: Any, handle: Any, *reasons: str) -> float:
 
 
 def _find(nvml: Any, device: torch.device) -> Any:
-    """Find the GPU by UUID, else by PCI address: NVML counts all GPUs, torch only those in CUDA_VISIBLE_DEVICES.
-
-    A partition (MIG) has its own UUID but the address of the whole GPU, whose figures are not those of the partition.
-    """
-    properties: Any = torch.cuda.get_device_properties(device)
-    for name in (f"GPU-{properties.uuid}", f"MIG-{properties.uuid}"):
+    """Find the GPU, or the partition (MIG), by UUID: NVML counts all GPUs, torch only those in CUDA_VISIBLE_DEVICES."""
+    uuid = torch.cuda.get_device_properties(device).uuid
+    for name in (f"GPU-{uuid}", f"MIG-{uuid}"):
         with suppress(nvml.NVMLError):
             return nvml.nvmlDeviceGetHandleByUUID(name)
-    address = f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}.0"
-    with suppress(nvml.NVMLError):
-        handle, is_partitioned = nvml.nvmlDeviceGetHandleByPciBusId(address), False
-        with suppress(nvml.NVMLError):  # of a GPU that cannot be partitioned
-            is_partitioned = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        return None if is_partitioned else handle
     return None

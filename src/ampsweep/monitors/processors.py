@@ -3,19 +3,16 @@
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 _STAT: Final = Path("/proc/stat")
-_CPUS: Final = Path("/sys/devices/system/cpu")
 
 
 def num_available_cores() -> int:
@@ -59,10 +56,8 @@ class ProcessorUse:
     own_cores: float
     """Used by this process and everything it started (data workers, compilers), without pauses."""
     foreign_cores: float | None
-    """Used by all other processes on the physical cores that this one may use, in a virtual machine also by its host.
+    """Used by all other processes on the cores that this one may use, in a virtual machine also by its host.
     None if the system does not count."""
-    num_shared: int = 0
-    """Further cores on which others count: they are threads of a physical core that this process may use."""
 
 
 class ProcessorWindow:
@@ -103,7 +98,6 @@ class ProcessorWindow:
             own_cores=(own_s - self._own_paused_s) / window_s,
             # Processes are timed exactly, processors in ticks of 10 ms: the difference can be a little below zero.
             foreign_cores=max(0.0, others_s) / all_s if is_told else None,
-            num_shared=max(0, len(_watched_cores()) - num_cores),
         )
 
 
@@ -147,37 +141,13 @@ def _processor_time(processes: Iterable[psutil.Process]) -> float:
     return seconds
 
 
-def _watched_cores() -> frozenset[int]:
-    """The cores that this process may run on, and those that share a physical core with one of them."""
-    own = os.sched_getaffinity(0) if sys.platform == "linux" else ()
-    return frozenset().union(*map(_siblings, own))
-
-
-def _parsed(text: str) -> frozenset[int]:
-    """The cores 0 to 3 and 8 of `0-3,8`, as Linux writes it; raises ValueError for anything else."""
-    spans = (part.partition("-") for part in text.split(","))
-    return frozenset(core for first, _, last in spans for core in range(int(first), int(last or first) + 1))
-
-
-@cache
-def _siblings(core: int) -> frozenset[int]:
-    """The cores that are hardware threads of the same physical core, this one included; it alone if nothing tells."""
-    # https://docs.kernel.org/admin-guide/cputopology.html; before Linux 5.0 by its second name
-    for name in ("core_cpus_list", "thread_siblings_list"):
-        try:
-            return _parsed((_CPUS / f"cpu{core}" / "topology" / name).read_text(encoding="ascii")) | {core}
-        except (OSError, ValueError):
-            continue
-    return frozenset({core})
-
-
 def _processor_times() -> tuple[float, float]:
-    """Seconds (busy, busy or idle) since the machine started, summed over the cores that are watched."""
+    """Seconds (busy, busy or idle) since the machine started, summed over the cores that this process may use."""
     if platform.system() != "Linux":
         times = psutil.cpu_times()
         busy = float(times.user + times.system + getattr(times, "nice", 0.0))
         return busy, busy + float(times.idle)
-    cores = {f"cpu{core}" for core in _watched_cores()}
+    cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     busy_ticks = all_ticks = 0
     for line in _STAT.read_text(encoding="ascii").splitlines():
         name, *counts = line.split()

@@ -63,7 +63,7 @@ class Parallel:
     reduced_bytes = 0
     """Bytes of gradients that this rank has handed to collectives so far."""
     waits: Waits | None = None
-    """The time in which a step waits for other ranks; None where there are none."""
+    """The time in which a step waits for other ranks; None where there are none, or it cannot be seen."""
 
     now_s: Callable[[], float] = staticmethod(perf_counter)
     """Seconds by a clock that is the same on all ranks."""

@@ -14,7 +14,7 @@ from ampsweep.config.schema import ParallelConfig
 from ampsweep.parallel.fitting import unused
 from ampsweep.parallel.group import Group
 from ampsweep.parallel.ranks import Ranks
-from ampsweep.parallel.waits import until_let_go
+from ampsweep.parallel.waits import Waits, until_let_go
 from ampsweep.precision import Precision
 
 _BUCKET_BYTES: Final = 25 * 2**20
@@ -31,6 +31,7 @@ class Replicated(Ranks):
 
     def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
         super().__init__(group, device)
+        self.waits: Waits = Waits()
         self._config = config
         self._engine: _Engine | None = None
         self._names: dict[nn.Parameter, str] = {}
@@ -181,7 +182,7 @@ class Averaging:
         may_differ: agree in each step instead; a gradient that some ranks lack counts as zero there.
     """
 
-    def __init__(self, ranks: Ranks, reduce_dtype: torch.dtype, *, may_differ: bool = False) -> None:
+    def __init__(self, ranks: Replicated, reduce_dtype: torch.dtype, *, may_differ: bool = False) -> None:
         self._ranks, self._reduce_dtype, self._may_differ = ranks, reduce_dtype, may_differ
         self._agreed: dict[tuple[int, ...], list[bool]] = {}
 

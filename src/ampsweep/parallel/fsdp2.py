@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import cast
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor import DTensor
 
 from ampsweep.config.errors import UnsupportedError
@@ -15,8 +17,8 @@ from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 from ampsweep.config.value_checks import policy_casts
 from ampsweep.parallel.fitting import blocks_of, roots_of
 from ampsweep.parallel.group import Group
-from ampsweep.parallel.measured_collectives import measure_collectives
 from ampsweep.parallel.ranks import Ranks
+from ampsweep.parallel.waits import Waits, until_let_go
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import cast_floating_point, precision_class
 
@@ -26,18 +28,13 @@ class Sharded(Ranks):
 
     def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
         super().__init__(group, device)
-        if config.find_unused_parameters and not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
-            raise UnsupportedError(
-                f"parallel.find_unused_parameters=true: FSDP2 of torch {torch.__version__} cannot (that of 2.13 can)"
-            )
         self._config = config
+        self.waits = Waits() if device.type == "cpu" else None  # on an accelerator its stream waits, unseen
         self._roots: list[FSDPModule] = []
         self._sharded: list[FSDPModule] = []
         """The roots and the blocks."""
         self._trained: list[nn.Parameter] = []
         """The parameters that any turn trains."""
-        self._reduces = True
-        """True in a backward pass after which gradients are reduced."""
 
     def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
         has_policy = config.autocast and self._config.mixed_precision == "policy"
@@ -53,10 +50,10 @@ class Sharded(Ranks):
         self._roots = [cast(FSDPModule, root) for root in roots_of(model, in_parts=in_parts)]
         self._sharded = [one for one in model.modules() if isinstance(one, FSDPModule)]
         self._trained = [one for one in model.parameters() if one.requires_grad]
-        if self._config.find_unused_parameters:
-            for root in self._roots:
-                root.set_reduce_scatter_unused_params(True)
-        measure_collectives(model, self)
+        for module in self._sharded:
+            module.set_custom_reduce_scatter(_Reduce(self))
+            if self.waits is not None:
+                module.set_custom_all_gather(_Gather(self.waits))
         precision.joins_losses = precision.frees_parameters = True
         return model
 
@@ -67,9 +64,8 @@ class Sharded(Ranks):
 
     def _reduced_with_the_last(self, num: int) -> Iterable[object]:
         for number in range(num):
-            self._reduces = number + 1 == num
             for root in self._roots:
-                root.set_requires_gradient_sync(self._reduces)
+                root.set_requires_gradient_sync(number + 1 == num)
             yield number
 
     def _train_only(self, trained: Sequence[nn.Parameter]) -> None:
@@ -85,15 +81,8 @@ class Sharded(Ranks):
             parameter.requires_grad_(parameter in wanted)
 
     def backward(self, precision: Precision) -> Callable[..., None]:
-        on_accelerator = self.device.type != "cpu"
-
         def backward(*losses: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
-            if not (on_accelerator and self._reduces):
-                precision.backward(*losses)
-                return
-            returned = self.waits.from_last_gradient(losses[0])
             precision.backward(*losses)
-            returned()
 
         return backward
 
@@ -136,6 +125,36 @@ def _whole(norm: Tensor) -> Tensor:
     """The value of a norm of which each rank has a part."""
     whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
     return whole
+
+
+class _Gather(DefaultAllGather):
+    """torch's own way to gather, with the wait for it, which on a CPU blocks the computing."""
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        with self._waits, until_let_go(*(() if async_op else (output_tensor, input_tensor))):
+            return super().__call__(output_tensor, input_tensor, group, async_op)
+
+
+class _Reduce(DefaultReduceScatter):
+    """torch's own way to reduce and scatter, with the bytes that it is handed, and on a CPU the wait for it."""
+
+    def __init__(self, ranks: Sharded) -> None:
+        self._ranks = ranks
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> dist.Work:
+        self._ranks.reduced_bytes += input_tensor.nbytes
+        waits = self._ranks.waits
+        if waits is None:
+            return super().__call__(output_tensor, input_tensor, group, op, async_op)
+        with waits, until_let_go(*(() if async_op else (output_tensor, input_tensor))):
+            return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 
 class _CastByPolicy(Precision):

@@ -1,7 +1,6 @@
 """The watch that each rank keeps on the others, from a thread of its own: one that is lost ends the training on all."""
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import psutil
 from torch.distributed import Store  # type: ignore[attr-defined]  # public by torch's docs
 
 from ampsweep.parallel.base import RankFault
@@ -17,21 +15,16 @@ from ampsweep.record.reading import converted
 
 _KEY: Final = "fault"
 _BEAT_S: Final = 0.5
-_SILENT_S: Final = 5.0
-"""The time without a beat after which a rank of this machine is lost, unless it computes."""
-_FAR_SILENT_S: Final = 30.0
-"""The same of a rank on another machine, or that has never beaten."""
+_SILENT_S: Final = 60.0
+"""The time without a beat after which a rank is missed: a library may keep Python from beating for a while."""
 _LEFT_S: Final = 3.0
 """The time in which the main thread is to notice a fault by itself, by communication that fails."""
 
 
 @dataclass
 class _Beats:
-    count: str = ""
+    last: bytes = b""
     changed_s: float = 0.0
-    host: str = ""
-    pid: int = 0
-    cpu_s: float = -1.0
 
 
 class Peers:
@@ -113,62 +106,23 @@ class Peers:
         return converted(msgspec.json.decode(self._store.get(_KEY)), RankFault) if self._store.check([_KEY]) else None
 
     def _beat(self, number: int) -> None:
-        self._store.set(f"beat/{self._rank}", f"{number}|{socket.gethostname()}|{os.getpid()}")
+        self._store.set(f"beat/{self._rank}", str(number))
 
     def _silent(self) -> RankFault | None:
         """Post a fault for a rank that has fallen silent."""
         for rank, beats in self._beats.items():
-            self._note(rank, beats)
-            silent_s = time.monotonic() - beats.changed_s
-            is_near = beats.host == socket.gethostname()
-            if silent_s > (_SILENT_S if is_near else _FAR_SILENT_S):
-                if is_near and _has_computed(beats):
-                    beats.changed_s = time.monotonic()  # a library keeps Python from beating
-                    continue
-                return self._post(
-                    RankFault(rank=rank, status="failed", error=f"it stopped answering {silent_s:.0f} s ago")
-                )
+            key, now_s = f"beat/{rank}", time.monotonic()
+            if self._store.check([key]) and (told := self._store.get(key)) != beats.last:
+                beats.last, beats.changed_s = told, now_s
+            if (silent_s := now_s - beats.changed_s) > _SILENT_S:
+                error = f"it stopped answering {silent_s:.0f} s ago"
+                return self._post(RankFault(rank=rank, status="failed", error=error))
         return None
-
-    def _note(self, rank: int, beats: _Beats) -> None:
-        key = f"beat/{rank}"
-        if not self._store.check([key]):
-            return
-        told = self._store.get(key).decode()
-        if told != beats.count:
-            beats.count, beats.changed_s = told, time.monotonic()
-            _, beats.host, pid = told.split("|")
-            beats.pid, beats.cpu_s = int(pid), _processor_time(int(pid))
 
     def _lost(self) -> RankFault | None:
-        """A fault for a rank whose process is gone, as far as this rank watches it and can tell."""
+        """A fault for a rank that beats no more, as far as this rank watches it."""
         for rank, beats in self._beats.items():
-            is_near = beats.host == socket.gethostname()
-            if beats.count and is_near and not psutil.pid_exists(beats.pid):
-                return RankFault(rank=rank, status="failed", error="its process ended without a word", is_guess=True)
-            if beats.count and time.monotonic() - beats.changed_s > 3 * _BEAT_S:
-                return RankFault(
-                    rank=rank, status="failed", error="it was lost: its process or its machine ended", is_guess=True
-                )
+            if beats.last and time.monotonic() - beats.changed_s > 3 * _BEAT_S:
+                error = "it was lost: its process or its machine ended"
+                return RankFault(rank=rank, status="failed", error=error, is_guess=True)
         return None
-
-
-def _has_computed(beats: _Beats) -> bool:
-    """Return True if the process has used a processor since its last beat."""
-    try:
-        if psutil.Process(beats.pid).status() == psutil.STATUS_STOPPED:
-            return False
-    except psutil.Error:
-        return False
-    now_s = _processor_time(beats.pid)
-    has = now_s - beats.cpu_s > 0.1
-    beats.cpu_s = now_s
-    return has
-
-
-def _processor_time(pid: int) -> float:
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return -1.0
-    return float(times.user + times.system)

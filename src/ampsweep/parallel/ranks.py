@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from ampsweep.parallel.base import Item, Parallel, RankFault, Stop
 from ampsweep.parallel.group import Group
-from ampsweep.parallel.waits import Waits
 
 _AGREE_EVERY_S: Final = 0.25
 """The longest time between two agreements, and so until a request to stop is followed."""
@@ -31,7 +30,6 @@ class Ranks(Parallel):
         self.rank, self.world_size = place.rank, place.world_size
         self.local_rank, self.local_world_size = place.local_rank, place.local_world_size
         self.device = device
-        self.waits: Waits = Waits()
         self._agreed_s = 0.0
         self.now_s = lambda: self._agreed_s
 

@@ -50,8 +50,8 @@ class Waits:
     def from_last_gradient(self, loss: Tensor) -> Callable[[], None]:
         """Prepare for the wait at the end of a backward pass from `loss`; call what is returned after the pass.
 
-        At its end autograd calls what was queued, in that order: first ours, then those in which DDP and FSDP2 wait for
-        their last reductions. The way to queue is private in torch; its own FSDP2 uses it, too.
+        At its end autograd calls what was queued, in that order: first ours, then those in which DDP waits for its
+        last reductions. The way to queue is private in torch; its FSDP2 uses it, too.
         """
         if self._now is None:
             return _nothing

@@ -24,7 +24,6 @@ from ampsweep.record.history import read_history as read_history
 from ampsweep.record.history import repair_history as repair_history
 from ampsweep.record.history import salvage_history as salvage_history
 from ampsweep.record.run_record import FILE_NAME as FILE_NAME
-from ampsweep.record.run_record import SNAPSHOT_NAME as SNAPSHOT_NAME
 from ampsweep.record.run_record import Found as Found
 from ampsweep.record.run_record import Identity as Identity
 from ampsweep.record.run_record import RunRecord as RunRecord

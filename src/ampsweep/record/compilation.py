@@ -1,4 +1,4 @@
-"""The part of a run record on compilation: graphs, breaks, repetitions, time and cache."""
+"""The part of a run record on compilation: graphs, breaks, repetitions and time."""
 
 from dataclasses import dataclass
 
@@ -36,11 +36,6 @@ class Compilation(Part):
     num_graphs: int | None = None
     """Graphs captured, each with its backward."""
     seconds: float | None = None
-    num_cached: int | None = None
-    """Graphs, forward and backward counted apart, whose kernels were found in the cache on disk."""
-    num_uncached: int | None = None
-    cache: str | None = None
-    """The directory of that cache."""
     graph_breaks: list[GraphBreak] | None = None
     """Each once."""
     recompilations: list[Recompilation] | None = None

@@ -55,7 +55,7 @@ class RunNumerics:
     cost_pct: float | None = None
     """Time that looking took, over that of all steps."""
     magnitudes: list[Magnitudes] = field(default_factory=list)
-    """By kind in the order of `TENSOR_KINDS`, by layer in that of the forward pass or of the model's parameters."""
+    """By kind in the order of `TENSOR_KINDS`, by layer as the model lists them."""
     outside: list[str] = field(default_factory=list)
     """Modules and parameters whose values no operator under autocast makes or takes in low precision; none: unknown."""
     nonfinite_gradients: dict[str, int] = field(default_factory=dict)

@@ -158,8 +158,6 @@ class Contamination(Part):
     """Sentences on why the verdict is contaminated or unknown."""
     busy_before: str | None = None
     """A sentence on who used the device before the run did."""
-    neighbours: str | None = None
-    """Other processes on the GPU meanwhile: `none`, `seen`, or `unknown` as in many containers; absent on a CPU."""
     figures: dict[str, float] | None = None
     """The measured figures: processor time in cores, seconds, percent."""
 

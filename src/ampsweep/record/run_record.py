@@ -30,8 +30,6 @@ from ampsweep.redaction import hidden
 
 SCHEMA: Final = 1
 FILE_NAME: Final = "run.json"
-SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
-"""Files of a run directory; the snapshot exists on request only."""
 
 Kind = Literal["measured", "predicted"]
 

@@ -16,7 +16,7 @@ from ampsweep.monitors.contamination import Evidence, UseDuringRun
 from ampsweep.monitors.device_peaks import Efficiency
 from ampsweep.monitors.device_sampler import DeviceSampler, EnergyMeter, read_energy_j
 from ampsweep.monitors.environment import effective_flags
-from ampsweep.monitors.memory import MemoryMonitor, MemorySnapshot
+from ampsweep.monitors.memory import MemoryMonitor
 from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock
 from ampsweep.nested_tensors import plain_tensors_in, tensors_in
@@ -58,8 +58,7 @@ class Instruments:
         is_fused: an optimizer's kernels are fused; with a scaler only the device then knows which steps were applied.
         num_optimizer_steps: steps of optimizers in a step.
         is_compiled: the training's steps run compiled, and so does the step that is looked into: it is profiled.
-        snapshot: records memory until a step has been traced.
-        waits: the time in which a step waits for other ranks; None where there are none.
+        waits: the time in which a step waits for other ranks; None where there are none, or it cannot be seen.
         watch: looks into steps of its choice for the magnitudes of their values; None: none is looked into.
     """
 
@@ -77,7 +76,6 @@ class Instruments:
         is_fused: bool,
         num_optimizer_steps: int = 1,
         is_compiled: bool = False,
-        snapshot: MemorySnapshot | None = None,
         waits: Waits | None = None,
         watch: "NumericsWatch | None" = None,
     ) -> None:
@@ -115,7 +113,6 @@ class Instruments:
                 optimizer.register_step_post_hook(self._on_optimizer_step)
         self.data_wait_s = 0.0
         """Seconds that the trainer has waited for the data of the current step; the trainer adds to it."""
-        self._snapshot = snapshot
         self._emulated = precision.emulated
         self._traced: TracedStep | None = None
         self._use, self._unreported = MemoryUse(), False
@@ -132,8 +129,6 @@ class Instruments:
     def __enter__(self) -> Self:
         self._sampler.__enter__()
         self._compilations.begin()
-        if self._snapshot is not None:
-            self._snapshot.begin()
         self._warmup_began_s = perf_counter()
         if self._warmup_steps == 0:
             self._memory.after_warmup()
@@ -145,8 +140,6 @@ class Instruments:
         self._others.end()
         self._compilations.end()
         self._sampler.__exit__(*error)
-        if self._snapshot is not None:
-            self._snapshot.save()
 
     def step(self) -> AbstractContextManager[None]:
         """Enclose one optimizer step: time it, or trace or watch it if that is due."""
@@ -355,10 +348,8 @@ class Instruments:
         """
         if self._emulated is not None:
             return dict.fromkeys(_OF_EMULATION, "the mode is emulated on this device")
-        found = self._sampler.absent()
-        if self.num_steps_seen and not self._clock.summary():
-            found["perf/step_ms"] = self._why_untimed()
-        return found
+        is_untimed = self.num_steps_seen and not self._clock.summary()
+        return {"perf/step_ms": self._why_untimed()} if is_untimed else {}
 
     def memory(self) -> MemoryUse:
         """Bytes of the traced step that took the most, by category and as the allocator counts; empty before one."""
@@ -462,8 +453,6 @@ class Instruments:
         self._flags = effective_flags(self._precision.device)
         flops = flops_by_arithmetic(self._precision.config, traced.model_flops, traced.convolution_flops)
         self._efficiency = Efficiency(self._precision.device, flops)
-        if self._snapshot is not None:
-            self._snapshot.save()
 
     def _with_efficiency(self, times: dict[str, float]) -> dict[str, float]:
         if self._efficiency is None or not times:

@@ -1,41 +1,47 @@
 """The cause of a run's end: an error in this process, or another rank's fault from which it follows."""
 
-import re
 import sys
 import traceback
+
+import torch
 
 from ampsweep.monitors.environment import device_name
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.own_code import chain_of
 from ampsweep.parallel.base import OtherRankError, Parallel, RankFault
 from ampsweep.precision.support import refusal_by_kernel
-from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.record.outcome import Status
 from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.failure import record_stuck
 from ampsweep.run.request import RunRequest
-from ampsweep.text import first_line, one_line
+from ampsweep.text import one_line
 from ampsweep.training.trainer import Trainer
 
 
-def cause_of_failure(error: BaseException, parallel: Parallel) -> RankFault:
-    """The cause of an error that makes the run fail, whatever it says."""
-    return _cause(error, parallel, "failed", one_line(error))
+def cause_of_end(
+    error: BaseException, parallel: Parallel, device: torch.device, limit: MemoryLimit, trainer: Trainer | None = None
+) -> RankFault:
+    """The cause of an error that has ended a run: on this rank, or on another one before.
 
+    Call it while the error is being handled, because its traceback keeps tensors alive.
 
-def cause_of_oom(error: BaseException, oom: OutOfMemory, parallel: Parallel) -> RankFault:
-    """The cause of an error of which it is known that memory ran out."""
-    return _cause(error, parallel, "oom", oom.sentence, oom)
-
-
-def cause_of_end(error: BaseException, trainer: Trainer, limit: MemoryLimit) -> RankFault:
-    """The cause of an error that has ended a training."""
-    device, parallel = trainer.precision.device, trainer.parallel
-    oom = out_of_memory(error, device, limit, trainer.recorder.phase, trainer.step)
+    Args:
+        trainer: the training that it ended; None: the run was still being built.
+    """
+    status: Status = "failed"
+    sentence = one_line(error)
+    if trainer is None:
+        oom, refusal = out_of_memory(error, device, limit), None
+    else:
+        oom = out_of_memory(error, device, limit, trainer.recorder.phase, trainer.step)
+        refusal = _refusal_by_compiler(error)
+        refusal = refusal or refusal_by_kernel(error, trainer.precision.config, device_name(device) or str(device))
     if oom is not None:
-        return cause_of_oom(error, oom, parallel)
-    refusal = _refusal_by_compiler(error)
-    refusal = refusal or refusal_by_kernel(error, trainer.precision.config, device_name(device) or str(device))
-    return cause_of_failure(error, parallel) if refusal is None else _cause(error, parallel, "unsupported", refusal)
+        status, sentence = "oom", oom.sentence
+    elif refusal is not None:
+        status, sentence = "unsupported", refusal
+    trace = "".join(traceback.format_exception(error)) if parallel.world_size > 1 else None
+    return parallel.cause(error, RankFault(rank=parallel.rank, status=status, error=sentence, oom=oom, traceback=trace))
 
 
 def sentence_of(fault: RankFault, parallel: Parallel) -> str:
@@ -56,13 +62,6 @@ def end_stuck(request: RunRequest, parallel: Parallel, sentence: str) -> None:
         record_stuck(request, sentence_of(fault, parallel))
 
 
-def _cause(
-    error: BaseException, parallel: Parallel, status: Status, sentence: str, oom: OutOfMemory | None = None
-) -> RankFault:
-    trace = "".join(traceback.format_exception(error)) if parallel.world_size > 1 else None
-    return parallel.cause(error, RankFault(rank=parallel.rank, status=status, error=sentence, oom=oom, traceback=trace))
-
-
 def _refusal_by_compiler(error: BaseException) -> str | None:
     """One sentence for an error that says that this machine has no working compiler; None for any other."""
     asked = "trainer.compile=true"
@@ -73,8 +72,7 @@ def _refusal_by_compiler(error: BaseException) -> str | None:
         if isinstance(one, errors.InvalidCxxCompiler):
             return f"{asked} needs a C++ compiler, and there is none: install g++, or let the variable CXX name one"
         if isinstance(one, errors.CppCompileError):
-            fault = re.search(r"^.*\berror: .*$", one.output, re.MULTILINE)
-            return f"{asked}: {one.cmd[0]} cannot compile: {fault[0].strip() if fault else first_line(one.output)}"
+            return f"{asked}: {one.cmd[0]} cannot compile what torch has written"
         if isinstance(one, errors.TritonMissing | errors.GPUTooOldForTriton):
             return f"{asked}: {one_line(one)}"
     return None

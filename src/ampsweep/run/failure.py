@@ -23,22 +23,17 @@ class RunFailedError(Exception):
 
 
 def failed(error: BaseException, sentence: str, directory: Path, config: Config) -> RunFailedError:
-    """Keep the traceback beside the run's record, where there is room, and make the error that tells of it."""
-    text = "".join(traceback.format_exception(error))
-    is_kept = write_error(directory, text, config)
-    where = f"; its error in full: {directory / ERROR_NAME}" if is_kept else ""
-    return RunFailedError(f"{hide(sentence, beside=resolved_values(config))}{where}")
+    """Keep the traceback beside the run's record, and make the error that tells of it."""
+    write_error(directory, "".join(traceback.format_exception(error)), config)
+    told = hide(sentence, beside=resolved_values(config))
+    return RunFailedError(f"{told}; its error in full: {directory / ERROR_NAME}")
 
 
-def write_error(directory: Path, text: str, config: Config) -> bool:
-    """Write `error.txt` without the secrets in it; return False if there is no room, or no directory any more."""
-    file = directory / ERROR_NAME
+def write_error(directory: Path, text: str, config: Config) -> None:
+    """Write `error.txt` without the secrets in it, where there is room."""
     with suppress(OSError):
-        file.write_text(hide(text, beside=resolved_values(config)).rstrip() + "\n", encoding="utf-8")
-        return True
-    with suppress(OSError):
-        file.unlink()  # a part of it, or nothing
-    return False
+        hidden = hide(text, beside=resolved_values(config)).rstrip()
+        (directory / ERROR_NAME).write_text(f"{hidden}\n", encoding="utf-8")
 
 
 def kept_error(directory: Path) -> str:

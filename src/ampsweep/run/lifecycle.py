@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ from ampsweep.launch.slurm import own_job, why_stopped
 from ampsweep.launch.watchdog import Watchdog
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.environment import environment
-from ampsweep.monitors.memory import MemorySnapshot
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.own_code import own_code
 from ampsweep.parallel.base import SINGLE, Parallel
@@ -35,7 +34,6 @@ from ampsweep.record import (
     LAST,
     NO_ROOM,
     PREVIOUS,
-    SNAPSHOT_NAME,
     RunRecord,
     directory_of,
     now,
@@ -45,9 +43,7 @@ from ampsweep.record import (
 )
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
-from ampsweep.recorder.out_of_memory import out_of_memory
-from ampsweep.run.cause import cause_of_end, cause_of_failure, cause_of_oom, end_stuck, error_of, sentence_of
-from ampsweep.run.compile_cache import share_compile_cache
+from ampsweep.run.cause import cause_of_end, end_stuck, error_of, sentence_of
 from ampsweep.run.ending import (
     UntrainedError,
     add_autocast_penalty,
@@ -116,8 +112,6 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     """
     config = request.config
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
-        if (status := request.trained_meanwhile()) is not None:
-            return status
         device, search = taken.device, request.batch_search
         unsupported = why_unsupported(config.precision, device, searches_batch=search is not None)
         # A searched batch on a CPU is kept to no limit: that would slow the run, and the probe was kept to it.
@@ -157,7 +151,6 @@ def _built_trainer(
     if prepared.oom is not None:
         raise UntrainedError("oom", prepared.oom.sentence, prepared.oom)
     config, device, parallel = request.config, prepared.device, prepared.parallel
-    share_compile_cache(config)
     try:
         with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             with prepared.limit:
@@ -169,10 +162,9 @@ def _built_trainer(
     except UnsupportedError as error:
         raise UntrainedError("unsupported", str(error)) from error
     except (Exception, SystemExit) as error:  # of the user's own code
-        if (oom := out_of_memory(error, device, prepared.limit)) is not None:
-            cause_of_oom(error, oom, parallel)
-            raise UntrainedError("oom", oom.sentence, oom) from error
-        fault = cause_of_failure(error, parallel)
+        fault = cause_of_end(error, parallel, device, prepared.limit)
+        if fault.status == "oom":
+            raise UntrainedError("oom", sentence_of(fault, parallel), fault.oom) from error
         with suppress(OSError):  # no room, or no directory any more
             end_untrained(request, prepared.taken, UntrainedError("failed", sentence_of(fault, parallel)), send)
         raise error_of(fault, error, parallel) from error
@@ -197,7 +189,7 @@ def _train(
         with limit, trainer.instruments, watchdog.over(lambda: f"step {trainer.step}"):
             recorder.conclude(trainer.train(stop))
     except (Exception, SystemExit) as error:  # of the user's own code, too
-        fault = cause_of_end(error, trainer, limit)
+        fault = cause_of_end(error, parallel, prepared.device, limit, trainer)
         recorder.fail(fault.status, sentence_of(fault, parallel), fault.oom)
         is_broken = True
         if fault.status == "failed":
@@ -214,7 +206,7 @@ def _train(
             if not is_broken and not any(parallel.gather(stop.requested)):
                 add_autocast_penalty(record, trainer)
             elif request.is_recorded and record.status == "interrupted":
-                record.error = ": ".join(filter(None, (record.error, why_stopped(stop.reason))))
+                record.error = ": ".join(filter(None, (record.error, why_stopped())))
             parallel.leave()
             if request.is_recorded:
                 add_prediction(record, request, prepared.device)
@@ -245,13 +237,9 @@ def _trainer(
             if error.errno not in NO_ROOM:
                 raise
             # The training is worth more than its checkpoint, and the one before is still there.
-            note = f"no room for checkpoints, the training goes on without: {error.filename}: {error.strerror}"
-            send(Say(note))
-            attempt = record.attempts[-1]
-            if note not in (attempt.notes or []):
-                attempt.notes = [*(attempt.notes or []), note]
+            told = f"no room for checkpoints, the training goes on without: {error.filename}: {error.strerror}"
+            send(Say(told))
 
-    wanted = request.config.trainer.memory_snapshot
     return assemble_trainer(
         request.config,
         built,
@@ -261,7 +249,6 @@ def _trainer(
         directory=request.directory if request.is_recorded else None,
         on_rows=progress,
         save=save,
-        snapshot=MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None,
         watchdog=watchdog,
         may_watch=True,
     )
@@ -309,15 +296,6 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
     return record
 
 
-def _other_order(saved: RunRecord, record: RunRecord) -> Iterator[str]:
-    """Sentences where the record beside a checkpoint tells that batches may come in another order than before it."""
-    theirs, ours = saved.environment.get("code_version"), record.environment["code_version"]
-    if theirs not in (None, ours):
-        yield f"the checkpoint is of version {theirs}, this is {ours}: its batches may have come in another order"
-    if (seed := saved.identity.seed) != record.identity.seed:
-        yield f"the checkpoint is of seed {seed}, this run of {record.identity.seed}: its batches come in another order"
-
-
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
     """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid(), slurm_job=own_job())
@@ -328,7 +306,6 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
             set_aside(request.directory)
         notes = [] if found.note is None else [found.note]
         saved = record_beside(found.path)
-        notes += [] if saved is None else _other_order(saved, record)
         notes += resume(trainer, found, training_hash(request.config))
         if not found.path.resolve().is_relative_to(request.directory.resolve()):
             attempt.saved_in, attempt.saved_by = found.checkpoint.arm, None if saved is None else saved.run_id

@@ -48,8 +48,6 @@ def run_on_ranks(request: RunRequest, *, send: Send, stop: StopRequest) -> Statu
         faults.append(message) if isinstance(message, RankFault) else send(message)
 
     with taken_devices(config.device, number, lambda text: send(Say(text)), stop) as taken:
-        if (status := request.trained_meanwhile()) is not None:
-            return status
         start_fork_server([*SLOW_IMPORTS, "torch.distributed.fsdp", "torch.distributed.tensor"])
         store = served_store()
         places = [os.environ | place_variables(rank, number, store.port) for rank in range(number)]

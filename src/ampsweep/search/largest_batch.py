@@ -1,7 +1,6 @@
 """The search for the largest batch that trains, with one process per probe, and the training with that batch."""
 
 import copy
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -63,7 +62,7 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
         ) -> bool:
             return record.status == "oom" and tried == best
 
-        training = replace(request, config=config, batch_search=search, asked_at_s=time.time())
+        training = replace(request, config=config, batch_search=search)
         record = run_in_own_process(training, display, is_tried_again)
         if not is_tried_again(record):
             return

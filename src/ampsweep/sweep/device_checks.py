@@ -10,7 +10,6 @@ from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import OPTIMIZERS, Config
-from ampsweep.monitors.memory import why_no_snapshot
 from ampsweep.observe.memory_limit import memory_bytes, why_no_limit
 from ampsweep.precision.float8 import recipe_of
 from ampsweep.precision.float8_layers import ALIGNMENT, plan_layers
@@ -60,11 +59,9 @@ def _with_float8(config: Config, device: torch.device, checked: Checked, found: 
 
 
 def check_limits(config: Config, device: torch.device) -> None:
-    """Raise UserError for a limit, a snapshot, a search or a flag that the device cannot do."""
+    """Raise UserError for a limit, a search or a flag that the device cannot do."""
     if config.trainer.cudnn_benchmark is not None and device.type != "cuda":
         raise UserError(f"trainer.cudnn_benchmark has an effect on CUDA devices only, and this is {device}")
-    if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
-        raise UserError(f"trainer.memory_snapshot=true: {reason}")
     limit_gib = config.trainer.memory_limit_gib
     if limit_gib is not None and (reason := why_no_limit(device, limit_gib, compiles=config.trainer.compile)):
         raise UserError(f"trainer.memory_limit_gib={limit_gib:g}: {reason}")

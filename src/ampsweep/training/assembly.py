@@ -10,7 +10,6 @@ import torch
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
-from ampsweep.monitors.memory import MemorySnapshot
 from ampsweep.record import RunRecord
 from ampsweep.recorder.instruments import Instruments
 from ampsweep.recorder.recorder import Recorder, do_nothing
@@ -39,7 +38,6 @@ def assemble_trainer(
     directory: Path | None = None,
     on_rows: Callable[[Trainer], None] = do_nothing,
     save: Callable[[Trainer], None] = do_nothing,
-    snapshot: MemorySnapshot | None = None,
     watchdog: Watchdog = UNWATCHED,
     may_watch: bool = False,
 ) -> Trainer:
@@ -72,7 +70,6 @@ def assemble_trainer(
         is_fused=any(map(is_fused, optimizers)),
         is_compiled=config.trainer.compile,
         num_optimizer_steps=sum(len(turn.optimizers) for turn in built.turns),
-        snapshot=snapshot,
         waits=built.parallel.waits,
         watch=watch,
     )

@@ -27,7 +27,6 @@ from ampsweep.record import (
     is_checkpoint,
     kept_checkpoints,
     rank_file,
-    remove_leftovers,
     replacing,
 )
 
@@ -84,7 +83,6 @@ def save_checkpoint(checkpoint: Checkpoint, run_directory: Path) -> Path:
     directory = run_directory / CHECKPOINTS
     directory.mkdir(exist_ok=True)
     file = directory / LAST
-    remove_leftovers(file)
     with replacing(file, keep_as=directory / PREVIOUS) as stream:
         torch.save({f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}, stream)
     return file

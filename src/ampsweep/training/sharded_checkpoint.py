@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ampsweep.parallel.base import Parallel, together
-from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, directory_of, rank_file, remove_leftovers, replacing
+from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, directory_of, rank_file, replacing
 from ampsweep.record.files import sync_directory, system_error, temporary_beside
 from ampsweep.training.checkpoint import Checkpoint, with_tensors
 
@@ -51,7 +51,6 @@ def save_together(
 
 def _begun(place: Path) -> Path:
     place.parent.mkdir(exist_ok=True)
-    remove_leftovers(place, place.with_name(directory_of(Path(PREVIOUS)).name))
     temporary = temporary_beside(place)
     temporary.mkdir()
     return temporary

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.memory_categories import MEMORY_CATEGORIES
 from ampsweep.metrics import MEASURED
-from ampsweep.record import FILE_NAME, LAST, SNAPSHOT_NAME, RunRecord, kept_checkpoint
+from ampsweep.record import FILE_NAME, LAST, RunRecord, kept_checkpoint
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import TENSOR_KINDS, Magnitudes, RunNumerics
 from ampsweep.redaction import hidden
@@ -104,8 +104,8 @@ def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
     """Send the end of the run in ``directory``: record, summary, alerts and artifacts; waits for answers of the server.
 
     The summary has status, figures, proof, and as tables memory, dtypes and ranks. Rows alone make no figure of the
-    run, and what an earlier end of it has left there may not be so any more. Artifacts are the memory snapshot, where
-    there is one, and with `tracking.checkpoints` the newest checkpoint.
+    run, and what an earlier end of it has left there may not be so any more. With
+    `tracking.checkpoints` the newest checkpoint is an artifact.
     """
     import wandb
 
@@ -135,11 +135,8 @@ def artifact_name(kind: str, id: str) -> str:
 
 def artifact_files(record: RunRecord, directory: Path) -> dict[str, Path]:
     """The file, or the directory of files, of each artifact of the run, by the artifact's type."""
-    snapshot = directory / SNAPSHOT_NAME
-    files = {"memory_snapshot": snapshot if snapshot.exists() else None}
-    if tracking_of(record).checkpoints:
-        files["checkpoint"] = kept_checkpoint(directory, LAST)
-    return {kind: path for kind, path in files.items() if path is not None}
+    checkpoint = kept_checkpoint(directory, LAST) if tracking_of(record).checkpoints else None
+    return {} if checkpoint is None else {"checkpoint": checkpoint}
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
