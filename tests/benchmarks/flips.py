@@ -142,7 +142,7 @@ def _of_report(directory: Path, run: Path, file: Path, whole: Answers) -> str:
         return "told"
     if comparison != whole.comparison:
         return "unseen, and a figure changed"
-    covered = file.name != HISTORY_NAME or bool(RunRecord.read(run).history)
+    covered = file.name != HISTORY_NAME or RunRecord.read(run).history_digest is not None
     return "unseen, and no figure changed" if covered else "of rows without a digest, and no figure changed"
 
 

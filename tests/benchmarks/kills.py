@@ -351,7 +351,7 @@ def _num_rows(directory: Path) -> int:
 
 def _rows(run: Path, record: RunRecord | None = None) -> Rows:
     """The figures of the history that are the same each time, by step."""
-    rows = read_history(run, () if record is None else record.history)
+    rows = read_history(run, None if record is None else record.history_digest)
     return {row["step"]: {key: row[key] for key in SAME if key in row} for row in rows}
 
 

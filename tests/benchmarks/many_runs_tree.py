@@ -154,13 +154,14 @@ def _write_run(place: Path, one: Planned, facts: dict[str, object], rng: np.rand
     if one.fate in ("no history", "predicted"):
         path.unlink()
     elif one.fate in ("torn history", "interrupted"):
+        record.history_digest = None
         path.write_bytes(content[:-20])
     elif one.fate == "damaged history":
         path.write_bytes(content.replace(b'"train/loss": ', b'"train/loss": what', 1))
     elif one.fate == "changed history":
         path.write_bytes(content.replace(b"0.", b"1.", 1))
     elif one.fate == "not finite":
-        record.history = []
+        record.history_digest = None
         rows = content.splitlines(keepends=True)
         path.write_bytes(b"".join([*rows[:-1], _with(rows[-1], "train/loss", "NaN")]))
     record.write(place)
@@ -210,7 +211,7 @@ def _end(record: RunRecord, fate: str, rng: np.random.Generator) -> None:
             target="cuda", peak_bytes=total, peak=record.memory.peak, measured_bytes=total, error_pct=0.1 * rng.normal()
         )
     if fate == "predicted":
-        record.kind, record.summary, record.history = "predicted", {}, []
+        record.kind, record.summary, record.history_digest = "predicted", {}, None
     if record.status != "completed":
         record.summary = {}
 

@@ -22,7 +22,8 @@ from rounds import machine, spread
 from workload import SIZES, Batches
 
 from ampsweep.config.compose import compose_points
-from ampsweep.tracking.tracker import HistoryFile
+from ampsweep.run.request import new_record
+from ampsweep.tracking.tracker import Tracker
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.components.built import build, build_data
 from ampsweep.training.trainer import Trainer
@@ -61,8 +62,8 @@ def main() -> None:
 def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
     overrides = ampsweep_overrides(SIZES[size], log_every=10)
     config = compose_points(overrides, multirun=False).points[0].config
-    built, history, steps = build(config, CPU, build_data(config, CPU)), HistoryFile(), STEPS[size]
-    history.start(directory, resume_after=None)
+    built, history, steps = build(config, CPU, build_data(config, CPU)), Tracker(), STEPS[size]
+    history.start(new_record(config, device="cpu"), directory, resume_after=None)
     trainer = assemble_trainer(config, built, CPU, tracker=history)
     blocks = {
         "bare": lambda: _bare(trainer, steps, with_norm=False),

@@ -382,7 +382,7 @@ def _rows(directory: Path) -> dict[int, dict[str, float]]:
     """The figures of the history that are the same each time, by step."""
     if not (directory / HISTORY_NAME).exists():
         return {}
-    return {row["step"]: {key: row[key] for key in SAME if key in row} for row in read_history(directory, ())}
+    return {row["step"]: {key: row[key] for key in SAME if key in row} for row in read_history(directory)}
 
 
 if __name__ == "__main__":

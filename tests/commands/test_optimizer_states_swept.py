@@ -15,7 +15,6 @@ def test_they_stand_beside_the_optimizer_that_keeps_float32(train):
     packed, plain = found["adamw_8bit"], found["adamw"]
     assert packed.status == plain.status == "completed"
     assert (plain.dtypes.optimizer_state, packed.dtypes.optimizer_state) == ("float32", "uint8")
-    assert packed.proof.optimizer_states["uint8"]["num_bytes"] > packed.proof.optimizer_states["float32"]["num_bytes"]
     assert packed.memory.peak["optimizer_state"] < plain.memory.peak["optimizer_state"] / 3
     assert packed.prediction.peak_bytes == packed.memory.peak_bytes
     assert "Each optimizer beside the others" in ended.out

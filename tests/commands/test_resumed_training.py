@@ -179,22 +179,22 @@ def stopped(**environment):
     return run.directory
 
 
-def test_a_damaged_history_is_continued_and_the_damage_kept(train):
+def test_a_run_with_a_damaged_history_is_not_resumed(train):
     command = (*MLP, "trainer.log_every=1", "trainer.steps=4", "trainer.checkpoint_every=2")
     assert train(*command).code == 0
-    directory = stopped(code_version="0.0.1+00000000")
+    directory = stopped()
     history = directory / "history.jsonl"
     lines = history.read_bytes().splitlines(keepends=True)
-    damaged = b"".join([lines[0], b"\x00\xff\n", *lines[2:]])
-    history.write_bytes(damaged)
-    ended = train(*command, "resume=auto")
-    assert ended.code == 0
-    run = only_run()
-    *_, note = run.record.attempts[-1].notes
-    assert note in ended.err
-    assert "is damaged: line 2 is not JSON" in note
-    assert [row["step"] for row in run.history] == [1, 3, 4]
-    assert (directory / "history.jsonl.damaged").read_bytes() == damaged
+    for content, why in (
+        (lines[:3], "has been changed since its run ended: it does not match its digest"),
+        ([lines[0], b"\x00\xff\n", *lines[2:]], "is damaged: line 2 is not JSON"),
+    ):
+        history.write_bytes(b"".join(content))
+        ended = train(*command, "resume=auto")
+        assert ended.code == 2
+        said = f"a run cannot be resumed whose history cannot be trusted: {history.resolve()} {why}"
+        assert ended.err.strip().endswith(said)
+        assert history.read_bytes() == b"".join(content)
 
 
 def damaged_checkpoint(directory):
@@ -240,6 +240,6 @@ def test_a_record_that_cannot_be_read_is_passed_over(train):
     (directory / "run.json").write_text('{"schema": 1,')
     ended = train(*command, "resume=auto")
     assert ended.code == 0
-    assert f"resume=auto: passed over, {directory.resolve() / 'run.json'} is cut off" in ended.err
+    assert f"resume=auto: passed over, {directory.resolve() / 'run.json'} is not JSON: " in ended.err
     assert "starting afresh" in ended.err
     assert (directory / "run.json").read_text() == '{"schema": 1,'

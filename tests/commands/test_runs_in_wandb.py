@@ -108,14 +108,14 @@ def test_what_a_sweep_lost_is_sent_at_its_end(fails_then, sent, why, train, wand
 
 
 @pytest.mark.slow
-def test_a_preempted_run_goes_on_as_the_same_run(start, wandb_server):
+def test_a_stopped_run_goes_on_as_the_same_run(start, wandb_server):
     run = ("model=mlp_small", "trainer.steps=600", "trainer.log_every=5", "tracking.project=p")
     first = start(*run, **wandb_server.environment)
     wait_until(lambda: wandb_server.runs and all_runs() and len(only_run().history) > 2, "it trains")
     first.signal(signal.SIGTERM)
     assert first.finish().code == 1
     (there,) = wandb_server.runs
-    assert (there.state, there.summary["status"]) == ("preempted", "interrupted")
+    assert (there.state, there.summary["status"]) == ("failed", "interrupted")
     assert there.rows == only_run().history
 
     second = start(*run, "resume=auto", **wandb_server.environment)

@@ -1,28 +1,28 @@
 """A record and its history are as the run left them, or a reader says that they are not."""
 
 import json
-import os
 import random
 from dataclasses import replace
 
 import pytest
 from test_run_record import RECORD
 
-from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, Stretch, read_history
+from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, read_history
 from ampsweep.record.digests import CHANGED
-from ampsweep.tracking.tracker import HistoryFile
+from ampsweep.tracking.tracker import Tracker
 
 FILE = "run.json"
 
 
-def of_rows(directory, steps, *, earlier=(), resume_after=None):
-    """The digests of a history after a process has logged these steps."""
-    history = HistoryFile()
-    history.start(directory, resume_after=resume_after, stretches=earlier)
+def of_rows(directory, steps, *, digest=None, resume_after=None):
+    """The digest of a history after a process has logged these steps."""
+    record, history = replace(RECORD, history_digest=digest), Tracker()
+    history.start(record, directory, resume_after=resume_after)
+    assert record.history_digest is None
     for step in steps:
         history.log({"train/loss": 1 / step}, step)
-    history.finish()
-    return history.stretches
+    history.finish(record)
+    return record.history_digest
 
 
 def change_digit(path, *, after=0):
@@ -34,7 +34,7 @@ def change_digit(path, *, after=0):
 
 
 def test_each_flipped_bit_of_a_record_is_found(tmp_path):
-    replace(RECORD, history=[Stretch(end=3, blake2b="0" * 32)]).write(tmp_path)
+    replace(RECORD, history_digest="0" * 32).write(tmp_path)
     whole = (tmp_path / FILE).read_bytes()
     drawn = random.Random(0)
     for position in range(len(whole)):
@@ -75,12 +75,12 @@ def test_records_without_a_digest_are_read(tmp_path):
 
 
 def test_what_rewrites_a_record_keeps_it_right(tmp_path):
-    stretches = of_rows(tmp_path, range(1, 4))
-    replace(RECORD, history=stretches).write(tmp_path)
+    digest = of_rows(tmp_path, range(1, 4))
+    replace(RECORD, history_digest=digest).write(tmp_path)
     again = RunRecord.read(tmp_path)
     again.error = "changed by whom it belongs to"
     again.write(tmp_path)
-    assert (RunRecord.read(tmp_path).error, RunRecord.read(tmp_path).history) == (again.error, stretches)
+    assert (RunRecord.read(tmp_path).error, RunRecord.read(tmp_path).history_digest) == (again.error, digest)
 
 
 def test_a_secret_is_hidden_before_the_digest_is_taken(tmp_path, monkeypatch):
@@ -91,64 +91,49 @@ def test_a_secret_is_hidden_before_the_digest_is_taken(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("line", range(4))
 def test_a_changed_digit_of_a_row_is_found(tmp_path, line):
-    stretches = of_rows(tmp_path, range(1, 5))
-    assert len(read_history(tmp_path, stretches)) == 4
+    digest = of_rows(tmp_path, range(1, 5))
+    assert len(read_history(tmp_path, digest)) == 4
     content = (tmp_path / HISTORY_NAME).read_bytes()
     begin = sum(map(len, content.splitlines(keepends=True)[:line])) + len('{"step": 1, ')
     change_digit(tmp_path / HISTORY_NAME, after=begin)
     assert [row["step"] for row in read_history(tmp_path)] == [1, 2, 3, 4], "it reads as well as before"
     with pytest.raises(RecordError) as refused:
-        read_history(tmp_path, stretches)
-    assert refused.value.reason == CHANGED
+        read_history(tmp_path, digest)
+    assert refused.value.reason == "has been changed since its run ended: it does not match its digest"
 
 
 def test_rows_that_are_gone_are_found(tmp_path):
     path = tmp_path / HISTORY_NAME
-    stretches = of_rows(tmp_path, range(1, 5))
+    digest = of_rows(tmp_path, range(1, 5))
     lines = path.read_bytes().splitlines(keepends=True)
     for content in (lines[:-1], lines[1:], []):
         path.write_bytes(b"".join(content))
         with pytest.raises(RecordError):
-            read_history(tmp_path, stretches)
+            read_history(tmp_path, digest)
     path.unlink()
     with pytest.raises(RecordError, match="is not there"):
-        read_history(tmp_path, stretches)
+        read_history(tmp_path, digest)
 
 
-def test_a_resumed_run_adds_a_stretch(tmp_path):
+def test_a_resumed_run_has_a_digest_of_all_its_rows(tmp_path):
     first = of_rows(tmp_path, range(1, 4))
-    both = of_rows(tmp_path, range(2, 7), earlier=first, resume_after=1)
-    assert both[0] == first[0]
-    assert len(both) == 2
-    assert both[1].end == (tmp_path / HISTORY_NAME).stat().st_size
+    both = of_rows(tmp_path, range(2, 7), digest=first, resume_after=1)
     assert [row["step"] for row in read_history(tmp_path, both)] == [1, 2, 3, 4, 5, 6]
-    change_digit(tmp_path / HISTORY_NAME, after=first[0].end + len('{"step": 4, '))
+    change_digit(tmp_path / HISTORY_NAME, after=len('{"step": 1, '))
     with pytest.raises(RecordError):
         read_history(tmp_path, both)
 
 
-def test_a_resume_does_not_vouch_for_what_was_changed_before_it(tmp_path):
+def test_a_changed_history_is_not_gone_on_with(tmp_path):
     first = of_rows(tmp_path, range(1, 4))
     change_digit(tmp_path / HISTORY_NAME, after=len('{"step": 1, '))
-    both = of_rows(tmp_path, range(4, 7), earlier=first, resume_after=3)
-    with pytest.raises(RecordError):
-        read_history(tmp_path, both)
+    with pytest.raises(RecordError, match="has been changed since its run ended"):
+        of_rows(tmp_path, range(4, 7), digest=first, resume_after=3)
 
 
-def test_rows_of_a_killed_process_are_covered_by_the_next(tmp_path):
-    """Nobody noted their digest; from the resume on they cannot change unseen."""
+def test_a_line_torn_by_a_killed_process_is_cut(tmp_path):
     of_rows(tmp_path, range(1, 4))
     with (tmp_path / HISTORY_NAME).open("ab") as history:
         history.write(b'{"step": 4, "tr')
-    stretches = of_rows(tmp_path, range(2, 6), earlier=[], resume_after=1)
-    assert [row["step"] for row in read_history(tmp_path, stretches)] == [1, 2, 3, 4, 5]
-    assert len(stretches) == 1
-    change_digit(tmp_path / HISTORY_NAME, after=len('{"step": 1, '))
-    with pytest.raises(RecordError):
-        read_history(tmp_path, stretches)
-
-
-def test_a_resume_that_logs_nothing_adds_no_stretch(tmp_path):
-    first = of_rows(tmp_path, range(1, 4))
-    assert of_rows(tmp_path, (), earlier=first, resume_after=3) == first
-    assert of_rows(tmp_path / os.curdir, (), earlier=first) == [], "a run that starts anew has no rows from before"
+    digest = of_rows(tmp_path, range(2, 6), resume_after=1)
+    assert [row["step"] for row in read_history(tmp_path, digest)] == [1, 2, 3, 4, 5]

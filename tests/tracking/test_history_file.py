@@ -8,42 +8,50 @@ import sys
 from pathlib import Path
 
 import pytest
+from identities import identity
 
-from ampsweep.record import read_history
-from ampsweep.tracking.tracker import HistoryFile
+from ampsweep.record import RecordError, RunRecord, read_history
+from ampsweep.tracking.tracker import Tracker
 
 
-def write(directory: Path, steps: range, *, resume_after: int | None = None) -> HistoryFile:
-    history = HistoryFile()
-    history.start(directory, resume_after=resume_after)
+def write(directory: Path, steps: range, *, resume_after: int | None = None) -> Tracker:
+    """The history of a run whose process before was killed, if there was one: it has no digest."""
+    record, history = made(), Tracker()
+    history.start(record, directory, resume_after=resume_after)
     for step in steps:
         history.log({"train/loss": 1 / step}, step)
-    history.finish()
+    history.finish(record)
     return history
+
+
+def made() -> RunRecord:
+    return RunRecord(run_id="a", arm="fp32", pair_key="k", config_hash="c", identity=identity(), config={})
 
 
 def steps_in(directory: Path) -> list[int]:
     return [row["step"] for row in read_history(directory)]
 
 
-def test_a_row_is_on_file_when_log_returns(tmp_path: Path) -> None:
-    history = HistoryFile()
-    history.start(tmp_path, resume_after=None)
+def test_a_row_is_on_file_when_log_returns(record: RunRecord, tmp_path: Path) -> None:
+    history = Tracker()
+    history.start(record, tmp_path, resume_after=None)
     for step in (1, 2):
         history.log({"train/loss": 0.1 + step, "amp/scale": 65536.0}, step)
         assert (tmp_path / "history.jsonl").read_text().splitlines()[-1] == (
             f'{{"step": {step}, "train/loss": {0.1 + step}, "amp/scale": 65536.0}}'
         )
-    history.finish()
+    history.finish(record)
 
 
 def test_rows_survive_kill_9(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 from pathlib import Path
-from ampsweep.tracking.tracker import HistoryFile
-history = HistoryFile()
-history.start(Path(sys.argv[1]), resume_after=None)
+from types import SimpleNamespace
+from ampsweep.tracking.tracker import Tracker
+RECORD = SimpleNamespace(history_digest=None)
+history = Tracker()
+history.start(RECORD, Path(sys.argv[1]), resume_after=None)
 for step in range(1, 101):
     history.log({"train/loss": 1 / step}, step)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -53,11 +61,11 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert read_history(tmp_path) == [{"step": step, "train/loss": 1 / step} for step in range(1, 101)]
 
 
-def test_non_finite_values_are_strict_json_and_come_back(tmp_path: Path) -> None:
-    history = HistoryFile()
-    history.start(tmp_path, resume_after=None)
+def test_non_finite_values_are_strict_json_and_come_back(record: RunRecord, tmp_path: Path) -> None:
+    history = Tracker()
+    history.start(record, tmp_path, resume_after=None)
     history.log({"train/loss": math.nan, "train/grad_norm": math.inf, "x": -math.inf}, 1)
-    history.finish()
+    history.finish(record)
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -111,17 +119,19 @@ def test_a_run_from_nothing_starts_an_empty_history(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from ampsweep.tracking.tracker import HistoryFile
+from types import SimpleNamespace
+from ampsweep.tracking.tracker import Tracker
+RECORD = SimpleNamespace(history_digest=None)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-history = HistoryFile()
-history.start(Path(sys.argv[1]), resume_after=None)
+history = Tracker()
+history.start(RECORD, Path(sys.argv[1]), resume_after=None)
 for step in range(1, 31):
     if step == 10:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
     if step == 20 and sys.argv[2] == "for a while":
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     history.log({"train/loss": 1 / step}, step)
-history.finish()
+history.finish(RECORD)
 """
 
 
@@ -144,20 +154,20 @@ def test_rows_that_found_no_room_are_counted(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_row_is_dropped_and_kept_beside_it(tmp_path: Path) -> None:
+def test_a_damaged_history_is_not_gone_on_with(tmp_path: Path) -> None:
     damaged = '{"step": 1}\nloss,step\n{"step": 3}\n{"st'
     (tmp_path / "history.jsonl").write_text(damaged)
-    assert write(tmp_path, range(4, 5), resume_after=3).reached == 3
-    assert steps_in(tmp_path) == [1, 3, 4]
-    assert (tmp_path / "history.jsonl.damaged").read_text() == damaged
+    with pytest.raises(RecordError, match="is damaged: line 2 is not JSON"):
+        write(tmp_path, range(4, 5), resume_after=3)
+    assert (tmp_path / "history.jsonl").read_text() == damaged
 
 
-def test_steps_only_grow(tmp_path: Path) -> None:
-    history = HistoryFile()
-    history.start(tmp_path, resume_after=None)
+def test_steps_only_grow(record: RunRecord, tmp_path: Path) -> None:
+    history = Tracker()
+    history.start(record, tmp_path, resume_after=None)
     history.log({}, 2)
     with pytest.raises(AssertionError, match="step 2 after step 2"):
         history.log({}, 2)
-    history.finish()
-    history.finish()
-    HistoryFile().finish()
+    history.finish(record)
+    history.finish(record)
+    Tracker().finish(record)

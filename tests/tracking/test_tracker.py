@@ -7,7 +7,7 @@ import pytest
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, read_history
-from ampsweep.tracking.tracker import HistoryFile, Tracker, make_tracker
+from ampsweep.tracking.tracker import Tracker, make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
 
 
@@ -61,8 +61,8 @@ def test_the_history_is_whole_before_its_follower_ends(record: RunRecord, tmp_pa
             order.append("follower ended")
 
     with pytest.MonkeyPatch.context() as patch:
-        finish = HistoryFile.finish
-        patch.setattr(HistoryFile, "finish", lambda self: (order.append("history closed"), finish(self)))
+        close = Tracker._close
+        patch.setattr(Tracker, "_close", lambda self, record: (order.append("history closed"), close(self, record)))
         tracker = Tracker(Noting())
         tracker.start(record, tmp_path, resume_after=None)
         tracker.finish(record)
@@ -72,14 +72,14 @@ def test_the_history_is_whole_before_its_follower_ends(record: RunRecord, tmp_pa
 def test_a_follower_ends_even_where_rows_are_lost(
     record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(history: HistoryFile) -> None:
+    def fail(tracker: Tracker, record: RunRecord) -> None:
         raise OSError("finish failed")
 
     follower = InMemoryFollower()
     tracker = Tracker(follower)
     tracker.start(record, tmp_path, resume_after=None)
-    finish = HistoryFile.finish
-    monkeypatch.setattr(HistoryFile, "finish", lambda self: (finish(self), fail(self)))
+    close = Tracker._close
+    monkeypatch.setattr(Tracker, "_close", lambda self, record: (close(self, record), fail(self, record)))
     with pytest.raises(OSError, match="finish failed"):
         tracker.finish(record)
     assert follower.calls == ["start", "finish"]

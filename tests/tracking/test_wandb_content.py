@@ -11,20 +11,18 @@ from wandb_server import KEY, Run, WandbServer
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import RunRecord, read_history
-from ampsweep.record.numerics import Magnitudes, RunNumerics
 from ampsweep.record.parts import (
     Contamination,
     MemoryUse,
     ModeProof,
-    RankFigures,
     RecordedDtypes,
     StepPrediction,
     WandbFacts,
 )
 from ampsweep.tracking.tracker import make_tracker
-from ampsweep.tracking.wandb.api import with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.content import config_key, run_config
+from ampsweep.tracking.wandb.server import with_server
 
 REST = {"precision": {"mode": "amp_bf16"}, "model": {"name": "gpt_tiny", "num_layers": 2}, "into": None}
 """What the config of `record` has beside its identity."""
@@ -72,10 +70,6 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     record.proof = ModeProof(flops={"bfloat16": 90}, outputs={"bfloat16": 7, "float32": 2})
     record.identity.parallel, record.identity.world_size, record.identity.global_batch_size = "ddp", 2, 16
     record.dtypes = RecordedDtypes(compute="bfloat16", reduction="float32")
-    record.ranks = [
-        RankFigures(rank=rank, host="node", device=f"cuda:{rank}", peak_allocated_gib=1.5, peak={"activations": rank})
-        for rank in (0, 1)
-    ]
     run = track(record)
     assert bits(run.rows) == bits(read_history(tmp_path))
     assert (run.state, run.exit_code, run.project) == ("finished", 0, "mine")
@@ -95,43 +89,10 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
         [["parameters", 4096, 4096, 4096], ["activations", 100, None, 101]],
     )
     assert run.summary["prediction"] == record.prediction.as_json()
-    columns, rows = table(run, "rank_table")
-    by_rank = [dict(zip(columns, row, strict=True)) for row in rows]
-    assert [(one["rank"], one["device"], one["peak_allocated_gib"], one["activations_bytes"]) for one in by_rank] == [
-        (0, "cuda:0", 1.5, 0),
-        (1, "cuda:1", 1.5, 1),
-    ]
     assert [run.config[key] for key in ("parallel", "world_size", "global_batch_size")] == ["ddp", 2, 16]
     assert [run.config[f"{kind}_dtype"] for kind in ("compute", "reduction")] == ["bfloat16", "float32"]
     assert table(run, "dtype_table")[1] == [["bfloat16", 90, 7], ["float32", 0, 2]]
     assert run.alerts == []
-
-
-def test_watched_numerics_are_histograms_and_a_table(track: Track, record: RunRecord, tmp_path) -> None:
-    weight = {"kind": "weight", "dtype": "float32", "num_steps": 2, "num_elements": 8, "max_abs": 3.0}
-    RunNumerics(
-        magnitudes=[
-            Magnitudes(layer="first.weight", first_exponent=-3, counts=[5, 0, 2], num_zeros=1, **weight),
-            Magnitudes(layer="second.weight", first_exponent=-1, counts=[4, 0, 4], **weight),
-            Magnitudes(layer="second.weight", **weight | {"kind": "update"}, unchanged_pct=100.0, num_nonfinite=8),
-        ]
-    ).write(tmp_path)
-    run = track(record)
-    histogram = run.summary["numerics_weight_log2"]
-    assert (histogram["_type"], histogram["values"], histogram["bins"]) == (
-        "histogram",
-        [5, 0, 6, 0, 4],
-        [-3, -2, -1, 0, 1, 2],
-    )
-    assert "numerics_update_log2" not in run.summary, "nothing was finite"
-    columns, rows = table(run, "numerics_table")
-    by_row = [dict(zip(columns, row, strict=True)) for row in rows]
-    assert [(one["kind"], one["layer"], one["lowest_exponent"], one["highest_exponent"]) for one in by_row] == [
-        ("weight", "first.weight", -3, -1),
-        ("weight", "second.weight", -1, 1),
-        ("update", "second.weight", None, None),
-    ]
-    assert (by_row[2]["unchanged_pct"], by_row[2]["nonfinite"]) == (100.0, 8)
 
 
 def test_the_record_is_a_file_of_the_run_as_it_was_at_the_end(track: Track, record: RunRecord) -> None:

@@ -86,7 +86,7 @@ def test_a_copy_has_record_and_rows_as_they_were_sent(server, copy, record, tmp_
     assert [there.wandb.group for _, there in found] == ["a", "a", "b & c"]
     for place, _ in found:
         assert bits(read_history(place)) == bits(ROWS)
-    assert [place.name for place, _ in found] == [f"amp_bf16-gpt_tiny-s{seed}-amp_bf16" for seed in range(3)]
+    assert [place.name for place, _ in found] == [f"run_id{seed}-id{seed}" for seed in range(3)]
 
 
 def test_no_name_from_the_server_leads_out_of_the_copy(server, copy, record, tmp_path):
@@ -136,7 +136,7 @@ def test_a_point_that_was_run_twice_is_there_twice(server, copy, record, tmp_pat
     record_run(server, "id9", of(record, "amp_bf16", 0), ROWS)
     copy()
     names = [place.name for place, there in find_records(tmp_path / "copy").records if there.identity.seed == 0]
-    assert names == ["amp_bf16-gpt_tiny-s0-amp_bf16", "amp_bf16-gpt_tiny-s0-amp_bf16-id9"]
+    assert names == ["run_id0-id0", "run_id9-id9"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from wandb_server import Fault, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, history_line, read_history
-from ampsweep.tracking.tracker import check_tracking, make_tracker
+from ampsweep.tracking.tracker import TrackingCheck, make_tracker
 from ampsweep.tracking.wandb import copy, process
 from ampsweep.tracking.wandb.copy import copy_runs
 from ampsweep.tracking.wandb.follower import SYNC_LATER
@@ -121,16 +121,8 @@ def test_a_training_goes_on_beside_one_that_is_silent(
     assert len(read_history(tmp_path)) == 1999
 
 
-def test_a_silent_process_is_left_for_another(
-    online: Wandb, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_process_refuses_nothing(online: Wandb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_ANSWER_S", 1.0)
     with WandbProcess() as served:
         stop(psutil.Process(served.address.pid))
-        check_tracking(TrackingConfig(mode="online", project="p"), served.address)  # refuses nothing
-        monkeypatch.undo()
-        tracker = make_tracker(TrackingConfig(mode="offline"), None, lambda line: None, served.address)
-        tracker.start(record, tmp_path, resume_after=None)
-        tracker.log({"train/loss": 1.0}, 1)
-        tracker.finish(record)
-    assert (record.wandb.last_step, record.wandb.error) == (1, None)
+        TrackingCheck(TrackingConfig(mode="online", project="p"), served.address).require()

@@ -75,7 +75,7 @@ def test_auto_with_a_malformed_key_is_offline_and_says_so(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("variable", "expected"),
-    [("offline", "offline"), ("dryrun", "offline"), ("disabled", "disabled"), ("online", "online"), ("run", "online")],
+    [("offline", "offline"), ("disabled", "disabled"), ("online", "online")],
 )
 def test_wandb_mode_decides_over_auto(variable: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
@@ -103,9 +103,10 @@ def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_unknown_modes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"tracking\.mode is 'on'; allowed are auto, online, offline, disabled"):
         mode("on")
-    monkeypatch.setenv("WANDB_MODE", "shared")
-    with pytest.raises(ValueError, match="WANDB_MODE is 'shared'; allowed are online, offline, disabled"):
-        mode()
+    for name in ("shared", "dryrun"):
+        monkeypatch.setenv("WANDB_MODE", name)
+        with pytest.raises(ValueError, match=f"WANDB_MODE is '{name}'; allowed are online, offline, disabled"):
+            mode()
 
 
 @pytest.mark.parametrize("chosen", ["auto", "offline", "online"])

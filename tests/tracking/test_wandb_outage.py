@@ -123,7 +123,7 @@ def test_a_bad_server_costs_a_run_a_second(
     assert max(first_s, second_s) < most_s + 2.5, "on a busy machine, W&B is yet being imported"
     lost = f"W&B: lost ({seen}); {SYNC_LATER}"
     assert training.said == ["W&B: online, project p", lost] * 2
-    assert (record.wandb.mode, record.wandb.reason) == ("offline", seen)
+    assert (record.wandb.mode, record.wandb.error) == ("offline", seen)
     assert len(training.rows) == 20
 
 
@@ -136,16 +136,6 @@ def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online
     assert run.rows == training.rows
     assert run.state == "finished"
     assert training.record.wandb.error is None
-
-
-@pytest.mark.slow
-def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> None:
-    training.run({7: kill_core}, seconds=8.0)
-    run = online.run(training.record)
-    assert run.rows == training.rows
-    assert run.state == "finished"
-    assert training.record.wandb.error is None
-    assert training.said == ["W&B: online, project p"]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from wandb_file import WandbFile
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
 from ampsweep.socket_folder import socket_folder
-from ampsweep.tracking.tracker import Tracker, check_tracking, make_tracker
+from ampsweep.tracking.tracker import Tracker, TrackingCheck, make_tracker
 from ampsweep.tracking.wandb.follower import SYNC_LATER
 from ampsweep.tracking.wandb.process import FAMILY, KEY_BYTES, WandbAddress, WandbProcess
 
@@ -144,7 +144,7 @@ def test_what_wandb_would_refuse_is_refused_in_the_same_words(config: TrackingCo
     refusals = []
     for where in (None, address):
         with pytest.raises(ValueError, match=r"tracking") as refused:
-            check_tracking(config, where)
+            TrackingCheck(config, where).require()
         refusals.append(str(refused.value))
     assert refusals[0] == refusals[1]
 
@@ -211,17 +211,6 @@ def test_a_process_that_is_killed_each_time_costs_one_line(
         killer.join()
     assert said == [f"W&B: lost ({record.wandb.error}); {SYNC_LATER}"]
     assert len(read_history(tmp_path)) == 39
-
-
-def test_a_run_after_that_is_tracked_by_its_own_process(
-    process: WandbProcess, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
-) -> None:
-    address = process.address
-    served = wandb_process()
-    served.kill()
-    served.wait()
-    track(make_tracker(OFFLINE, None, lambda line: None, address), record, tmp_path, range(1, 4))
-    assert read_wandb(tmp_path / record.wandb.directory).history == read_history(tmp_path)
 
 
 def test_a_long_temporary_folder_has_room_for_no_socket(

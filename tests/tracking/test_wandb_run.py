@@ -14,7 +14,7 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import RunRecord, read_history
 from ampsweep.record.parts import MemoryUse, ModeProof
-from ampsweep.tracking.tracker import Tracker, check_tracking, make_tracker
+from ampsweep.tracking.tracker import Tracker, TrackingCheck, make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
 
 Read = Callable[[Path], WandbFile]
@@ -193,4 +193,4 @@ def test_names_wandb_does_not_take_are_refused_before_the_run(
 ) -> None:
     for where in (None, shared):
         with pytest.raises(ValueError, match=f"^{message}$"):
-            check_tracking(config, where)
+            TrackingCheck(config, where).require()

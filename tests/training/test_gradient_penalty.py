@@ -77,12 +77,12 @@ def test_a_penalty_is_bitwise_that_of_torchs_example(mode, init_scale, accumulat
 
 
 def test_a_scale_far_too_large_comes_down():
-    training = assemble(*settings("amp_fp16", 2.0**60), "trainer.steps=60")
+    training = assemble(*settings("amp_fp16", 2.0**36), "trainer.steps=40")
 
     assert training.train().status == "completed"
 
     losses = [*training.column("train/loss").values()]
-    assert 25 < training.rows[-1]["amp/skipped_steps"] < 60
+    assert 5 < training.rows[-1]["amp/skipped_steps"] < 20
     assert not math.isfinite(losses[0])
     assert math.isfinite(losses[-1])
 
@@ -111,4 +111,4 @@ def test_a_penalty_that_no_scale_makes_finite_diverges():
     ending = training.train()
 
     assert ending.status == "diverged"
-    assert ending.error.startswith("the scale collapsed to")
+    assert ending.error == "the training loss is nan at step 21, and no step since step 1 was applied"

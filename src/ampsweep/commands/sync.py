@@ -1,6 +1,6 @@
 """`ampsweep sync`: send to W&B the missing parts of runs that have ended, and the comparison of a multirun."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ampsweep.config.errors import UserError
@@ -8,11 +8,11 @@ from ampsweep.record import Found, RecordError, RunRecord, find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
-from ampsweep.text import escaped, listed, plural
-from ampsweep.tracking.wandb.api import ASK_S, log_in
+from ampsweep.text import escaped, listed
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 from ampsweep.tracking.wandb.run_settings import group_of
+from ampsweep.tracking.wandb.server import ASK_S, log_in
 from ampsweep.tracking.wandb.sync_run import Synced, complete_runs, patience_s
 
 Runs = Sequence[tuple[Path, RunRecord]]
@@ -77,8 +77,8 @@ def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> t
         directory, _ = waiting.pop(0)
         what = "complete" if done.was_complete else f"sent {done.num_sent} rows and its end"
         say(f"{directory.name}: {what}, {done.url}")
-        for wrong in _wrong(done):
-            say(f"{directory.name}: {wrong}")
+        if done.lacking:
+            say(f"{directory.name}: W&B lacks {listed(done.lacking, limit=5)}: it does not show them")
             are_right = False
 
     while waiting:
@@ -97,14 +97,6 @@ def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> t
     for directory, why in refused.items():
         say(f"{directory.name}: nothing sent, {why.removeprefix(f'{directory}: ')}")
     return [*left, *refused], are_right
-
-
-def _wrong(done: Synced) -> Iterator[str]:
-    if done.doubled:
-        rows = f"the rows of {plural(len(done.doubled), 'step')} twice ({listed(map(str, done.doubled), limit=5)})"
-        yield f"W&B has {rows}; it takes no row back, only the run as a whole"
-    if done.lacking:
-        yield f"W&B lacks {listed(done.lacking, limit=5)}: it does not show them"
 
 
 def _found(directory: Path) -> Found:

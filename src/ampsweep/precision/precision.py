@@ -96,8 +96,6 @@ class Precision:
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
         self.cudnn_benchmark: bool | None = None
         """`trainer.cudnn_benchmark`; None: as it is set."""
-        self.scales_in_losses = False
-        """True once a loss has used scaled gradients: it may then be infinite because of the scale."""
         self.frees_parameters = False
         """True if a backward pass frees the parameters, as FSDP2's does, and cannot be differentiated."""
         self.joins_losses = False
@@ -280,7 +278,6 @@ class Precision:
         with torch.autocast(self.device.type, enabled=False):
             if not self._scales:
                 return torch.autograd.grad(loss, inputs, create_graph=create_graph)
-            self.scales_in_losses = True
             scaled = torch.autograd.grad(self.scaler.scale(loss), inputs, create_graph=create_graph)
             one_over_scale = 1.0 / self.scaler.scale(self._one)
             return tuple(gradient * one_over_scale for gradient in scaled)

@@ -24,7 +24,6 @@ from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.step_memory import Timeline, timeline
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.record.parts import UnvouchedOperator
-from ampsweep.recorder.instruments import batch_sizes
 from ampsweep.tasks.base import HasTurns, Loss, Task
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.components.built import Built, adapt_model, build_around, build_data, build_model
@@ -261,7 +260,7 @@ class _FakeData(ShortValidation):
                 self._ahead = index + 1, super().train_batch(index + 1)
         if self._ahead is not None:
             note_delivery(self._ahead[1])
-        self.latest_sizes = batch_sizes(batch)
+        self.latest_sizes = [tensor.numel() for tensor in tensors_in(batch)]
         return batch
 
     def val_batches(self) -> Iterator[Any]:

@@ -1,7 +1,5 @@
 """The run record and the history beside it: what a run leaves behind, read and written here only."""
 
-from ampsweep.record.digests import RowsDigest as RowsDigest
-from ampsweep.record.digests import Stretch as Stretch
 from ampsweep.record.files import CHECKPOINTS as CHECKPOINTS
 from ampsweep.record.files import LAST as LAST
 from ampsweep.record.files import NO_ROOM as NO_ROOM
@@ -17,12 +15,13 @@ from ampsweep.record.files import replacing as replacing
 from ampsweep.record.files import write_atomically as write_atomically
 from ampsweep.record.history import HISTORY_NAME as HISTORY_NAME
 from ampsweep.record.history import History as History
+from ampsweep.record.history import history_digest as history_digest
 from ampsweep.record.history import history_line as history_line
 from ampsweep.record.history import history_row as history_row
+from ampsweep.record.history import load_history as load_history
 from ampsweep.record.history import number as number
 from ampsweep.record.history import read_history as read_history
 from ampsweep.record.history import repair_history as repair_history
-from ampsweep.record.history import salvage_history as salvage_history
 from ampsweep.record.run_record import FILE_NAME as FILE_NAME
 from ampsweep.record.run_record import Found as Found
 from ampsweep.record.run_record import Identity as Identity

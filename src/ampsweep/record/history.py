@@ -2,19 +2,15 @@
 
 import json
 import math
-import operator
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record.digests import Stretch, change_of
+from ampsweep.record.digests import digest_of
 from ampsweep.record.files import RecordError, read_file, write_atomically
 
 HISTORY_NAME: Final = "history.jsonl"
-_DAMAGED_NAME: Final = "history.jsonl.damaged"
 
 Row = dict[str, Any]
 
@@ -22,37 +18,16 @@ _STRICT_JSON: Final = json.JSONEncoder(allow_nan=False)
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_STEP: Final = 2**53
 """Largest step number; not every integer beyond it is a double."""
+_CHANGED: Final = "has been changed since its run ended: it does not match its digest"
 
 
 @dataclass(frozen=True)
 class History:
-    """The readable rows of a history, in the order of their growing steps, each with its line number (from 1)."""
+    """The rows of a history, in the order of their growing steps; values are those of JSON (see `number`)."""
 
     rows: list[Row]
-    lines: Sequence[int] = ()
-    damaged: dict[int, str] = field(default_factory=dict)
-    """Line number -> a clause on why the line is no row."""
     is_torn: bool = False
     """True if the file ends within a line, as after the death of the process; that line is no row."""
-    change: str | None = None
-    """A clause if the file does not match its digests: any of its rows may be wrong."""
-
-    @property
-    def damage(self) -> str | None:
-        if not self.damaged:
-            return None
-        line, why = min(self.damaged.items())
-        if len(self.damaged) == 1:
-            return f"is damaged: line {line} {why}"
-        num_lines = len(self.damaged) + len(self.rows)
-        return f"has {len(self.damaged)} damaged lines of {num_lines}; the first, line {line}, {why}"
-
-    def without(self, damaged: dict[int, str]) -> "History":
-        """A copy in which further lines count as damaged."""
-        kept = [(line, row) for line, row in zip(self.lines, self.rows, strict=True) if line not in damaged]
-        return History(
-            [row for _, row in kept], [line for line, _ in kept], self.damaged | damaged, self.is_torn, self.change
-        )
 
 
 def history_line(row: Row) -> str:
@@ -65,7 +40,7 @@ def history_line(row: Row) -> str:
 
 def history_row(line: str) -> Row:
     """Read the row from a line that `history_line` made."""
-    return {key: number(value) for key, value in json.loads(line).items()}
+    return _with_numbers(json.loads(line))
 
 
 def number(value: Any) -> Any:
@@ -73,43 +48,44 @@ def number(value: Any) -> Any:
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def read_history(directory: Path, stretches: Sequence[Stretch] = ()) -> list[Row]:
-    """Read the rows of a run's `history.jsonl`; none if there is no file.
+def load_history(directory: Path, expected: str | None = None) -> History:
+    """Load a run's `history.jsonl`; a last line torn by a killed process is left out.
 
-    A last line torn by a killed process is left out.
+    Args:
+        expected: the digest of the file, which the record of a run that has ended holds.
 
     Raises:
-        RecordError: the file holds anything other than rows, or does not match its digests, `stretches`, or is gone.
+        RecordError: the file holds anything other than rows, or does not match its digest, or is gone although it has
+            one, or may not be read.
+        FileNotFoundError: there is no such file, and no digest.
     """
+    path = directory / HISTORY_NAME
     try:
-        history = salvage_history(directory, stretches)
+        content = read_file(path)
     except FileNotFoundError:
-        if stretches:
-            raise RecordError(directory / HISTORY_NAME, "is not there") from None
+        if expected is None:
+            raise
+        raise RecordError(path, "is not there") from None
+    whole, _, torn = content.rpartition(b"\n")
+    history = History(_rows(path, whole), is_torn=bool(torn))
+    if expected is not None and digest_of(content) != expected:
+        raise RecordError(path, _CHANGED)
+    return history
+
+
+def read_history(directory: Path, expected: str | None = None) -> list[Row]:
+    """Read the rows of a run's `history.jsonl`; none if there is no file. See `load_history`."""
+    try:
+        rows = load_history(directory, expected).rows
+    except FileNotFoundError:
         return []
-    if (fault := history.damage or history.change) is not None:
-        raise RecordError(directory / HISTORY_NAME, fault)
-    return [{key: number(value) for key, value in row.items()} for row in history.rows]
+    return [_with_numbers(row) for row in rows]
 
 
-def salvage_history(directory: Path, stretches: Sequence[Stretch] = (), *, is_ended: bool = False) -> History:
-    """Read a run's `history.jsonl` as far as it can be read: of a damaged file the intact rows.
-
-    Values are those of JSON (see `number`). If steps do not always grow, the fewest rows are left out that make them.
-    The file is compared with its digests, which the record has (see `change_of`).
-
-    Raises:
-        RecordError: the path is no file, or may not be read.
-        FileNotFoundError: there is no such file.
-    """
-    content = read_file(directory / HISTORY_NAME)
-    end, is_torn = content.rfind(b"\n"), bool(content) and not content.endswith(b"\n")
-    whole = content[:end]
-    if end < 0:
-        history = History([], is_torn=is_torn)
-    else:
-        history = _all_rows(whole, is_torn) or _rows_of(whole.split(b"\n"), is_torn)
-    return replace(history, change=change_of(content, stretches, is_ended=is_ended)) if stretches else history
+def history_digest(directory: Path) -> str | None:
+    """The digest of a run's `history.jsonl` as it is; None if there is no file."""
+    path = directory / HISTORY_NAME
+    return digest_of(path.read_bytes()) if path.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -118,103 +94,51 @@ class Repair:
 
     last_step: int
     """Step of the last row; 0 if there are no rows."""
-    note: str | None = None
-    """A sentence about damaged lines that were dropped."""
     last_row: Row = field(default_factory=dict)
-    """The figures of the last step, if it can be trusted."""
+    """The figures of the last step."""
 
 
-def repair_history(directory: Path, stretches: Sequence[Stretch] = ()) -> Repair:
-    """Repair a run's `history.jsonl`, atomically, so that rows can be appended; intact rows are not rewritten.
-
-    A last line torn by a killed process is cut. If anything else is damaged, the original file is kept beside it. Rows
-    that do not match their digests, `stretches`, cannot be told apart: all are kept, and readers find them again.
+def repair_history(directory: Path, expected: str | None = None) -> Repair:
+    """Cut, atomically, a last line of `history.jsonl` that a killed process has torn, so that rows can be appended.
 
     Raises:
-        RecordError: the path is no file, or may not be read.
+        RecordError: as `load_history` does.
     """
-    path = directory / HISTORY_NAME
     try:
-        history = salvage_history(directory, stretches)
+        history = load_history(directory, expected)
     except FileNotFoundError:
         return Repair(0)
-    if history.damage is not None or history.is_torn:
+    if history.is_torn:
+        path = directory / HISTORY_NAME
         content = path.read_bytes()
-        if history.damage is not None:
-            (directory / _DAMAGED_NAME).write_bytes(content)
-        lines = content.decode(errors="replace").split("\n")
-        write_atomically(path, "".join(f"{lines[number - 1]}\n" for number in history.lines))
-    last_step = history.rows[-1][STEP] if history.rows else 0
-    if history.change is not None and history.damage is None:
-        return Repair(last_step, f"{path} {history.change}; its rows do not count")
-    if history.damage is None:
-        last_row = history.rows[-1] if history.rows else {}
-        return Repair(last_step, last_row={key: number(value) for key, value in last_row.items() if key != STEP})
-    kept = f"what is whole is gone on with, the file as it was is {_DAMAGED_NAME}"
-    return Repair(last_step, f"{path} {history.damage}; {kept}")
+        write_atomically(path, content[: content.rfind(b"\n") + 1].decode())
+    if not history.rows:
+        return Repair(0)
+    row = _with_numbers(history.rows[-1])
+    return Repair(row.pop(STEP), row)
 
 
-def _all_rows(whole: bytes, is_torn: bool) -> History | None:
-    """Parse all lines fast; None if any is no row, or one that `json` would read differently."""
+def _rows(path: Path, whole: bytes) -> list[Row]:
     import msgspec  # here: a training reads no history
 
-    try:
-        rows = [*map(msgspec.json.Decoder().decode, whole.split(b"\n"))]
-        steps = [row[STEP] for row in rows]
-    except (msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):
-        return None
-    if not set(map(type, rows)) <= {dict} or not set(map(type, steps)) <= {int}:
-        return None
-    if steps and not (steps[0] >= 0 and steps[-1] < _MAX_STEP and all(map(operator.lt, steps, steps[1:]))):
-        return None
-    return History(rows, range(1, len(rows) + 1), is_torn=is_torn)
+    decode, rows, before = msgspec.json.Decoder().decode, [], -1
+    for position, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+        try:
+            row = decode(line)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise RecordError(path, f"is damaged: line {position} is not JSON") from None
+        step = row.get(STEP) if isinstance(row, dict) else None
+        if type(step) is not int or not 0 <= step < _MAX_STEP:
+            raise RecordError(path, f"is damaged: line {position} has no step")
+        if step <= before:
+            raise RecordError(path, f"is damaged: line {position} has a step ({step}) out of turn")
+        rows.append(row)
+        before = step
+    return rows
 
 
-def _rows_of(lines: Iterable[bytes], is_torn: bool) -> History:
-    rows: dict[int, Row] = {}
-    damaged: dict[int, str] = {}
-    for position, line in enumerate(lines, start=1):
-        row = _row(line)
-        if isinstance(row, str):
-            damaged[position] = row
-        else:
-            rows[position] = row
-    kept = _growing([(row[STEP], position) for position, row in rows.items()])
-    for position in rows.keys() - set(kept):
-        damaged[position] = f"has a step ({rows[position][STEP]}) out of turn"
-    return History([rows[position] for position in kept], kept, damaged, is_torn)
-
-
-def _row(line: bytes) -> Row | str:
-    """Read the row of a line, or return a clause on why it is no row."""
-    try:
-        row = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        return "is not JSON"
-    if not isinstance(row, dict):
-        return "is not a mapping"
-    step = row.get(STEP)
-    return row if type(step) is int and 0 <= step < _MAX_STEP else "has no step"
-
-
-def _growing(steps: Sequence[tuple[int, int]]) -> list[int]:
-    """Find the longest subsequence of growing steps among (step, position); returns positions.
-
-    Source: M. L. Fredman, On computing the length of longest increasing subsequences, Discrete Math. 11 (1975).
-    """
-    ends: list[int] = []  # smallest last step of a subsequence of each length
-    last: list[int] = []  # position of that step
-    before: dict[int, int | None] = {}
-    for step, position in steps:
-        length = bisect_left(ends, step)
-        before[position] = last[length - 1] if length else None
-        ends[length : length + 1], last[length : length + 1] = [step], [position]
-    kept = []
-    at = last[-1] if last else None
-    while at is not None:
-        kept.append(at)
-        at = before[at]
-    return kept[::-1]
+def _with_numbers(row: Row) -> Row:
+    return {key: number(value) for key, value in row.items()}
 
 
 def _encode(value: Any) -> Any:

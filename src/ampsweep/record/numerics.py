@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from ampsweep.record.digests import sealed
 from ampsweep.record.files import write_atomically
 from ampsweep.record.parts import as_json
 from ampsweep.record.reading import read_object
@@ -64,9 +63,8 @@ class RunNumerics:
     """By parameter: skipped steps in which it was the first in backward order."""
 
     def write(self, directory: Path) -> None:
-        """Write `numerics.json` into `directory`, with its digest, and atomically."""
-        text = json.dumps(as_json(self), allow_nan=False)
-        write_atomically(directory / NUMERICS_NAME, sealed(text.removesuffix("}") + "\n}\n"))
+        """Write `numerics.json` into `directory`, atomically."""
+        write_atomically(directory / NUMERICS_NAME, json.dumps(as_json(self), allow_nan=False) + "\n")
 
     @staticmethod
     def read(directory: Path) -> "RunNumerics":

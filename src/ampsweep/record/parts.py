@@ -1,7 +1,7 @@
-"""The parts of a run record that are filled in one by one, and the keys of its config that readers rely on."""
+"""The parts of a run record that are filled in one by one."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self
 
 from ampsweep.memory_categories import MemoryCategory
 
@@ -103,8 +103,6 @@ class ModeProof(Part):
     fp32_bits: dict[str, int] | None = None
     """The same -> bits behind the binary point that float32 numbers keep: 23, or fewer where it rounds."""
     optimizer_fused: bool | None = None
-    optimizer_states: dict[str, dict[str, int]] | None = None
-    """`num_tensors` and `num_bytes` that the optimizers keep for parameters, by dtype."""
     num_operators: int | None = None
     flops: dict[str, int] | None = None
     """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""
@@ -259,8 +257,6 @@ class WandbFacts(Part):
     url: str | None = None
     directory: str | None = None
     """Directory of an offline run's W&B files, relative to the run's directory."""
-    reason: str | None = None
-    """The reason why a run that should be online is offline."""
     error: str | None = None
     """The error that ended tracking."""
     stopped: bool | None = None
@@ -289,34 +285,6 @@ class Attempt(Part):
     warmup_steps: int | None = None
     """Steps of this process that were warm-up."""
     stopped_by: str | None = None
-
-
-class RecordedReport(TypedDict, total=False):
-    baseline: str
-    margin_pct: float
-    objective: str
-    memory_gib: float | None
-
-
-class RecordedTrainer(TypedDict, total=False):
-    warmup_steps: int
-    memory_limit_gib: float | None
-    channels_last: bool
-    activation_checkpointing: bool
-
-
-class RecordedConfig(TypedDict, total=False):
-    """Keys of the resolved config that have this type where they are there."""
-
-    precision: dict[str, Any]
-    report: RecordedReport
-    trainer: RecordedTrainer
-
-
-class CheckedContent(TypedDict):
-    """The part of a record's JSON object that is checked but kept as it is."""
-
-    config: RecordedConfig
 
 
 def as_json(value: Any) -> Any:

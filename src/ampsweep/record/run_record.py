@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.compilation import Compilation
-from ampsweep.record.digests import Stretch, sealed
+from ampsweep.record.digests import sealed
 from ampsweep.record.files import RecordError, read_file, write_atomically
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import (
     Attempt,
-    CheckedContent,
     Contamination,
     MemoryUse,
     ModeProof,
@@ -86,7 +85,7 @@ class RunRecord:
     config_hash: str
     identity: Identity
     config: dict[str, Any]
-    """The resolved config; readers rely on the types in `CheckedContent`."""
+    """The resolved config."""
     schema: int = SCHEMA
     kind: Kind = "measured"
     status: Status = "interrupted"
@@ -115,8 +114,8 @@ class RunRecord:
     batch_search: BatchSearch | None = None
     """The search that found the batch size."""
     attempts: list[Attempt] = field(default_factory=list)
-    history: list[Stretch] = field(default_factory=list, compare=False)
-    """Digests of the rows that are in the history when the record is written."""
+    history_digest: str | None = field(default=None, compare=False)
+    """The digest of the history of a run that has come to its end; None of one that runs, was killed, or is a copy."""
     wandb: WandbFacts = field(default_factory=WandbFacts)
 
     @property
@@ -136,7 +135,7 @@ class RunRecord:
     @staticmethod
     def read(directory: Path) -> "RunRecord":
         """Read the record of the run in `directory`; raises as `read_object` does."""
-        return read_object(directory / FILE_NAME, "a run record", SCHEMA, RunRecord, CheckedContent)
+        return read_object(directory / FILE_NAME, "a run record", SCHEMA, RunRecord)
 
 
 def now() -> str:

@@ -29,10 +29,10 @@ class DivergenceWatch:
     """Decides from the rows of a training, in their order, and at its end whether it has diverged.
 
     A scaler skips steps whose gradients are not finite, and halves its scale until they are. The loss itself is taken
-    before it is scaled: where that is not finite, no scale helps, unless it has a penalty on scaled gradients. As long
-    as no step is applied the parameters stay as they are, and only another batch could have another loss. If none of
-    `_HOPELESS` batches had a finite one, with 95 % confidence fewer than 15 % of all batches have (the rule of three:
-    J. A. Hanley and A. Lippman-Hand, If nothing goes wrong, is everything all right?, JAMA 249 (1983)).
+    before it is scaled: where that is not finite, no scale helps. As long as no step is applied the parameters stay as
+    they are, and only another batch could have another loss. If none of `_HOPELESS` batches had a finite one, with 95 %
+    confidence fewer than 15 % of all batches have (the rule of three: J. A. Hanley and A. Lippman-Hand, If nothing goes
+    wrong, is everything all right?, JAMA 249 (1983)).
 
     Args:
         backoff_factor: the scaler's.
@@ -43,15 +43,9 @@ class DivergenceWatch:
         self._step = self._applied_at = self._finite_at = 0
         self._applied: float | None = None
         self._loss = self._scale = math.nan
-        self._scale_may_help = False
 
-    def row(self, step: int, values: Mapping[str, float], *, scales_in_losses: bool = False) -> Ending | None:
-        """Decide from the numbers of a row whether training must end, and how.
-
-        Args:
-            scales_in_losses: the same as `Precision.scales_in_losses`.
-        """
-        self._scale_may_help = scales_in_losses
+    def row(self, step: int, values: Mapping[str, float]) -> Ending | None:
+        """Decide from the numbers of a row whether training must end, and how."""
         scale, loss = values.get("amp/scale"), values.get("train/loss", 0.0)
         if scale is None and not math.isfinite(loss):
             return Ending("diverged", f"the training loss is {loss} at step {step}")
@@ -71,7 +65,7 @@ class DivergenceWatch:
         num_skipped, scale = max(num_skipped, self._step - self._applied_at), f"the scale is {self._scale:g} by now"
         if self._applied == 0:
             return Ending("diverged", f"none of the {self._step} steps was applied; {scale}")
-        if num_skipped >= _ENDS_WITHOUT_LOSS and not self._is_right(self._loss):
+        if num_skipped >= _ENDS_WITHOUT_LOSS and not math.isfinite(self._loss):
             told = f"the training loss is {self._loss} at step {self._step}"
             return Ending("diverged", f"{told}, and none of the last {num_skipped} steps was applied")
         if self._backoff_factor**num_skipped <= _FALL:
@@ -84,14 +78,10 @@ class DivergenceWatch:
         applied = values["amp/applied_steps"]
         if applied != self._applied:
             self._applied_at = self._finite_at = step
-        elif self._is_right(loss):
+        elif math.isfinite(loss):
             self._finite_at = step
         self._step, self._applied, self._loss, self._scale = step, applied, loss, scale
         if step - self._finite_at < _HOPELESS:
             return None
         since = f"no step since step {self._finite_at} was applied"
         return Ending("diverged", f"the training loss is {loss} at step {step}, and {since}")
-
-    def _is_right(self, loss: float) -> bool:
-        """Tell whether a loss is finite, or would be with a smaller scale as far as one can know."""
-        return math.isfinite(loss) or self._scale_may_help

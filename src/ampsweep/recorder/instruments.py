@@ -1,7 +1,6 @@
 """The instruments of a training: one object that the trainer wraps around its steps and asks for figures."""
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
@@ -19,8 +18,6 @@ from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor
 from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock
-from ampsweep.nested_tensors import plain_tensors_in, tensors_in
-from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.feeding import resident
 from ampsweep.observe.profiled_step import StepProfile, profile_step
 from ampsweep.observe.step import Trace, TracedStep, trace_step
@@ -38,10 +35,6 @@ if TYPE_CHECKING:
 _OF_EMULATION: Final = ("perf/step_ms", "memory/peak_allocated_gib", "device/utilization_pct")
 """The figures of a process that its record says are missing, where it emulates its mode."""
 
-_MOST_TRACES: Final = 32
-"""Steps that are traced at most because batches grow: of batches in random order few are the largest so far."""
-_MOST_TENSORS: Final = 8
-"""Tensors of a batch up to which each one's elements count."""
 _MOST_PROFILES: Final = 5
 """Steps that are profiled at most until there is one in which nothing was compiled and an optimizer took its step."""
 _WATCH_PCT: Final = "instrumentation/watch_pct"
@@ -116,11 +109,7 @@ class Instruments:
         self._emulated = precision.emulated
         self._traced: TracedStep | None = None
         self._use, self._unreported = MemoryUse(), False
-        """The memory of the traced step that took the most, and whether no row has it yet."""
-        self.sees_batches = not (is_compiled or self._growth or waits or tokens_per_step)
-        """Batches may vary in size, and no allocator tells what that does: `see_batch` is to be called with each."""
-        self._batch_size: list[int] = []
-        self._traced_batches: list[list[int]] = []
+        """The memory of the traced step, and whether no row has it yet."""
         self.steps_before = 0
         """Steps of the training that this process has not taken."""
         self._efficiency: Efficiency | None = None
@@ -173,12 +162,12 @@ class Instruments:
             self._look_at_warmup(perf_counter())
 
     @contextmanager
-    def _traced_step(self, batch: object = None) -> Iterator[None]:
-        """Enclose a step that is traced, or the rest of one for the sake of its `batch`.
+    def _traced_step(self) -> Iterator[None]:
+        """Enclose a step that is traced.
 
         One that runs compiled, as all others do, is profiled: only another one can be traced if it compiles.
         """
-        unfreed = self.scale_values(), batch  # the allocator does not know what it did not see allocated
+        unfreed = self.scale_values()  # the allocator does not know what it did not see allocated
         with self.aside():
             with self._memory.one_step(is_profiled=self._is_compiled), self._examine() as examined:
                 yield from self._untimed()
@@ -226,22 +215,6 @@ class Instruments:
 
     def _has_compiled(self) -> bool:
         return self._compilations.compiled
-
-    def see_batch(self, batch: Any) -> bool:
-        """Trace the rest of a timed step if its batch is in some tensor larger than that of each traced step.
-
-        So the peak is that of the step that takes the most. Returns True if it is traced from now on.
-        """
-        size = batch_sizes(batch)
-        if size == self._batch_size:
-            return False
-        self._batch_size, traced = size, self._traced_batches
-        if not self._timed_step.is_open or not 0 < len(traced) < _MOST_TRACES:
-            return False
-        if any(len(size) == len(one) and all(map(operator.le, size, one)) for one in traced):
-            return False
-        self._timed_step.go_on_within(self._traced_step(batch))
-        return True
 
     def _settle_compilations(self) -> None:
         """Put what was compiled down to the current step."""
@@ -352,20 +325,20 @@ class Instruments:
         return {"perf/step_ms": self._why_untimed()} if is_untimed else {}
 
     def memory(self) -> MemoryUse:
-        """Bytes of the traced step that took the most, by category and as the allocator counts; empty before one."""
+        """Bytes of the traced step, by category and as the allocator counts; empty before it."""
         return self._use
 
     def observed(self) -> dict[str, Any]:
         """The state that a checkpoint keeps of the instruments."""
         watched = {} if self.watch is None else {"numerics": as_json(self.watch.numerics())}
-        use = {"memory": as_json(self._use), "peaks": self._memory.peaks(), "batches": [*self._traced_batches]}
+        use = {"memory": as_json(self._use), "peaks": self._memory.peaks()}
         return use | watched
 
     def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:
         """Go on from what was seen in the steps up to `step`; their memory counts if they are of the same run."""
         self.steps_before = step
         if observed and is_same_run:
-            self._use, self._traced_batches = converted(observed["memory"], MemoryUse), observed["batches"]
+            self._use = converted(observed["memory"], MemoryUse)
             self._memory.go_on(observed["peaks"])
         if self.watch is not None and "numerics" in observed:
             self.watch.load(converted(observed["numerics"], RunNumerics))
@@ -389,7 +362,6 @@ class Instruments:
             flops=traced.flops,
             recomputed_flops=traced.recomputed_flops,
             outputs=traced.outputs or None,
-            optimizer_states=_census(self._optimizers) or None,
             traced="compiled" if traced.is_compiled else "eager",
             flags=self._flags,
             peak=self._efficiency.proof(),
@@ -443,12 +415,9 @@ class Instruments:
             self._end_warmup()
 
     def _after_trace(self, traced: TracedStep) -> None:
-        self._traced_batches.append(self._batch_size)
         if traced.peak_bytes > (self._use.peak_bytes or -1):
             self._use, self._unreported = self._memory.of_step(traced), True
             self._use.step = None if self._growth else self.num_steps + 1
-        if self._traced is not None:
-            return
         self._traced = traced
         self._flags = effective_flags(self._precision.device)
         flops = flops_by_arithmetic(self._precision.config, traced.model_flops, traced.convolution_flops)
@@ -496,46 +465,10 @@ class _TimedStep(AbstractContextManager[None]):
 
     def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
         self._begin, self._end = begin, end
-        self.is_open = False
-        self._rest: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> None:
         self._begin()
-        self.is_open = True
-
-    def go_on_within(self, rest: AbstractContextManager[None]) -> None:
-        """Enter a context for the rest of this step, whose end takes the place of its own; it is open no longer."""
-        rest.__enter__()
-        self._rest, self.is_open = rest, False
 
     def __exit__(self, *error: Any) -> None:
-        self.is_open = False
-        if self._rest is not None:
-            rest, self._rest = self._rest, None
-            rest.__exit__(*error)
-        elif error[0] is None:
+        if error[0] is None:
             self._end()
-
-
-def _census(optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, dict[str, int]]:
-    """Count the tensors that optimizers keep for their parameters, and their bytes, by dtype; not counts of steps.
-
-    Of a tensor that packs others these count, such as codes and scales.
-    """
-    found: dict[str, dict[str, int]] = {}
-    for optimizer in optimizers:
-        for tensor in plain_tensors_in([*optimizer.state.values()]):
-            if tensor.ndim:
-                count = found.setdefault(dtype_name(tensor.dtype), {"num_tensors": 0, "num_bytes": 0})
-                count["num_tensors"] += 1
-                count["num_bytes"] += tensor.nbytes
-    return found
-
-
-def batch_sizes(batch: Any) -> list[int]:
-    """The elements of each tensor of a batch; of one with many tensors those of all together."""
-    try:  # the usual case, in every step
-        size = [tensor.numel() for tensor in (batch if type(batch) is tuple else tensors_in(batch))]
-    except AttributeError:
-        size = [tensor.numel() for tensor in tensors_in(batch)]
-    return size if len(size) <= _MOST_TENSORS else [sum(size)]

@@ -13,7 +13,6 @@ from ampsweep.config.schema import PrecisionConfig
 from ampsweep.parallel.base import Parallel
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import Contamination, RankFigures
-from ampsweep.text import merge_figures
 
 _SUMMED: Final = ("device/energy_j", "device/energy_per_sample_j", "device/busy_cores")
 """Figures of each device's own share of one thing."""
@@ -96,12 +95,10 @@ def _most(ranks: Sequence[RunRecord], figure: Callable[[RunRecord], float | None
 
 
 def _contamination(ranks: Sequence[Contamination]) -> Contamination:
-    """The worst verdict, with the reasons of all ranks, each once."""
-    worst = max(ranks, key=lambda one: _VERDICTS.index(one.verdict) if one.verdict in _VERDICTS else -1)
-    told = [(number, why) for number, one in enumerate(ranks) for why in one.reasons or ()]
-    reasons = []
-    for why, which in merge_figures([why for _, why in told]):
-        numbers = sorted({told[place][0] for place in which})
-        named = "each rank" if len(numbers) == len(ranks) else f"rank {', '.join(map(str, numbers))}"
-        reasons.append(f"{named}: {why}")
-    return replace(worst, reasons=reasons or worst.reasons)
+    """The worst verdict, with the reasons of the first rank that has it."""
+    number, worst = max(
+        enumerate(ranks), key=lambda one: _VERDICTS.index(one[1].verdict) if one[1].verdict in _VERDICTS else -1
+    )
+    if not worst.reasons:
+        return worst
+    return replace(worst, reasons=[f"rank {number}: {reason}" for reason in worst.reasons])

@@ -246,7 +246,7 @@ class Recorder:
         for step, values in self._rows.take():
             if self.diverged is not None:
                 return
-            self.diverged = self._numbers.row(step, values, scales_in_losses=self._precision.scales_in_losses)
+            self.diverged = self._numbers.row(step, values)
             if "train/loss" in values:
                 self._parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
                 values |= next(figures)
@@ -308,8 +308,6 @@ class Recorder:
     def write(self) -> None:
         """Write the record, where it is this process that does."""
         if self._directory is not None:
-            if self._tracker is not None:
-                self._tracker.add_digests(self.record)
             self.record.write(self._directory)
 
     def _leave_out_speed(self, reason: str) -> None:

@@ -14,7 +14,7 @@ from ampsweep.analysis.comparison import FileProblem, FileProblemKind
 from ampsweep.analysis.runs import VAL_LOSS
 from ampsweep.analysis.time_to_loss import TRAIN_LOSS, MetricSeries
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, History, RecordError, RunRecord, Stretch, number, salvage_history
+from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, load_history, number
 
 Array = NDArray[np.float64]
 
@@ -90,11 +90,7 @@ class RunCurves:
 
     curves: dict[str, Curve]
     missing: str | None = None
-    """The reason why there is no history; this and the next are clauses that follow its path."""
-    change: str | None = None
-    """The reason why no row can be trusted, though all can be read."""
-    damage: str | None = None
-    """The damage, if the rest of the file can be read."""
+    """The reason why there is no history, or none that can be trusted: a clause that follows its path."""
     is_torn: bool = False
     """True if the file ends within a line."""
     last_step: int | None = None
@@ -108,7 +104,7 @@ def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str
     omissions: list[FileProblem] = []
     partial: set[Path] = set()
     for directory, record in dict(records).items():
-        found = read_curves(directory, wanted, record.history, is_ended=record.status in _ENDED)
+        found = read_curves(directory, wanted, record.history_digest)
         curves[directory] = found.curves
         path = (directory / HISTORY_NAME).as_posix()
         for kind, reason in _omissions(found, record):
@@ -118,29 +114,23 @@ def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str
     return Histories(curves, tuple(omissions), frozenset(partial))
 
 
-def read_curves(
-    directory: Path, keys: Sequence[str], stretches: Sequence[Stretch] = (), *, is_ended: bool = False
-) -> RunCurves:
+def read_curves(directory: Path, keys: Sequence[str], digest: str | None = None) -> RunCurves:
     """The curves of `keys` from the history in a run's directory; a key the run never logged is absent."""
     try:
-        history = salvage_history(directory, stretches, is_ended=is_ended)
+        history = load_history(directory, digest)
     except FileNotFoundError:
         return RunCurves({}, missing=_NOT_THERE)
     except RecordError as error:
         return RunCurves({}, missing=error.reason)
-    columns = _columns(history, keys)
-    if wrong := _wrong_lines(history, columns):
-        history = history.without(wrong)
-        columns = _columns(history, keys)
+    columns = {key: _column(history.rows, key) for key in keys}
+    for key, values in columns.items():
+        if (line := _wrong_line(values)) is not None:
+            return RunCurves({}, missing=f"is damaged: line {line} has no number at {key}")
     last_step = history.rows[-1][STEP] if history.rows else None
-    if history.change is not None and history.damage is None and not (is_ended and history.is_torn):
-        return RunCurves({}, change=history.change, last_step=last_step)
-    return RunCurves(_curves(history, columns), damage=history.damage, is_torn=history.is_torn, last_step=last_step)
+    return RunCurves(_curves(history.rows, columns), is_torn=history.is_torn, last_step=last_step)
 
 
 _NOT_THERE: Final = "is not there"
-_ENDED: Final = ("completed", "diverged")
-"""Statuses of runs whose process wrote all that there is to be written."""
 
 
 class _Absent:
@@ -149,29 +139,22 @@ class _Absent:
 
 _ABSENT: Final = _Absent()
 
-Columns = dict[str, list[Any]]
+Rows = Sequence[Mapping[str, Any]]
 
 
-def _columns(history: History, keys: Iterable[str]) -> Columns:
-    """The value of each row, or `_ABSENT`, by key."""
-    return {key: _column(history, key) for key in keys}
-
-
-def _column(history: History, key: str) -> list[Any]:
+def _column(rows: Rows, key: str) -> list[Any]:
+    """The value of each row, or `_ABSENT`."""
     try:
-        return list(map(itemgetter(key), history.rows))  # a third of the time, for what every row has
+        return list(map(itemgetter(key), rows))  # a third of the time, for what every row has
     except KeyError:
-        return [row.get(key, _ABSENT) for row in history.rows]
+        return [row.get(key, _ABSENT) for row in rows]
 
 
-def _wrong_lines(history: History, columns: Columns) -> dict[int, str]:
-    """Lines with a value that is no number: line -> clause."""
-    wrong: dict[int, str] = {}
-    for key, values in columns.items():
-        if not set(map(type, values)) <= {float, _Absent}:
-            found = [line for line, value in zip(history.lines, values, strict=True) if not _is_number(value)]
-            wrong = dict.fromkeys(found, f"has no number at {key}") | wrong
-    return wrong
+def _wrong_line(values: Sequence[Any]) -> int | None:
+    """The first line with a value that is no number."""
+    if set(map(type, values)) <= {float, _Absent}:
+        return None
+    return next((line for line, value in enumerate(values, start=1) if not _is_number(value)), None)
 
 
 def _is_number(value: Any) -> bool:
@@ -179,8 +162,8 @@ def _is_number(value: Any) -> bool:
     return one is None or type(one) in (float, _Absent) or (type(one) is int and abs(one) < _MAX_INT)
 
 
-def _curves(history: History, columns: Columns) -> dict[str, Curve]:
-    steps = np.array([row[STEP] for row in history.rows], dtype=np.float64)
+def _curves(rows: Rows, columns: Mapping[str, list[Any]]) -> dict[str, Curve]:
+    steps = np.array([row[STEP] for row in rows], dtype=np.float64)
     curves = {}
     for key, values in columns.items():
         if _ABSENT not in values:
@@ -202,12 +185,9 @@ def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[FileProble
         if record.attempts or found.missing != _NOT_THERE:
             yield "no history", found.missing
         return
-    if found.change is not None:
-        yield "changed history", found.change
-        return
     is_completed = record.status == "completed"
-    if damage := found.damage or (_early_end(found, record) if is_completed else None):
-        yield "damaged history", damage
+    if is_completed and (early_end := _early_end(found, record)) is not None:
+        yield "damaged history", early_end
     for key in (TRAIN_LOSS, VAL_LOSS):
         curve = found.curves.get(key)
         if is_completed and curve is not None and not (finite := np.isfinite(curve.values)).all():

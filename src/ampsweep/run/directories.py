@@ -14,7 +14,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config
 from ampsweep.launch.slurm import num_restarts, own_job, users_jobs
-from ampsweep.record import RecordError, RunRecord, find_records, kept_checkpoints
+from ampsweep.record import RecordError, RunRecord, find_records, kept_checkpoints, read_history
 from ampsweep.record.outcome import OUTCOMES
 
 MULTIRUN_NAME: Final = "multirun.yaml"
@@ -104,18 +104,32 @@ def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None
     """Find the directory that `resume=` continues in (None: a new one) and its checkpoint (None: from the start).
 
     A job that Slurm has requeued goes on with its own run unasked.
+
+    Raises:
+        UserError: the history of that run is damaged, or has been changed.
     """
     if config.resume is None:
         directory = unfinished_run(config, say, of_job=own_job()) if num_restarts() else None
         if directory is not None:
+            _check_history(directory)
             say(f"Slurm has requeued this job: resuming {directory}")
         return directory, directory
     if config.begins_elsewhere:
         return None, checkpoint_path(config)
     directory = unfinished_run(config, say)
-    none = "resume=auto: no unfinished run of this config; starting afresh"
-    say(none if directory is None else f"resuming {directory}")
+    if directory is None:
+        say("resume=auto: no unfinished run of this config; starting afresh")
+    else:
+        _check_history(directory)
+        say(f"resuming {directory}")
     return directory, directory
+
+
+def _check_history(directory: Path) -> None:
+    try:
+        read_history(directory, RunRecord.read(directory).history_digest)
+    except RecordError as error:
+        raise UserError(f"a run cannot be resumed whose history cannot be trusted: {error}") from error
 
 
 def checkpoint_path(config: Config) -> Path | None:

@@ -282,7 +282,7 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
         earlier = RunRecord.read(request.directory)
         record.run_id, record.started_at = earlier.run_id, earlier.started_at
-        record.attempts, record.wandb, record.history = earlier.attempts, earlier.wandb, earlier.history
+        record.attempts, record.wandb, record.history_digest = earlier.attempts, earlier.wandb, earlier.history_digest
     precision = request.config.precision
     with built.precision.flags():
         own = own_code(*(getattr(request.config, group) for group in COMPONENTS))
@@ -311,8 +311,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
             attempt.saved_in, attempt.saved_by = found.checkpoint.arm, None if saved is None else saved.run_id
         record.arm = arm_after(arm_of(request.config), found.checkpoint.arm, found.checkpoint.step)
         if request.is_recorded:
-            repair = repair_history(request.directory, record.history)
-            notes += [] if repair.note is None else [repair.note]
+            repair = repair_history(request.directory, record.history_digest)
             if repair.last_step == trainer.step:  # what no further step may be left to tell
                 trainer.recorder.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes

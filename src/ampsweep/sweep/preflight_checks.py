@@ -31,7 +31,7 @@ from ampsweep.sweep.device_checks import check_limits, with_precision, with_size
 from ampsweep.sweep.model_check import CheckedModel, check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
-from ampsweep.tracking.tracker import check_tracking
+from ampsweep.tracking.tracker import TrackingCheck
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.checkpoint import CheckpointError, require_same_model
@@ -57,19 +57,24 @@ def check_runs(
 
     Of runs `elsewhere`, on a machine with other devices, everything is checked but what depends on the device.
     """
-    checks = _Checks(wandb, elsewhere, send, stop)
+    checks = _Checks(elsewhere, send, stop)
+    checks.begin(configs, wandb)
     return [checks.of(config) for config in configs]
 
 
 class _Checks:
     """The checks of a sweep's runs, in stages, each of which is done once for the configs that have its settings."""
 
-    def __init__(
-        self, wandb: WandbAddress | None, elsewhere: bool, send: Callable[[object], None], stop: StopRequest
-    ) -> None:
-        self._wandb, self._elsewhere, self._send, self._stop = wandb, elsewhere, send, stop
+    def __init__(self, elsewhere: bool, send: Callable[[object], None], stop: StopRequest) -> None:
+        self._elsewhere, self._send, self._stop = elsewhere, send, stop
+        self._tracking: dict[str, TrackingCheck] = {}
         self._done: dict[str, Checked] = {}
         self._models: dict[str, CheckedModel] = {}
+
+    def begin(self, configs: Sequence[Config], wandb: WandbAddress | None) -> None:
+        """Have W&B asked about the configs, beside the checks of this process."""
+        for key, tracking in {_key(config.tracking): config.tracking for config in configs}.items():
+            self._tracking[key] = TrackingCheck(tracking, wandb)
 
     def of(self, config: Config) -> Checked:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
@@ -79,7 +84,7 @@ class _Checks:
         model = _key(*shared)
 
         def tracking(checked: Checked) -> Checked:
-            check_tracking(config.tracking, self._wandb)
+            self._tracking[_key(config.tracking)].require()
             return checked
 
         def parts(_: Checked) -> Checked:
@@ -114,10 +119,12 @@ class _Checks:
             check_checkpoint(config, path)
             return checked
 
-        checked = self._once(config, tracking, Checked(), config.tracking)
-        checked = self._once(config, parts, checked, *shared)
+        checked = self._once(config, parts, Checked(), *shared)
         checked = self._once(config, optimizer, checked, *trained)
         checked = self._once(config, device, checked, *workload)
+        if checked.wrong_input is None:
+            found = self._once(config, tracking, Checked(), config.tracking)
+            checked = replace(checked, wrong_input=found.wrong_input)
         if config.begins_elsewhere and checked.wrong_input is None:
             begins = (config.resume, config.model, config.data, config.parallel)
             found = self._once(config, checkpoint, Checked(), *begins)
@@ -152,10 +159,7 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
     if unsupported is not None and not is_agents_run():
         raise UserError(f"precision={arm_of(config)}: {unsupported}")
     check_limits(config, device)
-    try:
-        check_tracking(config.tracking, wandb)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    tracking = TrackingCheck(config.tracking, wandb)
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
     prepared, checked = PreparedRun(taken, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
     try:
@@ -177,6 +181,10 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
         checked = with_size(config, device, parts)
     if checked.wrong_input is not None:
         raise UserError(checked.wrong_input)
+    try:
+        tracking.require()
+    except ValueError as error:
+        raise UserError(str(error)) from error
     return prepared, checked
 
 

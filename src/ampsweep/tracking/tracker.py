@@ -1,10 +1,10 @@
 """The tracker of a run while it trains: it writes the history file, which W&B follows.
 
 A row is written to the history file and nowhere else. Whatever shows the run elsewhere reads the file, so that it can
-be late, lost and started again without missing a row, and costs a step nothing.
+be late and lost without missing a row, and costs a step nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -15,9 +15,8 @@ from ampsweep.metrics import STEP
 from ampsweep.record import (
     HISTORY_NAME,
     NO_ROOM,
-    RowsDigest,
     RunRecord,
-    Stretch,
+    history_digest,
     history_line,
     repair_history,
     write_atomically,
@@ -25,15 +24,15 @@ from ampsweep.record import (
 from ampsweep.tracking.wandb.follow import check
 from ampsweep.tracking.wandb.follower import WandbFollower
 from ampsweep.tracking.wandb.library import WandbError
-from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess, WandbWork
 from ampsweep.tracking.wandb.run_settings import wanted_mode
 
 _CHECK_S: Final = 30.0
 """The time that the W&B process may take for a check; a second at most, as a rule, once it has imported wandb."""
 
 
-class HistoryFile:
-    """The history of a run while it trains: each row is appended to `history.jsonl`.
+class Tracker:
+    """Appends a run's rows to its `history.jsonl`, and lets a ``follower``, if there is one, show them elsewhere.
 
     A row is one line of strict JSON, handed to the operating system whole before `log` returns, so that it survives the
     death of the process; not synced to the disk, so a crash of the machine can take the last rows. While the disk is
@@ -43,44 +42,34 @@ class HistoryFile:
     through the steps after its checkpoint without logging them again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, follower: WandbFollower | None = None) -> None:
         self.reached = 0
         """Last step that an earlier process of this run logged."""
+        self._follower = follower
         self._file: FileIO | None = None
-        self._earlier: tuple[Stretch, ...] = ()
-        self._begin = self._end = 0
-        """The bytes of this process's stretch."""
-        self._digest = RowsDigest()
         self._waiting = b""
         """Rows, or a part of one, that are not in the file yet."""
         self._last_step = 0
 
-    @property
-    def stretches(self) -> list[Stretch]:
-        """The digests of all rows in the file; those of earlier processes are as `start` was given them."""
-        own = Stretch(end=self._end, blake2b=str(self._digest))
-        return [*self._earlier, own] if self._end != self._begin else [*self._earlier]
+    def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
+        """Begin the run that lives in ``directory``, which exists: one that starts from nothing has no rows.
 
-    def start(self, directory: Path, *, resume_after: int | None, stretches: Sequence[Stretch] = ()) -> None:
-        """Open the file: a resumed run keeps its intact rows, a run that starts from nothing has none.
-
-        ``resume_after`` is the last step of the checkpoint that the run continues from; None without one.
-        ``stretches`` are the digests of rows from before.
+        ``resume_after`` is the last step of the checkpoint the run continues from; None where it starts from nothing.
+        Where the history cannot be opened the follower stays unstarted; `finish` is for both all the same.
 
         Raises:
-            RecordError: the path is no file, or may not be read.
+            RecordError: the history is damaged or has been changed, is no file, or may not be read.
         """
         path = directory / HISTORY_NAME
         if resume_after is not None:
-            self.reached = repair_history(directory).last_step
-            self._earlier = tuple(stretches)
-            content = path.read_bytes() if path.exists() else b""
-            self._begin, self._end = stretches[-1].end if stretches else 0, len(content)
-            self._digest = RowsDigest(content[self._begin :])
+            self.reached = repair_history(directory, record.history_digest).last_step
         elif path.exists():
             write_atomically(path, "")
+        record.history_digest = None
         self._last_step = resume_after or 0
         self._file = path.open("ab", buffering=0)
+        if self._follower is not None:
+            self._follower.start(record, directory, self.reached)
 
     def log(self, row: Mapping[str, float], step: int) -> None:
         """Write the metrics of one step, without the step axis. Steps only grow."""
@@ -97,72 +86,36 @@ class HistoryFile:
             if error.errno not in NO_ROOM:
                 raise
 
-    def finish(self) -> None:
-        """Close the file. Does nothing the second time, or without a start.
+    def finish(self, record: RunRecord) -> None:
+        """Close the history, note its digest, and have the follower end the run with its final status and figures.
 
         Raises:
-            OSError: the disk is full, and rows that have waited for room are lost.
+            OSError: the disk is full, and rows that have waited for room are lost; the follower has ended nevertheless.
         """
+        try:
+            self._close(record)
+        finally:
+            if self._follower is not None:
+                self._follower.finish(record)
+
+    def _close(self, record: RunRecord) -> None:
         if self._file is None:
             return
+        path = Path(str(self._file.name))
         try:
             self._write()
         except OSError as error:
             num_rows = self._waiting.count(b"\n")
-            raise OSError(error.errno, f"{error.strerror}: {num_rows} rows are lost", self._file.name) from error
+            raise OSError(error.errno, f"{error.strerror}: {num_rows} rows are lost", str(path)) from error
         finally:
             self._file.close()
             self._file = None
+            record.history_digest = history_digest(path.parent)
 
     def _write(self) -> None:
         assert self._file is not None
         while self._waiting:  # an unbuffered write may take a part, on a nearly full disk
-            num_written = self._file.write(self._waiting)
-            self._digest.update(self._waiting[:num_written])
-            self._end += num_written
-            self._waiting = self._waiting[num_written:]
-
-
-class Tracker:
-    """Writes a run's rows to the history file, and lets a ``follower``, if there is one, show them elsewhere."""
-
-    def __init__(self, follower: WandbFollower | None = None) -> None:
-        self._history, self._follower = HistoryFile(), follower
-
-    def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
-        """Begin the run that lives in ``directory``, which exists.
-
-        ``resume_after`` is the last step of the checkpoint the run continues from; None where it starts from nothing.
-        Where the history cannot be opened the follower stays unstarted; `finish` is for both all the same.
-
-        Raises:
-            RecordError: the history is no file, or may not be read.
-        """
-        self._history.start(directory, resume_after=resume_after, stretches=record.history)
-        self.add_digests(record)
-        if self._follower is not None:
-            self._follower.start(record, directory, self._history.reached)
-
-    def log(self, row: Mapping[str, float], step: int) -> None:
-        """Write the metrics of one step, without the step axis. Steps only grow."""
-        self._history.log(row, step)
-
-    def add_digests(self, record: RunRecord) -> None:
-        """Note in the record the digests of the rows so far; without a start it keeps those that it has."""
-        record.history = self._history.stretches or record.history
-
-    def finish(self, record: RunRecord) -> None:
-        """Close the history, then have the follower end the run with its final status, summary and proof.
-
-        Raises:
-            OSError: the disk is full, and rows are lost; the follower has ended nevertheless.
-        """
-        try:
-            self._history.finish()
-        finally:
-            self.add_digests(record)
-            if self._follower is not None:
-                self._follower.finish(record)
+            self._waiting = self._waiting[self._file.write(self._waiting) :]
 
 
 def make_tracker(
@@ -182,23 +135,39 @@ def make_tracker(
     return Tracker(WandbFollower(config, wandb, group=group, say=say, on_stop=on_stop))
 
 
-def check_tracking(config: TrackingConfig, wandb: WandbAddress | None) -> None:
-    """Refuse a run that W&B would refuse, in a process of the one at the address ``wandb``, or of its own.
+class TrackingCheck:
+    """Asks whether W&B would refuse a run, in a process of the one at an address or of its own, beside other checks.
 
     The server is asked too, which may refuse the API key or the entity. One that cannot be reached, or takes longer to
     answer than a training should wait, refuses nothing.
-
-    Raises:
-        ValueError: a tracking mode that is unknown or impossible here, a project, entity or tag W&B does not take, or
-            what the server refuses.
     """
-    if wanted_mode(config)[0] == "disabled":
-        return
-    with ExitStack() as own:
-        address = wandb or own.enter_context(WandbProcess()).address
-        try:
-            refused = address.call(check, config, silence_s=_CHECK_S)
-        except WandbError:  # the process has been killed, or hangs: it refuses nobody
+
+    def __init__(self, config: TrackingConfig, wandb: WandbAddress | None = None) -> None:
+        self._config, self._own = config, ExitStack()
+        self._work: WandbWork | None = None
+        if config.mode == "disabled":
             return
-    if refused is not None:
-        raise ValueError(refused)
+        address = wandb or self._own.enter_context(WandbProcess()).address
+        try:
+            self._work = address.begin(check, config)
+        except (OSError, EOFError):  # the process has been killed: it refuses nobody
+            self._own.close()
+
+    def require(self) -> None:
+        """Wait for the answer.
+
+        Raises:
+            ValueError: a tracking mode that is unknown or impossible here, a project, entity or tag W&B does not take,
+                or what the server refuses.
+        """
+        work, self._work = self._work, None
+        mode, _ = wanted_mode(self._config)
+        if work is None or mode == "disabled":
+            return
+        with self._own:
+            try:
+                refused = work.result(_CHECK_S, lambda message: None)
+            except WandbError:  # the process has been killed, or hangs: it refuses nobody
+                return
+        if refused is not None:
+            raise ValueError(refused)

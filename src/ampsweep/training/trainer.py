@@ -176,8 +176,6 @@ class Trainer:
         batch = fed(self.data.train_batch, self.next_batch)
         self.instruments.data_wait_s += perf_counter() - began_s
         self.next_batch += 1
-        if self.instruments.sees_batches and self.instruments.see_batch(batch):
-            batch = fed(lambda: batch)
         return self._prepare(batch)
 
     def evaluate(self) -> dict[str, float]:

@@ -13,12 +13,12 @@ from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, blocks_of, tables
 from ampsweep.report.figure import Figure
 from ampsweep.text import plural
-from ampsweep.tracking.wandb.api import ALIVE_S, ASK_S, with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.content import alerts
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import group_of
+from ampsweep.tracking.wandb.server import ALIVE_S, ASK_S, with_server
 from ampsweep.tracking.wandb.sync_run import place_of
 
 _PUBLISH_S: Final = 60.0

@@ -32,11 +32,11 @@ from ampsweep.report.markdown import blocks_as_markdown
 from ampsweep.report.palette import colours_without_dashes
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, SECTIONS, Kind, Panel
 from ampsweep.report.wandb.send_comparison import page_of
-from ampsweep.tracking.wandb.api import ASK_S, with_server
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.content import config_key
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import COMPARISON, SCHEME, Selection
+from ampsweep.tracking.wandb.server import ASK_S, with_server
 
 if TYPE_CHECKING:
     from ampsweep.tracking.wandb.service import Caller

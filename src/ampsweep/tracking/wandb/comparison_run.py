@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.record.parts import WandbFacts
 from ampsweep.redaction import hidden
-from ampsweep.tracking.wandb.api import log_in, remote_run, run_path
 from ampsweep.tracking.wandb.run_settings import run_settings
 from ampsweep.tracking.wandb.selection import COMPARISON
+from ampsweep.tracking.wandb.server import log_in, remote_run, run_path
 
 if TYPE_CHECKING:
     from ampsweep.tracking.wandb.service import Caller

@@ -1,18 +1,14 @@
 """The content of a run on W&B besides its rows: from its record, and from the files that it left."""
 
 import shutil
-from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.memory_categories import MEMORY_CATEGORIES
 from ampsweep.metrics import MEASURED
 from ampsweep.record import FILE_NAME, LAST, RunRecord, kept_checkpoint
-from ampsweep.record.files import RecordError
-from ampsweep.record.numerics import TENSOR_KINDS, Magnitudes, RunNumerics
 from ampsweep.redaction import hidden
 
 if TYPE_CHECKING:
@@ -24,19 +20,6 @@ RECORD_NAME: Final = "record.json"
 _IN_SUMMARY: Final = (
     *("status", "error", "oom", "cut_short", "started_at", "ended_at"),
     *("batch_search", "proof", "memory", "prediction", "contamination"),
-)
-
-_OF_RANK: Final = (
-    *("rank", "host", "device", "device_name", "peak_allocated_gib", "peak_reserved_gib", "process_gib"),
-    *("step_ms", "data_wait_ms", "communication_ms", "peak_bytes"),
-    *(f"{category}_bytes" for category in MEMORY_CATEGORIES),
-)
-"""Columns of the table of ranks, as in the record; then the peak's bytes by category."""
-_MAX_BINS: Final = 512
-"""The most that a histogram on W&B may have."""
-_COLUMNS: Final = (
-    *("kind", "layer", "dtype", "steps", "elements", "zeros", "nonfinite", "max_abs"),
-    *("lowest_exponent", "highest_exponent", "unchanged_pct"),
 )
 
 
@@ -103,9 +86,9 @@ def send_record(run: "wandb.Run", record: RunRecord) -> None:
 def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
     """Send the end of the run in ``directory``: record, summary, alerts and artifacts; waits for answers of the server.
 
-    The summary has status, figures, proof, and as tables memory, dtypes and ranks. Rows alone make no figure of the
-    run, and what an earlier end of it has left there may not be so any more. With
-    `tracking.checkpoints` the newest checkpoint is an artifact.
+    The summary has status, figures, proof, and as tables memory and dtypes. Rows alone make no figure of the run, and
+    what an earlier end of it has left there may not be so any more. With `tracking.checkpoints` the newest checkpoint
+    is an artifact.
     """
     import wandb
 
@@ -116,7 +99,7 @@ def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
     for name in [*summary.keys()]:
         if name not in found and (name.startswith(MEASURED) or name in _IN_SUMMARY):
             del summary[name]
-    summary.update(found | _numerics(directory))
+    summary.update(found)
     if not (directory.parent / "multirun.yaml").is_file():  # else the comparison of the sweep tells
         for title, text in alerts(record).items():
             run.alert(title, text, level="WARN")
@@ -140,13 +123,10 @@ def artifact_files(record: RunRecord, directory: Path) -> dict[str, Path]:
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
-    """Bytes by category and dtypes by operators, of the traced step, and the ranks; what is not there has no table."""
+    """Bytes by category and dtypes by operators, of the traced step; what is not there has no table."""
     memory, proof, predicted = facts["memory"] or {}, facts["proof"] or {}, facts["prediction"] or {}
     peak, end, foreseen = memory.get("peak") or {}, memory.get("end_of_forward") or {}, predicted.get("peak") or {}
     flops, outputs = proof.get("flops") or {}, proof.get("outputs") or {}
-    ranks = [
-        one | {f"{key}_bytes": (one.get("peak") or {}).get(key) for key in MEMORY_CATEGORIES} for one in facts["ranks"]
-    ]
     tables = {
         "memory_table": _table(
             ("category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"),
@@ -156,7 +136,6 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
             ("dtype", "matmul_and_convolution_flops", "operator_outputs"),
             [(dtype, flops.get(dtype, 0), outputs.get(dtype, 0)) for dtype in sorted({*flops, *outputs})],
         ),
-        "rank_table": _table(_OF_RANK, [[one.get(key) for key in _OF_RANK] for one in ranks]),
     }
     return {name: table for name, table in tables.items() if table.data}
 
@@ -165,37 +144,3 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "wandb.Tabl
     import wandb
 
     return wandb.Table(list(columns), [list(row) for row in rows])
-
-
-def _numerics(directory: Path) -> dict[str, Any]:
-    """The histograms and the table of a run in `directory`; none if its numerics were not watched.
-
-    A histogram's axis is the exponent of two: `numerics_gradient_log2` counts gradients of all layers.
-    """
-    import numpy as np
-    import wandb
-
-    try:
-        magnitudes = RunNumerics.read(directory).magnitudes
-    except (FileNotFoundError, RecordError):
-        return {}
-    shown: dict[str, Any] = {}
-    for kind in TENSOR_KINDS:
-        counts: Counter[int] = Counter()
-        for one in magnitudes:
-            if one.kind == kind:
-                counts.update({one.first_exponent + place: count for place, count in enumerate(one.counts)})
-        bins = range(min(counts, default=0), max(counts, default=-1) + 1)
-        if 0 < len(bins) <= _MAX_BINS:
-            histogram = np.array([counts[exponent] for exponent in bins]), np.array([*bins, bins.stop])
-            shown[f"numerics_{kind}_log2"] = wandb.Histogram(np_histogram=histogram)
-    if magnitudes:
-        shown["numerics_table"] = _table(_COLUMNS, map(_row, magnitudes))
-    return shown
-
-
-def _row(one: Magnitudes) -> list[Any]:
-    highest = one.first_exponent + len(one.counts) - 1
-    lowest_to_highest = [one.first_exponent, highest] if one.counts else [None, None]
-    numbers = [one.num_steps, one.num_elements, one.num_zeros, one.num_nonfinite, one.max_abs]
-    return [one.kind, one.layer, one.dtype, *numbers, *lowest_to_highest, one.unchanged_pct]

@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RowsDigest, RunRecord, Stretch, history_line
+from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
 from ampsweep.record.parts import WandbFacts
 from ampsweep.text import folder_name
-from ampsweep.tracking.wandb.api import log_in, with_server
 from ampsweep.tracking.wandb.content import RECORD_NAME
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import Selection
+from ampsweep.tracking.wandb.server import log_in, with_server
 
 if TYPE_CHECKING:
     import wandb
@@ -109,7 +109,7 @@ def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
             reasons = pool.map(_load, changed, folders)
             for number, (run, folder, reason) in enumerate(zip(changed, folders, reasons, strict=True), start=1):
                 if reason is None:
-                    _place(folder, directory, run.id, there.get(run.id))
+                    _place(folder, directory, run, there.get(run.id))
                 else:
                     skipped.append((str(run.name), reason))
                 caller.send((num_kept + number, len(runs)))
@@ -168,7 +168,6 @@ def _load(run: "Run", directory: Path) -> str | None:
     last_step = record.wandb.last_step or 0
     record.wandb = WandbFacts(id=run.id, mode="online", last_step=last_step, url=run.url)
     record.wandb |= WandbFacts(entity=run.entity, project=run.project, group=run.group)
-    digest, end = RowsDigest(), 0
     seen: dict[int, int] = {}
     with (directory / HISTORY_NAME).open("wb") as history:
         for row in run.scan_history(use_cache=False):
@@ -181,25 +180,18 @@ def _load(run: "Run", directory: Path) -> str | None:
                         return f"has two rows of step {step} that differ"
                     continue  # sent twice
                 seen[step] = content
-                digest.update(line)
-                end += history.write(line)
-    record.history = [Stretch(end=end, blake2b=str(digest))] if end else []
+                history.write(line)
+    record.history_digest = None
     record.write(directory)
     _Source.of(run).write(directory)
     return None
 
 
-def _place(folder: Path, directory: Path, run_id: str, before: Path | None) -> None:
-    """Move a loaded run to where it was before, or to a name like the one that its directory was made with."""
+def _place(folder: Path, directory: Path, run: "Run", before: Path | None) -> None:
+    """Move a loaded run to where it was before, or to a place of the name and the id that it has on W&B."""
     if before is not None:
         shutil.rmtree(before)
-        folder.rename(before)
-        return
-    record = RunRecord.read(folder)
-    readable = f"{record.arm}-{record.identity.model}-s{record.identity.seed}"
-    name = f"{folder_name(readable)}-{folder_name(record.config_hash[:8])}"
-    taken = (directory / name).exists()
-    folder.rename(directory / (f"{name}-{folder_name(run_id)}" if taken else name))
+    folder.rename(before or directory / folder_name(f"{run.name}-{run.id}"))
 
 
 def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, RunRecord, history_row, read_history
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.wandb.api import steps_there
 from ampsweep.tracking.wandb.library import Login, WandbError
 from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
 from ampsweep.tracking.wandb.run_settings import find_access, place_here, run_settings
-from ampsweep.tracking.wandb.server import refusal, require_answer
+from ampsweep.tracking.wandb.server import refusal, require_answer, steps_there
 
 if TYPE_CHECKING:
     import wandb

@@ -1,4 +1,7 @@
-"""The process that follows a run into W&B, as the training sees it: it may die, hang or be killed at any moment."""
+"""The process that follows a run into W&B, as the training sees it: it may die, hang or be killed at any moment.
+
+It is not started a second time: the history file has every row, which `ampsweep sync` sends later.
+"""
 
 import os
 import time
@@ -22,10 +25,6 @@ from ampsweep.tracking.wandb.run_settings import finish_timeout_s, place_here
 SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 """The advice to the user whenever W&B is lost."""
 
-_FIRST_RETRY_S: Final = 1.0
-_LAST_RETRY_S: Final = 900.0
-"""Pause after a loss while the run trains, doubled each time; wandb leaves a folder for every try."""
-
 _LOOK_S: Final = 0.01
 _END_S: Final = {None: 10.0, "offline": 30.0, "online": 5.0}
 """The time that a run waits at its end by the mode of W&B: before that is known, where only this machine is needed, and
@@ -35,7 +34,7 @@ _TROUBLE_S: Final = 1.0
 
 
 class WandbFollower:
-    """Has a W&B process follow the run from its start to its end, and another one after a loss.
+    """Has a W&B process follow the run from its start to its end.
 
     The run neither waits for it nor knows how it goes. It waits at its end, for seconds at most.
 
@@ -98,7 +97,7 @@ class WandbFollower:
             if not self._is_done:
                 facts.error = facts.error or self._lost
                 if facts.mode == "online" and facts.url is None:
-                    facts.mode, facts.reason = "offline", facts.error
+                    facts.mode = "offline"
                 self._say(f"W&B: lost ({facts.error}); {SYNC_LATER}")
         self._own.close()
 
@@ -109,31 +108,15 @@ class WandbFollower:
         return _END_S[facts.mode] if facts.error is None else _TROUBLE_S
 
     def _follow(self) -> None:
-        """Have one process after another follow the run, until one has come to its end, or the run has."""
-        pause_s = _FIRST_RETRY_S
-        while not self._is_done:
-            try:
-                self._facts.error = None
-                self._record.wandb = replace(self._facts)
-                self._work = self._begin()
-                if self._over.is_set():
-                    self._work.tell_end()
-                self._facts = self._work.result(None, self._hear)
-                self._is_done = True
-            except (WandbError, EOFError, OSError) as error:
-                self._lost = str(error) or "its process ended"
+        try:
+            address = self._address or self._own.enter_context(WandbProcess()).address
+            self._work = address.begin(follow, self._config, self._record, self._directory, os.getpid())
             if self._over.is_set():
-                return
-            self._over.wait(pause_s)
-            pause_s = min(2 * pause_s, _LAST_RETRY_S)
-
-    def _begin(self) -> WandbWork:
-        arguments = (follow, self._config, self._record, self._directory, os.getpid())
-        if self._address is not None:
-            with suppress(EOFError, OSError):  # it has been killed
-                return self._address.begin(*arguments)
-        self._address = self._own.enter_context(WandbProcess()).address
-        return self._address.begin(*arguments)
+                self._work.tell_end()
+            self._facts = self._work.result(None, self._hear)
+            self._is_done = True
+        except (WandbError, EOFError, OSError) as error:
+            self._lost = str(error) or "its process ended"
 
     def _hear(self, message: Any) -> None:
         match message:

@@ -5,7 +5,7 @@ What wandb raises, it raises; whoever waits for it ends the process.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
@@ -20,9 +20,6 @@ from ampsweep.tracking.wandb.server import is_stopped
 
 if TYPE_CHECKING:
     import wandb
-
-_TAKEN_AWAY: Final = ("SIGTERM", "SIGUSR1", "SIGUSR2")
-"""Signals by which a machine is taken away from a run."""
 
 
 def sending_lock(directory: Path) -> FileLock:
@@ -79,7 +76,5 @@ def close_run(run: "wandb.Run", record: RunRecord, directory: Path, login: Login
         if is_agents_run() and not record.wandb.stopped and login is not None:
             record.wandb.stopped = is_stopped(login, run.entity, run.project, run.id)
         settle_stop(record)
-        if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by in _TAKEN_AWAY:
-            run.mark_preempting()
     send_end(run, record, directory)
     run.finish(exit_code=exit_code(record.status))

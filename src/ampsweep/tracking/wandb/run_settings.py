@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 Mode = Literal["online", "offline", "disabled"]
 
 _MODES: Final = ("online", "offline", "disabled")
-_LEGACY: Final = {"run": "online", "dryrun": "offline"}
-"""Older names that WANDB_MODE may still hold."""
 
 _SYNC: Final = "send runs later with `ampsweep sync DIRECTORY`"
 
@@ -49,10 +47,10 @@ def wanted_mode(config: TrackingConfig) -> tuple[Literal["auto"] | Mode, str]:
     name, wanted = "tracking.mode", config.mode
     allowed: tuple[str, ...] = ("auto", *_MODES)
     if wanted == "auto" and (ordered := os.environ.get("WANDB_MODE")):
-        name, wanted, allowed = "WANDB_MODE", ordered, (*_MODES, *_LEGACY)
+        name, wanted, allowed = "WANDB_MODE", ordered, _MODES
     if wanted not in allowed:
         raise ValueError(f"{name} is {wanted!r}; allowed are {', '.join(allowed)}")
-    mode: Any = _LEGACY.get(wanted, wanted)
+    mode: Any = wanted
     return mode, name
 
 

@@ -1,7 +1,5 @@
 """Runs on W&B completed from their directories: what a dead server, a killed process, an offline machine left out."""
 
-import json
-import tempfile
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 from filelock import Timeout
 
 from ampsweep.metrics import STEP
-from ampsweep.record import FILE_NAME, RecordError, RunRecord, read_history
+from ampsweep.record import RecordError, RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
 from ampsweep.text import plural
-from ampsweep.tracking.wandb.api import ALIVE_S, ASK_S, log_in, remote_run, rows_by_step, run_path
-from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_files, artifact_name, tracking_of
+from ampsweep.tracking.wandb.content import artifact_files, artifact_name, tracking_of
 from ampsweep.tracking.wandb.library import WandbError, mark_as_sent
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
 from ampsweep.tracking.wandb.run_settings import finish_timeout_s, place_here, run_settings
+from ampsweep.tracking.wandb.server import ALIVE_S, ASK_S, log_in, remote_run, run_path, steps_on
 
 if TYPE_CHECKING:
-    from wandb.apis.public import File, Run
+    from wandb.apis.public import Run
 
     from ampsweep.tracking.wandb.service import Caller
 
@@ -40,11 +38,6 @@ _SILENT_S: Final = 8.0
 _ROWS: Final = 1000
 """Rows after which a run that is being sent shows that it has moved."""
 
-_METADATA: Final = "wandb-metadata.json"
-_OF_MACHINE: Final = (_METADATA, "requirements.txt")
-_OF_SENDING: Final = dict.fromkeys(("wandb", "digest"))
-"""Parts of a record that change when it is sent: what it says of W&B, and the digest of the whole."""
-
 Rows = list[dict[str, Any]]
 
 
@@ -57,10 +50,8 @@ class Synced:
     url: str
     was_complete: bool = False
     """W&B had everything before; nothing was sent."""
-    doubled: tuple[int, ...] = ()
-    """Steps of which W&B has more rows than one; it takes none back."""
     lacking: tuple[str, ...] = ()
-    """Files that W&B lacks although they were sent."""
+    """Artifacts that W&B lacks although they were sent."""
 
 
 def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], within_s: float) -> None:
@@ -86,12 +77,12 @@ def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], wit
 def _complete(directory: Path, group: str | None, moved: Callable[[], None]) -> Synced:
     """Send what W&B lacks of the run in ``directory``, which has ended, and note it in the record on disk."""
     record = RunRecord.read(directory)
-    rows, noted = read_history(directory, record.history), record.wandb
+    rows, noted = read_history(directory, record.history_digest), record.wandb
     now = WandbFacts(last_step=0) | noted | place_of(record, group)
     record.wandb = now | WandbFacts(id=noted.id or record.run_id, mode="online")
     there = _Shown.of(record, directory, rows)
     if there.absent == ():
-        done = Synced(0, there.url, was_complete=True, doubled=there.doubled)
+        done = Synced(0, there.url, was_complete=True)
     else:
         num_sent = _send(record, directory, rows, there.steps, moved)
         for pause_s in _ARRIVALS_S:
@@ -102,9 +93,9 @@ def _complete(directory: Path, group: str | None, moved: Callable[[], None]) -> 
         if there.absent is None:
             raise WandbError("the server took everything, but does not show all of it")
         mark_as_sent(directory)
-        done = Synced(num_sent, there.url, doubled=there.doubled, lacking=there.absent)
+        done = Synced(num_sent, there.url, lacking=there.absent)
     sent = WandbFacts(url=done.url, last_step=rows[-1][STEP] if rows else 0)
-    record.wandb = replace(record.wandb | sent, error=None, reason=None)
+    record.wandb = replace(record.wandb | sent, error=None)
     if record.wandb != noted:
         record.write(directory)
     return done
@@ -155,69 +146,37 @@ class _Shown:
 
     url: str = ""
     steps: Container[int] = ()
-    doubled: tuple[int, ...] = ()
-    """Steps of which it has more rows than one."""
     absent: tuple[str, ...] | None = None
-    """Names of the files that it lacks, or has of an earlier end of the run; None where it lacks more than files."""
+    """Names of the artifacts that it lacks; None where it lacks more than these."""
 
     @classmethod
     def of(cls, record: RunRecord, directory: Path, rows: Rows) -> "_Shown":
         there = remote_run(run_path(record.wandb, str(record.wandb.id)))
         if there is None:
             return cls()
-        found, summary = rows_by_step(there), there.summary_metrics
+        found, summary = steps_on(there), there.summary_metrics
         has_ended_so = (there.state == "finished") == (record.status in OUTCOMES) and there.state != "running"
         says_so = summary.get("status") == record.status
         # Made after its end for a run whose process died.
         is_predicted = record.prediction is None or "prediction" in summary
         is_complete = has_ended_so and says_so and is_predicted and all(row[STEP] in found for row in rows)
-        return cls(
-            there.url,
-            found.keys(),
-            tuple(sorted(step for step, number in found.items() if number > 1)),
-            _absent(there, record, directory) if is_complete else None,
-        )
+        return cls(there.url, found, _absent(there, record, directory) if is_complete else None)
 
 
 def _absent(there: "Run", record: RunRecord, directory: Path) -> tuple[str, ...]:
-    """The summary names the files of the tables. Of artifacts any version will do: a checkpoint can be too large to be
-    compared."""
+    """The artifacts that the server lacks. Any version will do: a checkpoint can be too large to be compared."""
     import wandb
 
-    tables = [
-        value["path"]
-        for value in there.summary_metrics.values()
-        if isinstance(value, dict) and str(value.get("_type")).endswith("-file") and "path" in value
-    ]
-    wanted = [RECORD_NAME, *_machine_files(directory), *tables]
-    files = {file.name: file for file in there.files(wanted)}
-    found = {name for name, file in files.items() if name != RECORD_NAME or _is_of(file, record)}
-    artifacts = [artifact_name(kind, there.id) for kind in artifact_files(record, directory)]
     api, place = wandb.Api(timeout=ASK_S), f"{there.entity}/{there.project}"
-    found |= {name for name in artifacts if api.artifact_exists(f"{place}/{name}:latest")}  # all of its files
-    return tuple(name for name in (*wanted, *artifacts) if name not in found)
-
-
-def _is_of(file: "File", record: RunRecord) -> bool:
-    import wandb
-
-    with tempfile.TemporaryDirectory() as here:
-        record.write(Path(here))
-        ours = json.loads((Path(here) / FILE_NAME).read_bytes())
-        try:
-            file.download(root=here, replace=True).close()
-            there = json.loads((Path(here) / RECORD_NAME).read_bytes())
-        except (ValueError, OSError, wandb.Error):  # storage may not give it either
-            return False
-    return bool(there | _OF_SENDING == ours | _OF_SENDING)
+    artifacts = [artifact_name(kind, there.id) for kind in artifact_files(record, directory)]
+    return tuple(name for name in artifacts if not api.artifact_exists(f"{place}/{name}:latest"))  # all of its files
 
 
 def _send(record: RunRecord, directory: Path, rows: Rows, there: Container[int], moved: Callable[[], None]) -> int:
-    """Open the run, send the rows that are not ``there`` and all files, close it; the number of rows that were sent."""
+    """Open the run, send the rows that are not ``there`` and its end, close it; the number of rows that were sent."""
     settings = run_settings(record.wandb, tracking_of(record).tags)
     # The machine that sends is not the one that trained; the first two are as private as those of `run_settings`.
     settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
-    settings.git_commit = record.environment.get("git_commit")
     run = open_run(record, directory, settings)
     num_sent = 0
     for number, row in enumerate(rows):
@@ -226,26 +185,5 @@ def _send(record: RunRecord, directory: Path, rows: Rows, there: Container[int],
         if row[STEP] not in there:
             run.log(row)
             num_sent += 1
-    for name, content in _machine(record, directory).items():
-        path = Path(run.dir) / name
-        path.write_bytes(content)
-        run.save(path, base_path=path.parent, policy="now")
     close_run(run, record, directory)
     return num_sent
-
-
-def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
-    """W&B's files about the machine that trained: as it left them there, or from the record."""
-    found = {
-        "os": record.environment.get("os"),
-        "python": record.environment.get("python"),
-        "host": record.attempts[-1].host if record.attempts else None,
-        "startedAt": record.started_at,
-    }
-    told = json.dumps({name: fact for name, fact in found.items() if fact is not None}).encode()
-    return {_METADATA: told} | {name: path.read_bytes() for name, path in _machine_files(directory).items()}
-
-
-def _machine_files(directory: Path) -> dict[str, Path]:
-    """W&B's files about the machine that trained, as it left them in the run's directory."""
-    return {path.name: path for path in sorted(directory.glob("wandb/*run-*/files/*")) if path.name in _OF_MACHINE}
