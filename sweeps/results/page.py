@@ -2,9 +2,8 @@
 
     python sweeps/results/page.py FILE... [--to DIRECTORY]
 
-writes README.md, beside it the whole comparison of each experiment as `ampsweep report` makes it (NAME.md, and its
-picture where a browser is installed), and copies the files there; by default into a folder here that is named
-after the device.
+writes README.md, beside it the whole comparison of each experiment as `ampsweep report` makes it (NAME.md), and
+copies the files there; by default into a folder here that is named after the device.
 """
 
 import argparse
@@ -34,8 +33,7 @@ from campaign.tables import (
 from run import PLAN, Command, planned
 
 from ampsweep.analysis.runs import Run
-from ampsweep.report.comparison_document import HTML_NAME, MARKDOWN_NAME, comparison_document, write_comparison
-from ampsweep.report.screenshot import find_browser, take_screenshot
+from ampsweep.report.comparison_document import MARKDOWN_NAME, comparison_document, write_comparison
 from ampsweep.text import duration, num_bytes
 
 TITLES: Final = {
@@ -56,12 +54,12 @@ ELSEWHERE: Final = {
 }
 
 
-def page(results: Results, pictures: Sequence[str] = ()) -> str:
-    """The Markdown document; `pictures` names the experiments of which one lies beside it."""
+def page(results: Results) -> str:
+    """The Markdown document."""
     lines = [*_head(results), "## What was to be reached", "", *_aims(results)]
     for experiment, title in TITLES.items():
         if experiment in results.compared:
-            lines += [f"## {title}", "", *_experiment(results, experiment), *_end(results, experiment, pictures)]
+            lines += [f"## {title}", "", *_experiment(results, experiment), *_end(results, experiment)]
     lines += [*_tests(results), *_not_measured(results), *_files(results)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -156,12 +154,10 @@ def _by_batch(runs: Sequence[Run]) -> Iterator[str]:
         yield from (f"### {model}", "", *table(["arm", "batch", "outcome", "peak", "predicted", "error"], rows))
 
 
-def _end(results: Results, experiment: str, pictures: Sequence[str]) -> Iterator[str]:
+def _end(results: Results, experiment: str) -> Iterator[str]:
     """The lines below the tables of an experiment: figures from elsewhere, the whole comparison, the commands."""
     if experiment in ELSEWHERE:
         yield from (ELSEWHERE[experiment], "")
-    if experiment in pictures:
-        yield from (f"[![The page of the comparison]({experiment}.png)]({experiment}.md)", "")
     yield from (
         f"The whole comparison, with the memory by category and every run: [{experiment}.md]({experiment}.md).",
         "",
@@ -198,16 +194,10 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\`*<>|#~])", r"\\\1", " ".join(text.split()))
 
 
-def _write_comparisons(results: Results, directory: Path, to: Path) -> list[str]:
-    """Write each experiment's comparison, and its picture if there is a browser; return the names of those with one."""
-    drawn = []
+def _write_comparisons(results: Results, directory: Path, to: Path) -> None:
     for name, compared in results.compared.items():
         write_comparison(comparison_document(compared, directory), directory)
         shutil.copyfile(directory / MARKDOWN_NAME, to / f"{name}.md")
-        if find_browser() is not None:
-            take_screenshot(directory / HTML_NAME, to / f"{name}.png")
-            drawn.append(name)
-    return drawn
 
 
 def main() -> int:
@@ -223,8 +213,8 @@ def main() -> int:
             return 2
         to: Path = arguments.to or Path(__file__).parent / device_of(results)
         to.mkdir(parents=True, exist_ok=True)
-        pictures = _write_comparisons(results, Path(temporary), to)
-        (to / "README.md").write_text(page(results, pictures), encoding="utf-8")
+        _write_comparisons(results, Path(temporary), to)
+        (to / "README.md").write_text(page(results), encoding="utf-8")
     for call, path in zip(results.calls, arguments.packed, strict=True):
         if path.resolve() != (to / call.file).resolve():
             shutil.copyfile(path, to / call.file)

@@ -100,13 +100,3 @@ def test_several_directories_are_one_comparison(swept, copied, report):
     assert "2 of 2 pairs completed" in " ".join(printed.split())
     assert not [path for run in runs for path in run.directory.glob("comparison.*")]
     assert {path: path.stat().st_mtime_ns for path in swept.directory.glob("comparison.*")} == before
-
-
-def test_a_screenshot_without_a_browser_is_refused(copied, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("sys.platform", "linux")
-    assert main(["report", str(copied.directory), "--screenshot", str(tmp_path / "page.png")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: a screenshot is taken by Chromium or Chrome, and none is installed")
-    assert main(["report", str(copied.directory), "--screenshot", "nowhere/page.png"]) == 2
-    assert "there is no directory" in capsys.readouterr().err

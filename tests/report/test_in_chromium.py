@@ -47,15 +47,6 @@ CUT = """(() => {{
 """Texts of a panel that do not fit on its picture."""
 
 
-def choose(page, **values):
-    """Choose in the selects of the filters."""
-    page.evaluate(
-        f"for (const [name, value] of {json.dumps(list(values.items()))}) {{"
-        "  const select = document.querySelector(`select[name=${name}]`);"
-        "  select.value = value; select.dispatchEvent(new Event('change', {bubbles: true})); }"
-    )
-
-
 def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     page.open(path)
     drawn = traces(page, "train-loss")
@@ -63,17 +54,12 @@ def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     assert drawn.count(("fp32", 8)) == 4, "the mean of a band, and a line a seed"
     assert len(traces(page, "memory-categories")) == 7
 
-    # Seed: what is drawn of all seeds goes, the verdict stays; batch: the other workload goes.
-    choose(page, seed="1", batch_size="16")
-    assert traces(page, "train-loss", 1) == [("fp32", 8), ("amp_bf16", 8), ("amp_fp16", 8)]
-    assert page.evaluate(VISIBLE.format("article")) == 1
-    assert page.evaluate(VISIBLE.format(".of-runs tbody tr")) == 3
-    assert "seed 1" in page.evaluate("document.getElementById('filter-state').textContent")
-
     # Everything by keyboard: the arm's button is reached and pressed.
     page.evaluate("document.querySelector('[data-arm=\"amp_bf16\"].arm').focus()")
     page.press(" ", code=32, text=" ")
-    assert [name for name, _ in traces(page, "train-loss", 1)] == ["fp32", "amp_fp16"]
+    assert {name for name, _ in traces(page, "train-loss", 1)} - {""} == {"fp32", "amp_fp16"}
+    assert page.evaluate(VISIBLE.format(".of-runs tbody tr[data-arm=amp_bf16]")) == 0
+    assert "without amp_bf16" in page.evaluate("document.getElementById('filter-state').textContent")
     page.evaluate("document.getElementById('show-all').click()")
     page.settle()
     assert page.evaluate(VISIBLE.format("article")) == 2
@@ -90,7 +76,7 @@ def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     boxes = "[...document.querySelectorAll('article .scroll')]"
     assert page.evaluate(f"{boxes}.filter((box) => box.scrollWidth > box.clientWidth).length") == 0, "rows are cards"
     assert page.evaluate(f"{boxes}[0].querySelector('td').dataset.title") == "verdict"
-    for panel in ("front", "memory-categories", "memory-changes", "speedup", "samples-per-sec"):
+    for panel in ("front", "memory-categories", "speedup", "samples-per-sec"):
         traces(page, panel)
         page.wait_until(f"{CUT.format(panel)}.length === 0")
     page.resize(1400, 1000)

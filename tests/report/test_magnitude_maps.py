@@ -5,8 +5,7 @@ from shown_runs import document_of, on_gpu
 
 from ampsweep.analysis.headroom import headroom_of
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics
-from ampsweep.report.figure import NoFigure
-from ampsweep.report.figures.magnitude_map import MAX_ROWS, layer_rows, magnitude_map
+from ampsweep.report.figures.magnitude_map import MAX_ROWS, magnitude_map
 from ampsweep.report.html import html
 
 
@@ -63,26 +62,14 @@ def test_magnitudes_beyond_bfloat16_bring_its_range_into_view():
 
 
 def test_kinds_that_nobody_looked_at_have_no_map():
-    assert isinstance(drawn(RunNumerics(), "update"), NoFigure)
+    assert drawn(RunNumerics(), "update") is None
 
 
-@pytest.mark.parametrize("num_layers", [30, 70, 400])
-def test_many_layers_share_rows_in_their_order(num_layers):
-    figure = drawn(numerics(num_layers))
-    cell = cells(figure)
-    assert 16 <= len(cell["z"]) <= MAX_ROWS
-    assert figure.height < 1100
-    assert len(figure.table.rows) == 2 * num_layers + 2, "the table has each"
-    for row in cell["z"]:
-        assert sum(10**share for share in row if share is not None) == pytest.approx(1.0, rel=0.05)
-
-
-def test_rows_have_every_layer_once():
-    for names in ([f"layers.{index}" for index in range(301)], [f"a{index}" for index in range(99)], ["x.y"] * 80):
-        rows = layer_rows(names)
-        assert [place for row in rows for place in row.layers] == list(range(len(names)))
-        assert len(rows) <= MAX_ROWS
-        assert all(len(row.label) <= 40 for row in rows)
+def test_of_many_layers_the_first_are_drawn():
+    figure = drawn(numerics(400))
+    assert len(cells(figure)["z"]) == MAX_ROWS
+    assert len(figure.table.rows) == 802, "the table has each"
+    assert figure.remarks[0] == "The first 100 layers are drawn, 702 more are in the table."
 
 
 def test_two_dtypes_of_one_layer_have_a_row_each():

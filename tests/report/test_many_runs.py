@@ -14,7 +14,6 @@ from ampsweep.analysis.comparison import compare
 from ampsweep.record import HISTORY_NAME, history_line
 from ampsweep.report.data_formats import as_json
 from ampsweep.report.document import blocks_of, tables
-from ampsweep.report.extent import Extent, first_rows
 from ampsweep.report.figure import Figure
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
@@ -83,49 +82,28 @@ def test_a_page_of_many_seeds_draws_some_and_counts_all(tmp_path: Path) -> None:
     )
     assert len(page) < 8 * 2**20
     runs = next(table for table in tables(document) if table.key == "runs")
-    assert len(runs.rows) == 2000  # and the rest told
-    assert "400 more runs are in comparison.json" in page
-    assert len(document.seeds) == 200
-    assert "Of up to 1,200 dots of an arm, 400 are drawn" in page
+    assert len(runs.rows) == 1000  # and the rest told
+    assert "1,400 more runs are in comparison.json" in page
+    assert "Of up to 1,200 dots of an arm the first 200 are drawn" in page
     figures = (one for one in blocks_of(document.sections) if isinstance(one, Figure))
     curves = next(figure for figure in figures if figure.key == "train-loss")
     assert curves.table is not None
     assert curves.table.rows[0].cells[-1].text == "1200"  # the figures are of all runs
-    alone = [trace for trace in curves.traces if "seed" in trace["meta"]]
-    assert len(alone) == 2 * 200
-    assert "bands and figures are of all" in " ".join(curves.remarks)
+    assert len(curves.traces) == 2 * 3, "a band for each arm"
+    assert curves.remarks[0] == "fp32: 1,200 runs have no line of their own; comparison.json has all runs."
 
 
 def test_of_many_workloads_the_first_have_panels(tmp_path: Path) -> None:
     document = document_of(_random_search(800), tmp_path)
     (panels,) = (one for one in document.sections if one.key == "panels")
-    assert len(panels.blocks) == 150
-    assert "250 more workloads in comparison.json." in html(document)
+    assert len(panels.blocks) == 30
+    assert "370 more workloads in comparison.json." in html(document)
     assert len(json.loads(as_json(document))["workloads"]) == 400
 
 
 def test_a_usual_page_draws_every_run(tmp_path: Path) -> None:
     document = document_of(_seeds(100), tmp_path)
-    assert len(document.seeds) == 50
     assert "more runs are in" not in html(document)
-
-
-def test_dots_keep_the_lowest_the_highest_and_chosen_seeds() -> None:
-    values = [(seed, float((seed * 7919) % 1000)) for seed in range(1000)]
-    drawn = Extent(seeds=frozenset({3, 4}), max_dots=10).dots(values)
-    assert 10 <= len(drawn) <= 12
-    assert {0.0, 999.0} <= {value for _, value in drawn}
-    assert {3, 4} <= {seed for seed, _ in drawn}
-    assert drawn == sorted(drawn)
-    assert Extent().dots(values) == values
-
-
-def test_rows_are_shared_out_evenly() -> None:
-    items = [("a", index) for index in range(100)] + [("b", 0)] + [("c", index) for index in range(50)]
-    shown = first_rows(items, lambda item: item[0], 21)
-    assert [sum(one[0] == group for one in shown) for group in "abc"] == [10, 1, 10]
-    assert first_rows(items, lambda item: item[0], 151) == items
-    assert len(first_rows([(number, 0) for number in range(100)], lambda item: item[0], 20)) == 20
 
 
 def test_reasons_name_the_nearest_of_many_baselines() -> None:

@@ -21,7 +21,7 @@ def test_every_panel_has_a_question_and_metrics_that_exist():
         assert (one.kind in OF_WORKLOAD) != (one.kind in OF_SERIES)
 
 
-@pytest.mark.parametrize("kind", ["by_arm", "pairs", "chain", "stack", "curves"])
+@pytest.mark.parametrize("kind", ["by_arm", "stack", "curves"])
 def test_a_panel_is_added_by_an_entry(write, gpu_runs, tmp_path, kind):
     key = "train/grad_norm" if kind == "curves" else "device/utilization_pct"
     added = Panel(
@@ -32,22 +32,6 @@ def test_a_panel_is_added_by_an_entry(write, gpu_runs, tmp_path, kind):
     assert element.one("figcaption").text == "Mine & only mine Is it shown?"
     assert figure["traces"]
     assert "Mine \\& only mine" in markdown(document)
-
-
-def test_a_penalty_may_be_negative(write, gpu_runs, tmp_path):
-    for directory, record in gpu_runs:
-        if record.arm == "amp_bf16":
-            record.summary["val/autocast_penalty"] = -0.004 if "s0" in directory.name else -0.002
-    document = document_of(write(gpu_runs), tmp_path)
-    _, figure = panel(read_page(html(document)), "autocast-penalty")
-    begin, end = figure["layout"]["xaxis"]["range"]
-    assert begin == pytest.approx(-0.0042)
-    assert end == 0
-    assert {trace["y"][0] for trace in figure["traces"]} == {"amp_bf16"}, "the others have none"
-    assert min(figure["traces"][1]["x"]) == pytest.approx(-0.004)
-    text = markdown(document)
-    assert "| autocast penalty |" in text
-    assert "-0.0027" in text
 
 
 def test_an_added_panel_over_sizes_stands_with_the_others(write, gpu_runs, tmp_path):

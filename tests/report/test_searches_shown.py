@@ -1,6 +1,5 @@
 """The largest batches in every report."""
 
-import io
 import json
 
 import pytest
@@ -9,10 +8,7 @@ from synthetic_records import failed, out_of_memory, run, searched
 
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch
 from ampsweep.record.parts import StepPrediction
-from ampsweep.report.console import Brief
-from ampsweep.report.figure import Figure
 from ampsweep.report.markdown import markdown
-from ampsweep.report.terminal import Terminal
 
 SENTENCE = (
     "On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput, n=1); tf32: unsupported."
@@ -77,14 +73,6 @@ def test_predictions_have_columns_and_missing_ones_a_reason(predicted):
     assert (of_arm["fp32"]["predicted batch"], of_arm["fp32"]["predicted peak"]) == ("5", "990 MiB (-1.00%)")
     assert (of_arm["amp_bf16"]["predicted batch"], of_arm["amp_bf16"]["predicted peak"]) == ("-", "-")
     assert "amp_bf16, pure_bf16: nothing was predicted: aten.nonzero depends on values" in printed(document)
-    (memory,) = (one for one in section(document).blocks if isinstance(one, Figure) and one.key == "memory-there")
-    assert [row.cells[0].text for row in memory.table.rows][:2] == ["fp32", "fp32 (predicted)"]
-
-
-def test_a_live_display_has_the_answer_so_far(entries):
-    stream = io.StringIO()
-    Terminal(file=stream, width=200, height=20).print(Brief(document_of(entries)))
-    assert SENTENCE in stream.getvalue()
 
 
 def test_an_ordinary_comparison_keeps_its_table_beside_it(entries):

@@ -47,7 +47,7 @@ def test_a_panel_has_the_speedup_over_the_size(document):
     assert line["hovertext"][-1] == "1024: 2.05x [1.93, 2.18]"
     axes = [figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
     assert axes == ["model.hidden_size", "step time, baseline over arm (x)"]
-    assert figure["layout"]["xaxis"]["ticktext"] == ["100", "511<br>512", "1023<br>1024"]
+    assert figure["layout"]["xaxis"]["ticktext"] == ["100", "511", "512", "1023", "1024"]
     assert element.one("table").rows()[-1] == {
         "model.hidden_size": "1024",
         "amp_bf16": "2.05x [1.93, 2.18]",
@@ -60,12 +60,10 @@ def test_memory_saved_is_over_the_size_too(document):
     assert figure["traces"][0]["y"] == pytest.approx([100 * (3.125 - 2.875) / 3.125] * 5, rel=1e-3)
 
 
-def test_a_panel_without_figures_over_sizes_says_why(entries, write, tmp_path):
+def test_a_panel_without_figures_over_sizes_is_left_out(entries, write, tmp_path):
     for _, record in entries:
         record.contamination.verdict, record.contamination.reasons = "contaminated", ["a neighbour"]
     section = read_page(html(document_of(write(entries), tmp_path))).one("section", id="series")
-    reason = "no arm has a pair of runs with the baseline that measured perf/step_ms."
-    assert f"Speedup against model.hidden_size: {reason}" in section.text
     assert not section.all("figure", data_key="speedup-against-size")
     assert section.all("figure", data_key="memory-saved-against-size")
 

@@ -86,7 +86,7 @@ def test_a_workspace_has_live_panels_that_say_what_they_plot(server, publish):
     shown = sections(workspace)
     assert list(shown) == ["About", "Memory", "Speed", "Device"]
     assert f"]({report})" in shown.pop("About")[None]["value"]
-    raw = {panel.title: panel for panel in PANELS if panel.kind in ("curves", "by_arm", "stack", "chain")}
+    raw = {panel.title: panel for panel in PANELS if panel.kind in ("curves", "by_arm", "stack")}
     for found in shown.values():
         assert found.keys() <= raw.keys(), "no saving, gain or gap: W&B knows no baseline"
         for title, panel in found.items():

@@ -42,7 +42,7 @@ _TRIED_STEPS: Final = 200
 _NUM_SEEDS: Final = 3
 """The fewest pairs from which a comparison draws a conclusion."""
 _HELP = """\
-usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [--try] [format=json|csv|latex|markdown]
+usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [--try] [format=json|csv|markdown]
 
 Why a training with these overrides of train.py goes wrong in low precision, or gains nothing, and the smallest change
 that mends it. Its first steps are taken again and again, in its own precision (amp_bf16 unless one is chosen) and in

@@ -61,7 +61,7 @@ def plan_document(
             Cell("" if time_s is None else duration(time_s), time_s),
             Cell(note),
         )
-        rows.append(Row(cells, arm=planned_arm(config), seed=config.seed))
+        rows.append(Row(cells, arm=planned_arm(config)))
     unsupported = sorted({(planned_arm(c), o.unsupported) for c, o, _ in points if o.unsupported})
     told = dict.fromkeys(one.too_large for one in checked if one.too_large is not None)
     items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, told))

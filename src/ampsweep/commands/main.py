@@ -88,7 +88,6 @@ def _parser() -> _Parser:
     report.add_argument("--publish", action="store_true", help="save it as a report and a workspace on W&B")
     report.add_argument("--wandb", action="store_true", help="send it to W&B too, as a run of its own")
     report.add_argument("--format", choices=formats(), default=CONSOLE)
-    report.add_argument("--screenshot", type=Path, metavar="FILE", help="also draw the page into a PNG file")
     commands.add_parser("predict", help="predict the memory of a training without running it")
     commands.add_parser("doctor", help="find out why a training goes wrong in low precision, or gains nothing")
     sync = commands.add_parser("sync", help="send to W&B what it lacks of runs and of their comparison")

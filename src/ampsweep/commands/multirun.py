@@ -139,10 +139,10 @@ class LiveComparison:
     Args:
         directory: the multirun's directory.
         config: the config of any of its runs.
-        show: called with the comparison and its page whenever they were updated.
+        show: called with the page whenever it was updated.
     """
 
-    def __init__(self, directory: Path, config: Config, show: Callable[["Document", Path], None]) -> None:
+    def __init__(self, directory: Path, config: Config, show: Callable[[Path], None]) -> None:
         self._directory, self._report, self._show = directory, config.report, show
         self._began, self._spent = time.monotonic(), 0.0
         self.document: Document | None = None
@@ -155,9 +155,9 @@ class LiveComparison:
         """Update the files, if it is time to."""
         if self._spent * _TIME_SHARE < time.monotonic() - self._began:
             with suppress(MemoryError):  # the runs go on; at their end it is told
-                comparison = self.write()
+                self.write()
                 if self.unwritten is None:
-                    self._show(comparison, self._directory / "comparison.html")
+                    self._show(self._directory / "comparison.html")
 
     def write(self) -> "Document":
         """Update the files, where there is room; return the comparison, with paths relative to them.

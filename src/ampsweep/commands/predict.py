@@ -17,7 +17,7 @@ from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.text import escaped
 
 _HELP = """\
-usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json|csv|latex|markdown]
+usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json|csv|markdown]
 
 What training with these overrides of train.py would take in memory, without running it: every precision mode, unless
 one is chosen. Questions of its own:

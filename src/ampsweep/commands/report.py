@@ -2,7 +2,6 @@
 
 import math
 import sys
-import tempfile
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
@@ -11,9 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ampsweep.config.errors import UserError
 from ampsweep.report.compare import compare_directories
-from ampsweep.report.comparison_document import HTML_NAME, comparison_document, write_comparison
+from ampsweep.report.comparison_document import comparison_document, write_comparison
 from ampsweep.report.data_formats import CONSOLE, put_out
-from ampsweep.report.document import Document
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import resolved_directory
 from ampsweep.text import escaped, listed, plural
@@ -69,8 +67,6 @@ def report_command(arguments: Namespace) -> int:
             if arguments.format == CONSOLE or arguments.wandb:
                 raise UserError(sentence) from error
             print(escaped(sentence), file=sys.stderr)
-    if arguments.screenshot is not None:
-        _draw(document, arguments.screenshot)
     if arguments.wandb:
         from ampsweep.report.wandb.send_comparison import publish_now
 
@@ -79,16 +75,6 @@ def report_command(arguments: Namespace) -> int:
         for line in save_views(compared, document, address if is_alone else None):
             print(escaped(line), file=sys.stdout if arguments.format == CONSOLE else sys.stderr)
     return 0
-
-
-def _draw(document: Document, picture: Path) -> None:
-    from ampsweep.report.screenshot import take_screenshot
-
-    if not picture.absolute().parent.is_dir():
-        raise UserError(f"--screenshot {picture}: there is no directory {picture.absolute().parent}")
-    with tempfile.TemporaryDirectory() as directory:
-        write_comparison(document, Path(directory))
-        take_screenshot(Path(directory) / HTML_NAME, picture)
 
 
 def copied_runs(address: str, directory: Path | None) -> Path:

@@ -51,7 +51,7 @@ def arms_table(workload: WorkloadComparison) -> Table:
         cells.insert(1, Cell() if standing is None else Cell(standing, standing, tone=WORDS[standing]))
         rows.append(Row(tuple(cells), arm=arm.arm))
     columns = [one.column for one in _FIGURES]
-    columns.insert(1, Column("verdict", rank=8))
+    columns.insert(1, Column("verdict"))
     return Table(key="arms", columns=tuple(columns), rows=tuple(rows))
 
 
@@ -128,14 +128,14 @@ _FIGURES: Final = (
         "pairs with the baseline: runs of one seed that differ in nothing but precision; fewer than 3 give no interval",
     ),
     _Figure(
-        Column("step time", "step_ms", numeric=True, rank=2, optional=True),
+        Column("step time", "step_ms", numeric=True, optional=True),
         lambda arm, _: value_cell(arm.step_ms, milliseconds, _there(arm, "step_ms", milliseconds)),
         "each run's median time of a step after warm-up, geometric mean over the pairs of the speedup; evaluation and "
         "checkpoints are outside. The baseline's row is of all its runs in pairs, here as for peak memory and losses; "
         "'baseline' in another row is its figure in that arm's pairs, where those are fewer",
     ),
     _Figure(
-        Column("limited by", "limited_by", optional=True, rank=2),
+        Column("limited by", "limited_by", optional=True),
         _limited_by,
         "limits of the arm's step that its arithmetic does not move: launching, if a step has less than "
         f"{MIN_US_PER_OPERATOR_CPU:.0f} us for each of its operators on a CPU, "
@@ -146,37 +146,35 @@ _FIGURES: Final = (
         "step time over operators",
     ),
     _Figure(
-        Column("peak memory", "peak_memory_bytes", numeric=True, rank=3),
+        Column("peak memory", "peak_memory_bytes", numeric=True),
         lambda arm, _: value_cell(arm.peak_memory_bytes, num_bytes, _there(arm, "peak_memory_bytes", num_bytes)),
         "peak of allocated tensor bytes after warm-up, mean over pairs (allocator statistics on an accelerator, the "
         "tensors of the traced step with the most on a CPU)",
     ),
     _Figure(
-        Column("val loss", "val_loss", numeric=True, rank=4),
+        Column("val loss", "val_loss", numeric=True),
         lambda arm, _: spread_cell(arm.val_loss, loss, _there(arm, "val_loss", loss)),
         "validation loss at the end of training, mean over the pairs of the loss gap, with its standard deviation over "
         "seeds; runs cut short have none",
     ),
     _Figure(
-        Column("val accuracy", "val_accuracy", numeric=True, optional=True, rank=5),
+        Column("val accuracy", "val_accuracy", numeric=True, optional=True),
         lambda arm, _: spread_cell(arm.val_accuracy, _share, _there(arm, "val_accuracy", _share)),
         "share of validation items classified correctly at the end of training, mean over seeds, with its standard "
         "deviation over seeds",
     ),
     _Figure(
-        Column("autocast penalty", "autocast_penalty", numeric=True, optional=True, rank=6),
+        Column("autocast penalty", "autocast_penalty", numeric=True, optional=True),
         lambda arm, _: estimate_cell(arm.autocast_penalty, "difference", n=arm.num_pairs),
         "validation loss under autocast minus that in full precision, of the same final weights, mean over the arm's "
         "runs (positive: autocast makes the evaluation worse) [95% t-interval]",
     ),
     _Figure(
-        Column("skipped steps", "skipped_steps", numeric=True, optional=True, rank=7),
+        Column("skipped steps", "skipped_steps", numeric=True, optional=True),
         lambda arm, _: value_cell(arm.skipped_steps, lambda count: f"{count:.0f}"),
         "steps the gradient scaler skipped for non-finite gradients, total over the arm's runs",
     ),
-    _Figure(
-        Column("status", "status", rank=1), lambda arm, _: Cell(statuses_text(arm.statuses)), "how the arm's runs ended"
-    ),
+    _Figure(Column("status", "status"), lambda arm, _: Cell(statuses_text(arm.statuses)), "how the arm's runs ended"),
     _Figure(
         Column("memory saved (%)", "memory_saved_pct", numeric=True, data_only=True),
         lambda arm, _: estimate_cell(arm.memory_saved_pct, "percent"),

@@ -1,6 +1,6 @@
 """The comparison of runs as a document."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -11,20 +11,22 @@ from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.method import method
 from ampsweep.analysis.resumed import jumps_sentence
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
+from ampsweep.analysis.swept import Series
 from ampsweep.finding import Finding
 from ampsweep.record import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
-from ampsweep.report.dashboard import Dashboard, Panels, arrange
+from ampsweep.report.dashboard import series_panels, workload_panels
 from ampsweep.report.data_formats import as_json
 from ampsweep.report.document import Document, Item, Items, Prose, Section, items_of, section_of
-from ampsweep.report.extent import JSON_NAME
+from ampsweep.report.extent import JSON_NAME, MAX_ROWS, MAX_WORKLOADS, rows_left_out
 from ampsweep.report.figures.lines import SeriesData
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 from ampsweep.report.numerics_shown import numerics_sections
+from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
-from ampsweep.report.rank_tables import dtype_steps_table, ranks_table, strategies_table
+from ampsweep.report.rank_tables import ranks_table, strategies_table
 from ampsweep.report.run_tables import (
     arm_settings_table,
     dtypes_table,
@@ -35,6 +37,7 @@ from ampsweep.report.run_tables import (
 )
 from ampsweep.report.search_section import largest_batches_table, search_section
 from ampsweep.report.tables import Cell, Column, Row, Scalar, Table
+from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence, percent, plural
 
 SCHEMA: Final = 4
@@ -42,9 +45,6 @@ MARKDOWN_NAME: Final = "comparison.md"
 HTML_NAME: Final = "comparison.html"
 _MAX_OPEN: Final = 4
 """With more workloads only the first one's panels are unfolded."""
-_MAX_ON_SCREEN: Final = 50
-"""Workloads that a terminal shows."""
-_MAX_IN_OVERVIEW: Final = 500
 
 
 def comparison_document(compared: Compared, directory: Path | None, panels: Sequence[Panel] = PANELS) -> Document:
@@ -52,41 +52,37 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
 
     Args:
         directory: from where the runs' directories are named; None: as they were given.
+        panels: in the order in which they are shown within their sections.
     """
-    shown = arrange(compared.comparison, compared.histories, directory, panels)
-    comparison = shown.comparison
+    comparison = compared.comparison if directory is None else compared.comparison.relative_to(directory)
+    data = [WorkloadData(one, compared.histories) for one in comparison.workloads]
+    shown = data[:MAX_WORKLOADS]
+    styles = arm_styles(arm for one in comparison.compared for arm in one.names)
     how = [Item(text, f"{figure}:") for figure, text in (*methods(comparison.workloads), *method(comparison))]
+    series = [_series(one, comparison, data, styles, panels) for one in comparison.series]
+    runs = _tables(arm_settings_table(comparison), dtypes_table(comparison), runs_table(comparison))
     sections = [
-        _verdicts(shown),
-        section_of("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
+        _verdicts(comparison.workloads),
+        section_of("Largest batch that trains", "largest-batch", map(search_section, comparison.searches)),
         section_of("Saved in one precision, resumed in another", "resumed", _resumed(comparison)),
         section_of("Notes", "", items_of([_said(note.sentence) for note in comparison.notes])),
         section_of("What went wrong", "problems", _tables(problems_table(comparison))),
-        section_of("Against each other", "series", [_series(one, shown) for one in shown.series]),
-        section_of("Panels", "panels", _panels(shown), on_screen=False),
-        section_of(
-            "Numerics",
-            "numerics",
-            chain.from_iterable(map(numerics_sections, (one.data for one in shown.drawn))),
-            on_screen=False,
-        ),
-        section_of(
-            "Runs",
-            "runs",
-            _tables(arm_settings_table(shown), dtypes_table(comparison), runs_table(shown)),
-            on_screen=False,
-        ),
-        section_of("Environment", "environment", _tables(*environment_tables(shown)), on_screen=False),
+        section_of("Against each other", "series", series),
+        section_of("Panels", "panels", _panels(shown, styles, panels), on_screen=False),
+        section_of("Numerics", "numerics", chain.from_iterable(map(numerics_sections, shown)), on_screen=False),
+        section_of("Runs", "runs", runs, on_screen=False),
+        section_of("Environment", "environment", _tables(*environment_tables(comparison)), on_screen=False),
         section_of("How each figure was taken", "method", items_of(how), on_screen=False),
     ]
     if not comparison.compared:
         sections.insert(0, Section(blocks=(Prose("No runs to compare.", "headline"),)))
+    num_runs = sum(len(one.runs) for one in comparison.compared)
+    counts = (plural(num_runs, "run"), plural(len(styles), "arm"), plural(len(comparison.compared), "workload"))
     return Document(
         title=f"Precision compared with {comparison.baseline}",
-        subtitle=_counts(shown),
+        subtitle=", ".join(counts),
         sections=tuple(one for one in sections if one is not None),
-        arms=shown.styles,
-        seeds=tuple(seed for seed in shown.seeds if shown.extent.has(seed)),
+        arms=styles,
         summary=_summary(comparison),
         data={"schema": SCHEMA} | {one.name: getattr(comparison, one.name) for one in fields(comparison) if one.repr},
     )
@@ -106,25 +102,15 @@ def _tables(*tables: Table | None) -> list[Table]:
     return [one for one in tables if one is not None and one.rows]
 
 
-def _counts(shown: Dashboard) -> str:
-    num_runs = sum(len(data.runs) for data in shown.compared)
-    return f"{plural(num_runs, 'run')}, {plural(len(shown.styles), 'arm')}, {plural(len(shown.compared), 'workload')}"
-
-
-def _verdicts(shown: Dashboard) -> Section | None:
-    cards: list[Section | Prose | Table] = []
-    if len(shown.workloads) > 1:
-        cards.append(_overview([one.data.compared for one in shown.workloads]))
-    cards += [_card(one.data.compared, on_screen=place < _MAX_ON_SCREEN) for place, one in enumerate(shown.drawn)]
-    num_left = len(shown.workloads) - len(shown.drawn)
-    if num_left:
+def _verdicts(workloads: Sequence[WorkloadComparison]) -> Section | None:
+    cards: list[Section | Prose | Table] = [_overview(workloads)] if len(workloads) > 1 else []
+    cards += map(_card, workloads[:MAX_WORKLOADS])
+    if (num_left := len(workloads) - MAX_WORKLOADS) > 0:
         cards.append(Prose(f"{plural(num_left, 'more workload')} in {JSON_NAME}.", "note"))
-    if len(shown.drawn) > _MAX_ON_SCREEN:
-        cards.append(Prose(f"A terminal shows the first {_MAX_ON_SCREEN} workloads; comparison.md has more.", "note"))
     return section_of("Verdict", "verdict", cards)
 
 
-def _card(workload: WorkloadComparison, *, on_screen: bool) -> Section:
+def _card(workload: WorkloadComparison) -> Section:
     verdict = workload.verdict
     blocks: list[Any] = [*_answer(workload), arms_table(workload)]
     blocks += items_of(_findings(workload))
@@ -133,12 +119,8 @@ def _card(workload: WorkloadComparison, *, on_screen: bool) -> Section:
     if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
         lines = [_said(of.sentence, arm=arm) for arm, of in ranks]
         blocks.append(Section(title="Ranks", blocks=(Items(tuple(lines)), ranks_table(ranks))))
-    if verdict.steps:
-        blocks.append(
-            Section(title="Each next step away from float32", blocks=(dtype_steps_table(verdict.steps),), folded=True)
-        )
     blocks.append(Section(title="In words", blocks=tuple(_in_words(workload)), folded=True))
-    return Section(title=workload.title, kind="card", blocks=tuple(blocks), facts=workload.facts, on_screen=on_screen)
+    return Section(title=workload.title, kind="card", blocks=tuple(blocks))
 
 
 def _answer(workload: WorkloadComparison) -> list[Prose]:
@@ -192,18 +174,17 @@ def _in_words(workload: WorkloadComparison) -> Iterator[Prose]:
 def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
     arms = list(dict.fromkeys(arm.arm for one in workloads for arm in one.verdict.arms))
     rows = []
-    for one in workloads[:_MAX_IN_OVERVIEW]:
+    for one in workloads[:MAX_ROWS]:
         verdicts = {arm.arm: arm for arm in one.verdict.arms}
         cells = [Cell(one.title), Cell(one.verdict.recommendation.arm or "not decidable yet")]
         cells += [_in_short(verdicts[arm].judgements) if arm in verdicts else Cell() for arm in arms]
-        rows.append(Row(tuple(cells), facts=one.facts))
-    more = len(workloads) - len(rows)
+        rows.append(Row(tuple(cells)))
     return Table(
         key="overview",
         title="All workloads: speed, peak memory and parity of each arm",
-        columns=(Column("workload"), Column("train in"), *(Column(arm, rank=1) for arm in arms)),
+        columns=(Column("workload"), Column("train in"), *(Column(arm) for arm in arms)),
         rows=tuple(rows),
-        more=f"{plural(more, 'more workload')} in {JSON_NAME}." if more else "",
+        more=rows_left_out(len(workloads), "workloads"),
     )
 
 
@@ -226,7 +207,7 @@ def _resumed(comparison: Comparison) -> Iterator[Section]:
         if one.resumed:
             jumps = jumps_sentence(one.resumed)
             said = [Prose(as_sentence(jumps))] if jumps else []
-            yield Section(title=one.title, blocks=(*said, resumed_table(one.resumed)), facts=one.facts)
+            yield Section(title=one.title, blocks=(*said, resumed_table(one.resumed)))
 
 
 def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
@@ -235,34 +216,35 @@ def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
     return Item(text, label, arm) if not (label or arm) else Item(clause[:1] + text[1:], label, arm)
 
 
-def _series(one: Panels[SeriesData], shown: Dashboard) -> Section:
-    series = one.data.series
-    blocks: list[Any] = [] if not series.in_words else [strategies_table(series, shown.comparison)]
+def _series(
+    series: Series,
+    comparison: Comparison,
+    data: Sequence[WorkloadData],
+    styles: Mapping[str, ArmStyle],
+    panels: Sequence[Panel],
+) -> Section:
+    """The lines on a series: of words such as strategies with a table, of sizes with the panels over them."""
+    blocks: list[Any] = [strategies_table(series, comparison)] if series.in_words else []
     blocks += items_of([_said(line) for line in series.lines])
-    blocks += [figure for _, figure in one.shown]
-    return Section(title=series.heading, blocks=(*blocks, *_absent(one.absent)), facts=series.facts)
+    if not series.in_words:
+        of = SeriesData(series, tuple(data[place] for place in series.workloads))
+        blocks += series_panels(of, styles, panels)
+    return Section(title=series.heading, blocks=tuple(blocks))
 
 
-def _panels(shown: Dashboard) -> Iterator[Section]:
+def _panels(
+    workloads: Sequence[WorkloadData], styles: Mapping[str, ArmStyle], panels: Sequence[Panel]
+) -> Iterator[Section]:
     """The panels of each workload that is drawn, by section; of many workloads the first one's are unfolded."""
-    is_folded = len(shown.workloads) > _MAX_OPEN
-    for place, one in enumerate(shown.drawn):
+    for place, one in enumerate(workloads):
+        drawn = workload_panels(one, styles, panels)
         blocks = [
             Section(title=heading, blocks=tuple(figures))
             for section, heading in SECTIONS.items()
-            if (figures := [figure for panel, figure in one.shown if panel.section == section])
+            if (figures := [figure for panel, figure in drawn if panel.section == section])
         ]
-        workload = one.data.compared
-        folded = is_folded and place > 0
-        yield Section(title=workload.title, blocks=(*blocks, *_absent(one.absent)), facts=workload.facts, folded=folded)
-
-
-def _absent(panels: Sequence[tuple[Any, str]]) -> list[Section]:
-    if not panels:
-        return []
-    items = tuple(_said(reason, f"{panel.title}:") for panel, reason in panels)
-    title = f"Not shown: {plural(len(panels), 'panel')} without figures"
-    return [Section(title=title, blocks=(Items(items),), folded=True)]
+        folded = len(workloads) > _MAX_OPEN and place > 0
+        yield Section(title=one.compared.title, blocks=tuple(blocks), folded=folded)
 
 
 def _summary(comparison: Comparison) -> dict[str, Scalar]:

@@ -1,13 +1,11 @@
 """A document on a terminal, or in a pipe or log file."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -123,15 +121,14 @@ def _grid(rows: Iterable[Sequence[Text]]) -> RichTable:
     return grid
 
 
-def _drawn(table: Table, arms: Mapping[str, ArmStyle], separator: str | None = "\n") -> RichTable:
-    """The table with the details of its cells after the separator (None: without details)."""
+def _drawn(table: Table, arms: Mapping[str, ArmStyle]) -> RichTable:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     cells = [
-        [_cell(cell, column, row, arms, separator) for row in table.rows for cell in [row.cells[place]]]
+        [_cell(cell, column, row, arms) for row in table.rows for cell in [row.cells[place]]]
         for place, column in enumerate(table.columns)
     ]
     for column, below in zip(table.columns, cells, strict=True):
-        title = _in_lines(column.title) if separator == "\n" else column.title
+        title = _in_lines(column.title)
         words = [
             *title.split("\n"),
             *(word for cell in below for word in cell.plain.split() if len(word) < _LEAST_TEXT),
@@ -148,73 +145,15 @@ def _drawn(table: Table, arms: Mapping[str, ArmStyle], separator: str | None = "
     return drawn
 
 
-def _cell(cell: Cell, column: Column, row: Row, arms: Mapping[str, ArmStyle], separator: str | None) -> Text:
+def _cell(cell: Cell, column: Column, row: Row, arms: Mapping[str, ArmStyle]) -> Text:
     """A cell, over as many lines as keep its column narrow."""
     value = cell.text
-    if separator == "\n" and not column.numeric:
-        value = value.replace("+", "\n+") if row.arm == cell.text else value
+    if row.arm == cell.text and not column.numeric:
+        value = value.replace("+", "\n+")
     text = Text(value, style=_colour(cell.text, arms)) if cell.tone is None else _toned(value, cell.tone)
-    if cell.detail and separator is not None:
-        detail = cell.detail.replace("; ", "\n") if separator == "\n" else cell.detail
-        text.append(separator + detail, style="dim")
+    if cell.detail:
+        text.append("\n" + cell.detail.replace("; ", "\n"), style="dim")
     return text
-
-
-@dataclass(frozen=True)
-class Brief:
-    """The answer of each card of a document and its first table, in the width and height that a live display has.
-
-    Columns are left out by rank, then details, then rows and cards, which are counted.
-    """
-
-    document: Document
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield what fits (rich's protocol)."""
-        cards = list(_cards(self.document.sections))
-        room = options.max_height - 2  # a line for the runs so far, and one for what is left out
-        yield Text(f"{self.document.subtitle} so far", style="dim", no_wrap=True, overflow="ellipsis")
-        for number, card in enumerate(cards):
-            shown = Group(*self._card(card, room, console, options))
-            height = _height(shown, console)
-            if height > room:
-                yield Text(f"and {len(cards) - number} more", style="dim")
-                break
-            yield shown
-            room -= height
-
-    def _card(self, card: Section, room: int, console: Console, options: ConsoleOptions) -> list[RenderableType]:
-        """The fullest form of a card that fits: lines, and a table."""
-        answer = next((one.text for one in card.blocks if isinstance(one, Prose) and one.kind == "headline"), "")
-        title = Text(card.title, style="bold", no_wrap=True, overflow="ellipsis")
-        wrapped = Text(answer, style="dim").wrap(console, options.max_width)
-        tables = (one for one in card.blocks if isinstance(one, Table))
-        forms = (form for one in tables for form in _forms(one.shown(), self.document.arms, room - 1 - len(wrapped)))
-        fitting = (
-            form
-            for form in forms
-            if _width(form, console) <= options.max_width and 1 + len(wrapped) + _height(form, console) <= room
-        )
-        return [title, *islice(fitting, 1), *wrapped]
-
-
-def _cards(blocks: Iterable[Block]) -> Iterator[Section]:
-    for block in blocks:
-        if isinstance(block, Section) and _is_shown(block):
-            if block.kind == "card":
-                yield block
-            else:
-                yield from _cards(block.blocks)
-
-
-def _forms(table: Table, arms: Mapping[str, ArmStyle], room: int) -> Iterator[RichTable]:
-    """A table from everything to the least: details beside figures, below them, or none; columns by rank; rows last."""
-    ranks = sorted({column.rank for column in table.columns}, reverse=True)
-    table = replace(table, rows=table.rows[: max(room - 2, 1)])
-    for separator in (" ", "\n", None):
-        for rank in ranks:
-            kept = [place for place, column in enumerate(table.columns) if column.rank <= rank]
-            yield _drawn(table.of(kept), arms, separator)
 
 
 def _in_lines(title: str) -> str:
@@ -239,13 +178,5 @@ def _colour(arm: str | None, arms: Mapping[str, ArmStyle]) -> str:
 
 def _column_width(table: Table, place: int, arms: Mapping[str, ArmStyle]) -> int:
     column = table.columns[place]
-    texts = (_cell(row.cells[place], column, row, arms, "\n").plain for row in table.rows)
+    texts = (_cell(row.cells[place], column, row, arms).plain for row in table.rows)
     return max(cell_len(line) for text in (_in_lines(column.title), *texts) for line in text.split("\n"))
-
-
-def _width(drawn: RichTable, console: Console) -> int:
-    return console.measure(drawn, options=console.options.update(width=_UNBOUNDED)).maximum
-
-
-def _height(drawn: RenderableType, console: Console) -> int:
-    return len(console.render_lines(drawn, console.options.update(height=None), pad=False))

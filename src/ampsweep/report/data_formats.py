@@ -1,9 +1,8 @@
-"""A document on standard output: for people, or as data: JSON of what it was made from, its tables as CSV or LaTeX."""
+"""A document on standard output: for people, or as data: JSON of what it was made from, its tables as CSV."""
 
 import csv
 import io
 import json
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -11,17 +10,10 @@ from ampsweep.finding import as_data
 from ampsweep.report.console import show
 from ampsweep.report.document import Document, tables
 from ampsweep.report.markdown import markdown
-from ampsweep.report.tables import Cell, Column, Scalar, Table
+from ampsweep.report.tables import Cell, Scalar, Table
 from ampsweep.report.terminal import Terminal
 
 CONSOLE: Final = "console"
-_LATEX: Final = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-}
 _ENDS: Final[dict[str, Callable[[Cell], Scalar]]] = {
     "": lambda cell: cell.data,
     "_low": lambda cell: cell.low,
@@ -62,46 +54,9 @@ def _data_columns(table: Table) -> dict[str, tuple[int, Callable[[Cell], Scalar]
     return found
 
 
-def as_latex(document: Document) -> str:
-    """The tables as people read them, for a paper: `tabular` with the rules of the package booktabs."""
-    return "\n".join(_tabular(table.shown()) for table in tables(document))
-
-
-def _tabular(table: Table) -> str:
-    def line(cells: list[str]) -> str:
-        return f"{' & '.join(cells)} \\\\"
-
-    return "\n".join(
-        [
-            f"% {table.key}",
-            f"\\begin{{tabular}}{{{''.join('r' if column.numeric else 'l' for column in table.columns)}}}",
-            "\\toprule",
-            line([_escaped(column.title) for column in table.columns]),
-            "\\midrule",
-            *(
-                line([_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)])
-                for row in table.rows
-            ),
-            "\\bottomrule",
-            "\\end{tabular}",
-            "",
-        ]
-    )
-
-
-def _cell(cell: Cell, column: Column) -> str:
-    detail = f" {{\\footnotesize {_escaped(cell.detail)}}}" if cell.detail else ""
-    return (_escaped(cell.text) if cell.text != "-" else "--") + detail
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"[\\&%$#_{}~^±]", lambda found: _LATEX[found[0]], " ".join(text.split()))
-
-
 FORMATS: Final[dict[str, Callable[[Document], str]]] = {
     "json": as_json,
     "csv": as_csv,
-    "latex": as_latex,
     "markdown": markdown,
 }
 """The formats that a command prints instead of what a person reads on a terminal; each takes any document."""

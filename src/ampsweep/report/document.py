@@ -61,8 +61,6 @@ class Section:
     """The arm that the section is about."""
     badge: tuple[str, Tone] | None = None
     """A word beside the title, such as the standing of the arm."""
-    facts: Mapping[str, Scalar] = field(default_factory=dict)
-    """Facts that its runs share, by which a page hides it."""
     folded: bool = False
     """True for details: a page folds them, a terminal leaves them out."""
     on_screen: bool = True
@@ -95,8 +93,6 @@ class Document:
     sections: tuple[Section, ...]
     arms: Mapping[str, ArmStyle] = field(default_factory=dict)
     """The look of each arm that it names, in their order."""
-    seeds: tuple[int, ...] = ()
-    """The seeds that a reader can choose."""
     summary: Mapping[str, Scalar] = field(default_factory=dict)
     """The main figures by flat names, for a W&B run."""
     data: Any = None

@@ -15,8 +15,8 @@ Number = float | int | None
 _INK: Final = "#333333"
 """The colour of outlines; a dark page draws them light."""
 _BAR_TEXT: Final = "#111111"
-_BESIDE: Final = ("auto", "middle right")
-"""Positions of texts that may stand beside what is drawn."""
+_BESIDE: Final = "middle right"
+"""Position of texts beside what is drawn."""
 _TEXT_PX: Final = 7
 """Width of a character beside a bar, for which there is room on the right."""
 _LEAST_DECADE: Final = -5
@@ -37,13 +37,10 @@ class Figure:
     table: Table | None = None
     wide: bool = False
     traces: Sequence[Json] = ()
-    """In `meta` each says what it belongs to, by which a page hides it: `arm` and `seed`, or those of each point
-    (`arms`, `seeds`); `only_alone`: drawn only where its seed is chosen; `over_seeds`: hidden where any is."""
+    """In `meta` each says what it belongs to, by which a page hides it: `arm`, or that of each point (`arms`)."""
     x: Json = field(default_factory=dict)
     y: Json = field(default_factory=dict)
     shapes: Sequence[Json] = ()
-    stacked: bool = False
-    """Bars of one row stand one after another, not below each other."""
     legend: bool = False
     height: int = 340
     """Pixels."""
@@ -60,23 +57,15 @@ class Figure:
         }
         types = {trace["type"] for trace in self.traces}
         if "bar" in types:
-            layout |= {"barmode": "stack" if self.stacked else "group", "bargap": 0.3}
-            layout |= {"legend": {"traceorder": "normal"}}
-            layout |= {"uniformtext": {"minsize": 11, "mode": "hide"}} if self.stacked else {}
-        if texts := [one for trace in self.traces if trace.get("textposition") in _BESIDE for one in trace["text"]]:
+            layout |= {"barmode": "stack", "bargap": 0.3, "legend": {"traceorder": "normal"}}
+            layout["uniformtext"] = {"minsize": 11, "mode": "hide"}
+        if texts := [one for trace in self.traces if trace.get("textposition") == _BESIDE for one in trace["text"]]:
             layout["margin"] = {"r": _TEXT_PX * max(map(len, texts)) + 8}
         if "heatmap" in types:
             # The formats that were chosen stay when the theme changes.
             layout |= {"uirevision": "kept", "margin": {"t": 66}}
             layout["legend"] = {"y": 1.0, "yref": "container", "yanchor": "top"}
         return {"data": list(self.traces), "layout": layout}
-
-
-@dataclass(frozen=True)
-class NoFigure:
-    """The reason, a clause, why there is nothing to show."""
-
-    reason: str
 
 
 def label(plain: str) -> str:
@@ -116,7 +105,7 @@ def axis(
     if range is not None:
         drawn["range"] = list(range)
     if ticks is not None:
-        texts = [re.sub(r"\^(-?\d+)", r"<sup>\1</sup>", label(one).replace("\n", "<br>")) for one in ticks.values()]
+        texts = [re.sub(r"\^(-?\d+)", r"<sup>\1</sup>", label(one)) for one in ticks.values()]
         drawn |= {"tickvals": list(ticks), "ticktext": texts, "tickangle": 0, "showgrid": False}
     return drawn
 
@@ -138,13 +127,8 @@ def bars(
     texts: Sequence[str] = (),
     hover: Sequence[str] = (),
     patterns: Sequence[str] = (),
-    inside: bool = False,
 ) -> Json:
-    """A bar a row, with a pattern each.
-
-    Args:
-        inside: the texts stand inside the bars, or are left out.
-    """
+    """A bar a row, with a pattern each; texts stand inside the bars, or are left out."""
     trace: Json = {
         "type": "bar",
         "orientation": "h",
@@ -162,9 +146,8 @@ def bars(
         "meta": meta,
     }
     if texts:
-        place = "inside" if inside else "auto"
-        trace |= {"text": list(texts), "textposition": place, "textangle": 0, "insidetextanchor": "middle"}
-        trace |= {"insidetextfont": {"color": _BAR_TEXT}, "constraintext": "both" if inside else "none"}
+        trace |= {"text": list(texts), "textposition": "inside", "textangle": 0, "insidetextanchor": "middle"}
+        trace |= {"insidetextfont": {"color": _BAR_TEXT}, "constraintext": "both"}
     return trace
 
 
@@ -214,7 +197,7 @@ def scatter(
         symbol = f"{symbol}-open" if hollow else symbol
         trace["marker"] = {"color": colour, "symbol": symbol, "size": size, "line": outline}
     if texts:
-        trace |= {"text": [*map(label, texts)], "textposition": "middle right", "cliponaxis": False}
+        trace |= {"text": [*map(label, texts)], "textposition": _BESIDE, "cliponaxis": False}
     return trace | more
 
 

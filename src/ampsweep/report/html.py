@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -11,26 +10,20 @@ from typing import Final
 
 from plotly.offline import get_plotlyjs
 
-from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section, blocks_of
+from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
 from ampsweep.report.markup import Markup, join, json_in_script, name, tag
 from ampsweep.report.palette import ArmStyle
-from ampsweep.report.tables import Cell, Column, Scalar, Table, Tone, scalar_text
+from ampsweep.report.tables import Cell, Column, Table, Tone
 
 _SIGNS: Final[dict[Tone, str]] = {"good": "▲", "bad": "▼", "even": "=", "open": "?"}
-_LABELS: Final = {"model": "Model", "model_size": "Size", "batch_size": "Batch", "seq_len": "Sequence", "data": "Data"}
-"""Labels of filters, the first ones first."""
 _LONG: Final = 32
 """Characters of a text that has room in its column."""
 
 
-_Choice = tuple[str, str, list[str]]
-"""Key, label and values of a filter."""
-
-
 def html(document: Document) -> str:
-    """The page: a line with links and filters, then the sections, their figures drawn by Plotly when they are seen."""
-    page = _Page(document, _choices(document))
+    """The page: links, a button for each arm, then the sections, their figures drawn by Plotly when they are seen."""
+    page = _Page(document)
     sections = [page.section(one, 2) for one in document.sections]
     first = next((one.key for one in document.sections if one.key), None)
     scripts = [Markup(get_plotlyjs())] if page.figures else []
@@ -57,7 +50,6 @@ class _Page:
     """A document on its way to HTML: collects the figures, which the page's script knows by number."""
 
     document: Document
-    choices: list[_Choice]
     figures: list[str] = field(default_factory=list)
     """As JSON."""
 
@@ -74,7 +66,7 @@ class _Page:
                 class_="title",
             ),
             self._form(),
-            tag("noscript", tag("p", "The pictures and filters need JavaScript; all figures are in the tables.")),
+            tag("noscript", tag("p", "The pictures and the buttons need JavaScript; all figures are in the tables.")),
         )
 
     def section(self, one: Section, level: int) -> Markup:
@@ -82,7 +74,7 @@ class _Page:
         title = join(self._arm(one.title), " ", badge) if badge is not None else self._arm(one.title)
         heading = tag(f"h{min(level, 6)}", title) if one.title else None
         content = list(self._blocks(one.blocks, level + bool(one.title)))
-        about = {"id": one.key or None, "data_arm": one.arm, "data_facts": self._for_script(one.facts)}
+        about = {"id": one.key or None, "data_arm": one.arm}
         if one.folded:
             return tag("details", tag("summary", heading or "Details"), *content, class_=f"part {one.kind}", **about)
         kind = "article" if one.kind == "card" else "section"
@@ -130,8 +122,6 @@ class _Page:
                 "tr",
                 *(self._cell(cell, of, is_first=of is columns[0]) for cell, of in zip(row.cells, columns, strict=True)),
                 data_arm=row.arm,
-                data_seed=None if row.seed is None else str(row.seed),
-                data_facts=self._for_script(row.facts),
             )
             for row in table.rows
         ]
@@ -188,18 +178,16 @@ class _Page:
         )
 
     def _form(self) -> Markup | None:
-        """The controls; one with a single choice is left out."""
-        selects = [_select(key, label, values) for key, label, values in self.choices if len(values) > 1]
+        """A button for each arm; none for a single one."""
         arms = [
             tag("button", _swatch(style), name(arm), type="button", class_="arm", data_arm=arm, aria_pressed="true")
             for arm, style in self._arms.items()
         ]
-        if len(arms) < 2 and not selects:
+        if len(arms) < 2:
             return None
         return tag(
             "form",
-            tag("fieldset", tag("legend", "Arms"), *arms) if len(arms) > 1 else None,
-            *selects,
+            tag("fieldset", tag("legend", "Arms"), *arms),
             tag("button", "Show all", type="reset", id="show-all", hidden=True),
             tag("output", "", id="filter-state", aria_live="polite"),
             class_="filters",
@@ -212,19 +200,9 @@ class _Page:
         style = self._arms.get(text)
         return name(text) if style is None else tag("span", _swatch(style), name(text), class_="arm-name")
 
-    def _for_script(self, facts: Mapping[str, Scalar]) -> str | None:
-        """The facts of an element as the page's script reads them to decide whether it is shown."""
-        known = {key: scalar_text(facts[key]) for key, _, _ in self.choices if key in facts}
-        return json.dumps(known) if known else None
-
     @property
     def _arms(self) -> Mapping[str, ArmStyle]:
         return self.document.arms
-
-
-def _select(key: str, label: str, values: Sequence[str]) -> Markup:
-    options = [tag("option", "all", value=""), *(tag("option", one, value=one) for one in values)]
-    return tag("label", tag("span", label), tag("select", *options, name=key, autocomplete="off"))
 
 
 def _word(text: str, tone: Tone) -> Markup:
@@ -258,33 +236,3 @@ def _policy(scripts: Iterable[str]) -> str:
 
 def _asset(file_name: str) -> str:
     return (files("ampsweep.report") / "assets" / file_name).read_text(encoding="utf-8")
-
-
-def _choices(document: Document) -> list[_Choice]:
-    """The filters by facts that vary, without any that only repeats an earlier one; the last is of seeds."""
-    facts = [one.facts for one in blocks_of(document.sections) if isinstance(one, Section) and one.facts]
-    found = [
-        (key, _LABELS.get(key, key), {scalar_text(one[key]) for one in facts if key in one}) for key in _varied(facts)
-    ]
-    found.append(("seed", "Seed", {str(seed) for seed in document.seeds}))
-    return [(key, label, sorted(values, key=_numbers_first)) for key, label, values in found]
-
-
-def _varied(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    keys = [*dict.fromkeys((*_LABELS, *(key for one in facts for key in one)))]
-    chosen: dict[tuple[int | None, ...], str] = {}
-    for key in keys:
-        numbers: dict[str, int] = {}
-        partition = tuple(
-            numbers.setdefault(scalar_text(one[key]), place) if key in one else None for place, one in enumerate(facts)
-        )
-        if len(numbers) > 1:
-            chosen.setdefault(partition, key)
-    return list(chosen.values())
-
-
-def _numbers_first(value: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(value), value
-    except ValueError:
-        return 1, 0.0, value

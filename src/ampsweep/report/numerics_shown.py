@@ -8,7 +8,6 @@ from ampsweep.analysis.headroom import headroom_of
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
 from ampsweep.report.document import Block, Item, Prose, Section, items_of
-from ampsweep.report.figure import Figure
 from ampsweep.report.figures.magnitude_map import magnitude_map
 from ampsweep.report.tables import Cell, Column, Row, Table, value_cell
 from ampsweep.report.workload_data import WorkloadData
@@ -39,7 +38,6 @@ def numerics_sections(workload: WorkloadData) -> Iterator[Section]:
                 title=f"{workload.compared.title}: {arm}, seed {run.seed}",
                 blocks=_read(run.directory),
                 arm=arm,
-                facts=workload.compared.facts,
                 folded=True,
             )
 
@@ -66,7 +64,7 @@ def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULT
         magnitude_map(numerics, kind, headroom, title=title, question=question)
         for kind, (title, question) in _TITLES.items()
     )
-    maps = [figure for figure in drawn if isinstance(figure, Figure)]
+    maps = [figure for figure in drawn if figure is not None]
     return (
         *items_of(Item(as_sentence(one)) for one in told),
         *_nonfinite(numerics),

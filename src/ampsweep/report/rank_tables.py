@@ -5,25 +5,22 @@ from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison
-from ampsweep.analysis.dtype_steps import DtypeStep
 from ampsweep.analysis.rank_table import RankRow, RankTable
 from ampsweep.analysis.swept import Series, value_text
-from ampsweep.memory_categories import MEMORY_CATEGORIES
-from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, estimate_cell, table_of, value_cell
+from ampsweep.report.tables import Cell, Column, Row, Table, count_cell, estimate_cell, value_cell
 from ampsweep.text import loss, milliseconds, num_bytes
 
 _MAX_RANKS: Final = 16
-"""Ranks of an arm that a table shows; of more the first, the last, and those that are named."""
+"""Ranks of an arm that a table shows, from the first."""
 
 
 def ranks_table(named: Sequence[tuple[str, RankTable]]) -> Table:
     """The ranks of arms (or runs) by name, a row each."""
-    rows = [Row(tuple(_rank_cells(arm, row, of)), arm=arm) for arm, of in named for row in _shown(of)]
-    left_out = sum(len(of.rows) - len(_shown(of)) for _, of in named)
+    rows = [Row(tuple(_rank_cells(arm, row, of)), arm=arm) for arm, of in named for row in of.rows[:_MAX_RANKS]]
+    left_out = sum(max(len(of.rows) - _MAX_RANKS, 0) for _, of in named)
     columns = (
         *(Column("arm"), Column("rank", numeric=True), Column("host", optional=True), Column("device", optional=True)),
         Column("peak memory", "peak_bytes", numeric=True, optional=True),
-        *(Column(one.replace("_", " "), f"{one}_bytes", numeric=True, data_only=True) for one in MEMORY_CATEGORIES),
         Column("step time", "step_ms", numeric=True, optional=True),
         Column("waiting for ranks", "communication_ms", numeric=True, optional=True),
         Column("waiting for data", "data_wait_ms", numeric=True, optional=True),
@@ -38,7 +35,6 @@ def _rank_cells(arm: str, row: RankRow, of: RankTable) -> Iterator[Cell]:
     yield from (Cell(arm), count_cell(row.rank))
     yield from (Cell(", ".join(one) or "-") for one in (row.hosts, row.devices))
     yield value_cell(row.peak_bytes, num_bytes)
-    yield from (value_cell(row.peak_by_category.get(one) or None, num_bytes) for one in MEMORY_CATEGORIES)
     yield from (value_cell(one, milliseconds) for one in (row.step_ms, row.communication_ms, row.data_wait_ms))
     marks = {
         "fullest": row.rank == of.fullest and bool(of.memory_spread_bytes),
@@ -46,15 +42,6 @@ def _rank_cells(arm: str, row: RankRow, of: RankTable) -> Iterator[Cell]:
         "waited for": row.rank == of.waited_for,
     }
     yield Cell(", ".join(mark for mark, is_so in marks.items() if is_so))
-
-
-def _shown(of: RankTable) -> list[RankRow]:
-    if len(of.rows) <= _MAX_RANKS:
-        return list(of.rows)
-    named = {of.fullest, of.slowest, of.waited_for, of.rows[-1].rank} - {None}
-    rest = [row for row in of.rows if row.rank not in named][: _MAX_RANKS - len(named)]
-    kept = named | {row.rank for row in rest}
-    return [row for row in of.rows if row.rank in kept]
 
 
 def strategies_table(series: Series, comparison: Comparison) -> Table:
@@ -80,18 +67,12 @@ def strategies_table(series: Series, comparison: Comparison) -> Table:
                 rows.append(Row(tuple(cells), arm=arm))
     columns = (
         *(Column("arm"), Column(series.name), Column("ranks", numeric=True)),
-        *(
-            Column("peak memory", "peak_memory_bytes", numeric=True),
-            Column("spread", "memory_spread_bytes", numeric=True, optional=True),
-        ),
-        *(
-            Column("step time", "step_ms", numeric=True),
-            Column("waiting", "communication_ms", numeric=True, optional=True),
-        ),
-        *(
-            Column("reduced a step", "reduced_bytes", numeric=True, optional=True),
-            Column("val loss", "val_loss", numeric=True),
-        ),
+        Column("peak memory", "peak_memory_bytes", numeric=True),
+        Column("spread", "memory_spread_bytes", numeric=True, optional=True),
+        Column("step time", "step_ms", numeric=True),
+        Column("waiting", "communication_ms", numeric=True, optional=True),
+        Column("reduced a step", "reduced_bytes", numeric=True, optional=True),
+        Column("val loss", "val_loss", numeric=True),
         Column(f"throughput of {first}", "throughput", numeric=True),
         Column(f"memory saved against {first}", "memory_saved_pct", numeric=True),
         Column(f"loss gap against {first}", "loss_gap", numeric=True),
@@ -109,29 +90,3 @@ def _own(arm: ArmComparison) -> Iterator[Cell]:
     yield value_cell(None if ranks is None else ranks.communication_ms, milliseconds)
     yield value_cell(None if ranks is None or ranks.reduced_mib is None else ranks.reduced_mib * 2**20, num_bytes)
     yield value_cell(None if arm.val_loss is None else arm.val_loss.mean, loss)
-
-
-_DTYPE_STEPS: Final[Columns[DtypeStep]] = (
-    (Column("from"), lambda one: Cell(one.before)),
-    (Column("to"), lambda one: Cell(one.after)),
-    (Column("changes"), lambda one: Cell(one.changes)),
-    (Column("speed", "speedup", numeric=True, optional=True), lambda one: estimate_cell(one.speedup, "ratio")),
-    (Column("to the loss", "gain", numeric=True, optional=True), lambda one: estimate_cell(one.gain, "ratio")),
-    (
-        Column("memory saved", "memory_saved_bytes", numeric=True, optional=True),
-        lambda one: estimate_cell(one.memory_saved_bytes, "bytes"),
-    ),
-    (
-        Column("of the peak", "memory_saved_pct", numeric=True, optional=True),
-        lambda one: estimate_cell(one.memory_saved_pct, "percent"),
-    ),
-    (
-        Column("loss gap", "loss_gap", numeric=True, optional=True),
-        lambda one: estimate_cell(one.loss_gap, "difference"),
-    ),
-)
-
-
-def dtype_steps_table(steps: Sequence[DtypeStep]) -> Table:
-    """The steps away from float32: what changes from one arm to the next, and what that buys."""
-    return table_of("dtype_steps", _DTYPE_STEPS, steps, lambda one: one.after)

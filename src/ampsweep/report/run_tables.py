@@ -1,21 +1,20 @@
 """The runs behind a comparison as tables: what went wrong, what tells them apart, where they are, on what they ran."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 from urllib.parse import quote
 
 from ampsweep.analysis.comparison import Comparison, Problem
-from ampsweep.analysis.recorded import compiled, compiled_remarks
 from ampsweep.analysis.resumed import NUM_NEAR_STEPS, ResumedArm
-from ampsweep.analysis.runs import Run, Scalar, leaves
+from ampsweep.analysis.run_findings import RunEntry
+from ampsweep.analysis.runs import Run, leaves
 from ampsweep.analysis.workloads import varied_keys
 from ampsweep.config.modes import arm_after
 from ampsweep.metrics import METRICS
-from ampsweep.report.dashboard import Dashboard
-from ampsweep.report.extent import JSON_NAME, first_rows
+from ampsweep.report.extent import MAX_ROWS, rows_left_out
 from ampsweep.report.tables import (
     ABSENT,
     Cell,
@@ -33,7 +32,6 @@ from ampsweep.report.tables import (
 )
 from ampsweep.text import listed, loss, plural, signed
 
-_MAX_PROBLEMS: Final = 500
 _FIGURES: Final = (
     Column("step time", "perf/step_ms", numeric=True),
     Column("peak memory", "memory/peak_allocated_gib", numeric=True),
@@ -46,22 +44,20 @@ def problems_table(comparison: Comparison) -> Table:
     arms: dict[Problem, list[str]] = defaultdict(list)
     for one in comparison.problems:
         arms[replace(one, arm=None)] += [] if one.arm is None else [one.arm]
-    facts = {one.title: one.facts for one in comparison.compared}
-    rows = [_problem(one, of, facts.get(one.compared or "", {})) for one, of in arms.items()]
-    more = len(rows) - _MAX_PROBLEMS
+    rows = [_problem(one, of) for one, of in arms.items()]
     table = Table(
         key="problems",
         columns=tuple(map(Column, ("problem", "arm", "why", "consequence", "seeds", "workload"))),
-        rows=tuple(rows[:_MAX_PROBLEMS]),
-        more=f"{more:,} more are in {JSON_NAME}." if more > 0 else "",
+        rows=tuple(rows[:MAX_ROWS]),
+        more=rows_left_out(len(rows), "problems"),
     )
-    return table if len(facts) > 1 else table.of(range(5))
+    return table if len(comparison.compared) > 1 else table.of(range(5))
 
 
-def _problem(one: Problem, arms: Sequence[str], facts: Mapping[str, Scalar]) -> Row:
+def _problem(one: Problem, arms: Sequence[str]) -> Row:
     of = one.finding
     texts = (of.name, ", ".join(arms), of.why, of.consequence, listed(map(str, one.seeds)), one.compared)
-    return Row(tuple(Cell(text or ABSENT) for text in texts), arm=arms[0] if len(arms) == 1 else None, facts=facts)
+    return Row(tuple(Cell(text or ABSENT) for text in texts), arm=arms[0] if len(arms) == 1 else None)
 
 
 _RESUMED: Final[Columns[ResumedArm]] = (
@@ -83,12 +79,10 @@ def resumed_table(resumed: Sequence[ResumedArm]) -> Table:
     return table_of("resumed", _RESUMED, resumed, lambda one: arm_after(one.resumed_in, one.saved_in, one.step))
 
 
-def runs_table(shown: Dashboard) -> Table:
+def runs_table(comparison: Comparison) -> Table:
     """A run a row, with its main figures, the settings in which it differs from others, and links to its files."""
-    entries = [(place, entry) for place, data in enumerate(shown.compared) for entry in data.listed]
-    differing = _differences([entry.run for _, entry in entries])
-    every = [(*item, settings) for item, settings in zip(entries, differing, strict=True)]
-    kept = first_rows(every, lambda item: (item[0], item[1].arm))
+    entries = _listed(comparison)
+    differing = _differences([entry.run for entry in entries])
     rows = tuple(
         Row(
             (
@@ -96,31 +90,21 @@ def runs_table(shown: Dashboard) -> Table:
                 Cell(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
                 *(_figure(entry.run, column.key) for column in _FIGURES),
                 *(Cell(settings or ABSENT), _directory(entry.directory), _tracked(entry.tracked_at)),
-                Cell(_compiled(entry.run)),
             ),
             arm=entry.arm,
-            seed=entry.seed,
-            facts=shown.compared[place].compared.facts,
         )
-        for place, entry, settings in kept
+        for entry, settings in list(zip(entries, differing, strict=True))[:MAX_ROWS]
     )
-    more = len(every) - len(kept)
     return Table(
         key="runs",
-        title="The first runs of each arm" if more else "All runs",
+        title="All runs" if len(rows) == len(entries) else "The first runs",
         columns=(
             *(Column("arm"), Column("seed", numeric=True), Column("status"), *_FIGURES),
             *(Column("differs in", optional=True), Column("directory"), Column("W&B", optional=True)),
-            Column("compiled", optional=True),
         ),
         rows=rows,
-        more=f"{more:,} more runs are in {JSON_NAME}." if more else "",
+        more=rows_left_out(len(entries), "runs"),
     )
-
-
-def _compiled(run: Run) -> str:
-    found = run.record.compilation
-    return "; ".join([compiled(found), *compiled_remarks(found)]) if run.is_compiled and run.measured else ABSENT
 
 
 def _figure(run: Run, key: str) -> Cell:
@@ -141,10 +125,10 @@ def _tracked(place: str | None) -> Cell:
     return Cell(place, link=place if place.startswith(("https://", "http://")) else None)
 
 
-def arm_settings_table(shown: Dashboard) -> Table:
+def arm_settings_table(comparison: Comparison) -> Table:
     """An arm a row: the parts of its precision in which the arms differ, and what its traced step computed in."""
     first: dict[str, Run] = {}
-    runs = _all_runs(shown)
+    runs = [entry.run for entry in _listed(comparison)]
     for run in runs:
         first.setdefault(run.arm, run)
     precision = {arm: dict(leaves(run.record.config.get("precision", {}))) for arm, run in first.items()}
@@ -154,9 +138,10 @@ def arm_settings_table(shown: Dashboard) -> Table:
     return text_table("settings", headers, rows, title="What the arms are")
 
 
-def environment_tables(shown: Dashboard) -> tuple[Table, Table]:
+def environment_tables(comparison: Comparison) -> tuple[Table, Table]:
     """Facts about machine and software: those that differ, with the runs of each value, and those of all runs."""
-    environments = [(run, dict(leaves(run.record.environment))) for run in _all_runs(shown) if run.record.environment]
+    runs = [entry.run for entry in _listed(comparison)]
+    environments = [(run, dict(leaves(run.record.environment))) for run in runs if run.record.environment]
     varied = set(varied_keys([facts for _, facts in environments]))
     keys = dict.fromkeys(key for _, facts in environments for key in facts)
     common = [(key, scalar_text(environments[0][1].get(key))) for key in keys if key not in varied]
@@ -188,8 +173,13 @@ def dtypes_table(comparison: Comparison) -> Table:
     return text_table("dtypes", headers, dict.fromkeys(rows), title="The dtypes of a step")
 
 
-def _all_runs(shown: Dashboard) -> list[Run]:
-    return [entry.run for data in shown.compared for entry in data.listed]
+def _listed(comparison: Comparison) -> list[RunEntry]:
+    """The entries of all runs: by workload, arm by arm in the order of tables, each by seed."""
+    return [
+        entry
+        for one in comparison.compared
+        for entry in sorted(one.runs, key=lambda entry: (one.names.index(entry.arm), entry.seed))
+    ]
 
 
 def _differences(runs: Sequence[Run]) -> list[str]:

@@ -4,16 +4,13 @@ from typing import Final
 
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
-from ampsweep.report.dashboard import Panels
 from ampsweep.report.document import Item, Prose, Section, items_of
 from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, estimate_cell, table_of, value_cell
-from ampsweep.report.workload_data import SearchData
 from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_bytes, ratio
 
 
-def search_section(one: Panels[SearchData]) -> Section:
-    """The answer of every arm, why it takes no larger batch, the panels, and every batch that was tried."""
-    found = one.data.compared
+def search_section(found: SearchComparison) -> Section:
+    """The answer of every arm, why it takes no larger batch, and every batch that was tried."""
     return Section(
         title=found.heading,
         kind="card",
@@ -21,10 +18,8 @@ def search_section(one: Panels[SearchData]) -> Section:
             Prose(found.sentence, "headline"),
             largest_batches_table(found),
             *items_of(Item(as_sentence(line)) for line in found.lines),
-            *(figure for _, figure in one.shown),
             Section(title="Batches tried", blocks=(_probes(found.arms),), folded=True),
         ),
-        facts=found.facts,
     )
 
 
@@ -67,12 +62,12 @@ _COLUMNS: Final[Columns[ArmSearch]] = (
     (Column("arm"), lambda arm: Cell(arm.arm)),
     (Column("largest batch", "batch_size", numeric=True), _largest),
     (
-        Column("predicted batch", "predicted_batch_size", numeric=True, optional=True, rank=3),
+        Column("predicted batch", "predicted_batch_size", numeric=True, optional=True),
         lambda arm: value_cell(arm.predicted_batch_size, _batch),
     ),
     (Column("batch over baseline", "times_baseline", numeric=True), lambda arm: value_cell(arm.times_baseline, ratio)),
     (
-        Column("samples/s there", "samples_per_sec", numeric=True, rank=2),
+        Column("samples/s there", "samples_per_sec", numeric=True),
         lambda arm: value_cell(arm.samples_per_sec, number),
     ),
     (
@@ -80,11 +75,11 @@ _COLUMNS: Final[Columns[ArmSearch]] = (
         lambda arm: estimate_cell(arm.throughput_ratio, "ratio"),
     ),
     (
-        Column("peak memory", "peak_memory_bytes", numeric=True, rank=4),
+        Column("peak memory", "peak_memory_bytes", numeric=True),
         lambda arm: value_cell(arm.peak_memory_bytes, num_bytes),
     ),
     (
-        Column("predicted peak", "predicted_memory_bytes", numeric=True, optional=True, rank=5),
+        Column("predicted peak", "predicted_memory_bytes", numeric=True, optional=True),
         lambda arm: value_cell(
             arm.predicted_memory_bytes, lambda value: predicted_bytes(value, arm.prediction_error_pct)
         ),
@@ -94,5 +89,5 @@ _COLUMNS: Final[Columns[ArmSearch]] = (
         lambda arm: value_cell(arm.prediction_error_pct, percent),
     ),
     (Column("n", "runs", numeric=True), lambda arm: count_cell(arm.num_runs)),
-    (Column("status", rank=1), lambda arm: Cell(statuses_text(arm.statuses))),
+    (Column("status"), lambda arm: Cell(statuses_text(arm.statuses))),
 )

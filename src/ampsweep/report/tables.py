@@ -1,7 +1,7 @@
 """A table of a report: cells that are data and text, and figures as cells, for every renderer."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from ampsweep.text import GIB, milliseconds, num_bytes, number, percent, signed
@@ -53,8 +53,6 @@ class Column:
     key: str = ""
     """The name of the column's data, such as `peak_memory_bytes`; empty: its title."""
     numeric: bool = False
-    rank: int = 0
-    """The order in which columns are dropped if there is no room: the highest rank first, rank 0 never."""
     optional: bool = False
     """Left out of a table in which no row has a value."""
     data_only: bool = False
@@ -63,12 +61,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row with what it belongs to, by which a page hides it and a renderer colours it."""
+    """A row with the arm that it belongs to, by which a page hides it and a renderer colours it."""
 
     cells: tuple[Cell, ...]
     arm: str | None = None
-    seed: int | None = None
-    facts: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

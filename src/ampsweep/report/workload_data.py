@@ -5,25 +5,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.comparison import WorkloadComparison
-from ampsweep.analysis.run_findings import RunEntry
 from ampsweep.analysis.runs import OF_SPEED, Run
-from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.report.histories import Curve, Histories
-
-Anything = WorkloadComparison | SearchComparison
-Compared = TypeVar("Compared", bound=Anything, covariant=True)
 
 
 @dataclass(frozen=True)
-class ArmRuns(Generic[Compared]):
-    """Something that was compared, with the runs it was made from by arm."""
+class WorkloadData:
+    """One workload of a comparison, with its runs by arm."""
 
-    compared: Compared
+    compared: WorkloadComparison
     histories: Histories
 
     @property
@@ -32,15 +26,8 @@ class ArmRuns(Generic[Compared]):
         return self.compared.names
 
     @property
-    def runs(self) -> list[Run]:
-        """In the order of the entries of `compared`."""
-        return [entry.run for entry in self.compared.runs]
-
-    @property
-    def listed(self) -> list[RunEntry]:
-        """The entries of the runs, arm by arm in the order of tables, each by seed."""
-        position = {arm: index for index, arm in enumerate(self.names)}
-        return sorted(self.compared.runs, key=lambda entry: (position[entry.arm], entry.seed))
+    def arms(self) -> tuple[ArmComparison, ...]:
+        return self.compared.arms
 
     @property
     def measured_arms(self) -> list[str]:
@@ -53,8 +40,8 @@ class ArmRuns(Generic[Compared]):
     @cached_property
     def _runs_by_arm(self) -> Mapping[str, Sequence[Run]]:
         by_arm: dict[str, list[Run]] = defaultdict(list)
-        for run in self.runs:
-            by_arm[run.arm].append(run)
+        for entry in self.compared.runs:
+            by_arm[entry.arm].append(entry.run)
         return by_arm
 
     def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
@@ -67,24 +54,9 @@ class ArmRuns(Generic[Compared]):
         ]
         return sorted(found, key=lambda item: item[0].seed)
 
-    def contaminated(self, arm: str, key: str) -> list[Run]:
-        """The arm's runs whose value of `key`, which is one of speed, does not count."""
-        if not key.startswith(OF_SPEED):
-            return []
-        return [run for run in self.runs_of(arm) if run.measured and run.contamination and run.figure(key) is not None]
-
     def median_of(self, arm: str, key: str) -> float | None:
         values = [value for _, value in self.values_of(arm, key)]
         return statistics.median(values) if values else None
-
-
-@dataclass(frozen=True)
-class WorkloadData(ArmRuns[WorkloadComparison]):
-    """One workload of a comparison."""
-
-    @property
-    def arms(self) -> tuple[ArmComparison, ...]:
-        return self.compared.arms
 
     def figure_of(self, arm: str, key: str) -> float | None:
         """The arm's figure in the comparison; of a metric without one the median over runs."""
@@ -97,7 +69,3 @@ class WorkloadData(ArmRuns[WorkloadComparison]):
     def verdict_on(self, arm: str) -> Candidate | None:
         """The verdict on an arm; None of the baseline, and where that did not run."""
         return next((one for one in self.compared.verdict.arms if one.arm == arm), None)
-
-
-SearchData = ArmRuns[SearchComparison]
-"""One search for the largest batches, with the trainings with its answers."""

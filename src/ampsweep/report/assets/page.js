@@ -73,69 +73,40 @@ function themed(layout) {
   return copy;
 }
 
-// --- filters -------------------------------------------------------------------------------------------------------
+// --- arms ----------------------------------------------------------------------------------------------------------
 
-function chosen() {
-  const facts = {};
-  for (const select of form?.querySelectorAll("select") ?? []) {
-    if (select.value !== "") facts[select.name] = select.value;
-  }
-  const seed = facts.seed;
-  delete facts.seed;
-  const buttons = [...(form?.querySelectorAll("[data-arm]") ?? [])];
-  const hidden = buttons.filter((button) => button.getAttribute("aria-pressed") === "false");
-  return { facts, seed, hiddenArms: new Set(hidden.map((button) => button.dataset.arm)) };
+function hiddenArms() {
+  const buttons = [...(form?.querySelectorAll("[data-arm][aria-pressed=false]") ?? [])];
+  return new Set(buttons.map((button) => button.dataset.arm));
 }
 
-// A trace, or its points, belong to arms and seeds; what is left of it under the filters, or null.
-function narrowed(trace, filter) {
-  const { arm, seed, arms, seeds, over_seeds: overSeeds, only_alone: onlyAlone } = trace.meta ?? {};
-  if (arm !== undefined && filter.hiddenArms.has(arm)) return null;
-  if (onlyAlone && filter.seed === undefined) return null;
-  if (filter.seed !== undefined && (overSeeds || (seed !== undefined && String(seed) !== filter.seed))) return null;
+// A trace, or its points, belong to arms; what is left of it without the hidden ones, or null.
+function narrowed(trace, hidden) {
+  const { arm, arms } = trace.meta ?? {};
+  if (arm !== undefined && hidden.has(arm)) return null;
   const copy = structuredClone(trace);
-  if (filter.seed !== undefined && seed !== undefined) {
-    copy.opacity = 1;
-    copy.showlegend = true;
-    copy.line = { ...copy.line, width: 2 };
-  }
-  const length = (arms ?? seeds ?? []).length;
-  if (length === 0) return copy;
-  const kept = [...Array(length).keys()].filter(
-    (index) =>
-      !(arms && filter.hiddenArms.has(arms[index])) &&
-      !(seeds && filter.seed !== undefined && String(seeds[index]) !== filter.seed)
-  );
-  if (kept.length === length) return copy;
+  if (arms === undefined) return copy;
+  const kept = [...arms.keys()].filter((index) => !hidden.has(arms[index]));
+  if (kept.length === arms.length) return copy;
   const pick = (values) => kept.map((index) => values[index]);
   for (const key of ["x", "y", "text", "hovertext"]) {
-    if (Array.isArray(copy[key]) && copy[key].length === length) copy[key] = pick(copy[key]);
+    if (Array.isArray(copy[key]) && copy[key].length === arms.length) copy[key] = pick(copy[key]);
   }
   if (Array.isArray(copy.marker?.pattern?.shape)) copy.marker.pattern.shape = pick(copy.marker.pattern.shape);
   return copy;
 }
 
 function applyFilters() {
-  const filter = chosen();
-  for (const element of document.querySelectorAll("[data-facts], [data-arm], [data-seed]")) {
-    if (form.contains(element)) continue;
-    const facts = JSON.parse(element.dataset.facts ?? "{}");
-    const differs = Object.entries(filter.facts).some(([key, value]) => key in facts && facts[key] !== value);
-    const { arm, seed } = element.dataset;
-    const armHidden = arm !== undefined && filter.hiddenArms.has(arm);
-    const seedHidden = seed !== undefined && filter.seed !== undefined && seed !== filter.seed;
-    element.hidden = differs || armHidden || seedHidden;
+  const hidden = hiddenArms();
+  for (const element of document.querySelectorAll("[data-arm]")) {
+    if (!form.contains(element)) element.hidden = hidden.has(element.dataset.arm);
   }
-  const parts = Object.entries(filter.facts).map(([key, value]) => `${key} ${value}`);
-  if (filter.seed !== undefined) parts.push(`seed ${filter.seed} (its runs, dots and lines; bars, the verdict and the tables of figures are of all seeds)`);
-  if (filter.hiddenArms.size) parts.push(`without ${[...filter.hiddenArms].join(", ")}`);
-  document.getElementById("filter-state").textContent = parts.length ? `Showing ${parts.join(", ")}` : "";
-  document.getElementById("show-all").hidden = parts.length === 0;
+  document.getElementById("filter-state").textContent = hidden.size ? `Showing all without ${[...hidden].join(", ")}` : "";
+  document.getElementById("show-all").hidden = hidden.size === 0;
   redraw();
 }
 
 form?.addEventListener("submit", (event) => event.preventDefault());
-form?.addEventListener("change", applyFilters);
 form?.addEventListener("click", (event) => {
   const button = event.target.closest("[data-arm]");
   if (!button) return;
@@ -144,7 +115,7 @@ form?.addEventListener("click", (event) => {
 });
 form?.addEventListener("reset", () => {
   for (const button of form.querySelectorAll("[data-arm]")) button.setAttribute("aria-pressed", "true");
-  setTimeout(applyFilters); // after the browser has reset the fields
+  applyFilters();
 });
 
 // --- drawing -------------------------------------------------------------------------------------------------------
@@ -157,8 +128,8 @@ const near = new Set();
 
 function draw(plot) {
   const figure = figures[Number(plot.dataset.figure)];
-  const filter = chosen();
-  const traces = figure.traces.map((trace) => narrowed(trace, filter)).filter((trace) => trace !== null);
+  const hidden = hiddenArms();
+  const traces = figure.traces.map((trace) => narrowed(trace, hidden)).filter((trace) => trace !== null);
   for (const { marker } of traces) {
     if (isDark() && marker?.line?.color === "#333333") marker.line.color = "#e8e6e3";
   }
@@ -234,4 +205,3 @@ for (const button of document.querySelectorAll("[data-copy]")) {
 }
 
 nameTheme();
-if (form) applyFilters(); // browsers restore fields on reload

@@ -1,39 +1,32 @@
 """Kinds of panels with lines: a metric over the steps, and a metric or its effect over a swept value."""
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.swept import Series, value_text
-from ampsweep.metrics import METRICS
-from ampsweep.report.figure import Figure, Json, NoFigure, area, axis, label, rule, scatter, whiskers
-from ampsweep.report.figures.drawing import Remarks, Style, arms_table, axis_title, metric_name, panel_figure
-from ampsweep.report.figures.pairs import EFFECTS, effect_title, effect_unit, effects, mean_cell
+from ampsweep.report.extent import JSON_NAME, MAX_LINES, MAX_POINTS
+from ampsweep.report.figure import Figure, Json, area, axis, label, rule, scatter, whiskers
+from ampsweep.report.figures.drawing import arms_table, axis_title, metric_name, panel_figure, without
+from ampsweep.report.figures.pairs import effect_of, effects, mean_cell
 from ampsweep.report.histories import Curve, band, short_numbers
+from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table, axis_unit, count_cell, quantity_cell
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import seeds_text
 
-MAX_LINES: Final = 8
-"""An arm with more runs shows their band alone, and a single run's line when its seed is chosen."""
-_MIN_TICK_DISTANCE: Final = 0.07
-"""Share of the axis within which labels of values would cover each other: they are one label then."""
-_ARMS_WIDTH: Final = 0.5
-"""Share of the distance between two words that the points of all arms take."""
 
-
-def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
+def curves(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """Each run a thin line; for an arm with several finished runs their mean, in the band from lowest to highest."""
     (key,) = panel.metrics
-    remarks, traces, absent = Remarks(), list[Json](), []
+    traces, remarks, absent = list[Json](), list[str](), []
     rows: dict[str, list[Cell]] = {}
-    longest, is_all = 0, True
+    longest = 0
     for arm in (one.arm for one in data.arms):
         drawn = [(run, curve) for run in data.runs_of(arm) if (curve := data.curve_of(run, key)) is not None]
         finite = [(run, curve) for run, curve in drawn if np.isfinite(curve.values).any()]
@@ -41,25 +34,22 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
             absent += [arm] if arm in data.measured_arms else []
             continue
         if left := [run.seed for run, curve in drawn if not np.isfinite(curve.values).any()]:
-            remarks.clauses.append(f"{arm}: never a finite value ({seeds_text(sorted(left))})")
+            remarks.append(f"{arm}: never a finite value ({seeds_text(sorted(left))})")
         longest = max(longest, *(len(curve) for _, curve in drawn))
-        traces += (of_band := _band(arm, finite, data.histories.partial, style))
-        alone = _alone(finite, style, has_band=bool(of_band))
-        is_all = is_all and len(alone) == len(finite)
-        traces += _runs(alone, style, has_band=bool(of_band), is_crowded=len(finite) > MAX_LINES)
+        traces += (of_band := _band(arm, finite, data.histories.partial, styles[arm]))
+        alone = _alone(finite, has_band=bool(of_band))
+        traces += _runs(alone, styles[arm], has_band=bool(of_band))
+        if num_left := len(finite) - len(alone):
+            remarks.append(f"{arm}: {num_left:,} runs have no line of their own; {JSON_NAME} has all runs")
         if finite:
             rows[arm] = _cells([curve for _, curve in finite], panel.unit)
     if not any(len(trace["x"]) > 1 for trace in traces):
-        if traces:
-            return NoFigure(f"{key} was logged once a run: no curve")
-        return NoFigure(f"no run logged {key} ({METRICS[key].meaning if key in METRICS else key})")
-    remarks.without(absent, "not logged")
-    if not is_all:
-        remarks.clauses.append("single runs are drawn of the seeds that can be chosen; bands and figures are of all")
-    if longest > style.extent.max_points:
-        remarks.clauses.append(
-            f"curves of up to {longest} logged steps are thinned to {style.extent.max_points} points: the lowest and "
-            "the highest value of each stretch"
+        return None
+    remarks += without(absent, "not logged")
+    if longest > MAX_POINTS:
+        remarks.append(
+            f"curves of up to {longest} logged steps are thinned to {MAX_POINTS} points: the lowest and the highest "
+            "value of each stretch"
         )
     return panel_figure(
         panel,
@@ -72,21 +62,21 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     )
 
 
-def _band(arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path], style: Style) -> list[Json]:
+def _band(arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path], look: ArmStyle) -> list[Json]:
     """The band of the finished runs, and their mean; nothing of a single run."""
     whole = band([curve for run, curve in drawn if run.finished and run.directory not in partial])
     if whole is None:
         return []
-    look, thinned = style.arms[arm], whole.thinned(style.extent.max_points)
+    thinned = whole.thinned(MAX_POINTS)
     steps, low, mean, high = map(short_numbers, (thinned.steps, thinned.low, thinned.mean, thinned.high))
-    meta, width = {"arm": arm, "over_seeds": True}, 2 + 0.8 * look.beneath
+    meta, width = {"arm": arm}, 2 + 0.8 * look.beneath
     line = scatter(arm, steps, mean, look.colour, line=width, dash=look.dash, legendgroup=arm, meta=meta)
     return [*area(steps, low, high, look.colour, legendgroup=arm, meta=meta), line]
 
 
-def _runs(alone: Sequence[tuple[Run, Curve]], style: Style, *, has_band: bool, is_crowded: bool) -> Iterator[Json]:
+def _runs(alone: Sequence[tuple[Run, Curve]], look: ArmStyle, *, has_band: bool) -> Iterator[Json]:
     for index, (run, curve) in enumerate(alone):
-        look, shown = style.arms[run.arm], curve.thinned(style.extent.max_points)
+        shown = curve.thinned(MAX_POINTS)
         is_first = not has_band and index == 0
         pointed_at = f"{run.arm}, seed {run.seed}" + ("" if run.finished else f", {run.outcome}")
         yield scatter(
@@ -101,16 +91,15 @@ def _runs(alone: Sequence[tuple[Run, Curve]], style: Style, *, has_band: bool, i
             hovertemplate=f"%{{x}}, %{{y}}<extra>{label(pointed_at)}</extra>",
             showlegend=is_first,
             legendgroup=run.arm,
-            meta={"arm": run.arm, "seed": run.seed}
-            | ({"only_alone": True} if has_band and is_crowded and run.finished else {}),
+            meta={"arm": run.arm},
         )
 
 
-def _alone(drawn: Sequence[tuple[Run, Curve]], style: Style, *, has_band: bool) -> list[tuple[Run, Curve]]:
-    """The runs with a line of their own: of the seeds that can be chosen, and some that are in no band."""
-    not_in_band = [run for run, _ in drawn if not (has_band and run.finished)][:MAX_LINES]
-    kept = {run.directory for run in not_in_band}
-    return [(run, curve) for run, curve in drawn if style.extent.has(run.seed) or run.directory in kept]
+def _alone(drawn: Sequence[tuple[Run, Curve]], *, has_band: bool) -> Sequence[tuple[Run, Curve]]:
+    """The runs with a line of their own; of too many, some that are in no band."""
+    if len(drawn) <= MAX_LINES:
+        return drawn
+    return [(run, curve) for run, curve in drawn if not (has_band and run.finished)][:MAX_LINES]
 
 
 def _cells(of: Sequence[Curve], unit: str) -> list[Cell]:
@@ -136,13 +125,6 @@ class SeriesData:
     def arms(self) -> list[str]:
         return list(dict.fromkeys(arm for data in self.data for arm in data.names))
 
-    def place(self, arm: str, value: Scalar) -> float:
-        """The place of a point on the axis: the number; of words their position, the arms of each beside each other."""
-        if not self.series.in_words and isinstance(value, int | float):
-            return value
-        aside = self.arms.index(arm) - (len(self.arms) - 1) / 2
-        return self.series.values.index(value) + _ARMS_WIDTH * aside / len(self.arms)
-
 
 _Points = Mapping[str, Mapping[Scalar, Cell]]
 """The figures of each arm by swept value."""
@@ -158,46 +140,43 @@ def _value(of: Cell) -> float:
     return of.value
 
 
-def against(panel: Panel, of: SeriesData, style: Style) -> Figure | NoFigure:
+def against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """A line an arm through its figures; a cross where its runs ran out of memory."""
     (key,) = panel.metrics
     points = _points(of, of.arms, lambda data, arm: quantity_cell(data.figure_of(arm, key), panel.unit))
     known = [_value(one) for line in points.values() for one in line.values()]
     if not known:
-        return NoFigure(f"no run measured {key}")
-    unit, remarks = axis_unit(known, panel.unit), Remarks()
-    _without_points(remarks, of, points, key, "not measured")
-    traces = _lines(of, points, unit.factor, style)
+        return None
+    unit, remarks = axis_unit(known, panel.unit), _without_points(of, points)
+    traces = _lines(points, unit.factor, styles)
     for index, arm in enumerate(of.arms):
         lost = [(at, run.seed) for at, data in of.compared for run in data.runs_of(arm) if run.outcome == "oom"]
         if lost:
             values = ", ".join(value_text(at) for at in of.series.values if at in {at for at, _ in lost})
-            remarks.clauses.append(f"{arm} ran out of memory at {of.series.name} {values} (x)")
-            traces.append(_crosses(arm, lost, max(known) * unit.factor * (1 - 0.07 * index), of, style))
-    y = axis(axis_title(metric_name(panel), unit.unit), from_zero=panel.from_zero)
+            remarks.append(f"{arm} ran out of memory at {of.series.name} {values} (x)")
+            traces.append(_crosses(arm, lost, max(known) * unit.factor * (1 - 0.07 * index), styles[arm]))
+    y = axis(axis_title(metric_name(panel), unit.unit), from_zero=True)
     return _over(panel, of, points, remarks, traces=traces, y=y)
 
 
-def effects_against(panel: Panel, of: SeriesData, style: Style) -> Figure | NoFigure:
+def effects_against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """A line an arm through the means over pairs, with their 95% intervals; a dotted one where there is no effect."""
-    (key,) = panel.metrics
+    effect = effect_of(panel)
     baselines = {one.arm for data in of.data for one in data.arms if one.is_baseline}
 
     def mean(data: WorkloadData, arm: str) -> Cell:
-        found = effects(panel, data, arm)
-        return Cell() if found is None else mean_cell(found.mean, panel)
+        found = effects(effect, data, arm)
+        return Cell() if found is None else mean_cell(found.mean, effect)
 
     points = _points(of, [arm for arm in of.arms if arm not in baselines], mean)
     if not any(points.values()):
-        return NoFigure(f"no arm has a pair of runs with the baseline that measured {key}")
-    remarks = Remarks()
-    _without_points(remarks, of, points, key, "no pair to compare")
-    y = axis(effect_title(panel, effect_unit(panel)))
-    shapes = [rule(EFFECTS[panel.effect].null, "y")]
-    return _over(panel, of, points, remarks, traces=_lines(of, points, 1.0, style), y=y, shapes=shapes)
+        return None
+    y = axis(axis_title(effect.title, effect.unit))
+    content = {"traces": _lines(points, 1.0, styles), "y": y, "shapes": [rule(effect.null, "y")]}
+    return _over(panel, of, points, _without_points(of, points), **content)
 
 
-def _over(panel: Panel, of: SeriesData, points: _Points, remarks: Remarks, **content: Any) -> Figure:
+def _over(panel: Panel, of: SeriesData, points: _Points, remarks: Sequence[str], **content: Any) -> Figure:
     known = {arm: line for arm, line in points.items() if line}
     columns = (Column(of.series.name), *(Column(arm, numeric=True) for arm in known))
     rows = ((Cell(value_text(at), at), *(line.get(at, Cell()) for line in known.values())) for at in of.series.values)
@@ -205,18 +184,18 @@ def _over(panel: Panel, of: SeriesData, points: _Points, remarks: Remarks, **con
     return panel_figure(panel, remarks, x=_axis(of.series), legend=True, height=360, table=table, **content)
 
 
-def _lines(of: SeriesData, points: _Points, factor: float, style: Style) -> list[Json]:
+def _lines(points: _Points, factor: float, styles: Mapping[str, ArmStyle]) -> list[Json]:
     traces = []
     for arm, line in points.items():
         if line:
-            look, y = style.arms[arm], [_value(one) * factor for one in line.values()]
+            look, y = styles[arm], [_value(one) * factor for one in line.values()]
             ends = [(factor * (one.low or _value(one)), factor * (one.high or _value(one))) for one in line.values()]
             trace = scatter(
                 arm,
-                [of.place(arm, at) for at in line],
+                [_number(at) for at in line],
                 y,
                 look.colour,
-                line=0.0 if of.series.in_words else 2 + 1.5 * look.beneath,
+                line=2 + 1.5 * look.beneath,
                 dash=look.dash,
                 symbol=look.symbol,
                 size=9 + 2 * look.beneath,
@@ -228,44 +207,34 @@ def _lines(of: SeriesData, points: _Points, factor: float, style: Style) -> list
     return traces
 
 
-def _crosses(arm: str, where: Sequence[tuple[Scalar, int]], height: float, of: SeriesData, style: Style) -> Json:
+def _number(value: Scalar) -> float:
+    assert isinstance(value, int | float), "a series of words has no panels"
+    return value
+
+
+def _crosses(arm: str, where: Sequence[tuple[Scalar, int]], height: float, look: ArmStyle) -> Json:
     return scatter(
         f"{arm}: out of memory",
-        [of.place(arm, at) for at, _ in where],
+        [_number(at) for at, _ in where],
         [height] * len(where),
-        style.arms[arm].colour,
+        look.colour,
         symbol="x",
         size=12,
         showlegend=False,
         hover=[f"{value_text(at)}, seed {seed}: out of memory" for at, seed in where],
-        meta={"arm": arm, "seeds": [seed for _, seed in where]},
+        meta={"arm": arm},
     )
 
 
-def _without_points(remarks: Remarks, of: SeriesData, points: _Points, key: str, otherwise: str) -> None:
-    """Say of measured arms without a point why they have none."""
+def _without_points(of: SeriesData, points: _Points) -> list[str]:
+    """The remark on measured arms without a point."""
     measured = {arm for data in of.data for arm in data.measured_arms}
-    for arm, line in points.items():
-        if not line and arm in measured:
-            disturbed = any(data.contaminated(arm, key) for data in of.data)
-            remarks.without([arm], "every run is contaminated" if disturbed else otherwise)
+    return without([arm for arm, line in points.items() if not line and arm in measured])
 
 
 def _axis(series: Series) -> Json:
-    """A logarithmic axis with the values as labels, those close to each other in one; of words one a place."""
-    title = series.name
-    if series.in_words:
-        ticks = {float(place): value_text(word) for place, word in enumerate(series.values)}
-        return axis(title, ticks=ticks, range=(-0.5, len(ticks) - 0.5))
-    numbers = [value for value in series.values if isinstance(value, int | float)]
+    """A logarithmic axis with the values as labels."""
+    numbers = [_number(value) for value in series.values]
     if min(numbers) <= 0:
-        return axis(title)
-    span = math.log(max(numbers) / min(numbers))
-    close: list[list[float]] = []
-    for value in numbers:
-        if close and math.log(value / close[-1][-1]) < _MIN_TICK_DISTANCE * span:
-            close[-1].append(value)
-        else:
-            close.append([value])
-    labels = {math.sqrt(near[0] * near[-1]): "\n".join(map(value_text, near)) for near in close}
-    return axis(title, log=True, ticks=labels)
+        return axis(series.name)
+    return axis(series.name, log=True, ticks={value: value_text(value) for value in numbers})

@@ -3,13 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Final
 
 from ampsweep.analysis.headroom import (
     INITIAL_SCALE,
-    KIND_NAMES,
     SCALED,
     ExponentCounts,
     Headroom,
@@ -19,7 +17,7 @@ from ampsweep.analysis.headroom import (
 )
 from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, NumericFormat
 from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
-from ampsweep.report.figure import Figure, Json, NoFigure, axis, heat, scatter
+from ampsweep.report.figure import Figure, Json, axis, heat, scatter
 from ampsweep.report.palette import FORMAT_COLOURS
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.text import as_sentence, number, percent
@@ -30,75 +28,22 @@ _SHOWN_AT_FIRST: Final = (FLOAT16, BFLOAT16)
 _ROW_PX: Final = 17
 _LEAST_SHARE: Final = 1e-5
 """The axis begins and ends where this share of all elements is beyond it."""
-MAX_ROWS: Final = 48
-_LEAST_PART: Final = 3
-"""Layers that share rows have at least this part of `MAX_ROWS`, if there are enough of them."""
+MAX_ROWS: Final = 100
+"""Layers that are drawn."""
 _MAX_LABEL: Final = 34
 
 
-@dataclass(frozen=True)
-class LayerRow:
-    """Neighbouring layers that are drawn together; mostly one."""
-
-    name: str
-    layers: tuple[int, ...]
-    """Their places among all layers."""
-
-    @property
-    def label(self) -> str:
-        """The name, short enough for an axis: the middle is left out."""
-        if len(self.name) <= _MAX_LABEL:
-            return self.name
-        head = _MAX_LABEL // 3
-        return f"{self.name[:head]}…{self.name[head + 1 - _MAX_LABEL :]}"
-
-
-def layer_rows(names: Sequence[str], max_rows: int = MAX_ROWS) -> list[LayerRow]:
-    """The rows for layers, in their order.
-
-    Of too many, those whose dotted names begin alike share a row, by as short a beginning as leaves enough rows; where
-    these are still too many, neighbours among them share a row, too.
-
-    >>> [row.name for row in layer_rows(["a.0.x", "a.0.y", "a.1.x", "a.1.y", "b"], max_rows=4)]
-    ['a (4)', 'b']
-    >>> [row.name for row in layer_rows([f"a.{number}.x" for number in range(6)], max_rows=3)]
-    ['a.0 to 1 (2)', 'a.2 to 3 (2)', 'a.4 to 5 (2)']
-    """
-    if len(names) <= max_rows:
-        return [LayerRow(name or "(model)", (place,)) for place, name in enumerate(names)]
-    groups = _groups(names, max_rows)
-    num_each = math.ceil(len(groups) / max_rows)
-    return [_row(groups[begin : begin + num_each]) for begin in range(0, len(groups), num_each)]
-
-
-_Group = tuple[str, tuple[int, ...]]
-"""The common beginning of some layers' names, and their places."""
-
-
-def _groups(names: Sequence[str], max_rows: int) -> list[_Group]:
-    parts = [name.split(".") for name in names]
-    groups: list[_Group] = []
-    for depth in range(1, max(map(len, parts)) + 1):
-        beginnings = [".".join(one[:depth]) for one in parts]
-        found = groupby(range(len(names)), key=beginnings.__getitem__)
-        groups = [(beginning, tuple(places)) for beginning, places in found]
-        if len(groups) > 1 and len(groups) >= max_rows / _LEAST_PART:
-            break
-    return groups
-
-
-def _row(groups: Sequence[_Group]) -> LayerRow:
-    layers = tuple(place for _, places in groups for place in places)
-    first, last = groups[0][0] or "(model)", groups[-1][0] or "(model)"
-    if len(groups) > 1:
-        parent = f"{first.rpartition('.')[0]}."
-        first = f"{first} to {last.removeprefix(parent) if '.' in first else last}"
-    return LayerRow(first if len(layers) == 1 else f"{first} ({len(layers)})", layers)
+def _short(name: str) -> str:
+    """A layer's name, short enough for an axis: the middle is left out."""
+    if len(name) <= _MAX_LABEL:
+        return name or "(model)"
+    head = _MAX_LABEL // 3
+    return f"{name[:head]}…{name[head + 1 - _MAX_LABEL :]}"
 
 
 def magnitude_map(
     numerics: RunNumerics, kind: TensorKind, headroom: Mapping[str, Headroom], *, title: str, question: str
-) -> Figure | NoFigure:
+) -> Figure | None:
     """Draw the tensors of one kind: a row a layer, its colour the share of the elements with that exponent.
 
     Gradients are drawn with the scale of the run, if it has one: that is what the formats hold.
@@ -106,14 +51,16 @@ def magnitude_map(
     places = [place for place, one in enumerate(numerics.magnitudes) if one.kind == kind and any(one.counts)]
     tensors = [numerics.magnitudes[place] for place in places]
     if not tensors:
-        return NoFigure(f"no {KIND_NAMES[kind]} were looked at")
+        return None
     scale = numerics.scale if kind in SCALED else None
     shift = 0 if scale is None else round(math.log2(scale))
-    rows = layer_rows([one.layer for one in tensors])
-    counts = [ExponentCounts.of([tensors[place] for place in row.layers]) for row in rows]
+    drawn = tensors[:MAX_ROWS]
+    counts = [ExponentCounts.of([one]) for one in drawn]
     low, high = _ends(counts, shift)
     formats = [of for of in _DRAWN if low <= of.min_normal_exponent <= high or low <= of.max_exponent + 1 <= high]
-    remarks = [] if len(rows) == len(tensors) else [f"{len(tensors)} layers share {len(rows)} rows; the table has each"]
+    remarks = []
+    if num_left := len(tensors) - len(drawn):
+        remarks.append(f"the first {MAX_ROWS} layers are drawn, {num_left} more are in the table")
     if BFLOAT16 not in formats:
         remarks.append("the range of bfloat16 is wider than what is drawn")
     if kind in SCALED and scale is None:
@@ -123,7 +70,7 @@ def magnitude_map(
     step = 8 if high - low <= 64 else 16 if high - low <= 128 else 32
     scaled = "" if scale is None else f", times the scale {scale_text(scale)}"
     ticks = {float(at): f"2^{at}" for at in range(low, high + 1) if at % step == 0}
-    labels = {float(place): row.label for place, row in enumerate(rows)}
+    labels = {float(place): _short(one.layer) for place, one in enumerate(drawn)}
     return Figure(
         key=kind,
         title=title,
@@ -131,12 +78,12 @@ def magnitude_map(
         remarks=tuple(map(as_sentence, remarks)),
         table=_table(kind, tensors, ranges),
         traces=[
-            _cells(rows, counts, shift, low, high),
-            *(line for of in formats for line in _limits(of, len(rows), low, high)),
+            _cells([one.layer or "(model)" for one in drawn], counts, shift, low, high),
+            *(line for of in formats for line in _limits(of, len(drawn), low, high)),
         ],
         x=axis(f"magnitude{scaled}", range=(low, high), ticks=ticks),
-        y=axis(range=(len(rows) - 0.5, -0.5), ticks=labels),
-        height=150 + max(_ROW_PX * len(rows), 200),
+        y=axis(range=(len(drawn) - 0.5, -0.5), ticks=labels),
+        height=150 + max(_ROW_PX * len(drawn), 200),
         legend=True,
     )
 
@@ -157,11 +104,11 @@ def _ends(counts: Sequence[ExponentCounts], shift: int) -> tuple[int, int]:
     return low, max(first_beyond(ordered[::-1]) + 1, FLOAT16.max_exponent + 3)
 
 
-def _cells(rows: Sequence[LayerRow], counts: Sequence[ExponentCounts], shift: int, low: int, high: int) -> Json:
+def _cells(names: Sequence[str], counts: Sequence[ExponentCounts], shift: int, low: int, high: int) -> Json:
     exponents = range(low, high)
     shares = [[one.counts.get(exponent - shift, 0) / one.total for exponent in exponents] for one in counts]
     texts = [[percent(100 * share) if share else "" for share in row] for row in shares]
-    return heat([exponent + 0.5 for exponent in exponents], shares, texts, [row.name for row in rows])
+    return heat([exponent + 0.5 for exponent in exponents], shares, texts, names)
 
 
 def _limits(of: NumericFormat, num_rows: int, low: int, high: int) -> Iterator[Json]:

@@ -1,8 +1,7 @@
 """Kinds of panels of pairs: the effect of an arm in each of its pairs, and the Pareto front of all arms."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 
 from ampsweep.analysis.arms import ArmComparison
@@ -10,45 +9,66 @@ from ampsweep.analysis.costs import COST_NAMES, CostKind
 from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS
-from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio, saved_pct
-from ampsweep.report.figure import Figure, Json, NoFigure, axis, margin, row_axis, rule, scatter, whiskers
+from ampsweep.analysis.statistics import Estimate, saved_pct
+from ampsweep.report.figure import Figure, Json, axis, margin, row_axis, rule, scatter, whiskers
 from ampsweep.report.figures.drawing import (
-    Remarks,
-    Style,
     arms_table,
     axis_title,
     dots,
-    metric_name,
+    dots_left_out,
     panel_figure,
     rows_height,
+    without,
 )
+from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Effect, Panel
 from ampsweep.report.tables import Cell, Column, Table, axis_unit, count_cell, estimate_cell, quantity
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB, duration, milliseconds, num_bytes, number, ratio
 
 
-class _EffectOf(NamedTuple):
-    """A figure of a pair: its value where there is no effect, how it is computed, and what it is called."""
+class EffectOf(NamedTuple):
+    """An effect of an arm: the comparison's mean of it, and how it is computed for one pair and shown."""
 
-    null: float
+    metric: str
     of_pair: Callable[[float, float], float]
+    """Of the baseline's value and the arm's."""
+    mean: Callable[[ArmComparison], Estimate | None]
+    null: float
+    """The value where there is no effect."""
     title: str
+    unit: str
+
+    def text(self, value: float) -> str:
+        """One value with its unit."""
+        return ratio(value) if self.unit == "x" else quantity(value, self.unit, sign=self.unit == "")
 
 
-EFFECTS: Final[dict[Effect, _EffectOf]] = {
-    "ratio": _EffectOf(1.0, lambda baseline, arm: baseline / arm, ", baseline over arm"),
-    "saved": _EffectOf(0.0, lambda baseline, arm: baseline - arm, ", baseline minus arm"),
-    "saved_pct": _EffectOf(0.0, saved_pct, " saved"),
-    "gap": _EffectOf(0.0, lambda baseline, arm: arm - baseline, ", arm minus baseline"),
+def _memory_saved(arm: ArmComparison) -> Estimate | None:
+    saved = arm.memory_saved_bytes
+    return None if saved is None else saved.mapped(lambda size: size / GIB)
+
+
+_EFFECTS: Final[dict[Effect, EffectOf]] = {
+    "speedup": EffectOf(
+        STEP_MS, lambda base, arm: base / arm, lambda arm: arm.speedup, 1.0, "step time, baseline over arm", "x"
+    ),
+    "memory_saved": EffectOf(
+        PEAK_MEMORY, lambda base, arm: base - arm, _memory_saved, 0.0, "peak allocated, baseline minus arm", "GiB"
+    ),
+    "memory_saved_pct": EffectOf(
+        PEAK_MEMORY, saved_pct, lambda arm: arm.memory_saved_pct, 0.0, "peak allocated saved", "%"
+    ),
+    "loss_gap": EffectOf(
+        VAL_LOSS, lambda base, arm: arm - base, lambda arm: arm.loss_gap, 0.0, "validation loss, arm minus baseline", ""
+    ),
 }
-_OF_COMPARISON: Final[dict[tuple[str, Effect], Callable[[ArmComparison], Estimate | None]]] = {
-    (STEP_MS, "ratio"): lambda arm: arm.speedup,
-    (PEAK_MEMORY, "saved"): lambda arm: (of := arm.memory_saved_bytes) and of.mapped(lambda size: size / GIB),
-    (PEAK_MEMORY, "saved_pct"): lambda arm: arm.memory_saved_pct,
-    (VAL_LOSS, "gap"): lambda arm: arm.loss_gap,
-}
-"""The means that every other figure of the comparison shows, too."""
+
+
+def effect_of(panel: Panel) -> EffectOf:
+    """The effect that a panel of pairs shows."""
+    assert panel.effect is not None, panel.key
+    return _EFFECTS[panel.effect]
 
 
 @dataclass(frozen=True)
@@ -60,81 +80,58 @@ class Effects:
     mean: Estimate
 
 
-def effects(panel: Panel, data: WorkloadData, arm: str) -> Effects | None:
-    """The effects on the panel's metric; None of an arm without a pair that measured it."""
-    (key,) = panel.metrics
-    if (judged := data.verdict_on(arm)) is None:
+def effects(of: EffectOf, data: WorkloadData, arm: str) -> Effects | None:
+    """The effect of an arm; None of one without a pair that measured it."""
+    judged = data.verdict_on(arm)
+    mean = None if judged is None else of.mean(judged.judgements.figures)
+    if judged is None or mean is None:
         return None
     pairs = sorted(judged.pairs, key=lambda pair: pair.arm_runs[0].seed)
-    found = [(pair.arm_runs[0].seed, both) for pair in pairs if (both := pair.figures(key))]
-    if panel.effect in ("ratio", "saved_pct"):  # neither is of nothing
-        found = [(seed, both) for seed, both in found if both[0] > 0 and (panel.effect == "saved_pct" or both[1] > 0)]
-    by_seed = [(seed, EFFECTS[panel.effect].of_pair(*both)) for seed, both in found]
-    if (of_comparison := _OF_COMPARISON.get((key, panel.effect))) is not None:
-        mean = of_comparison(judged.judgements.figures)
-    elif panel.effect == "ratio":
-        mean = mean_ratio([both for _, both in found])
-    else:
-        mean = mean_difference([one for _, one in by_seed])
-    return None if mean is None else Effects(arm, by_seed, mean)
+    found = [(pair.arm_runs[0].seed, both) for pair in pairs if (both := pair.figures(of.metric))]
+    if of.unit in ("x", "%"):  # neither is of nothing
+        found = [(seed, both) for seed, both in found if min(both) > 0]
+    return Effects(arm, [(seed, of.of_pair(*both)) for seed, both in found], mean)
 
 
-def effect_title(panel: Panel, unit: str) -> str:
-    """Title of the effect's axis."""
-    return axis_title(f"{metric_name(panel)}{EFFECTS[panel.effect].title}", unit)
-
-
-def effect_unit(panel: Panel) -> str:
-    return {"ratio": "x", "saved_pct": "%"}.get(panel.effect, panel.unit)
-
-
-def effect_text(effect: float, panel: Panel) -> str:
-    """One effect with its unit."""
-    if panel.effect == "ratio":
-        return ratio(effect)
-    return quantity(effect, effect_unit(panel), sign=panel.effect == "gap")
-
-
-def mean_cell(of: Estimate, panel: Panel) -> Cell:
+def mean_cell(mean: Estimate, of: EffectOf) -> Cell:
     """The mean with its interval, both in the digits that the interval asks for."""
-    if panel.effect == "ratio" or effect_unit(panel) == "":
-        return estimate_cell(of, "ratio" if panel.effect == "ratio" else "difference")
-    ends = "exact" if of.exact else ""
-    if not of.exact and of.interval is not None:
-        ends = f"[{', '.join(effect_text(end, panel) for end in of.interval)}]"
-    return Cell(effect_text(of.value, panel), of.value, of.low, of.high, ends)
+    if of.unit in ("x", ""):
+        return estimate_cell(mean, "ratio" if of.unit == "x" else "difference")
+    ends = "exact" if mean.exact else ""
+    if not mean.exact and mean.interval is not None:
+        ends = f"[{', '.join(map(of.text, mean.interval))}]"
+    return Cell(of.text(mean.value), mean.value, mean.low, mean.high, ends)
 
 
-def pairs(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
+def pairs(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """An arm a row: a dot a pair, a diamond at their mean with its 95% interval, a line where there is no effect."""
+    of = effect_of(panel)
     others = [one.arm for one in data.arms if not one.is_baseline]
-    found = [of_arm for arm in others if (of_arm := effects(panel, data, arm)) is not None]
+    found = [of_arm for arm in others if (of_arm := effects(of, data, arm)) is not None]
     if not found:
-        return NoFigure(f"no arm has a pair of runs with the baseline that measured {panel.metrics[0]}")
-    remarks = Remarks()
+        return None
     shown = {one.arm for one in found}
-    remarks.without([arm for arm in data.measured_arms if arm in others and arm not in shown], "no pair to compare")
-    remarks.of_dots(max(len(one.by_seed) for one in found), style)
-    unit = axis_unit((effect for one in found for _, effect in one.by_seed), effect_unit(panel))
+    missing = [arm for arm in data.measured_arms if arm in others and arm not in shown]
+    unit = axis_unit((effect for one in found for _, effect in one.by_seed), of.unit)
     parities = [_parity(panel, data, one.arm) for one in found]
-    traces = [_decisive(one.arm, parity, style) for one, parity in zip(found, parities, strict=True) if parity]
+    traces = [_decisive(one.arm, parity, styles) for one, parity in zip(found, parities, strict=True) if parity]
     for one in found:  # dots over intervals
-        text = partial(effect_text, panel=panel)
-        traces += [_mean(one, panel, unit.factor, style), dots(one.arm, one.by_seed, unit.factor, text, style)]
+        look = styles[one.arm]
+        traces += [_mean(one, of, unit.factor, look), dots(one.arm, one.by_seed, unit.factor, of.text, look)]
     held = [Column("margin", numeric=True), Column("gap (90% interval)", numeric=True), Column("parity")]
     columns: list[Column | str] = ["mean", "pairs", *(held if any(parities) else [])]
     rows = {
-        one.arm: [mean_cell(one.mean, panel), count_cell(one.mean.n), *_held(parity)][: len(columns)]
+        one.arm: [mean_cell(one.mean, of), count_cell(one.mean.n), *_held(parity)][: len(columns)]
         for one, parity in zip(found, parities, strict=True)
     }
     return panel_figure(
         panel,
-        remarks,
+        [*without(missing, "no pair to compare"), *dots_left_out(max(len(one.by_seed) for one in found))],
         traces=traces,
-        x=axis(effect_title(panel, unit.unit)),
+        x=axis(axis_title(of.title, unit.unit)),
         y=row_axis([one.arm for one in found]),
         shapes=[
-            rule(EFFECTS[panel.effect].null),
+            rule(of.null),
             *(margin(row, -one.margin, one.margin) for row, one in enumerate(parities) if one is not None),
         ],
         height=rows_height(len(found)),
@@ -142,22 +139,22 @@ def pairs(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     )
 
 
-def _mean(of: Effects, panel: Panel, factor: float, style: Style) -> Json:
+def _mean(one: Effects, of: EffectOf, factor: float, look: ArmStyle) -> Json:
     """A diamond, hollow so that it hides no dot, with its interval."""
-    colour, mean, cell = style.arms[of.arm].colour, of.mean, mean_cell(of.mean, panel)
+    mean, cell = one.mean, mean_cell(one.mean, of)
     x = [mean.value * factor]
     ends = [] if mean.interval is None else [(mean.interval[0] * factor, mean.interval[1] * factor)]
     return scatter(
-        of.arm,
+        one.arm,
         x,
-        [of.arm],
-        colour,
+        [one.arm],
+        look.colour,
         symbol="diamond-tall",
         hollow=True,
         size=22,
         hover=[f"mean {cell.text} {cell.detail}".strip()],
-        meta={"arm": of.arm, "over_seeds": True},
-        **whiskers("x", x, ends, colour),
+        meta={"arm": one.arm},
+        **whiskers("x", x, ends, look.colour),
     )
 
 
@@ -168,11 +165,10 @@ def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     )
 
 
-def _decisive(arm: str, of: Parity, style: Style) -> Json:
+def _decisive(arm: str, of: Parity, styles: Mapping[str, ArmStyle]) -> Json:
     """The interval that decides parity, thick over the thin one."""
     ends = [end for end in (of.low, of.high) if end is not None]
-    meta = {"arm": arm, "over_seeds": True}
-    return scatter("", ends, [arm] * len(ends), style.arms[arm].colour, line=7, opacity=0.6, meta=meta)
+    return scatter("", ends, [arm] * len(ends), styles[arm].colour, line=7, opacity=0.6, meta={"arm": arm})
 
 
 def _held(of: Parity | None) -> tuple[Cell, Cell, Cell]:
@@ -201,22 +197,20 @@ _COST_UNITS: Final[dict[CostKind, str]] = {
 }
 
 
-def front(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
+def front(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """An arm a marker: cost to the right, peak memory up, the final loss by its symbol, hollow where it is beaten."""
     of = data.compared.verdict.front
     if of is None:
-        return NoFigure("fewer than two arms have a speed and a peak memory in their pairs with the baseline")
+        return None
     limit = data.compared.verdict.recommendation.goal.memory_bytes
     unit = axis_unit([one.peak_bytes / GIB for one in of.arms], "GiB")
-    points = {one.arm: (one.cost, one.peak_bytes / GIB * unit.factor) for one in of.arms}
-    remarks = Remarks()
-    remarks.without(of.without, f"no {COST_NAMES[of.cost]} or no peak memory")
+    remarks = without(of.without, f"no {COST_NAMES[of.cost]} or no peak memory")
     if limit is not None:
-        remarks.clauses.append(f"the dotted line is the memory given, {num_bytes(limit)}")
+        remarks.append(f"the dotted line is the memory given, {num_bytes(limit)}")
     return panel_figure(
         panel,
         remarks,
-        traces=[_through(of, points), *(_marker(one, points[one.arm], of, style) for one in of.arms)],
+        traces=[_marker(one, unit.factor, of, styles[one.arm]) for one in of.arms],
         x=axis(axis_title(COST_NAMES[of.cost], _COST_UNITS[of.cost])),
         y=axis(axis_title("peak memory", unit.unit)),
         shapes=[] if limit is None else [rule(limit / GIB * unit.factor, "y")],
@@ -226,53 +220,27 @@ def front(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     )
 
 
-def _marker(one: FrontArm, point: tuple[float, float], of: Front, style: Style) -> Json:
-    ratio_ends = None if one.cost_ratio is None else one.cost_ratio.interval
-    scale = 1.0 if one.cost_ratio is None else one.cost / one.cost_ratio.value
-    ends = [] if ratio_ends is None else [(ratio_ends[0] * scale, ratio_ends[1] * scale)]
-    colour = style.arms[one.arm].colour
+def _marker(one: FrontArm, factor: float, of: Front, look: ArmStyle) -> Json:
     return scatter(
         one.arm,
-        [point[0]],
-        [point[1]],
-        colour,
+        [one.cost],
+        [one.peak_bytes / GIB * factor],
+        look.colour,
         symbol=_SYMBOLS[one.loss],
         size=15,
         hollow=one.beaten is not None,
         edge=1.5,
         hover=["; ".join([_cost(one.cost, of.cost), num_bytes(one.peak_bytes), _place(one, of)])],
-        meta={"arm": one.arm, "over_seeds": True},
-        **whiskers("x", [point[0]], ends, colour),
+        meta={"arm": one.arm},
     )
-
-
-def _through(of: Front, points: dict[str, tuple[float, float]]) -> Json:
-    """The line through the arms of the front whose loss is not worse, as far as none of them beats them otherwise."""
-    on_front = sorted((points[one.arm], one.arm) for one in of.unbeaten if one.loss != "worse")
-    line: list[tuple[tuple[float, float], str]] = []
-    for point, arm in on_front:
-        if not line or point[1] < line[-1][0][1]:
-            line.append((point, arm))
-    x, y = [point[0] for point, _ in line], [point[1] for point, _ in line]
-    meta = {"arms": [arm for _, arm in line], "over_seeds": True}
-    return scatter("", x, y, "#888888", line=1.5, dash="dash", showlegend=False, meta=meta)
 
 
 def _front_table(panel: Panel, of: Front) -> Table:
-    columns = (
-        COST_NAMES[of.cost],
-        Column("over the baseline's", "cost_ratio", numeric=True),
-        Column("peak memory", "peak_bytes", numeric=True),
-        Column("loss gap", "loss_gap", numeric=True),
-        Column("loss"),
-        Column("front"),
-    )
+    columns = (COST_NAMES[of.cost], Column("peak memory", "peak_bytes", numeric=True), Column("loss"), Column("front"))
     rows = {
         one.arm: [
             Cell(_cost(one.cost, of.cost), one.cost),
-            estimate_cell(one.cost_ratio, "ratio"),
             Cell(num_bytes(one.peak_bytes), one.peak_bytes),
-            estimate_cell(one.loss_gap, "difference"),
             Cell(one.loss),
             Cell(_place(one, of)),
         ]

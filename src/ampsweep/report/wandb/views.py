@@ -30,7 +30,7 @@ from ampsweep.report.document import Document
 from ampsweep.report.html import html
 from ampsweep.report.markdown import blocks_as_markdown
 from ampsweep.report.palette import colours_without_dashes
-from ampsweep.report.panels import PANELS, SEARCH_PANELS, SECTIONS, Kind, Panel
+from ampsweep.report.panels import PANELS, SECTIONS, Kind, Panel
 from ampsweep.report.wandb.send_comparison import page_of
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.content import config_key
@@ -47,7 +47,7 @@ _RUNS: Final = "By arm"
 _COLUMNS: Final = ("summary:status", "summary:perf/step_ms", "summary:memory/peak_allocated_gib", "summary:val/loss")
 _DIFFERENCES: Final = ("arms", "sizes", "strategies", "largest_batches", "resumed")
 """The tables of a comparison that set arms against each other."""
-_TITLES: Final = {f"panels/{panel.key}": panel.title for panel in (*PANELS, *SEARCH_PANELS)}
+_TITLES: Final = {f"panels/{panel.key}": panel.title for panel in PANELS}
 
 
 def save_views(compared: Compared, document: Document, address: str | None) -> list[str]:
@@ -199,7 +199,6 @@ _LIVE: Final[Mapping[Kind, Callable[[Panel, str], Any]]] = {
     "curves": _curves,
     "by_arm": _bars,
     "stack": _bars,
-    "chain": _bars,
     "against": _against,
 }
 """The kinds that show values of runs, made for the size at a key of W&B's config."""

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
@@ -24,9 +23,6 @@ from ampsweep.run.messages import MessagePrinter, Progress
 from ampsweep.sweep.plan import Plan, PlannedRun
 from ampsweep.sweep.progress.lines import LinePart, Widths, ended_line, fitted, running_line
 from ampsweep.text import duration, plural
-
-if TYPE_CHECKING:
-    from ampsweep.report.document import Document
 
 _DRAWN_PER_SECOND: Final = 2
 _BAR_WIDTH: Final = 24
@@ -115,28 +111,11 @@ class _Running:
     told: Progress | None = None
 
 
-class _DrawnOnce:
-    """Draws `renderable` only once in each size, because a live display asks for it twice a second."""
-
-    def __init__(self, renderable: RenderableType) -> None:
-        self._renderable = renderable
-        self._size: tuple[int, int] | None = None
-        self._lines: list[list[Segment]] = []
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines drawn for this size (rich's protocol)."""
-        size = options.max_width, options.max_height
-        if size != self._size:
-            self._lines = console.render_lines(self._renderable, options.update(height=None), pad=False)
-            self._size = size
-        yield SegmentLines(self._lines, new_lines=True)
-
-
 class ProgressDisplay(MessagePrinter):
     """A line for each run of a sweep that has ended and, on a terminal, a live part below them.
 
-    The live part shows the comparison so far, the current run, and the progress of the sweep; it disappears when the
-    display is left. Elsewhere (a pipe, a log file, a dumb terminal) there are only the lines.
+    The live part shows the current run and the progress of the sweep; it disappears when the display is left.
+    Elsewhere (a pipe, a log file, a dumb terminal) there are only the lines.
 
     Args:
         plan: the runs to come.
@@ -152,7 +131,6 @@ class ProgressDisplay(MessagePrinter):
         self._running: _Running | None = None
         self._num_elsewhere = self._num_queued = 0
         self._queue_reason: str | None = None
-        self._comparison: _DrawnOnce | None = None
         self._began_s = self._marked_s = time.monotonic()
         # FORCE_COLOR makes rich take a file for a terminal: then it gets colours, but nothing that moves the cursor.
         self._is_live, self._is_alone = self._console.is_interactive and sys.stderr.isatty(), in_training_process
@@ -215,22 +193,14 @@ class ProgressDisplay(MessagePrinter):
             self.say(f"runs wait in Slurm's queue ({reason})")
         self._queue_reason = reason
 
-    def compare(self, comparison: "Document", page: Path) -> None:
-        """Show this comparison of the runs so far from now on; the file `page` has it in full."""
+    def compare(self, page: Path) -> None:
+        """Name the file `page`, which has the comparison of the runs so far."""
         if self._is_live:
-            from ampsweep.report.console import Brief
-
             self.say(f"open while it grows: {page}")
-            self._comparison = _DrawnOnce(Brief(comparison))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the live part, no higher than the terminal (rich's protocol)."""
-        below = list(self._below(options.max_width, time.monotonic()))
-        room = console.height - len(below) - 2
-        if self._comparison is not None and room > 0:
-            yield from console.render(self._comparison, options.update(height=room))
-            yield Text()
-        yield from below
+        """Yield the live part (rich's protocol)."""
+        yield from self._below(options.max_width, time.monotonic())
 
     def _print(self, line: Text) -> None:
         with self._live._lock:  # rich's own: what it draws by the clock in between, the print would not erase
