@@ -25,29 +25,13 @@ AUTOCAST_PENALTY: Final = "val/autocast_penalty"
 CLIPPED: Final = "train/clipped_pct"
 
 _METRICS = (
-    Metric(
-        "train/loss",
-        "",
-        "mean training loss of the step; of several turns the sum, each of which is `train/loss/NAME`",
-        "lower",
-    ),
+    Metric("train/loss", "", "mean training loss of the step, summed over its turns (each `train/loss/NAME`)", "lower"),
     Metric("train/grad_norm", "", "2-norm of all gradients, unscaled, before clipping"),
-    Metric(
-        CLIPPED,
-        "%",
-        "share of the logged steps with a finite gradient norm in which it was above `trainer.max_grad_norm` (one "
-        "optimizer, without `trainer.max_grad_value`)",
-    ),
+    Metric(CLIPPED, "%", "share of logged steps whose gradient norm was above `trainer.max_grad_norm`"),
     Metric("train/lr", "", "learning rate the step was taken with, of the first parameter group"),
     Metric("val/loss", "", "mean validation loss", "lower"),
     Metric("val/accuracy", "", "share of validation items classified correctly", "higher"),
-    Metric(
-        AUTOCAST_PENALTY,
-        "",
-        "mean validation loss under autocast minus that in full precision, of the same weights at the end (runs whose "
-        "training uses autocast)",
-        "lower",
-    ),
+    Metric(AUTOCAST_PENALTY, "", "validation loss under autocast minus that in full precision, at the end", "lower"),
     Metric("amp/scale", "", "factor the loss was multiplied by in this step"),
     Metric("amp/growth_tracker", "steps", "applied steps since the scale last changed"),
     Metric("amp/skipped_steps", "steps", "steps skipped so far for non-finite gradients", "lower"),
@@ -56,123 +40,56 @@ _METRICS = (
     Metric("perf/step_ms_iqr", "ms", "interquartile range of the step time after warm-up", "lower"),
     Metric("perf/step_ms_p95", "ms", "95th percentile of the step time after warm-up", "lower"),
     Metric("perf/data_wait_ms", "ms", "mean host time a step spent on getting its data", "lower"),
-    Metric(
-        "perf/launch_ms",
-        "ms",
-        "median host time of launching a step that finds the device idle, without getting its data (accelerators only)",
-        "lower",
-    ),
-    Metric(
-        "perf/device_lag_ms",
-        "ms",
-        "median time by which the device ends a step after the host has launched it; near zero, the device waits for "
-        "the host (accelerators only)",
-    ),
+    Metric("perf/launch_ms", "ms", "median host time of launching a step on an idle device (accelerators)", "lower"),
+    Metric("perf/device_lag_ms", "ms", "median time by which the device ends a step after its launch (accelerators)"),
     Metric(
         "perf/communication_ms",
         "ms",
-        "median time of a step in which the device waits for parameters, gradients or buffers of other ranks (several "
-        "ranks, but FSDP2 on accelerators; the one that waits least)",
+        "median wait of the device for other ranks in a step, on the rank that waits least (not FSDP2 on accelerators)",
         "lower",
     ),
     Metric("perf/reduced_mib", "MiB", "bytes of gradients that a rank hands to the reduction in a step", "lower"),
     Metric("perf/samples_per_sec", "1/s", "training samples per second of wall time, also between steps", "higher"),
     Metric("perf/tokens_per_sec", "1/s", "training tokens per second of wall time, also between steps", "higher"),
-    Metric(
-        "perf/tflops_per_sec",
-        "TFLOP/s",
-        "model arithmetic done: matmul, convolution, attention; without what backward computes again",
-        "higher",
-    ),
+    Metric("perf/tflops_per_sec", "TFLOP/s", "model arithmetic done, without what backward computes again", "higher"),
     Metric("perf/mfu_pct", "%", "model arithmetic done, as share of the device's dense peak for its dtypes", "higher"),
     Metric("memory/peak_allocated_gib", "GiB", "peak of allocated tensor bytes after warm-up", "lower"),
     Metric("memory/peak_allocated_run_gib", "GiB", "peak of allocated tensor bytes over the whole run", "lower"),
-    Metric(
-        "memory/peak_allocated_spread_gib",
-        "GiB",
-        "peak of allocated tensor bytes on the fullest rank less that on the emptiest (several ranks)",
-        "lower",
-    ),
+    Metric("memory/peak_allocated_spread_gib", "GiB", "peak on the fullest rank less that on the emptiest", "lower"),
     Metric("memory/peak_reserved_gib", "GiB", "peak of memory reserved by the allocator", "lower"),
     Metric(
-        "memory/process_gib",
-        "GiB",
-        "memory of the process (CPU: resident set; GPU: as the driver sees it); in the summary its peak",
-        "lower",
+        "memory/process_gib", "GiB", "memory of the process (GPU: as the driver sees it), in the end its peak", "lower"
     ),
     Metric(
-        "memory/num_retries",
-        "requests",
-        "allocations after warm-up for which the allocator first gave back what it kept unused, as the device was full",
-        "lower",
+        "memory/num_retries", "requests", "allocations for which unused memory was given back, after warm-up", "lower"
     ),
-    Metric(
-        "memory/num_refused",
-        "requests",
-        "allocations of the run refused for lack of memory; where it went on, with a slower algorithm (cuDNN)",
-        "lower",
-    ),
+    Metric("memory/num_refused", "requests", "allocations of the run refused for lack of memory", "lower"),
     *(
         Metric(memory_key(category), "GiB", f"{what} at the peak of the traced step", "lower")
         for category, what in MEMORY_CATEGORIES.items()
     ),
     Metric("memory/largest_batch", "samples", "largest micro-batch that trains, as a search found it", "higher"),
-    Metric(
-        "device/utilization_pct",
-        "%",
-        "share of time the device was busy (CPU: this process, of all its cores)",
-        "higher",
-    ),
+    Metric("device/utilization_pct", "%", "share of time the device was busy (CPU: this process, all cores)", "higher"),
     Metric("device/busy_cores", "cores", "processor time of this process over wall time (CPU only)"),
     Metric("device/memory_used_gib", "GiB", "memory in use on the device by all processes", "lower"),
     Metric("device/power_w", "W", "power drawn by the device"),
     Metric("device/energy_j", "J", "energy used by the device since the run began", "lower"),
-    Metric(
-        "device/energy_per_sample_j",
-        "J",
-        "energy used by the device for a training sample after warm-up, evaluation and checkpoints left out",
-        "lower",
-    ),
+    Metric("device/energy_per_sample_j", "J", "energy used by the device for a training sample after warm-up", "lower"),
     Metric("device/temperature_c", "°C", "temperature of the device"),
     Metric("device/clock_mhz", "MHz", "clock of the device's compute units"),
-    Metric(
-        "device/throttled_pct",
-        "%",
-        "share of samples in which heat or hardware protection slowed the device down",
-        "lower",
-    ),
+    Metric("device/throttled_pct", "%", "share of samples in which heat or protection slowed the device down", "lower"),
     Metric("device/power_capped_pct", "%", "share of samples in which the power limit held the device's clocks down"),
-    Metric(
-        "numerics/unchanged_pct",
-        "%",
-        "share of the weights with a gradient that an applied step left bitwise as they were (`numerics.watch`)",
-        "lower",
-    ),
+    Metric("numerics/unchanged_pct", "%", "share of the weights that an applied step left as they were", "lower"),
     Metric(
         "numerics/float16_underflow_pct",
         "%",
-        "share of the gradients other than zero, of activations and parameters, that times the scale are below "
-        "float16's smallest normal number (`numerics.watch`)",
+        "share of gradients times the scale below float16's smallest normal",
         "lower",
     ),
     Metric("numerics/max_activation", "", "largest magnitude that a module returned (`numerics.watch`)"),
-    Metric(
-        "numerics/max_gradient",
-        "",
-        "largest magnitude of a gradient of an activation or a parameter, unscaled (`numerics.watch`)",
-    ),
-    Metric(
-        "instrumentation/overhead_pct",
-        "%",
-        "share of the device's time (CPU: the host's) lost between steps and to the suite's calls in them",
-        "lower",
-    ),
-    Metric(
-        "instrumentation/watch_pct",
-        "%",
-        "time that looking into steps took, over that of all steps (`numerics.watch`)",
-        "lower",
-    ),
+    Metric("numerics/max_gradient", "", "largest magnitude of an unscaled gradient (`numerics.watch`)"),
+    Metric("instrumentation/overhead_pct", "%", "time lost between steps and to the suite in them", "lower"),
+    Metric("instrumentation/watch_pct", "%", "time that looking into steps took (`numerics.watch`)", "lower"),
 )
 
 METRICS: Final[dict[str, Metric]] = {metric.key: metric for metric in _METRICS}

@@ -3,21 +3,22 @@
 import json
 from dataclasses import FrozenInstanceError, field
 
+import numpy as np
 import pytest
 from synthetic_records import contaminated, failed, out_of_memory, searched, sweep
-from ways_to_loss import ways
 
 from ampsweep.analysis.comparison import compare
+from ampsweep.analysis.time_to_loss import LossCurve
 from ampsweep.finding import Finding, as_data
-
-STEPS, TIMES = [100.0, 101.0, 99.0], [10.0, 10.1, 9.9]
 
 
 def test_a_comparison_is_data_with_the_sentences_of_its_findings():
-    (entries, curves), (arm, more) = ways("fp32", STEPS, seconds=TIMES), ways("amp_bf16", STEPS, seconds=TIMES)
+    entries = sweep("fp32", [100.0, 101.0, 99.0]) + sweep("amp_bf16", [100.0, 101.0, 99.0])
+    curve = LossCurve(losses=np.array([4.0, 2.0]), seconds=np.array([5.0, 10.0]))
+    curves = {directory: {"val/loss": curve} for directory, _ in entries}
     lost = [failed("tf32", 0, "unsupported", "no TF32 here"), contaminated("amp_fp16", 0, "the GPU was hot")]
     search = [searched("fp32", 4, out_of_memory(5))]
-    comparison = compare([*entries, *arm, *lost, *search], baseline="fp32", margin_pct=1.0, curves={**curves, **more})
+    comparison = compare([*entries, *lost, *search], baseline="fp32", margin_pct=1.0, curves=curves)
     data = as_data(comparison)
     assert json.loads(json.dumps(data, allow_nan=False)) is not None
     (workload,) = data["workloads"]
@@ -32,8 +33,7 @@ def test_a_comparison_is_data_with_the_sentences_of_its_findings():
         }
     ]
     to_loss = next(arm["time_to_loss"] for arm in workload["verdict"]["arms"] if arm["arm"] == "amp_bf16")
-    assert to_loss["n"] == 3
-    assert "seconds" not in to_loss, "figures by pair key are no data of a report"
+    assert (to_loss["n"], to_loss["num_reached"]) == (3, 3)
 
 
 def test_problems_are_told_the_gravest_first():

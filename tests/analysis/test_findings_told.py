@@ -11,6 +11,7 @@ from ampsweep.analysis.comparison import (
     OtherMargin,
     Predicted,
     SeveralDevices,
+    SeveralMachines,
 )
 from ampsweep.analysis.pairing import (
     BaselineWithoutFigures,
@@ -38,20 +39,13 @@ from ampsweep.analysis.run_findings import (
     NothingRecomputed,
     NotPaired,
     NotTimed,
-    OtherDevice,
     Recompiled,
     Repeats,
-    SeveralPairKeys,
-    UnusableFigure,
     merged,
 )
-from ampsweep.analysis.runs import TrainedOn
 from ampsweep.analysis.step_limits import IdleDevice, SmallPeak, SmallStep, WaitForData
 
 MIB = 2**20
-HERE, BESIDE = TrainedOn(("cuda:0",), ("node1",)), TrainedOn(("cuda:1",), ("node1",))
-ELSEWHERE = TrainedOn(("cuda:0", "cuda:1"), ("node2",))
-APART = OtherDevice(seeds=(1, 2), num_apart=2, num_pairs=3, baseline="fp32", num_runs_on=(), num_baseline_runs_on=())
 SMALL = SmallStep(num_operators=430, step_ms=6.1, us_per_operator=14.19, min_us_per_operator=50.0)
 TOO_SMALL = (
     "the workload is too small to judge speed by (430 operators in 6.10 ms, 14 us each: under 50 us, launching them "
@@ -130,15 +124,6 @@ def test_every_reason(reason, text):
             "(seeds 0, 1)",
         ),
         (
-            replace(APART, num_runs_on=((HERE, 1), (BESIDE, 2)), num_baseline_runs_on=((HERE, 3),)),
-            "another device than fp32 in 2 of 3 pairs: on cuda:0 (1), cuda:1 (2); fp32 on cuda:0 (3) (seeds 1, 2)",
-        ),
-        (
-            replace(APART, num_runs_on=((ELSEWHERE, 3),), num_baseline_runs_on=((HERE, 3),)),
-            "another device than fp32 in 2 of 3 pairs: on cuda:0 and cuda:1 of node2 (3); fp32 on cuda:0 of node1 (3) "
-            "(seeds 1, 2)",
-        ),
-        (
             CutShort(seeds=(0, 1, 2), cause="trainer.max_seconds=20 passed"),
             "cut short, hence no loss to compare: trainer.max_seconds=20 passed (seeds 0, 1, 2)",
         ),
@@ -158,10 +143,6 @@ def test_every_reason(reason, text):
             NotPaired(seeds=(0,), reason=NoBaselineRun(baseline="fp32")),
             "not paired: there is no fp32 run (seed 0)",
         ),
-        (
-            UnusableFigure(seeds=(0,), metric="val/loss", cause="nan"),
-            "val/loss is not a usable figure (nan) and left out (seed 0)",
-        ),
         (Repeats(seed=0, num_runs=2), "2 runs of seed 0 are repeats and averaged"),
         (
             GraphBreaks(seeds=(0, 1), num_breaks=2, cause="nets.py, line 8: a print"),
@@ -174,10 +155,6 @@ def test_every_reason(reason, text):
         (
             NotCompiled(seeds=(0,)),
             "torch.compile found nothing to compile: every step ran eagerly (seed 0)",
-        ),
-        (
-            SeveralPairKeys(seeds=(0,)),
-            "under several pair keys, each a pair of its own: other code, data, device or environment (seed 0)",
         ),
     ],
     ids=lambda value: "" if isinstance(value, str) else value.kind(),
@@ -226,6 +203,10 @@ def test_why_a_run_is_in_no_pair(why, text):
         (
             SeveralDevices(num_runs_of={"a CPU": 1, "a GPU": 3}),
             "runs of 2 devices are compared only with those of the same: a CPU (1 run), a GPU (3 runs)",
+        ),
+        (
+            SeveralMachines(num_runs_of={"node1 cuda:0": 3, "node2 cuda:0": 1}),
+            "the runs trained on 2 devices, whose speed may differ: node1 cuda:0 (3 runs), node2 cuda:0 (1 run)",
         ),
         (
             OtherMargin(margin_pct=5.0, recorded_margin_pct=1.0),

@@ -2,7 +2,6 @@
 
 import pytest
 from synthetic_records import failed, sweep
-from ways_to_loss import ways
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.front import Beaten
@@ -16,8 +15,8 @@ FP32 = sweep("fp32", [150.0, 153.0, 147.0], val_loss=LOSSES)
 FAST = [100.0, 101.0, 99.0]
 
 
-def front(entries, curves=None):
-    (workload,) = compare(entries, baseline="fp32", margin_pct=1.0, curves=curves).workloads
+def front(entries):
+    (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
     return workload.verdict.front
 
 
@@ -27,7 +26,7 @@ def beaten(entries):
 
 def test_better_in_two_and_as_good_in_the_third_beats():
     entries = FP32 + sweep("amp_bf16", FAST, val_loss=SAME, peak_mib=600.0)
-    assert beaten(entries) == {"fp32": Beaten(by="amp_bf16", worse_in=("cost", "memory"))}
+    assert beaten(entries) == {"fp32": Beaten(by="amp_bf16", worse_in=("time", "memory"))}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def test_arms_each_better_in_something_are_all_on_the_front(arm):
 
 def test_an_arm_worse_in_all_is_beaten_in_all():
     entries = FP32 + sweep("amp_bf16", [200.0, 201.0, 199.0], val_loss=WORSE, peak_mib=1100.0)
-    assert beaten(entries) == {"amp_bf16": Beaten(by="fp32", worse_in=("cost", "memory", "loss"))}
+    assert beaten(entries) == {"amp_bf16": Beaten(by="fp32", worse_in=("time", "memory", "loss"))}
 
 
 def test_differences_of_less_than_two_percent_are_ties():
@@ -73,7 +72,7 @@ def test_other_arms_are_held_against_each_other_by_their_pairs():
     baseline = sweep("fp32", [100.0, 200.0, 400.0], val_loss=LOSSES, peak_mib=500.0)
     one = sweep("amp_bf16", [80.0, 160.0, 320.0], val_loss=SAME, peak_mib=600.0)
     other = sweep("amp_fp16", [90.0, 180.5, 359.0], val_loss=SAME, peak_mib=600.0)
-    assert beaten(baseline + one + other) == {"amp_fp16": Beaten(by="amp_bf16", worse_in=("cost",))}
+    assert beaten(baseline + one + other) == {"amp_fp16": Beaten(by="amp_bf16", worse_in=("time",))}
 
 
 def test_an_arm_is_named_as_beaten_by_one_on_the_front():
@@ -93,14 +92,3 @@ def test_what_was_not_measured_counts_for_nothing():
     (fp32, bf16) = front(entries).arms
     assert (fp32.beaten.by, bf16.loss, bf16.loss_gap) == ("amp_bf16", "not measured", None)
     assert front(FP32) is None
-
-
-def test_the_front_is_of_times_to_the_loss_where_all_have_one():
-    fp32, curves = ways("fp32", FAST, seconds=[10.0, 10.1, 9.9])
-    bf16, more = ways("amp_bf16", [130.0, 131.0, 129.0], seconds=[5.0, 5.1, 4.9])
-    found = front(fp32 + bf16, curves | more)
-    assert (found.cost, [one.arm for one in found.unbeaten]) == ("time to loss", ["amp_bf16"])
-    worse = sweep("pure_bf16", FAST, val_loss=WORSE, peak_mib=600.0)
-    found = front(fp32 + bf16 + worse, curves | more)
-    assert found.cost == "step time", "so that a worse arm, which never is at the loss, has a place too"
-    assert found.without == ()

@@ -47,7 +47,6 @@ def test_shares_of_a_histogram_are_those_of_the_values(threshold):
     values = np.abs(normal(1.0, num=40_000))
     counts = ExponentCounts.of([tensor("a", "activation", values)])
     below = values[values < threshold]
-    assert counts.share_below(threshold) == pytest.approx(len(below) / len(values), abs=0.02)
     assert counts.sum_share_below(threshold) == pytest.approx(below.sum() / values.sum(), abs=0.03)
 
 
@@ -59,7 +58,7 @@ def test_the_threshold_of_a_share_has_that_share_below(share):
 
 def test_a_histogram_without_elements_has_nothing_below():
     counts = ExponentCounts.of([tensor("a", "activation", [0.0, 0.0])])
-    assert (counts.share_below(1.0), counts.sum_share_below(1.0), counts.threshold_of(0.5)) == (0.0, 0.0, None)
+    assert (counts.sum_share_below(1.0), counts.threshold_of(0.5)) == (0.0, None)
 
 
 def test_gradients_within_the_range_work_as_they_are():
@@ -72,8 +71,8 @@ def test_gradients_within_the_range_work_as_they_are():
 def test_the_largest_scale_is_that_of_the_largest_gradient():
     gradients = tensor("a", "activation_gradient", [0.5, 1.0]), tensor("b.weight", "gradient", [4.0, 2.0])
     found = float16(*gradients)
-    assert (found.max_scale, found.max_scale_layer) == (65504.0 / 4, "b")
-    assert (found.verdict, found.best_scale) == ("works_below", 8192.0)
+    assert found.max_scale == 65504.0 / 4
+    assert (found.verdict, found.best_scale) == ("works_with_another_scale", 8192.0)
     assert float16(*gradients, scale=1000.0).verdict == "works"
 
 
@@ -85,8 +84,8 @@ def test_halving_ends_at_the_first_scale_that_is_small_enough():
 
 def test_gradients_too_small_for_the_scale_ask_for_a_larger_one():
     found = float16(tensor("a", "activation_gradient", normal(1e-14)))
-    assert found.verdict == "works_above"
-    assert found.min_scale_layer == "a"
+    assert found.verdict == "works_with_another_scale"
+    assert found.best_scale > found.scale
     assert float16(tensor("a", "activation_gradient", normal(1e-14)), scale=found.best_scale).verdict == "works"
     assert found.best_scale / found.min_scale == pytest.approx(found.max_scale / found.best_scale, rel=3)
 
@@ -103,9 +102,8 @@ def test_no_scale_is_right_for_gradients_too_far_apart():
     found = float16(tensor("a", "activation_gradient", normal(1e-13)), tensor("b", "activation_gradient", normal(1.0)))
     assert found.verdict == "does_not_work"
     (obstacle,) = found.obstacles
-    assert (obstacle.kind, obstacle.layer, obstacle.tensor) == ("too_wide", "a", "activation_gradient")
+    assert (obstacle.kind, obstacle.layer, obstacle.tensor) == ("vanishes", "a", "activation_gradient")
     assert obstacle.lost_pct > 90
-    assert found.max_scale_layer == "b"
 
 
 def test_layers_above_the_largest_number_are_in_the_way():
@@ -179,21 +177,10 @@ def test_no_scale_mends_the_range_within_one_tensor():
     found = of(tensor("a", "activation", outliers), tensor("b", "activation", normal(1.0)))["float8_e4m3fn"]
     assert found.verdict == "does_not_work"
     (obstacle,) = found.obstacles
-    assert (obstacle.kind, obstacle.layer) == ("too_wide", "a")
+    assert (obstacle.kind, obstacle.layer) == ("vanishes", "a")
     in_fp8 = np.abs(outliers) * (448 / 1e6) > 2.0**-10
     lost = np.abs(outliers)[~in_fp8].sum() / np.abs(outliers).sum()
     assert obstacle.lost_pct == pytest.approx(100 * lost, rel=0.3)
-
-
-def test_ranges_are_those_of_values_cast_to_the_format():
-    values = normal(1e-10, num=50_000)
-    one = float16(tensor("b", "activation_gradient", values)).ranges[-1]
-    scaled = np.abs(values * 65536).astype(np.float16)
-    assert one.lost_pct == pytest.approx(100 * (scaled == 0).mean(), abs=0.5)
-    assert one.below_normal_pct == pytest.approx(100 * (scaled < 2.0**-14).mean(), abs=0.5)
-    assert one.above_pct == 0.0
-    large = of(tensor("b", "update", normal(1e5, num=50_000)))
-    assert large == {}, "updates are not cast"
 
 
 def test_nothing_looked_at_says_nothing():

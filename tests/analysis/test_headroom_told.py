@@ -30,14 +30,8 @@ def obstacle(kind, layer, tensor="activation", *, max_abs=1e6, lost_pct=40.0):
         (room(min_scale=0.0, max_scale=math.inf), "float16 works"),
         (room(format="bfloat16", scale=1.0), "bfloat16 works: its range is that of float32"),
         (
-            room(verdict="works_below", max_scale=5000.0, max_scale_layer="", best_scale=4096.0),
-            "float16 works with scales up to 5,000, where gradients of the model end: from 65,536 the scaler skips "
-            "4 steps until it is there, from precision.init_scale=4096 none",
-        ),
-        (
-            room(verdict="works_above", min_scale=2e6, max_scale=9e12, min_scale_layer="a", best_scale=2.0**43),
-            "float16 works with scales from 2,000,000 to 9.0e+12: with 65,536 gradients of a become zero, with "
-            "precision.init_scale=8.79609e+12 they do not",
+            room(verdict="works_with_another_scale", max_scale=5000.0, best_scale=4096.0),
+            "float16 works with scales from 0.0100 to 5,000, of which 65,536 is none: use precision.init_scale=4096",
         ),
         (
             blocked(obstacle("too_large", "a"), obstacle("too_large", "b"), obstacle("vanishes", "c", "weight")),
@@ -50,13 +44,12 @@ def obstacle(kind, layer, tensor="activation", *, max_abs=1e6, lost_pct=40.0):
         ),
         (
             blocked(obstacle("vanishes", "c", "weight")),
-            "float16 does not work: weights of c are so small that 40.0% of the sum of their magnitudes (above 5%) "
-            "becomes zero",
+            "float16 does not work: of weights of c, 40.0% of the sum of magnitudes (above 5%) becomes zero",
         ),
         (
-            blocked(obstacle("too_wide", "a", "gradient"), max_scale_layer="b", best_scale=16.0),
-            "float16 does not work: with a scale of 16.0, the largest for gradients of b, 40.0% of the sum of their "
-            "magnitudes (above 5%) of gradients of parameters of a becomes zero",
+            blocked(obstacle("vanishes", "a", "gradient"), best_scale=16.0),
+            "float16 does not work: of gradients of parameters of a, 40.0% of the sum of magnitudes (above 5%) becomes "
+            "zero with a scale of 16.0",
         ),
         (
             room(format="float8_e5m2", verdict="works_with_tensor_scales"),
@@ -73,7 +66,7 @@ def test_a_summary_has_two_lines():
     found = {
         "float16": room(min_scale=0.0, max_scale=math.inf),
         "bfloat16": room(format="bfloat16"),
-        "float8_e4m3fn": blocked(obstacle("too_wide", "a"), format="float8_e4m3fn"),
+        "float8_e4m3fn": blocked(obstacle("vanishes", "a"), format="float8_e4m3fn"),
         "float8_e5m2": room(format="float8_e5m2", verdict="works_with_tensor_scales"),
     }
     assert headroom_lines(found) == [

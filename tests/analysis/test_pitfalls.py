@@ -51,20 +51,3 @@ def test_a_second_moment_in_bfloat16_cannot_fall(beta2, is_stuck):
 
 def test_a_narrow_moment_is_told_of_float32_parameters_too():
     assert set(found("amp_bf16+state_dtype=bfloat16", parameters="float32", state="bfloat16")) == {"stuck_moment"}
-
-
-def test_float16_parameters_need_a_scaler():
-    half = {"compute": "float16", "parameters": "float16"}
-    zero_below = found("pure_fp16", **half)["no_scaler"].zero_below
-    assert torch.tensor(0.99 * zero_below).half() == 0
-    assert torch.tensor(1.01 * zero_below).half() > 0
-    assert "no_scaler" not in found("pure_fp16", **half, precision={"grad_scaler": True})
-
-
-def test_gradients_are_added_up_in_a_narrow_dtype():
-    several = {"facts": {"grad_accum_steps": 8}}
-    sums = found("pure_bf16", **several)["narrow_sums"]
-    assert (sums.of, sums.num_summed, sums.arms) == ("micro-batches", 8, ("pure_bf16",))
-    assert "narrow_sums" not in found("pure_bf16")
-    assert "narrow_sums" not in found("pure_bf16", gradients="float32", **several)
-    assert "narrow_sums" not in found("pure_bf16", facts={"world_size": 4}), "the record has no reduction"

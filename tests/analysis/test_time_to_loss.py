@@ -18,7 +18,7 @@ class Logged:
     values: np.ndarray
 
 
-def history(step_ms=10.0, decay=50.0, evaluate_every=None, watts=None, losses=None):
+def history(step_ms=10.0, decay=50.0, evaluate_every=None, losses=None):
     """What a run logs every tenth step while its loss decays exponentially to 1, a step of `step_ms` after another."""
     steps = np.arange(10.0, STEPS + 1, 10.0)
     times = np.full(steps.size, step_ms)
@@ -28,8 +28,6 @@ def history(step_ms=10.0, decay=50.0, evaluate_every=None, watts=None, losses=No
     if evaluate_every:
         due = steps % evaluate_every == 0
         logged["val/loss"] = Logged(steps[due], curve[due])
-    if watts:
-        logged["device/energy_j"] = Logged(steps, watts * step_ms * steps / 1000)
     return logged
 
 
@@ -94,14 +92,6 @@ def test_often_evaluated_runs_go_by_their_validation_loss():
     assert verdict_on([history(evaluate_every=40)] * 3, [history(evaluate_every=100)] * 3).metric == "train/loss"
 
 
-def test_energy_is_compared_where_the_device_counts_it():
-    found = verdict_on([history(5.0, watts=300.0)] * 3, [history(10.0, watts=200.0)] * 3)
-    assert found.energy_ratio.value == pytest.approx(0.75)
-    assert found.baseline_j == pytest.approx(200.0 * found.baseline_s)
-    without = verdict_on([history(5.0)] * 3, [history(10.0, watts=200.0)] * 3)
-    assert (without.energy_ratio, without.arm_j) == (None, None)
-
-
 def test_an_arm_as_good_but_for_noise_reaches_the_loss():
     noise = [0.002, -0.002, 0.001]
     baseline = [history(10.0, losses=1 + np.exp(-np.arange(10.0, STEPS + 1, 10.0) / 50.0) - one) for one in noise]
@@ -131,9 +121,9 @@ def test_without_histories_there_is_nothing_to_tell():
 
 
 def test_a_loss_between_two_moments_is_reached_between_them():
-    curve = LossCurve(losses=np.array([4.0, 2.0]), seconds=np.array([10.0, 20.0]), joules=np.array([100.0, 300.0]))
-    assert curve.reach(3.0) == (15.0, 200.0)
-    assert curve.reach(4.0) == (10.0, 100.0)
+    curve = LossCurve(losses=np.array([4.0, 2.0]), seconds=np.array([10.0, 20.0]))
+    assert curve.reach(3.0) == 15.0
+    assert curve.reach(4.0) == 10.0
     assert curve.reach(1.9) is None
 
 

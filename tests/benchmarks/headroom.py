@@ -121,9 +121,9 @@ def in_float16(case: Case, full: Training, scales: Sequence[float]) -> dict[str,
     ]
     verdict: HeadroomVerdict = "does_not_work"
     if follows(default, full):
-        verdict = "works_below" if default.num_skipped else "works"
+        verdict = "works_with_another_scale" if default.num_skipped else "works"
     elif any(scale > mode.init_scale for scale in good):
-        verdict = "works_above"
+        verdict = "works_with_another_scale"
     return {
         "verdict": verdict,
         "num_skipped": default.num_skipped,
@@ -143,7 +143,7 @@ def agrees(told: Headroom, did: dict[str, Any]) -> bool:
     """Tell whether the verdict is right, and the largest scale, where there is one, within a factor of 4."""
     if told.verdict != did["verdict"]:
         return False
-    return told.verdict != "works_below" or told.max_scale / 4 <= did["scale"] <= told.max_scale * 2
+    return told.max_scale >= told.scale or told.max_scale / 4 <= did["scale"] <= told.max_scale * 2
 
 
 def examined(case: Case, scales: Sequence[float] = SCALES) -> dict[str, Any]:

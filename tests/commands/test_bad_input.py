@@ -322,7 +322,6 @@ def test_the_process_says_it_in_one_line_as_well(start, tmp_path):
         (("report", "empty", "--format", "xml"), "'xml'"),
         (("report", "empty", "--margin-pct", "0"), "--margin-pct 0: must be greater than 0"),
         (("report", "empty", "--memory-gib", "0"), "--memory-gib 0: must be greater than 0"),
-        (("report", "empty", "--objective", "money"), "'money'"),
         (("report", "empty", "--colour"), "--colour"),
     ],
 )

@@ -19,7 +19,7 @@ WITHOUT_RESULT = {
         f"tracking.{key}"
         for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints", "code")
     ),
-    *(f"report.{key}" for key in ("baseline", "margin_pct", "objective", "memory_gib")),
+    *(f"report.{key}" for key in ("baseline", "margin_pct", "memory_gib")),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability"),
     *("predict.write", "predict.with_runs", "predict.must_fit"),
     *("doctor.complaints", "doctor.steps", "doctor.max_seconds", "numerics.watch", "numerics.every"),

@@ -233,7 +233,6 @@ def fine():
         ("scheduler.num_warmup_steps", -1, "must not be negative"),
         ("report.margin_pct", 0, "must be greater than 0"),
         ("report.memory_gib", 0, "must be greater than 0"),
-        ("report.objective", "money", "allowed are time, energy"),
         (
             "report.baseline",
             "amp_fp99",

@@ -3,14 +3,13 @@ from page_reader import panel, read_page
 from shown_diagnoses import magnitudes, numerics
 from shown_runs import document_of, on_gpu
 
-from ampsweep.analysis.headroom import headroom_of
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics
 from ampsweep.report.figures.magnitude_map import MAX_ROWS, magnitude_map
 from ampsweep.report.html import html
 
 
 def drawn(of, kind="activation"):
-    return magnitude_map(of, kind, headroom_of(of), title="A map", question="Does it fit?")
+    return magnitude_map(of, kind, title="A map", question="Does it fit?")
 
 
 def cells(figure):

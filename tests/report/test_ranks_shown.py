@@ -62,7 +62,7 @@ def document(entries):
 def test_every_format_names_the_fullest_and_the_slowest_rank(document):
     for text in (read_page(html(document)).one("section", id="verdict").text, printed(document), as_json(document)):
         assert OF_FSDP2 in text
-        assert "rank 0 is the slowest, with 125 ms a step; the others take as long within 5%" in text
+        assert "rank 0 is the slowest, with 125 ms a step, 1.00 ms more than the fastest" in text
         assert "the others wait for rank 1: in a step it waits 5.00 ms for them, and they up to 30.0 ms" in text
         assert "each rank hands 64.0 MiB of gradients to the reduction in a step" in text
 
@@ -104,12 +104,7 @@ def test_strategies_stand_beside_each_other(document):
         "waiting": "30.0 ms",
         "reduced a step": "64.0 MiB",
         "val loss": "2.0100",
-        "throughput of ddp": "0.800x",
-        "memory saved against ddp": "50.0%",
-        "loss gap against ddp": "0 (identical)",
     }
-    assert found[4]["memory saved against ddp"] == "50.0%", "of DDP's amp_bf16, which casts by autocast, too"
-    assert f"{AUTOCAST}: fsdp2 against amp_bf16 of ddp" in printed(document)
 
 
 def test_five_dtypes_and_what_casts_tell_strategies_apart(document):

@@ -16,10 +16,6 @@ from ampsweep.report.markdown import markdown
 
 FRESH = "the checkpoint has no GradScaler state; a fresh one starts at scale 65536"
 TITLE = "Saved in one precision, resumed in another"
-SENTENCE = (
-    "The largest jump is +0.12 (4.0%), from amp_fp16 to fp32; in the precision that it was saved in, the loss stays "
-    "the same to the last bit."
-)
 
 
 @pytest.fixture
@@ -62,7 +58,6 @@ def test_the_table_has_the_jump_of_every_pair_of_arms(document):
     assert (found["amp_fp16", "fp32"]["its jump"], found["fp32", "fp32"]["its jump"]) == ("+0.12 (sd 0)", "0")
     for text in (markdown(document), printed(document)):
         assert TITLE in text
-        assert SENTENCE in " ".join(text.split())
         assert FRESH in text
 
 

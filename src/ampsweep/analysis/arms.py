@@ -4,22 +4,12 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from ampsweep.analysis.pairing import (
-    BaselineThere,
-    Pair,
-    baseline_there,
-    figures_of_runs,
-    one_side,
-    paired_figures,
-    peaks_of,
-)
+from ampsweep.analysis.pairing import Pair, figures_of_runs, one_side, paired_figures, peaks_of
 from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
 from ampsweep.analysis.run_findings import RunFinding, findings_of_arm
 from ampsweep.analysis.runs import PEAK_MEMORY, SKIPPED_STEPS, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
 from ampsweep.analysis.statistics import (
-    MIN_PAIRS,
     Estimate,
     Spread,
     geometric_mean,
@@ -33,26 +23,6 @@ from ampsweep.analysis.step_limits import StepLimit, operator_time, step_limits
 from ampsweep.finding import Finding
 from ampsweep.metrics import AUTOCAST_PENALTY
 from ampsweep.text import GIB
-
-_WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
-
-
-class WithinRun(Finding):
-    """Spread of the steps of a run after warm-up, medians over the runs; no other run need be as near."""
-
-    template = (
-        "step time within {num_runs:count run}: IQR {step_ms_iqr:ms} ({iqr_pct:percent}), p95 {step_ms_p95:ms}; "
-        "it supports no verdict"
-    )
-
-    num_runs: int
-    step_ms: float
-    step_ms_iqr: float
-    step_ms_p95: float
-
-    @property
-    def iqr_pct(self) -> float:
-        return 100 * self.step_ms_iqr / self.step_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +43,6 @@ class ArmComparison:
     """Pairs in which both arms took all of their steps."""
     num_expected_pairs: int
     """Pairs if this arm and the baseline had completed for every seed that either was run with."""
-    num_without_partner: int
-    """Completed runs of this arm without a completed baseline run of their pair key."""
     num_contaminated: int
     """Runs of this arm whose memory and loss count, but not their speed."""
     statuses: dict[str, int]
@@ -89,8 +57,6 @@ class ArmComparison:
     """Operators of a traced step, median over runs; None of compiled ones."""
     us_per_operator: float | None
     limits: tuple[StepLimit, ...]
-    within_run: WithinRun | None
-    """Only if there are fewer than three uncontaminated runs."""
     speedup: Estimate | None
     """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
     peak_memory_bytes: float | None
@@ -113,7 +79,6 @@ class ArmComparison:
     """Validation loss under autocast minus that in full precision, of the final weights: mean over the arm's runs."""
     skipped_steps: int | None
     """Total over the arm's runs that report it."""
-    baseline_there: BaselineThere | None
     dtypes: dict[str, str]
     """As `Run.dtypes`."""
     casts: str | None
@@ -144,9 +109,8 @@ def summarise_arm(
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
     own_pairs = all_pairs if is_baseline else pairs
-    paired, seeds = {pair.pair_key for pair in pairs}, {run.seed for run in (*runs, *baseline_runs)}
+    seeds = {run.seed for run in (*runs, *baseline_runs)}
     measured = [run for run in runs if run.measured]
-    undisturbed = [run for run in measured if run.contamination is None]
     times, memory, losses = paired_figures(pairs, STEP_MS), peaks_of(pairs), paired_figures(pairs, VAL_LOSS)
     gap = mean_difference([after - before for before, after in losses.values()])
     baseline_loss = statistics.fmean(before for before, _ in losses.values()) if losses else 0.0
@@ -168,8 +132,7 @@ def summarise_arm(
         num_pairs=len(pairs),
         num_completed_pairs=sum(pair.completed for pair in pairs),
         num_expected_pairs=0 if is_baseline else len(pairs) + len(seeds - {pair.arm_runs[0].seed for pair in pairs}),
-        num_without_partner=0 if is_baseline else sum(run.pair_key not in paired for run in measured),
-        num_contaminated=len(measured) - len(undisturbed),
+        num_contaminated=sum(run.contamination is not None for run in measured),
         statuses=dict(sorted(counted.items(), key=lambda item: (item[0] != "completed", -item[1], item[0]))),
         num_timed=len(timed),
         num_unchecked=sum(run.unknown_contamination is not None for run in timed),
@@ -177,7 +140,6 @@ def summarise_arm(
         num_operators=operators[0],
         us_per_operator=operators[2],
         limits=step_limits(runs),
-        within_run=_within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
         speedup=mean_ratio([*times.values()]),
         peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
@@ -191,11 +153,10 @@ def summarise_arm(
         val_accuracy=spread(own(VAL_ACCURACY)),
         autocast_penalty=mean_difference([*figures_of_runs(runs, AUTOCAST_PENALTY).values()]),
         skipped_steps=round(sum(skipped)) if skipped else None,
-        baseline_there=None if is_baseline else baseline_there(pairs, all_pairs),
         dtypes=next((known for run in runs if (known := run.dtypes)), {}),
         casts=next((cast for run in runs if (cast := run.casts) is not None), None),
         ranks=ranks_of_arm(runs),
-        notes=findings_of_arm(runs, findings, pairs),
+        notes=findings_of_arm(runs, findings),
     )
 
 
@@ -205,12 +166,3 @@ def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:
     timed = [pair for pair in pairs if pair.pair_key in compared]
     found = [run for pair in timed for run in (*pair.baseline_runs, *(() if is_baseline else pair.arm_runs))]
     return list({run.directory: run for run in found if run.contamination is None}.values())
-
-
-def _within_run(runs: Sequence[Run]) -> WithinRun | None:
-    figures = [[value for key in _WITHIN_RUN if (value := run.figure(key)) is not None] for run in runs]
-    found = [of_run for of_run in figures if len(of_run) == len(_WITHIN_RUN) and of_run[0] > 0]
-    if not found:
-        return None
-    step_ms, iqr, p95 = (statistics.median(column) for column in zip(*found, strict=True))
-    return WithinRun(num_runs=len(found), step_ms=step_ms, step_ms_iqr=iqr, step_ms_p95=p95)

@@ -5,21 +5,22 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.costs import Cost, CostKind, Goal, Ranking, cost_of
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import PEAK_MEMORY, Run, metric_words
-from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS
+from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate
 from ampsweep.analysis.step_limits import TOO_SMALL
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.config.modes import arm_before
 from ampsweep.finding import Finding
-from ampsweep.text import first_line, plural, seeds_text
+from ampsweep.text import GIB, first_line, plural, seeds_text
 
 _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
 _UNSUPPORTED: Final = "unsupported on this device"
 LARGER: Final = "compare on a larger model, batch or sequence"
+MAX_DOUBT: Final = 1.1
+"""Factor within which two step times must be known to lie if they are not resolved."""
 
 
 class Refusal(Finding):
@@ -31,12 +32,7 @@ class Refusal(Finding):
 
 
 class Unsupported(Refusal):
-    cause: str
-    """The error of the first run."""
-
-    @property
-    def sentence(self) -> str:
-        return f"unsupported: {self.cause}" if self.cause else _UNSUPPORTED
+    template = _UNSUPPORTED
 
 
 class OtherArmBefore(Refusal):
@@ -56,14 +52,12 @@ class Diverged(Refusal):
     """Runs diverged with seeds (and all else) with which the baseline did not."""
 
     cause: str
+    """The error of the first of them."""
     seeds: tuple[int, ...]
-    other_seeds: tuple[int, ...]
-    """Those that diverged for another cause."""
 
     @property
     def sentence(self) -> str:
-        others = f"; diverged otherwise in {seeds_text(self.other_seeds)}" if self.other_seeds else ""
-        return f"{self.cause or 'diverged'} in {seeds_text(self.seeds)}{others}"
+        return f"{self.cause or 'diverged'} in {seeds_text(self.seeds)}"
 
 
 class MostlyFailing(Refusal):
@@ -120,23 +114,19 @@ class Missing(Finding):
 class TooFewPairs(Missing):
     severity = "warning"
 
-    baseline: str
     unsupported: bool
     num_completed: int
     num_expected: int
     failures: dict[str, int]
     """Runs of the arm that give no complete pair, by outcome."""
-    baseline_failures: dict[str, int]
-    num_without_partner: int
-    """Completed runs without a baseline run to pair with."""
 
     @property
     def sentence(self) -> str:
         if self.unsupported:
             return _UNSUPPORTED
-        causes = self._causes
+        causes = ", ".join(f"{count} {outcome}" for outcome, count in self.failures.items())
         done = f"{self.num_completed} of {plural(self.num_expected, 'pair')} completed"
-        why = f"{done} ({', '.join(causes)})" if causes else done
+        why = f"{done} ({causes})" if causes else done
         return f"{why} and {MIN_PAIRS} are needed" if self.num_expected < MIN_PAIRS else why
 
     @property
@@ -146,28 +136,12 @@ class TooFewPairs(Missing):
         missing = plural(MIN_PAIRS - self.num_completed, "more pair")
         return f"complete {missing} of {self.arm} with the baseline"
 
-    @property
-    def _causes(self) -> list[str]:
-        failures = [f"{count} {status}" for status, count in self.failures.items()]
-        failures += [f"{count} {self.baseline} {status}" for status, count in self.baseline_failures.items()]
-        if failures:
-            return failures
-        if self.num_without_partner:
-            return [f"{self.num_without_partner} without a {self.baseline} run to pair with"]
-        missing = self.num_expected - self.num_completed
-        return [f"{missing} not run"] if missing > 0 else []
-
 
 class SpeedNotKnown(Missing):
     template = "its speed is not known well enough: {speed}"
     remedy = "time {arm} again with more seeds, on an idle machine"
 
     speed: str
-
-
-class EnergyNotKnown(Missing):
-    template = "its energy is not known well enough"
-    remedy = "run more seeds of {arm}, on an idle device"
 
 
 class NoFinalLoss(Missing):
@@ -235,46 +209,46 @@ class Candidate:
         unsettled = tuple(one for one in self.judgements.parities if not one.not_worse)
         return ParityOpen(arm=self.arm, unsettled=unsettled) if unsettled else None
 
-    def cost(self, kind: CostKind) -> Cost:
-        return cost_of(kind, self.pairs, self.time_to_loss)
-
-    def open(self, ranking: Ranking) -> Missing | None:
+    @property
+    def missing(self) -> Missing | None:
+        """The first thing that is missing to decide on it."""
         if self.too_few_pairs is not None:
             return self.too_few_pairs
-        cost = self.cost(ranking.cost)
-        if cost.is_known or cost.is_more:
-            return self.open_parity
-        missing: Missing = EnergyNotKnown(arm=self.arm)
-        if ranking.objective == "time":
-            missing = SpeedNotKnown(arm=self.arm, speed=self.judgements.speed_text)
-        return (self.open_parity or missing) if ranking.is_to_loss else missing
+        speedup = self.judgements.figures.speedup
+        if speedup is None or not is_known(speedup):
+            return SpeedNotKnown(arm=self.arm, speed=self.judgements.speed_text)
+        return self.open_parity
 
 
-def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | None:
+def is_known(speedup: Estimate) -> bool:
+    """Return True if a step time is resolved from the baseline's, or known to be about the same."""
+    if speedup.exact or speedup.resolves(1.0):
+        return True
+    return speedup.interval is not None and speedup.interval[0] >= 1 / MAX_DOUBT and speedup.interval[1] <= MAX_DOUBT
+
+
+def too_few_pairs(arm: ArmComparison) -> TooFewPairs | None:
     if arm.num_completed_pairs >= MIN_PAIRS:
         return None
     return TooFewPairs(
         arm=arm.arm,
-        baseline=baseline.arm,
         unsupported=list(arm.statuses) == ["unsupported"],
         num_completed=arm.num_completed_pairs,
         num_expected=arm.num_expected_pairs,
-        failures=_failures(arm),
-        baseline_failures=_failures(baseline),
-        num_without_partner=arm.num_without_partner,
+        failures={status: count for status, count in arm.statuses.items() if status in _WITHOUT_FIGURES},
     )
 
 
 def refusal(
-    runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], goal: Goal
+    runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], memory_gib: float | None
 ) -> Refusal | None:
     """Find the first reason to refuse the arm of `runs`, in the order of the classes above."""
-    return next(_refusals(runs, baseline_runs, parities), None) or over_memory(runs, goal)
+    return next(_refusals(runs, baseline_runs, parities), None) or over_memory(runs, memory_gib)
 
 
 def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Iterator[Refusal]:
     if all(run.outcome == "unsupported" for run in runs):
-        yield Unsupported(cause=_error(runs[0]))
+        yield Unsupported()
     if (before := arm_before(runs[0].arm)) is not None:
         yield OtherArmBefore(saved_in=before)
     if disproved := [run for run in runs if run.contradictions]:
@@ -282,9 +256,7 @@ def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Seque
     # If the baseline diverges too, the learning rate or the data is to blame.
     baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
     if alone := [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]:
-        so = [run for run in alone if run.record.error == alone[0].record.error]
-        others = [run for run in alone if run.record.error != alone[0].record.error]
-        yield Diverged(cause=_error(alone[0]), seeds=_seeds(so), other_seeds=_seeds(others))
+        yield Diverged(cause=_error(alone[0]), seeds=_seeds(alone))
     yield from _mostly(runs, "oom", "failed")
     emulated = [run.emulated for run in runs if run.measured]
     if emulated and all(emulated):
@@ -295,20 +267,17 @@ def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Seque
 def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
     """The reason why the baseline's runs are nothing to compare with."""
     if all(run.outcome == "unsupported" for run in runs):
-        return Unsupported(cause=_error(runs[0]))
+        return Unsupported()
     return next(_mostly(runs, "disproved", "diverged", "oom", "failed"), None)
 
 
-def over_memory(runs: Sequence[Run], goal: Goal) -> Refusal | None:
-    limit = goal.memory_bytes
+def over_memory(runs: Sequence[Run], memory_gib: float | None) -> Refusal | None:
+    """The refusal of an arm whose peak on its fullest rank is above the memory given, if there is a limit."""
+    limit = None if memory_gib is None else memory_gib * GIB
     peaks = [peak for run in runs if run.measured and (peak := run.num_bytes(PEAK_MEMORY)) is not None]
     if limit is None or not peaks or max(peaks) <= limit:
         return None
     return OverMemory(peak_bytes=max(peaks), limit_bytes=limit)
-
-
-def _failures(arm: ArmComparison) -> dict[str, int]:
-    return {status: count for status, count in arm.statuses.items() if status in _WITHOUT_FIGURES}
 
 
 def _mostly(runs: Sequence[Run], *outcomes: str) -> Iterator[Refusal]:

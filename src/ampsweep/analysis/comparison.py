@@ -2,13 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Final, Literal, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
-from ampsweep.analysis.costs import Goal
-from ampsweep.analysis.pairing import pair_runs
+from ampsweep.analysis.pairing import Pair, pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.analysis.resumed import AllSeries, ResumedArm, resumed_arms
 from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, run_entry
@@ -19,10 +18,9 @@ from ampsweep.analysis.swept import Series, swept_series
 from ampsweep.analysis.time_to_loss import Curves
 from ampsweep.analysis.verdict import Verdict, reach_verdict
 from ampsweep.analysis.workloads import Workload, group_workloads
-from ampsweep.config.modes import report_order
 from ampsweep.finding import Finding, Severity
 from ampsweep.record import RunRecord
-from ampsweep.text import plural, predicted_bytes
+from ampsweep.text import predicted_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,16 +126,14 @@ class SeveralDevices(Finding):
     num_runs_of: dict[str, int]
 
 
-class SeveralWorldSizes(Finding):
-    """Arms without partners, as they ran on another number of ranks."""
+class SeveralMachines(Finding):
+    """Pairs whose runs trained on different devices, though of one model."""
 
-    arms_of: tuple[tuple[int, tuple[str, ...]], ...]
-    """(number of ranks, its arms)."""
+    severity = "warning"
+    template = "the runs trained on {num_runs_of:size} devices, whose speed may differ: {num_runs_of:runs}"
 
-    @property
-    def sentence(self) -> str:
-        told = ", ".join(f"{plural(count, 'rank')} ({', '.join(arms)})" for count, arms in self.arms_of)
-        return f"arms ran on different numbers of ranks and are compared only with those on the same: {told}"
+    num_runs_of: dict[str, int]
+    """By host and device; of several ranks those of each."""
 
 
 class MixedDevices(Finding):
@@ -182,7 +178,8 @@ class Comparison:
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
     notes: tuple[Finding, ...]
-    goal: Goal = field(default_factory=Goal)
+    memory_gib: float | None = None
+    """Peak of allocated tensor bytes that an arm may need on its fullest rank. None: what its device held."""
     series: tuple[Series, ...] = ()
     """Workloads that differ in one swept key."""
     file_problems: tuple[FileProblem, ...] = ()
@@ -225,7 +222,7 @@ def compare(
     *,
     baseline: str,
     margin_pct: float,
-    goal: Goal | None = None,
+    memory_gib: float | None = None,
     curves: Curves | None = None,
     series: AllSeries | None = None,
     file_problems: Sequence[FileProblem] = (),
@@ -236,7 +233,7 @@ def compare(
         records: run directories with their records. A directory given twice counts once, predicted runs not at all.
         baseline: label of the arm the others are compared with.
         margin_pct: loss gap, in percent of the baseline's loss, that counts as none.
-        goal: what an arm is recommended for; None: least time, in whatever memory.
+        memory_gib: the memory that a recommended arm must fit into; None: what its device held.
         curves: by run directory the `loss_curves` of its history, for the time to a loss.
         series: by run directory the series of `RESUMED_KEYS`, for the jump of the loss after a checkpoint.
         file_problems: files of the runs that could not be read, or not in full.
@@ -246,7 +243,6 @@ def compare(
     """
     if not margin_pct > 0:
         raise ValueError(f"report.margin_pct is {margin_pct}; it must be above 0")
-    goal = goal or Goal()
     unique: dict[Path, Run] = {}
     for directory, record in records:
         unique.setdefault(directory.resolve(), Run(directory, record))
@@ -274,7 +270,13 @@ def compare(
             facts=workload.facts,
             arms=arms,
             verdict=reach_verdict(
-                arms, runs_of, pairs, baseline=baseline, margin_pct=margin_pct, goal=goal, curves=curves or {}
+                arms,
+                runs_of,
+                pairs,
+                baseline=baseline,
+                margin_pct=margin_pct,
+                memory_gib=memory_gib,
+                curves=curves or {},
             ),
             cautions=cautions(of_baseline),
             runs=tuple(entries.values()),
@@ -285,10 +287,12 @@ def compare(
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
-        goal=goal,
+        memory_gib=memory_gib,
         workloads=tuple(map(of_workload, workloads)),
         searches=tuple(compare_search(one, baseline) for one in group_workloads(searches)),
-        notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
+        notes=tuple(
+            _notes(len(records) - len(unique), len(unique) - len(measured), measured, pairing.pairs, margin_pct)
+        ),
         series=swept_series(workloads),
         file_problems=tuple(file_problems),
     )
@@ -307,7 +311,9 @@ def _path_from(base: Path, path: str) -> str:
     return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
 
 
-def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[Finding]:
+def _notes(
+    num_duplicates: int, num_predicted: int, runs: Sequence[Run], pairs: Sequence[Pair], margin_pct: float
+) -> Iterator[Finding]:
     if num_duplicates:
         yield GivenTwice(num_runs=num_duplicates)
     if num_predicted:
@@ -315,12 +321,11 @@ def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_
     devices = Counter(run.record.identity.device_name for run in runs if run.record.identity.device_name is not None)
     if len(devices) > 1:
         yield SeveralDevices(num_runs_of=dict(devices))
-    arms: dict[int, set[str]] = defaultdict(set)
-    for run in runs:
-        arms[run.record.identity.world_size].add(run.arm)
-    if len({frozenset(found) for found in arms.values()}) > 1:
-        of = tuple((size, tuple(sorted(found, key=report_order))) for size, found in sorted(arms.items()))
-        yield SeveralWorldSizes(arms_of=of)
+    both_sides = [[*pair.baseline_runs, *pair.arm_runs] for pair in pairs]
+    apart = [of_pair for of_pair in both_sides if len({run.trained_on for run in of_pair}) > 1]
+    if apart:
+        trained_on = {run.directory: run.trained_on for of_pair in apart for run in of_pair}
+        yield SeveralMachines(num_runs_of=dict(sorted(Counter(trained_on.values()).items())))
     mixed = Counter(" and ".join(run.devices_of_ranks) for run in runs if len(run.devices_of_ranks) > 1)
     if mixed:
         yield MixedDevices(num_runs_of=dict(mixed))

@@ -1,7 +1,7 @@
 """The front of speed, memory and loss: the arms of a workload that no other beats.
 
-An arm is beaten by another that is better in one of the three, cost, peak memory or final loss, and worse in none:
-- better or worse in cost or memory: by 2% or more, resolved by the pairs that both have (the 95% interval of their own
+An arm is beaten by another that is better in one of the three, step time, peak memory or final loss, and worse in none:
+- better or worse in time or memory: by 2% or more, resolved by the pairs that both have (the 95% interval of their own
   ratio leaves out 1); in loss: the 90% interval of their own gap lies beyond the margin;
 - else they count as the same, if the better one's ratio is resolved or known to within 10%, and if its loss is known
   not to be worse by the margin. Where that is not known, neither beats the other;
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Final, Literal
 
-from ampsweep.analysis.costs import MAX_DOUBT, ArmValues, CostKind
+from ampsweep.analysis.candidates import MAX_DOUBT
+from ampsweep.analysis.pairing import Figures, Pair, one_side, paired_figures, peaks_of
 from ampsweep.analysis.recommendation import MIN_DIFFERENCE
+from ampsweep.analysis.runs import STEP_MS, VAL_LOSS
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
     Estimate,
@@ -28,18 +30,15 @@ from ampsweep.analysis.statistics import (
 )
 from ampsweep.finding import Finding
 
-Axis = Literal["cost", "memory", "loss"]
+Axis = Literal["time", "memory", "loss"]
 Relation = Literal["better", "worse", "same", "open", "not measured"]
 
-AXES: Final[tuple[Axis, ...]] = ("cost", "memory", "loss")
-_WORSE: Final[dict[Axis | CostKind, str]] = {
-    "time to loss": "later at the loss",
-    "energy to loss": "more energy to the loss",
-    "step time": "slower",
-    "energy of a sample": "more energy",
-    "memory": "more memory",
-    "loss": "worse loss",
-}
+_WORSE: Final[dict[Axis, str]] = {"time": "slower", "memory": "more memory", "loss": "worse loss"}
+
+ArmValues = Mapping[Axis, Values]
+"""An arm's own figures in its pairs with the baseline, the baseline's in the pairs of all arms: milliseconds of a step,
+bytes at the peak (of the fullest rank), final validation losses.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +46,10 @@ class Beaten:
     by: str
     worse_in: tuple[Axis, ...]
 
-    def text(self, cost: CostKind) -> str:
-        """The beating arm, and where the beaten one is worse: 'amp_bf16 (slower, more memory)'."""
-        return f"{self.by} ({' and '.join(_WORSE[cost if axis == 'cost' else axis] for axis in self.worse_in)})"
+    @property
+    def text(self) -> str:
+        """The beating arm, and where the beaten one is worse: 'amp_bf16 (slower and more memory)'."""
+        return f"{self.by} ({' and '.join(_WORSE[axis] for axis in self.worse_in)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,10 @@ class FrontArm:
     """One arm's place, by its pairs with the baseline; the baseline's by all pairs."""
 
     arm: str
-    cost: float
-    """Geometric mean over pairs, in the unit of the front's cost."""
-    cost_ratio: Estimate | None
+    step_ms: float
+    """Geometric mean over pairs."""
+    time_ratio: Estimate | None
+    """Step time over the baseline's: below 1 is faster."""
     peak_bytes: float
     loss_gap: Estimate | None
     """Final validation loss minus the baseline's."""
@@ -70,12 +71,11 @@ class FrontArm:
 
 
 class Front(Finding):
-    """The arms of a workload by cost, memory and loss, in the order of tables."""
+    """The arms of a workload by step time, memory and loss, in the order of tables."""
 
-    cost: CostKind
     arms: tuple[FrontArm, ...]
     without: tuple[str, ...]
-    """Arms that lack cost or memory, and hence have no place."""
+    """Arms that lack a step time or memory, and hence have no place."""
 
     @property
     def unbeaten(self) -> tuple[FrontArm, ...]:
@@ -87,35 +87,46 @@ class Front(Finding):
         for one in self.arms:
             if one.beaten is not None:
                 beaten.setdefault(one.beaten, []).append(one.arm)
-        told = [f"{', '.join(arms)} by {by.text(self.cost)}" for by, arms in beaten.items()]
+        told = [f"{', '.join(arms)} by {by.text}" for by, arms in beaten.items()]
         on_front = f"on the front: {', '.join(one.arm for one in self.unbeaten)}"
         return f"{on_front}; beaten: {'; '.join(told)}" if told else f"{on_front}; none is beaten"
 
 
-def front(values: Mapping[str, ArmValues], cost: CostKind, *, fallback: CostKind, margin: float | None) -> Front | None:
+def values_of_arms(baseline: str, pairs_of: Mapping[str, Sequence[Pair]]) -> dict[str, ArmValues]:
+    """The figures of the baseline and of the other arms, of their pairs with it."""
+    of_baseline: dict[Axis, dict[str, float]] = {axis: {} for axis in _WORSE}
+    found: dict[str, ArmValues] = {baseline: of_baseline}
+    for arm, pairs in pairs_of.items():
+        figures: dict[Axis, Figures] = {
+            "time": paired_figures(pairs, STEP_MS),
+            "memory": peaks_of(pairs),
+            "loss": paired_figures(pairs, VAL_LOSS),
+        }
+        found[arm] = {axis: one_side(both, of_baseline=False) for axis, both in figures.items()}
+        for axis, both in figures.items():
+            of_baseline[axis] |= one_side(both, of_baseline=True)
+    return found
+
+
+def front(values: Mapping[str, ArmValues], *, margin: float | None) -> Front | None:
     """The front of the arms with these values; None without two arms that have a place.
 
     Args:
         values: of the arms in the order of tables, the baseline's first.
-        cost: the cost that ranks them, taken if every arm has it, else `fallback`.
         margin: the gap of the final loss that counts as none, in the unit of the loss; None without losses.
     """
-    kind = cost if all(one[cost] for one in values.values()) else fallback
-    placed = {arm: one for arm, one in values.items() if one[kind] and one["memory"]}
+    placed = {arm: one for arm, one in values.items() if one["time"] and one["memory"]}
     if len(placed) < 2:
         return None
-    relations = {
-        (one, other): _relations(placed[one], placed[other], kind, margin) for one, other in permutations(placed, 2)
-    }
+    relations = {(one, other): _relations(placed[one], placed[other], margin) for one, other in permutations(placed, 2)}
     beaten = _beaten([*placed], relations)
     baseline = next(iter(values))
     return Front(
-        cost=kind,
         arms=tuple(
             FrontArm(
                 arm=arm,
-                cost=geometric_mean([*one[kind].values()]),
-                cost_ratio=None if arm == baseline else ratio_between(one[kind], values[baseline][kind]),
+                step_ms=geometric_mean([*one["time"].values()]),
+                time_ratio=None if arm == baseline else ratio_between(one["time"], values[baseline]["time"]),
                 peak_bytes=statistics.fmean(one["memory"].values()),
                 loss_gap=None if arm == baseline else difference_between(one["loss"], values[baseline]["loss"]),
                 loss="same" if arm == baseline else _by_gap(one["loss"], values[baseline]["loss"], margin),
@@ -130,9 +141,9 @@ def front(values: Mapping[str, ArmValues], cost: CostKind, *, fallback: CostKind
 _Relations = dict[Axis, Relation]
 
 
-def _relations(one: ArmValues, other: ArmValues, kind: CostKind, margin: float | None) -> _Relations:
+def _relations(one: ArmValues, other: ArmValues, margin: float | None) -> _Relations:
     return {
-        "cost": _by_ratio(one[kind], other[kind]),
+        "time": _by_ratio(one["time"], other["time"]),
         "memory": _by_ratio(one["memory"], other["memory"]),
         "loss": _by_gap(one["loss"], other["loss"], margin),
     }
@@ -178,4 +189,4 @@ def _beats(of: _Relations) -> bool:
 
 
 def _better_in(of: _Relations) -> tuple[Axis, ...]:
-    return tuple(axis for axis in AXES if of[axis] == "better")
+    return tuple(axis for axis in _WORSE if of[axis] == "better")

@@ -31,14 +31,10 @@ INITIAL_SCALE: Final = 65536.0
 """The scale with which `torch.amp.GradScaler` begins."""
 SMALLEST_SCALE: Final = 2.0**-24
 """The scale below which a training is given up (`ampsweep.recorder.divergence`)."""
-NEAR: Final = 4.0
-"""Magnitudes within this factor of the largest number are near it."""
-
-HeadroomVerdict = Literal["works", "works_below", "works_above", "works_with_tensor_scales", "does_not_work"]
-"""`works_below`, `works_above`: with a smaller or a larger scale than the present one; `works_with_tensor_scales`: a
-format of 8 bits, each tensor with a scale of its own."""
-ObstacleKind = Literal["too_large", "vanishes", "too_wide"]
-"""`too_wide`: any scale that keeps it from vanishing makes another layer, or itself, exceed the largest number."""
+HeadroomVerdict = Literal["works", "works_with_another_scale", "works_with_tensor_scales", "does_not_work"]
+"""`works_with_another_scale`: than the present one; `works_with_tensor_scales`: a format of 8 bits, each tensor with a
+scale of its own."""
+ObstacleKind = Literal["too_large", "vanishes"]
 
 SCALED: Final[tuple[TensorKind, ...]] = ("activation_gradient", "gradient")
 """The kinds that the scale multiplies."""
@@ -60,20 +56,6 @@ KIND_NAMES: Final[dict[TensorKind, str]] = {
     "weight": "weights",
     "update": "updates",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerRange:
-    """Shares of a tensor's elements other than zero by their place in a format's range, with the scale."""
-
-    below_normal_pct: float
-    """These lose digits, or become zero."""
-    lost_pct: float
-    """These become zero."""
-    near_max_pct: float
-    """Within a factor of `NEAR` of the largest number, or above it."""
-    above_pct: float
-    """These become inf."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,17 +84,12 @@ class Headroom(Finding):
     """The smallest scale with which no layer's gradients lose more than `MAX_LOST_PCT`; 0 of formats of 8 bits."""
     max_scale: float
     """The largest scale with which no gradient exceeds the largest number; inf of formats of 8 bits."""
-    min_scale_layer: str | None = None
-    max_scale_layer: str | None = None
-    """The layers whose gradients ask for `min_scale` and for `max_scale`."""
     fullest_layer: str | None = None
     """The layer with the largest activation or weight."""
     fullest_pct: float | None = None
     """The value in percent of the largest number of the format."""
     obstacles: tuple[Obstacle, ...] = ()
     """The layers in the way, in the order of the model."""
-    ranges: tuple[LayerRange, ...] = ()
-    """One of every tensor in the order of the run's magnitudes."""
 
     @property
     def sentence(self) -> str:
@@ -122,16 +99,14 @@ class Headroom(Finding):
     def short(self) -> str:
         """The same in a few words, without the format."""
         match self.verdict:
+            case "works":
+                return "works"
+            case "works_with_another_scale":
+                return f"works with a scale of {scale_text(self.best_scale)}"
             case "works_with_tensor_scales":
                 return "works with a scale for each tensor"
             case "does_not_work":
                 return f"does not work ({layer_text(self.obstacles[0].layer)})"
-            case "works_below":
-                return f"works with scales up to {scale_text(self.max_scale)}"
-            case "works_above":
-                return f"works with scales from {scale_text(self.min_scale)}"
-            case "works":
-                return "works"
 
     def unless_mended(self, number_of_finding: int) -> str:
         """The sentence, where a diagnosis found an operator that makes inf or NaN in the format at any scale."""
@@ -147,20 +122,11 @@ class Headroom(Finding):
                 return f"works{self._room}"
             case "works_with_tensor_scales":
                 return "works if each tensor has a scale of its own"
-            case "works_below":
-                layer = self.max_scale_layer
-                end = "" if layer is None else f", where gradients of {layer_text(layer)} end"
-                skipped = max(round(math.log2(self.scale / self.best_scale)), 1)
+            case "works_with_another_scale":
+                scales = f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
                 return (
-                    f"works with scales up to {scale_text(self.max_scale)}{end}: from {scale_text(self.scale)} the "
-                    f"scaler skips {plural(skipped, 'step')} until it is there, from "
-                    f"precision.init_scale={self.best_scale:g} none"
-                )
-            case "works_above":
-                return (
-                    f"works with scales from {scale_text(self.min_scale)} to {scale_text(self.max_scale)}: with "
-                    f"{scale_text(self.scale)} gradients of {layer_text(self.min_scale_layer or '')} become zero, with "
-                    f"precision.init_scale={self.best_scale:g} they do not"
+                    f"works with scales from {scales}, of which {scale_text(self.scale)} is none: "
+                    f"use precision.init_scale={self.best_scale:g}"
                 )
             case "does_not_work":
                 first, more = self.obstacles[0], len({one.layer for one in self.obstacles}) - 1
@@ -182,17 +148,14 @@ class Headroom(Finding):
 
     def _in_its_way(self, one: Obstacle) -> str:
         layer, kind = layer_text(one.layer), KIND_NAMES[one.tensor]
-        lost = f"{percent(one.lost_pct)} of the sum of their magnitudes (above {MAX_LOST_PCT:.0f}%)"
         if one.kind == "too_large":
             reached = "inf" if math.isinf(one.max_abs) else scale_text(one.max_abs)
             largest = number(FORMATS[self.format].max)
             return f"{kind} of {layer} reach {reached}, above its largest number, {largest}"
-        if one.kind == "vanishes":
-            return f"{kind} of {layer} are so small that {lost} becomes zero"
-        if self.max_scale_layer is None:
-            return f"{kind} of {layer} have a wider range than one scale covers: {lost} becomes zero"
-        scale = f"{scale_text(self.best_scale)}, the largest for gradients of {layer_text(self.max_scale_layer)}"
-        return f"with a scale of {scale}, {lost} of {kind} of {layer} becomes zero"
+        is_scaled = one.tensor in SCALED and self.format not in _OF_8_BITS
+        scale = f" with a scale of {scale_text(self.best_scale)}" if is_scaled else ""
+        lost = f"{percent(one.lost_pct)} of the sum of magnitudes (above {MAX_LOST_PCT:.0f}%)"
+        return f"of {kind} of {layer}, {lost} becomes zero{scale}"
 
 
 @dataclass(frozen=True)
@@ -212,11 +175,6 @@ class ExponentCounts:
     @cached_property
     def total(self) -> int:
         return sum(self.counts.values())
-
-    def share_below(self, threshold: float) -> float:
-        """The share, 0 to 1, of the elements whose magnitude is below a threshold; 0 without elements."""
-        below = sum(count * _part_below(exponent, threshold) for exponent, count in self.counts.items())
-        return below / self.total if self.counts else 0.0
 
     def sum_share_below(self, threshold: float) -> float:
         """The share, 0 to 1, that elements below a threshold have of the sum of all magnitudes."""
@@ -275,34 +233,28 @@ def headroom_of(numerics: RunNumerics) -> dict[str, Headroom]:
     made infinite are unknown; those that no operator in low precision makes or takes do not count.
     """
     found = {}
-    counts = [ExponentCounts.of([one]) for one in numerics.magnitudes]
     for name, kinds in _CAST_KINDS.items():
         groups = [one for one in _groups(numerics, name, kinds) if one.counts.total]
         if groups:
             scale = (INITIAL_SCALE if numerics.scale is None else numerics.scale) if name == FLOAT16.name else 1.0
-            both = zip(numerics.magnitudes, counts, strict=True)
-            ranges = tuple(_range(*one, FORMATS[name], scale if one[0].kind in SCALED else 1.0) for one in both)
-            found[name] = _judged(FORMATS[name], groups, scale, ranges)
+            found[name] = _judged(FORMATS[name], groups, scale)
     return found
 
 
-def _judged(of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: tuple[LayerRange, ...]) -> Headroom:
+def _judged(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Headroom:
     scaled = () if of.name in _OF_8_BITS else SCALED
     gradients = [one for one in groups if one.kind in scaled]
-    largest = max(gradients, key=lambda one: one.max_abs, default=None)
-    neediest = max(gradients, key=lambda one: one.least_scale(of), default=None)
-    max_scale = math.inf if largest is None or not largest.max_abs else of.max / largest.max_abs
-    min_scale = 0.0 if neediest is None else neediest.least_scale(of)
+    largest = max((one.max_abs for one in gradients), default=0.0)
+    max_scale = of.max / largest if largest else math.inf
+    min_scale = max((one.least_scale(of) for one in gradients), default=0.0)
     fullest = max((one for one in groups if one.kind not in scaled), key=lambda one: one.max_abs, default=None)
     best = _best_scale(scale, min_scale, max_scale) if of is FLOAT16 else scale
     obstacles = tuple(_obstacles(of, groups, best))
-    verdict: HeadroomVerdict = "works" if scale >= min_scale else "works_above"
+    verdict: HeadroomVerdict = "works" if min_scale <= scale <= max_scale else "works_with_another_scale"
     if obstacles:
         verdict = "does_not_work"
     elif of.name in _OF_8_BITS and any(one.max_abs > of.max or one.lost_pct(of) > MAX_LOST_PCT for one in groups):
         verdict = "works_with_tensor_scales"
-    elif scale > max_scale:
-        verdict = "works_below"
     return Headroom(
         format=of.name,
         verdict=verdict,
@@ -310,12 +262,9 @@ def _judged(of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: t
         best_scale=best,
         min_scale=min_scale,
         max_scale=max_scale,
-        min_scale_layer=None if neediest is None else neediest.layer,
-        max_scale_layer=None if largest is None else largest.layer,
         fullest_layer=None if fullest is None else fullest.layer,
         fullest_pct=None if fullest is None else 100 * fullest.max_abs / of.max,
         obstacles=obstacles,
-        ranges=ranges,
     )
 
 
@@ -341,7 +290,7 @@ def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Ite
         if not has_own and one.max_abs * own_scale > of.max:
             kind = "too_large"
         elif lost_pct > MAX_LOST_PCT:
-            kind = "too_wide" if has_own or one.kind in SCALED else "vanishes"
+            kind = "vanishes"
         else:
             continue
         yield Obstacle(kind=kind, layer=one.layer, tensor=one.kind, max_abs=one.max_abs, lost_pct=lost_pct)
@@ -360,18 +309,6 @@ def _groups(numerics: RunNumerics, of: str, kinds: Sequence[TensorKind]) -> Iter
         overflown = kind not in SCALED and any(one.num_nonfinite and one.dtype == of for one in tensors)
         max_abs = math.inf if overflown else max(one.max_abs for one in tensors)
         yield _Group(layer, kind, max_abs, ExponentCounts.of(tensors))
-
-
-def _range(tensor: Magnitudes, counts: ExponentCounts, of: NumericFormat, scale: float) -> LayerRange:
-    def below_pct(threshold: float) -> float:
-        return 100 * counts.share_below(threshold / scale)
-
-    return LayerRange(
-        below_normal_pct=below_pct(2.0**of.min_normal_exponent),
-        lost_pct=below_pct(_zero_below(of)),
-        near_max_pct=100 - below_pct(of.max / NEAR) if counts.total else 0.0,
-        above_pct=100 - below_pct(of.max) if tensor.max_abs * scale > of.max else 0.0,
-    )
 
 
 def _zero_below(of: NumericFormat) -> float:

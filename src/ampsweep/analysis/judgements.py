@@ -20,7 +20,7 @@ from ampsweep.analysis.statistics import (
 from ampsweep.analysis.step_limits import SmallStep, StepLimit, limits_text
 from ampsweep.finding import Finding
 from ampsweep.metrics import METRICS
-from ampsweep.text import num_bytes, number, percent, plural, ratio, signed
+from ampsweep.text import num_bytes, number, percent, plural, signed
 
 _NO_LOSS: Final = "no final loss to compare"
 
@@ -51,18 +51,12 @@ class Parity(Finding):
     margin: float
     """The gap that counts as none on either side: `margin_pct` of the baseline's mean loss, or percentage points."""
     margin_pct: float
-    gap_sd: float | None
-    """Sample standard deviation of the gaps over pairs."""
-    power: float | None
-    """Chance that an arm with a true gap of zero is found equivalent with this n and this spread of gaps."""
     further_seeds: int | None
     """About how many more seeds would settle an inconclusive verdict (0 of the others); None if more than 100."""
     not_worse: bool
     """True if the interval leaves out that the arm is worse by the margin."""
     is_share: bool
     """True if the metric is a share that is better higher; its gaps are in percentage points."""
-    scale: float
-    """The figure that `margin_pct` is a percentage of: the baseline's mean loss, or 1 for a share."""
 
     @property
     def is_tested(self) -> bool:
@@ -86,13 +80,12 @@ class Parity(Finding):
 
     @property
     def settled_by(self) -> str:
-        """The seeds that would settle an inconclusive verdict, and the chance that these pairs had; else empty."""
+        """The seeds that would settle an inconclusive verdict; else empty."""
         if self.verdict != "inconclusive" or not self.is_tested:
             return ""
         further = self.further_seeds
         seeds = f"about {plural(further, 'more seed')}" if further else f"more than {MAX_FURTHER_PAIRS} more seeds"
-        chance = f"{100 * (self.power or 0):.0f}% of equal arms would be found equivalent"
-        return f"{seeds} would settle it (with {self.n} and this spread, {chance})"
+        return f"{seeds} would settle it"
 
     @property
     def short(self) -> str:
@@ -100,18 +93,10 @@ class Parity(Finding):
         name = metric_words(self.metric)
         if self.gap == 0:
             return f"no {name} gap"
-        share = "" if self.is_share else f" ({signed(100 * self.gap / self.scale, 2)}%)"
+        share = "" if self.is_share else f" ({signed(self.margin_pct * self.gap / self.margin, 2)}%)"
         margin = f"{self.margin_pct:g}{self._unit or '%'}"
         told = {"equivalent": f"equivalent within {margin}", "inconclusive": "parity inconclusive"}
         return f"{name} gap {self._gap_alone}{share}, {told.get(self.verdict, f'{self.verdict} by more than {margin}')}"
-
-    @property
-    def brief(self) -> str:
-        """The verdict alone; of an inconclusive one whether the arm may be worse."""
-        name = metric_words(self.metric)
-        if self.verdict != "inconclusive":
-            return f"{name} {self.verdict}"
-        return f"{name} not worse" if self.not_worse else f"parity of {name} open"
 
     @property
     def _factor(self) -> float:
@@ -128,7 +113,7 @@ class Parity(Finding):
 
     @property
     def _gap_with_interval(self) -> str:
-        if self.gap_sd == 0:
+        if self.low == self.high:
             in_each = "of 0" if self.gap == 0 else signed(self._factor * self.gap)
             return f"{in_each} in every pair,"
         assert self.low is not None, self
@@ -165,12 +150,9 @@ def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity |
         high=None if tested is None else tested.high,
         margin=margin,
         margin_pct=margin_pct,
-        gap_sd=statistics.stdev(gaps) if len(gaps) > 1 else None,
-        power=None if tested is None else tested.power,
         further_seeds=MIN_PAIRS - len(gaps) if tested is None else tested.further_pairs,
         not_worse=tested is not None and (tested.low > -margin if is_share else tested.high < margin),
         is_share=is_share,
-        scale=scale,
     )
 
 
@@ -208,38 +190,32 @@ class Judgements:
         """The speed with its interval and n, what limits it, and how far it was checked."""
         n = "" if self.figures.speedup is None or self.contaminated else f", n={self.figures.speedup.n}"
         runs = self._of_which_runs if self.contaminated else []
-        return self._speed_text(with_interval=True) + n + _in_brackets([*runs, *self._remarks(self.figures.limits)])
+        return self._speed_text + n + _in_brackets([*runs, *self._remarks(self.figures.limits)])
 
     @property
     def summary(self) -> str:
         """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
         n = self.figures.num_completed_pairs
-        speed = self._speed_text(with_interval=True) + _in_brackets([*self._of_which_runs, *self._short_remarks])
-        memory = self._memory_text(with_figure=True) + _other_n(self.figures.memory_saved_bytes, n)
+        speed = self._speed_text + _in_brackets([*self._of_which_runs, *self._short_remarks])
+        memory = self._memory_text + _other_n(self.figures.memory_saved_bytes, n)
         learned = [f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS]
         return ", ".join([speed, memory, *learned])
-
-    @property
-    def brief(self) -> str:
-        """The same without intervals."""
-        speed = self._speed_text(with_interval=False) + _in_brackets(self._short_remarks)
-        learned = [one.brief for one in self.parities] or [_NO_LOSS]
-        return ", ".join([speed, self._memory_text(with_figure=False), *learned])
 
     @property
     def is_timed(self) -> bool:
         """True if there are enough pairs to judge the speed by."""
         return self.speed in ("faster", "slower", "same", "unresolved")
 
-    def _speed_text(self, *, with_interval: bool) -> str:
+    @property
+    def _speed_text(self) -> str:
         if self.figures.speedup is None:
             return f"speed not {'compared' if self.contaminated else 'measured'}"
-        told = self.figures.speedup.ratio_text if with_interval else ratio(self.figures.speedup.value)
+        told = self.figures.speedup.ratio_text
         match self.speed:
             case "same":
                 return "the same speed"
             case "unresolved":
-                return "no resolved speed difference" + (f", {told}" if with_interval else "")
+                return f"no resolved speed difference, {told}"
             case _:
                 return f"{told} the speed"
 
@@ -257,7 +233,7 @@ class Judgements:
         of = self.figures
         if of.speedup is None:
             return []
-        unchecked = [unchecked_text(of.num_unchecked, of.num_timed)] if of.num_unchecked else []
+        unchecked = [_unchecked_text(of.num_unchecked, of.num_timed)] if of.num_unchecked else []
         return [f"limited by {limits_text(limits)}", *unchecked] if limits else unchecked
 
     @property
@@ -266,8 +242,9 @@ class Judgements:
         told = [limit for limit in self.figures.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
         return self._remarks(told)
 
-    def _memory_text(self, *, with_figure: bool) -> str:
-        """Bytes with their share and its interval, or the share alone."""
+    @property
+    def _memory_text(self) -> str:
+        """Bytes with their share and its interval."""
         saved, share = self.figures.memory_saved_bytes, self.figures.memory_saved_pct
         if saved is None or share is None:
             return "memory not measured"
@@ -276,11 +253,7 @@ class Judgements:
         word, part = ("saves", share) if saved.value > 0 else ("adds", share.mapped(neg))
         size = f"{num_bytes(abs(saved.value))} of peak memory"
         figure = f"{word} {size} ({percent(part.value)}{in_brackets(part.text()[1])})"
-        if self.memory == "unresolved":
-            return "no resolved memory difference" + (f", {figure}" if with_figure else "")
-        if with_figure:
-            return figure
-        return f"{percent(abs(share.value))} {'less' if saved.value > 0 else 'more'} peak memory"
+        return f"no resolved memory difference, {figure}" if self.memory == "unresolved" else figure
 
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: tuple[Parity, ...]) -> Judgements:
@@ -318,7 +291,7 @@ def _memory(saved: Estimate | None) -> MemoryWord:
     return "saves" if saved.value > 0 else "adds"
 
 
-def unchecked_text(num_unchecked: int, num_timed: int) -> str:
+def _unchecked_text(num_unchecked: int, num_timed: int) -> str:
     """A clause on timed runs whose contamination is unknown."""
     share = "" if num_unchecked == num_timed else f" of {num_unchecked} of {plural(num_timed, 'run')}"
     return f"contamination{share} unknown"

@@ -5,27 +5,15 @@ from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
 
-_WITHIN_RUN: Final = (
-    "interquartile range and 95th percentile of the times of a run's steps after warm-up, medians over the arm's runs; "
-    "shown while there are fewer than 3. Two runs may differ by far more than the steps of either, so no verdict rests "
-    "on it."
-)
 _TIME_TO_LOSS: Final = (
     "time in steps until the loss (validation loss if evaluated five times or more, else training loss averaged over a "
     "tenth of the run) is first as low as the baseline's at the end of its run of the same seed and the margin; "
-    "evaluation and checkpoints are outside, steps of the warm-up count as later ones do. Energy is the device's since "
-    "the run began."
+    "evaluation and checkpoints are outside, steps of the warm-up count as later ones do. It ranks no arms."
 )
 _FRONT: Final = (
-    "the arms that no other beats: better in time (or energy), peak memory or final loss, and worse in none of them. "
+    "the arms that no other beats: better in step time, peak memory or final loss, and worse in none of them. "
     "In time and memory 2% count, where the pairs of both resolve it (95% interval of their ratio); in loss a gap "
     "beyond the margin (90% interval). Where an arm may be worse, it beats none."
-)
-_DTYPE_STEPS: Final = (
-    "arms in the order of their narrowest dtype, then of the bits of all five; each is held against the arm before it "
-    "that differs in fewest of the five dtypes, in the pairs of runs of one seed that both have: step time before over "
-    "after (above 1x is faster), peak before minus after, final validation loss after minus before (positive is "
-    "worse), with 95% t-intervals."
 )
 _RANKS: Final = (
     "a rank is a process with a device of its own. Peak memory is that of the fullest rank, step time that of the "
@@ -34,9 +22,8 @@ _RANKS: Final = (
     "uncontaminated ones."
 )
 _SIDE_BY_SIDE: Final = (
-    "each arm under one strategy against the same arm under the first one, by pairs of runs of one seed: samples a "
-    "second by each run's median step time, geometric mean; peak memory of the fullest rank and final validation loss, "
-    "mean differences [95% t-interval]. The verdict of a strategy compares its own arms only."
+    "the figures that each arm has under each strategy, as its verdict has them: peak memory of the fullest rank, step "
+    "time of the slowest. The verdict of a strategy compares its own arms only."
 )
 _LARGEST_BATCH: Final = (
     "each batch was tried by a short training in a process of its own, until two steps were applied, with an "
@@ -57,9 +44,8 @@ _CONTAMINATED: Final = (
     "does not."
 )
 _RECOMMENDATION: Final = (
-    "the arm that takes least time (or energy) to the loss that the baseline ends at, or where that is not known of "
-    "every arm in question, least of a step (by 2% or more, resolved by its pairs), that is not refused, has 3 "
-    "completed pairs and is not worse by the margin (90% interval); of arms as fast the one with the smallest peak "
+    "the arm with the shortest step (by 2% or more, resolved by its pairs) that is not refused, has 3 completed pairs "
+    "and is not worse by the margin (90% interval); of arms as fast the one with the smallest peak "
     "memory, then the nearest to the baseline. An arm is refused if it is unsupported, disproved, mostly fails, "
     "diverges where the baseline does not, is worse, or needs more than the memory given. Nothing is recommended while "
     "an undecided arm might be better, or of a workload too small to judge speed by."
@@ -78,12 +64,10 @@ def method(of: Comparison) -> Iterator[tuple[str, str]]:
     for is_shown, name, text in (
         (bool(of.workloads), "parity", parity),
         (bool(of.workloads), "recommendation", _RECOMMENDATION),
-        (any(arm.within_run for arm in arms), "within-run", _WITHIN_RUN),
         (any(arm.time_to_loss for one in verdicts for arm in one.arms), "time to loss", _TIME_TO_LOSS),
         (any(one.front for one in verdicts), "front", _FRONT),
-        (any(one.steps for one in verdicts), "steps away from float32", _DTYPE_STEPS),
         (any(arm.ranks is not None for arm in arms), "ranks", _RANKS),
-        (any(series.steps for series in of.series), "side by side", _SIDE_BY_SIDE),
+        (any(series.in_words for series in of.series), "side by side", _SIDE_BY_SIDE),
         (bool(of.searches), "largest batch", _LARGEST_BATCH),
         (any(one.resumed for one in of.workloads), "jump after a checkpoint", _RESUMED),
         (True, "contaminated", _CONTAMINATED),

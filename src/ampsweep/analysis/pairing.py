@@ -6,7 +6,7 @@ from it.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run, Scalar
-from ampsweep.analysis.statistics import Values, geometric_mean
+from ampsweep.analysis.runs import PEAK_MEMORY, VAL_ACCURACY, VAL_LOSS, Run, Scalar
+from ampsweep.analysis.statistics import Values
 from ampsweep.config.schema import NULL
 from ampsweep.finding import Finding
 from ampsweep.text import GIB
@@ -234,31 +234,3 @@ def figures_of_runs(runs: Iterable[Run], key: str) -> Values:
         repeats[run.pair_key].append(run)
     means = {name: mean_figure(of, key) for name, of in repeats.items()}
     return {name: mean for name, mean in means.items() if mean is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaselineThere:
-    """The baseline's figures in the pairs of another arm; None where they are those of the baseline's own row."""
-
-    step_ms: float | None
-    peak_memory_bytes: float | None
-    val_loss: float | None
-    val_accuracy: float | None
-
-
-_MEANS: Final[dict[str, tuple[str, Callable[[Sequence[float]], float]]]] = {
-    "step_ms": (STEP_MS, geometric_mean),
-    "peak_memory_bytes": (PEAK_MEMORY, lambda peaks: statistics.fmean(peaks) * GIB),
-    "val_loss": (VAL_LOSS, statistics.fmean),
-    "val_accuracy": (VAL_ACCURACY, statistics.fmean),
-}
-
-
-def baseline_there(pairs: Sequence[Pair], all_pairs: Sequence[Pair]) -> BaselineThere | None:
-    """The baseline's figures in an arm's `pairs`, as far as those behind its own row (`all_pairs`) are others."""
-    found: dict[str, float | None] = {}
-    for name, (key, mean) in _MEANS.items():
-        here, everywhere = (one_side(paired_figures(some, key), of_baseline=True) for some in (pairs, all_pairs))
-        is_same = here.keys() == everywhere.keys() or len(set(everywhere.values())) == 1
-        found[name] = mean([*here.values()]) if here and not is_same else None
-    return BaselineThere(**found) if any(value is not None for value in found.values()) else None

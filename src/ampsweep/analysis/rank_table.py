@@ -2,17 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ampsweep.analysis.runs import LARGEST_FIGURE, Run
 from ampsweep.analysis.statistics import known_median
 from ampsweep.finding import Finding
 from ampsweep.record.parts import RankFigures
-from ampsweep.text import GIB, MIB, milliseconds, num_bytes, percent, plural
-
-MIN_MEMORY_SPREAD: Final = 0.01
-MIN_TIME_SPREAD: Final = 0.05
-"""Shares of the highest figure by which the lowest must lie below it to be worth a word."""
+from ampsweep.text import GIB, MIB, milliseconds, num_bytes, plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +38,11 @@ class RankTable(Finding):
     slowest: int | None
     time_spread_ms: float | None
     waited_for: int | None
-    """The rank that waits least for the others, where the waits differ by more than `MIN_TIME_SPREAD` of a step."""
+    """The rank that waits least for the others, where the waits differ."""
     reduced_mib: float | None
     """Gradients that a rank hands to the reduction in a step."""
     communication_ms: float | None
     """The run's: that of the rank that waits least."""
-
-    @property
-    def memory_spread_matters(self) -> bool:
-        highest = max((one.peak_bytes for one in self.rows if one.peak_bytes is not None), default=0.0)
-        return (self.memory_spread_bytes or 0.0) > MIN_MEMORY_SPREAD * highest
-
-    @property
-    def time_spread_matters(self) -> bool:
-        longest = max((one.step_ms for one in self.rows if one.step_ms is not None), default=0.0)
-        return (self.time_spread_ms or 0.0) > MIN_TIME_SPREAD * longest
 
     @property
     def sentence(self) -> str:
@@ -76,20 +61,15 @@ class RankTable(Finding):
         if not spread:
             count = plural(len(self.rows), "rank")
             return f"the {count} have the same peak of {peak}" if len(self.rows) > 1 else None
-        told = f"rank {row.rank} is the fullest, with a peak of {peak}"
-        if not self.memory_spread_matters:
-            return f"{told}; the others have as much within 1%"
-        return f"{told}, {num_bytes(spread)} ({percent(100 * spread / row.peak_bytes)}) more than the emptiest"
+        return f"rank {row.rank} is the fullest, with a peak of {peak}, {num_bytes(spread)} more than the emptiest"
 
     @property
     def _slowest(self) -> str | None:
         row = self._row(self.slowest)
         if row is None or row.step_ms is None or len(self.rows) == 1:
             return None
-        told = f"rank {row.rank} is the slowest, with {milliseconds(row.step_ms)} a step"
-        if not self.time_spread_matters or self.time_spread_ms is None:
-            return f"{told}; the others take as long within 5%"
-        return f"{told}, {milliseconds(self.time_spread_ms)} more than the fastest"
+        more = "" if self.time_spread_ms is None else f", {milliseconds(self.time_spread_ms)} more than the fastest"
+        return f"rank {row.rank} is the slowest, with {milliseconds(row.step_ms)} a step{more}"
 
     @property
     def _waiting(self) -> str | None:
@@ -170,7 +150,4 @@ def _spread(values: Sequence[tuple[float, int]]) -> float:
 
 def _waited_for(rows: Sequence[RankRow]) -> int | None:
     waits = [(one.communication_ms, one.rank) for one in rows if one.communication_ms is not None]
-    longest = max((one.step_ms for one in rows if one.step_ms is not None), default=None)
-    if longest is None or len(waits) < len(rows) or _spread(waits) <= MIN_TIME_SPREAD * longest:
-        return None
-    return min(waits)[1]
+    return min(waits)[1] if waits and len(waits) == len(rows) and _spread(waits) else None

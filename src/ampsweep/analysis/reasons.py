@@ -24,8 +24,6 @@ Source: NVIDIA, Matrix Multiplication Background User's Guide, "Tensor Core Requ
 
 _NARROW: Final = ("bfloat16", "float16")
 _UPDATES: Final = "P. Zamirai et al., Revisiting BFloat16 Training, arXiv:2010.06192"
-_SCALING: Final = "P. Micikevicius et al., Mixed Precision Training, arXiv:1710.03740"
-_SUMS: Final = "N. J. Higham, The Accuracy of Floating Point Summation, SIAM J. Sci. Comput. 14 (1993)"
 
 _SIZES: Final = ("hidden_size", "vocab_size", "in_features", "out_features")
 
@@ -113,24 +111,6 @@ class StuckMoment(Pitfall):
         return FORMATS[self.dtype].digits
 
 
-class NoScaler(Pitfall):
-    template = f"gradients below {{zero_below:.1e}} become zero in {{dtype}}, and no scaler lifts them ({_SCALING})"
-
-    zero_below: float
-
-
-class NarrowSums(Pitfall):
-    template = (
-        "the gradients of {num_summed} {of} are added up in {dtype}, "
-        f"which loses what is less than {{lost_below:share}} of a sum ({_SUMS})"
-    )
-
-    of: str
-    """`micro-batches` or `ranks`."""
-    num_summed: int
-    lost_below: float
-
-
 def find_reasons(
     runs_of: Mapping[str, Sequence[Run]], waterfalls: Mapping[str, Waterfall | None], *, baseline: str
 ) -> tuple[Reason, ...]:
@@ -203,24 +183,15 @@ def _of_its_memory(arm: str, baseline: str, run: Run, waterfall: Waterfall | Non
 
 def _pitfalls(run: Run) -> Iterator[Pitfall]:
     """The pitfalls of a run's dtypes, without arms; of a mode with updates of its own none on these."""
-    dtypes, config, identity = run.dtypes, run.record.config, run.record.identity
+    dtypes = run.dtypes
     parameters, state = dtypes.get("parameters", ""), dtypes.get("optimizer_state", "")
     mode = mode_of(run.arm)
     rounds_to_nearest = mode is not None and mode.implementation is None  # torch's optimizer updates them itself
     if parameters in _NARROW and rounds_to_nearest:
         yield VanishingUpdates(arms=(), dtype=parameters, lost_below=_lost_below(parameters))
-    decay = 1 - _section(config, "optimizer").get("beta2", 1)
+    decay = 1 - _section(run.record.config, "optimizer").get("beta2", 1)
     if state in _NARROW and rounds_to_nearest and 0 < decay < _lost_below(state):
         yield StuckMoment(arms=(), dtype=state, decay=decay, lost_below=_lost_below(state))
-    if parameters == "float16" and not _section(config, "precision").get("grad_scaler"):
-        yield NoScaler(arms=(), dtype=parameters, zero_below=2.0 ** (FORMATS["float16"].min_exponent - 1))
-    for of, kind, count in (
-        ("micro-batches", "gradients", identity.grad_accum_steps),
-        ("ranks", "reduction", identity.world_size),
-    ):
-        dtype = dtypes.get(kind, "")
-        if count > 1 and dtype in _NARROW:
-            yield NarrowSums(arms=(), dtype=dtype, of=of, num_summed=count, lost_below=_lost_below(dtype))
 
 
 def _lost_below(dtype: str) -> float:

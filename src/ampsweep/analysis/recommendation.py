@@ -2,14 +2,13 @@
 
 1. Arms are refused for the reasons of `candidates.refusal`. The baseline may need more than the memory given: it is not
    recommended then, and the others are compared with it all the same.
-2. Arms are ranked by the time (or energy) that they take to the loss that the baseline ends at, the margin included,
-   where this is known of every arm in question (see `costs.ranking`); else by the time of a step (energy of a sample).
-3. An arm is undecided with fewer than three completed pairs, while its cost is neither resolved from the baseline's nor
-   within 10% of it, or while a final metric may be worse by more than the margin. The others are eligible.
-4. Of the eligible arms, those that the cheapest does not beat by 2%, resolved by their pairs, count as no worse. Of
+2. An arm is undecided with fewer than three completed pairs, while its step time is neither resolved from the
+   baseline's nor within 10% of it, or while a final metric may be worse by more than the margin. The others are
+   eligible.
+3. Of the eligible arms, those that the fastest does not beat by 2%, resolved by their pairs, count as no slower. Of
    these the one with the smallest peak memory is chosen, or the nearest to the baseline that needs at most 2% more.
-5. It is recommended unless an undecided arm might be chosen in its place. Nothing is recommended of a workload too
-   small to judge speed by, nor by an energy that no device counted.
+4. It is recommended unless an undecided arm might be chosen in its place. Nothing is recommended of a workload too
+   small to judge speed by.
 
 Intervals are those of single arms: nothing is corrected for how many arms are compared.
 """
@@ -19,13 +18,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.candidates import LARGER, Candidate, Missing, OverMemory, Refusal, SmallWorkload
-from ampsweep.analysis.costs import ArmValues, Goal, Ranking, ranking
-from ampsweep.analysis.runs import metric_words
-from ampsweep.analysis.statistics import ratio_between
+from ampsweep.analysis.candidates import LARGER, Candidate, Missing, OverMemory, Refusal, SmallWorkload, is_known
+from ampsweep.analysis.statistics import Values, ratio_between
 from ampsweep.analysis.step_limits import TOO_SMALL, SmallStep
 from ampsweep.finding import Finding
-from ampsweep.text import num_bytes
+from ampsweep.text import GIB
 
 Standing = Literal["recommended", "eligible", "undecided", "refused"]
 
@@ -67,11 +64,6 @@ class StepTooSmall(Undecided):
     remedy = LARGER
 
     small_step: SmallStep
-
-
-class NoEnergy(Undecided):
-    template = "no device counted the energy of any arm"
-    remedy = "compare on a device that counts its energy, or by time (report.objective)"
 
 
 class NothingFits(Undecided):
@@ -118,73 +110,51 @@ class Recommendation:
     undecided: Undecided | None
     standings: tuple[ArmStanding, ...] = ()
     """The baseline's first; none where it did not run."""
-    ranking: Ranking | None = None
-    goal: Goal = field(default_factory=Goal)
-
-    @property
-    def goes_by(self) -> str | None:
-        """The cost that ranked the arms, and why it is not the one up to the loss; None where nothing could be."""
-        ranked, limit = self.ranking, self.goal.memory_bytes
-        if ranked is None:
-            return None
-        within = "" if limit is None else f", within {num_bytes(limit)}"
-        if ranked.is_to_loss:
-            loss = f"the {metric_words(ranked.metric or '')} that {self.baseline} ends at"
-            return f"the {ranked.objective} to {loss} (and {ranked.margin_pct:g}% of margin){within}"
-        rule = f"the {ranked.cost}, among arms whose final loss is not worse{within}"
-        if not ranked.passed_over:
-            return f"{rule}; the {ranked.objective} to the loss is not known while no arm has three completed pairs"
-        why = "; ".join(one.sentence for one in ranked.passed_over)
-        return f"{rule}; not by the {ranked.objective} to the loss: {why}"
+    memory_gib: float | None = field(default=None, repr=False)
+    """The memory given."""
 
 
 def recommend(
     baseline: ArmComparison,
     candidates: Sequence[Candidate],
-    values: Mapping[str, ArmValues],
+    step_ms: Mapping[str, Values],
     *,
     baseline_refusal: Refusal | None,
     small_step: SmallStep | None,
-    goal: Goal,
+    memory_gib: float | None,
 ) -> Recommendation:
     """Apply the rule above to one workload.
 
     Args:
         baseline: the arm the others are compared with.
         candidates: the other arms, in the order of tables.
-        values: each arm's own figures.
+        step_ms: each arm's own step times by pair key, in milliseconds.
         baseline_refusal: why the baseline would be refused if it were another arm.
         small_step: the sign that the figures of the workload do not tell about speed.
-        goal: the cost that is to be little, and the memory given.
+        memory_gib: the memory given; None: what the device held.
     """
     chosen: _Option | None = None
     undecided: Undecided | None = None
-    ranked = _ranking(candidates, goal)
-    missing = {one.arm: what for one in candidates if (what := one.open(ranked)) is not None}
+    missing = {one.arm: what for one in candidates if (what := one.missing) is not None}
     if baseline_refusal is not None and not isinstance(baseline_refusal, OverMemory):
         undecided = BaselineRefused(baseline=baseline.arm, refusal=baseline_refusal)
     elif not candidates:
         undecided = NoOtherArms(baseline=baseline.arm)
     elif small_step is not None:
         undecided = StepTooSmall(baseline=baseline.arm, small_step=small_step)
-    elif goal.objective == "energy" and not values[baseline.arm][ranked.cost]:
-        undecided = NoEnergy(baseline=baseline.arm)
     else:
         in_question = [one for one in candidates if one.refusal is None]
         eligible = [one for one in in_question if one.arm not in missing]
-        options = [option for one in eligible if (option := _option(one, ranked, values)) is not None]
+        options = [option for one in eligible if (option := _option(one, step_ms)) is not None]
         if baseline_refusal is None:
-            cost = values[baseline.arm][ranked.cost]
-            options.insert(0, _Option(baseline.arm, True, 1.0, cost, baseline.peak_memory_bytes))
+            options.insert(0, _Option(baseline.arm, True, 1.0, step_ms[baseline.arm], baseline.peak_memory_bytes))
         chosen = _choose(options) if options else None
-        rivals = [
-            one.arm for one in in_question if one.arm in missing and _might_be_chosen(one, chosen, ranked, values)
-        ]
+        rivals = [one.arm for one in in_question if one.arm in missing and _might_be_chosen(one, chosen, step_ms)]
         if rivals:
             leader = None if chosen is None else chosen.arm
             undecided = Rivals(baseline=baseline.arm, leader=leader, missing=tuple(missing[arm] for arm in rivals))
         elif chosen is None:
-            undecided = NothingFits(baseline=baseline.arm, limit_bytes=goal.memory_bytes or 0.0)
+            undecided = NothingFits(baseline=baseline.arm, limit_bytes=(memory_gib or 0.0) * GIB)
     arm = chosen.arm if chosen is not None and undecided is None else None
     reference = ArmStanding(
         arm=baseline.arm,
@@ -197,8 +167,7 @@ def recommend(
         arm=arm,
         undecided=undecided,
         standings=(reference, *(_standing(one, arm, small_step, missing.get(one.arm)) for one in candidates)),
-        ranking=ranked if undecided is None or isinstance(undecided, Rivals) else None,
-        goal=goal,
+        memory_gib=memory_gib,
     )
 
 
@@ -208,30 +177,21 @@ class _Option:
 
     arm: str
     is_baseline: bool
-    gain: float
-    """Cost of the baseline over its own."""
-    cost: Mapping[str, float]
-    """Its own by pair key."""
+    speedup: float
+    step_ms: Values
     peak_bytes: float | None
 
 
-def _ranking(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
-    """Part 2 of the rule."""
-    judged = [one for one in candidates if one.is_judged]
-    settled = [one for one in judged if one.open_parity is None]
-    return ranking(goal.objective, {one.arm: (one.pairs, one.time_to_loss) for one in settled or judged})
-
-
-def _option(one: Candidate, ranked: Ranking, values: Mapping[str, ArmValues]) -> _Option | None:
-    """The option of an arm with a cost; one that did not reach the loss has none, and is not chosen."""
-    gain, cost = one.cost(ranked.cost).gain, values[one.arm][ranked.cost]
-    peak_bytes = one.judgements.figures.peak_memory_bytes
-    return None if gain is None else _Option(one.arm, False, gain.value, cost, peak_bytes)
+def _option(one: Candidate, step_ms: Mapping[str, Values]) -> _Option | None:
+    figures = one.judgements.figures
+    if figures.speedup is None:
+        return None
+    return _Option(one.arm, False, figures.speedup.value, step_ms[one.arm], figures.peak_memory_bytes)
 
 
 def _choose(options: Sequence[_Option]) -> _Option:
-    """Part 4 of the rule."""
-    best = max(options, key=lambda one: one.gain)
+    """Part 3 of the rule."""
+    best = max(options, key=lambda one: one.speedup)
     as_good = [one for one in options if one is best or not _beats(best, one)]
     known = [one.peak_bytes for one in as_good if one.peak_bytes is not None]
     if len(known) < len(as_good):
@@ -241,21 +201,19 @@ def _choose(options: Sequence[_Option]) -> _Option:
 
 
 def _beats(one: _Option, other: _Option) -> bool:
-    ratio = ratio_between(other.cost, one.cost)
+    ratio = ratio_between(other.step_ms, one.step_ms)
     return ratio is not None and ratio.value >= 1 + MIN_DIFFERENCE and ratio.resolves(1.0)
 
 
-def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking, values: Mapping[str, ArmValues]) -> bool:
+def _might_be_chosen(one: Candidate, chosen: _Option | None, step_ms: Mapping[str, Values]) -> bool:
     """Return True if an undecided arm might take the place of the chosen one, by its facts so far."""
     if chosen is None:
         return True
-    cost = one.cost(ranked.cost)
-    most = cost.gain or cost.gain_at_most
-    if most is None or not (most.interval or most.exact):
+    speedup, option = one.judgements.figures.speedup, _option(one, step_ms)
+    if speedup is None or option is None or not (speedup.interval or speedup.exact):
         return chosen.is_baseline
-    option = _option(one, ranked, values)
-    if option is None or not cost.is_known:
-        return (most.high or most.value) > (1 + MIN_DIFFERENCE) * chosen.gain
+    if not is_known(speedup):
+        return (speedup.high or speedup.value) > (1 + MIN_DIFFERENCE) * chosen.speedup
     return _choose([chosen, option]) is option
 
 

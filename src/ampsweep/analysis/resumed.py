@@ -13,7 +13,6 @@ from ampsweep.analysis.statistics import Spread, spread
 from ampsweep.analysis.time_to_loss import TRAIN_LOSS, MetricSeries
 from ampsweep.analysis.workloads import arm_rank
 from ampsweep.config.modes import own_arm
-from ampsweep.text import percent, signed
 
 RESUMED_KEYS: Final = (TRAIN_LOSS, SKIPPED_STEPS)
 """Metrics that are looked at after a checkpoint."""
@@ -59,23 +58,6 @@ def resumed_arms(
             alike[origin.saved_in, own_arm(run.arm), origin.from_step].append(run)
     order = sorted(alike, key=lambda key: (arm_rank(key[0], baseline), arm_rank(key[1], baseline), key[2]))
     return tuple(_resumed_arm(*key, alike[key], every, series) for key in order)
-
-
-def jumps_sentence(resumed: Sequence[ResumedArm]) -> str:
-    """The largest jump between two arms, and whether the loss changes within an arm; may be empty."""
-    known = [(one, one.loss_jump, one.loss) for one in resumed if one.loss_jump is not None]
-    changes = [found for found in known if found[0].saved_in != found[0].resumed_in]
-    same = [(one.saved_in, jump) for one, jump, _ in known if one.saved_in == one.resumed_in]
-    told = []
-    if changes:
-        one, jump, before = max(changes, key=lambda found: abs(found[1].mean))
-        share = f" ({percent(100 * abs(jump.mean / before.mean))})" if before is not None and before.mean else ""
-        told.append(f"the largest jump is {signed(jump.mean, 2)}{share}, from {one.saved_in} to {one.resumed_in}")
-    if same:
-        moved = ", ".join(arm for arm, jump in same if jump.mean or jump.sd)
-        changed = f"the loss changes, too ({moved})" if moved else "the loss stays the same to the last bit"
-        told.append(f"in the precision that it was saved in, {changed}")
-    return "; ".join(told)
 
 
 def _resumed_arm(

@@ -3,17 +3,16 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import ClassVar, TypeVar
 
-from ampsweep.analysis.float8_gain import Float8Summary, float8_summary
-from ampsweep.analysis.pairing import Pair, Unpaired
+from ampsweep.analysis.float8_layers import Float8Summary, float8_summary
+from ampsweep.analysis.pairing import Unpaired
 from ampsweep.analysis.rank_table import RankTable, ranks_of_run
-from ampsweep.analysis.runs import STEP_MS, Run, TrainedOn
+from ampsweep.analysis.runs import STEP_MS, Run
 from ampsweep.finding import Finding
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import OutOfMemory
-from ampsweep.text import first_line, merge_figures, num_bytes, plural, seeds_text
+from ampsweep.text import first_line, merge_figures, num_bytes, seeds_text
 
 
 class RunFinding(Finding):
@@ -129,13 +128,6 @@ class InFloat8(RunFinding):
     layers: Float8Summary
 
 
-class UnusableFigure(RunFinding):
-    severity = "warning"
-    template = "{metric} is not a usable figure ({cause}) and left out"
-
-    metric: str
-
-
 class NothingRecomputed(RunFinding):
     template = "trainer.activation_checkpointing=true, and torch.utils.checkpoint recomputed nothing in backward"
 
@@ -145,44 +137,6 @@ class Repeats(Finding):
 
     seed: int
     num_runs: int
-
-
-class SeveralPairKeys(Finding):
-    template = (
-        "under several pair keys, each a pair of its own: other code, data, device or environment ({seeds:seeds})"
-    )
-
-    seeds: tuple[int, ...]
-
-
-class OtherDevice(Finding):
-    """Pairs whose runs trained on different devices, though of one model."""
-
-    severity = "warning"
-
-    seeds: tuple[int, ...]
-    num_apart: int
-    num_pairs: int
-    baseline: str
-    num_runs_on: tuple[tuple[TrainedOn, int], ...]
-    """Number of the arm's paired runs by where they trained."""
-    num_baseline_runs_on: tuple[tuple[TrainedOn, int], ...]
-
-    @property
-    def sentence(self) -> str:
-        here, there = map(self._places, (self.num_runs_on, self.num_baseline_runs_on))
-        pairs = f"{self.num_apart} of {plural(self.num_pairs, 'pair')}"
-        places = f"on {here}; {self.baseline} on {there}"
-        return f"another device than {self.baseline} in {pairs}: {places} ({seeds_text(self.seeds)})"
-
-    def _places(self, num_runs_on: Sequence[tuple[TrainedOn, int]]) -> str:
-        """Devices with the number of runs on each, and their machines if there are several."""
-        several = len({place.hosts for place, _ in (*self.num_runs_on, *self.num_baseline_runs_on)}) > 1
-        told = []
-        for place, count in num_runs_on:
-            host = f" of {' and '.join(place.hosts)}" if several and place.hosts else ""
-            told.append(f"{' and '.join(place.devices)}{host} ({count})")
-        return ", ".join(told)
 
 
 _Found = TypeVar("_Found", bound=RunFinding)
@@ -231,8 +185,6 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
     if run.measured and unpaired is not None:
         yield NotPaired(seeds=seeds, reason=unpaired)
     yield from without_effect(record)
-    for key, value in run.wrong_figures().items():
-        yield UnusableFigure(seeds=seeds, metric=key, cause=value)
 
 
 def without_effect(record: RunRecord) -> Iterator[RunFinding]:
@@ -254,31 +206,13 @@ def _of_compilation(run: Run) -> Iterator[RunFinding]:
         yield Recompiled(seeds=seeds, cause=late[0].reason)
 
 
-def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding], pairs: Sequence[Pair]) -> tuple[Finding, ...]:
-    """The `findings` on an arm's single `runs`, merged, then those on its runs and `pairs` together."""
+def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding]) -> tuple[Finding, ...]:
+    """The `findings` on an arm's single `runs`, merged, then those on its runs together."""
     repeats = Counter((run.pair_key, run.seed) for run in runs if run.measured)
-    several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
     return (
         *merged(findings),
         *(Repeats(seed=seed, num_runs=count) for (_, seed), count in repeats.items() if count > 1),
-        *([SeveralPairKeys(seeds=_unique(several))] if several else []),
-        *_on_other_devices(pairs),
     )
-
-
-def _on_other_devices(pairs: Sequence[Pair]) -> Iterator[OtherDevice]:
-    places = [tuple([run.trained_on for run in runs] for runs in (pair.arm_runs, pair.baseline_runs)) for pair in pairs]
-    apart = [pair for pair, (arm, baseline) in zip(pairs, places, strict=True) if set(arm) != set(baseline)]
-    if apart:
-        arm, baseline = (Counter(chain.from_iterable(side)) for side in zip(*places, strict=True))
-        yield OtherDevice(
-            seeds=_unique(pair.arm_runs[0].seed for pair in apart),
-            num_apart=len(apart),
-            num_pairs=len(pairs),
-            baseline=apart[0].baseline_runs[0].arm,
-            num_runs_on=tuple(sorted(arm.items())),
-            num_baseline_runs_on=tuple(sorted(baseline.items())),
-        )
 
 
 def _unique(seeds: Iterable[int]) -> tuple[int, ...]:

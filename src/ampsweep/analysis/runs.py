@@ -19,7 +19,6 @@ Scalar = str | int | float | bool | None
 
 STEP_MS: Final = "perf/step_ms"
 PEAK_MEMORY: Final = "memory/peak_allocated_gib"
-ENERGY_OF_SAMPLE: Final = "device/energy_per_sample_j"
 VAL_LOSS: Final = "val/loss"
 VAL_ACCURACY: Final = "val/accuracy"
 SKIPPED_STEPS: Final = "amp/skipped_steps"
@@ -52,14 +51,6 @@ _OTHER_VARIABLES: Final = frozenset(
     f"variables.{name}" for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 )
 """Variables that change no figure; the number of threads is recorded itself."""
-
-
-@dataclass(frozen=True, order=True)
-class TrainedOn:
-    """The devices and machines that a run trained on, as far as known."""
-
-    devices: tuple[str, ...]
-    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -183,11 +174,13 @@ class Run:
         return facts | {"device": None if kind == "auto" else kind}
 
     @cached_property
-    def trained_on(self) -> "TrainedOn":
+    def trained_on(self) -> str:
+        """Host and device, as far as known; of several ranks those of each: 'node1 cuda:0 and node1 cuda:1'."""
         record = self.record
-        hosts = {rank.host for rank in record.ranks} or {one.host for one in record.attempts[-1:]}
-        devices = {rank.device for rank in record.ranks} or {record.identity.device}
-        return TrainedOn(*(tuple(sorted(one for one in found if one is not None)) for found in (devices, hosts)))
+        places = [(rank.host, rank.device) for rank in record.ranks]
+        places = places or [(one.host, record.identity.device) for one in record.attempts[-1:]]
+        told = {" ".join(part for part in place if part is not None) for place in places}
+        return " and ".join(sorted(told)) or record.identity.device
 
     @cached_property
     def settings(self) -> dict[str, Scalar]:
@@ -236,11 +229,6 @@ class Run:
         assert key.endswith("_gib"), key
         value = self.figure(key)
         return None if value is None else value * GIB
-
-    def wrong_figures(self) -> dict[str, str]:
-        """Summary keys that hold something other than a figure, with that."""
-        found = {key: value for key, value in self.record.summary.items() if self.figure(key) is None}
-        return {key: repr(value)[:40] for key, value in found.items()}
 
 
 def figure(record: RunRecord, key: str) -> float | None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.judgements import unchecked_text
 from ampsweep.analysis.pairing import figures_of_runs
 from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.analysis.run_findings import (
@@ -22,24 +21,14 @@ from ampsweep.analysis.step_limits import StepLimit, limits_text, step_limits
 from ampsweep.analysis.workloads import Workload
 from ampsweep.finding import Finding
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
-from ampsweep.text import GIB, first_line, num_bytes, plural, ratio
+from ampsweep.text import GIB, first_line, num_bytes, ratio
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
 NUM_REFUSED: Final = "memory/num_refused"
-NUM_RETRIES: Final = "memory/num_retries"
 
 Bound = Literal["memory", "refused", "limit"]
 """The bound of a batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
-
-
-class UncheckedThroughput(Finding):
-    num_unchecked: int
-    num_runs: int
-
-    @property
-    def sentence(self) -> str:
-        return f"{unchecked_text(self.num_unchecked, self.num_runs)}, hence perhaps more throughput than measured"
 
 
 class LimitedThroughput(Finding):
@@ -57,17 +46,14 @@ class DifferentAnswers(Finding):
 
 
 class ShortOfMemory(Finding):
-    """Requests refused, or served after unused memory was given back, in the training with the most of both."""
+    """Requests refused in the training with the most of them."""
+
+    template = (
+        "the allocator refused {num_refused:count request}, so that slower algorithms ran: a somewhat smaller batch "
+        "may have a higher throughput"
+    )
 
     num_refused: int
-    num_retries: int
-
-    @property
-    def sentence(self) -> str:
-        refused = f"refused {plural(self.num_refused, 'request')}, so that slower algorithms ran"
-        gave_back = f"gave back unused memory for {plural(self.num_retries, 'request')}"
-        clauses = [text for count, text in ((self.num_refused, refused), (self.num_retries, gave_back)) if count]
-        return f"the allocator {', and '.join(clauses)}: a somewhat smaller batch may have a higher throughput"
 
 
 class UnvouchedBatch(Finding):
@@ -271,18 +257,14 @@ def _notes(
     found = [one for entry in (*lost, *compared) for one in entry.findings]
     yield from merged(one for one in found if isinstance(one, NotCompleted | Contaminated))
     timed = [run for run in measured if run.contamination is None]
-    num_unchecked = sum(run.unknown_contamination is not None for run in timed)
-    if num_unchecked:
-        yield UncheckedThroughput(num_unchecked=num_unchecked, num_runs=len(timed))
     if timed and (limits := step_limits(timed)):
         yield LimitedThroughput(limits=limits)
     sizes = sorted({search.largest for search in answers})
     if len(sizes) > 1:
         yield DifferentAnswers(batch_sizes=tuple(sizes))
-    short = [(round(run.figure(NUM_REFUSED) or 0), round(run.figure(NUM_RETRIES) or 0)) for run in measured]
-    num_refused, num_retries = max(short, default=(0, 0))
-    if num_refused or num_retries:
-        yield ShortOfMemory(num_refused=num_refused, num_retries=num_retries)
+    num_refused = max((round(run.figure(NUM_REFUSED) or 0) for run in measured), default=0)
+    if num_refused:
+        yield ShortOfMemory(num_refused=num_refused)
     operators = sorted({name for one in predicted for name in one.unvouched or ()})
     if operators:
         yield UnvouchedBatch(operators=tuple(operators))

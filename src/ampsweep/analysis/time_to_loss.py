@@ -1,4 +1,4 @@
-"""Losses over training time and energy, and the time and energy until an arm reaches the baseline's final loss.
+"""Losses over training time, and the time until an arm reaches the baseline's final loss.
 
 The target has the margin within which two arms count as having learned the same: without it an arm that learns exactly
 as the baseline does would miss it in every other pair, by noise.
@@ -7,23 +7,21 @@ as the baseline does would miss it in every other pair, by noise.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.analysis.pairing import Figures, Pair
+from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, Run, figure, metric_words
 from ampsweep.analysis.statistics import Estimate, mean_ratio
 from ampsweep.finding import Finding
 from ampsweep.record import RunRecord
-from ampsweep.text import ratio
 
 TRAIN_LOSS: Final = "train/loss"
-ENERGY_J: Final = "device/energy_j"
-SERIES_KEYS: Final = (STEP_MS, VAL_LOSS, TRAIN_LOSS, ENERGY_J)
+SERIES_KEYS: Final = (STEP_MS, VAL_LOSS, TRAIN_LOSS)
 """Metrics of the history from which the curves are made."""
 
 MIN_EVALUATIONS: Final = 5
@@ -50,20 +48,13 @@ class LossCurve:
     losses: Floats
     seconds: Floats
     """Time in steps so far; evaluation and checkpoints are outside, and steps of the warm-up count as later ones do."""
-    joules: Floats | None
-    """Energy of the device since the run began, whatever it did; None where it was not measured."""
 
     @property
     def final(self) -> float:
         return float(self.losses[-1])
 
-    @property
-    def end(self) -> tuple[float, float | None]:
-        """Seconds and joules of the whole curve."""
-        return float(self.seconds[-1]), None if self.joules is None else float(self.joules[-1])
-
-    def reach(self, target: float) -> tuple[float, float | None] | None:
-        """Seconds and joules until the loss is first at `target` or below, on a straight line between two moments."""
+    def reach(self, target: float) -> float | None:
+        """Seconds until the loss is first at `target` or below, on a straight line between two moments."""
         below = np.flatnonzero(self.losses <= target)
         if below.size == 0:
             return None
@@ -71,11 +62,7 @@ class LossCurve:
         first = max(last - 1, 0)
         drop = float(self.losses[first] - self.losses[last])
         share = (float(self.losses[first]) - target) / drop if drop > 0 else 1.0
-
-        def between(values: Floats) -> float:
-            return float(values[first] + share * (values[last] - values[first]))
-
-        return between(self.seconds), None if self.joules is None else between(self.joules)
+        return float(self.seconds[first] + share * (self.seconds[last] - self.seconds[first]))
 
 
 def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[str, LossCurve]:
@@ -99,7 +86,6 @@ def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[s
             curves[key] = LossCurve(
                 losses=losses if window == 1 else (sums[window:] - sums[:-window]) / window,
                 seconds=np.interp(steps[window - 1 :], *clock),
-                joules=_energy(series.get(ENERGY_J), steps[window - 1 :]),
             )
     return curves
 
@@ -122,14 +108,6 @@ def _clock(times: MetricSeries, median_ms: float, warmups: list[tuple[int, int]]
     return np.concatenate(([0.0], times.steps)), np.concatenate(([0.0], seconds))
 
 
-def _energy(energy: MetricSeries | None, steps: Floats) -> Floats | None:
-    """Joules at `steps`; None unless they were measured from the first of them to the last."""
-    known, joules = _finite(energy)
-    if not known.size or known[0] > steps[0] or known[-1] < steps[-1]:
-        return None
-    return np.interp(steps, known, joules)
-
-
 def _finite(series: MetricSeries | None) -> tuple[Floats, Floats]:
     if series is None:
         return np.empty(0), np.empty(0)
@@ -143,14 +121,12 @@ def _usable(values: Floats) -> NDArray[np.bool_]:
     return usable
 
 
-Objective = Literal["time", "energy"]
-
 Curves = Mapping[Path, Mapping[str, LossCurve]]
 """Run directory -> loss metric -> curve."""
 
 
 class TimeToLoss(Finding):
-    """Training time and energy of both arms up to the baseline's final loss and the margin."""
+    """Training time of both arms up to the baseline's final loss and the margin."""
 
     metric: str
     """`val/loss` where every run was evaluated often enough, else the smoothed `train/loss`."""
@@ -164,35 +140,13 @@ class TimeToLoss(Finding):
     arm_s: float | None
     speedup: Estimate | None
     """Baseline's time over the arm's: above 1 is sooner. None where the arm did not reach the loss in every pair."""
-    baseline_j: float | None
-    arm_j: float | None
-    energy_ratio: Estimate | None
-    """The arm's energy over the baseline's: below 1 is less. As `speedup`, and None without energy figures."""
-    seconds: Figures = field(repr=False)
-    """The figures by pair; of an arm that did not reach it the time of its whole run, which is too little."""
-    joules: Figures = field(repr=False)
-    """The same of energy, of the pairs that have it."""
-
-    @property
-    def reached(self) -> bool:
-        return self.num_reached == self.n
 
     @property
     def sentence(self) -> str:
         loss = f"the baseline's final {metric_words(self.metric)} (within {self.margin_pct:g}%)"
         if self.speedup is None:
             return f"reached {loss} in {self.num_reached} of {self.n} pairs"
-        energy = "" if self.energy_ratio is None else f", with {self.energy_ratio.ratio_text} of its energy"
-        return f"reached {loss} {self.speedup.ratio_text} as fast{energy} (n={self.n})"
-
-    def brief(self, objective: Objective) -> str:
-        name = f"its final {metric_words(self.metric)}"
-        if self.speedup is None:
-            return f"{name} not reached in every pair"
-        if objective == "time":
-            return f"{ratio(self.speedup.value)} as fast to {name}"
-        energy = self.energy_ratio
-        return f"{name} not reached" if energy is None else f"{ratio(energy.value)} of the energy to {name}"
+        return f"reached {loss} {self.speedup.ratio_text} as fast (n={self.n})"
 
 
 def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) -> TimeToLoss | None:
@@ -210,36 +164,20 @@ def _compare(
 ) -> TimeToLoss:
     finals = {key: statistics.fmean(curve.final for curve in baseline) for key, (baseline, _) in pairs.items()}
     targets = {key: final + margin_pct / 100 * abs(final) for key, final in finals.items()}
-    seconds: Figures = {}
-    joules: Figures = {}
-    reached = []
+    times: list[tuple[float, float]] = []
     for key, arms in pairs.items():
-        moments = [[curve.reach(targets[key]) for curve in curves] for curves in arms]
-        ways = [[curve.reach(targets[key]) or curve.end for curve in curves] for curves in arms]
-        if None in moments[0] or (means := _means(ways, 0)) is None:
-            continue  # the baseline does not get there, or one of them is there at once
-        seconds[key] = means
-        if (energies := _means(ways, 1)) is not None:
-            joules[key] = energies
-        if None not in moments[1]:
-            reached.append(key)
-    times = [seconds[key] for key in reached]
-    known = [joules[key] for key in reached if key in joules]
-    everywhere = len(reached) == len(pairs)
+        baseline, arm = ([curve.reach(targets[key]) for curve in curves] for curves in arms)
+        if (both := _means(baseline, arm)) is not None:
+            times.append(both)
     return TimeToLoss(
         metric=metric,
         target=statistics.fmean(targets.values()),
         margin_pct=margin_pct,
         n=len(pairs),
-        num_reached=len(reached),
+        num_reached=len(times),
         baseline_s=_mean(times, 0),
         arm_s=_mean(times, 1),
-        speedup=mean_ratio(times) if everywhere else None,
-        baseline_j=_mean(known, 0),
-        arm_j=_mean(known, 1),
-        energy_ratio=mean_ratio(both[::-1] for both in known) if everywhere and len(known) == len(pairs) else None,
-        seconds=seconds,
-        joules=joules,
+        speedup=mean_ratio(times) if len(times) == len(pairs) else None,
     )
 
 
@@ -256,13 +194,13 @@ def _curves_of(pair: Pair, curves: Curves, metric: str) -> tuple[list[LossCurve]
     return known if all(known) and None not in (*baseline, *arm) else None
 
 
-def _means(ways: Sequence[Sequence[tuple[float, float | None]]], part: int) -> tuple[float, float] | None:
-    """Both arms' means over repeats; None where one is not known of each repeat, or is not above 0."""
-    known = [[value for way in of_arm if (value := way[part]) is not None] for of_arm in ways]
-    if any(len(some) < len(of_arm) for some, of_arm in zip(known, ways, strict=True)):
+def _means(baseline: Sequence[float | None], arm: Sequence[float | None]) -> tuple[float, float] | None:
+    """Both arms' means over repeats; None unless each of them got there, and none at once."""
+    known = [one for one in baseline if one is not None], [one for one in arm if one is not None]
+    if len(known[0]) < len(baseline) or len(known[1]) < len(arm):
         return None
-    baseline, arm = (statistics.fmean(some) for some in known)
-    return (baseline, arm) if min(baseline, arm) > 0 else None
+    means = statistics.fmean(known[0]), statistics.fmean(known[1])
+    return means if min(means) > 0 else None
 
 
 def _mean(pairs: Sequence[tuple[float, float]], side: int) -> float | None:

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate, baseline_refusal, over_memory, refusal, too_few_pairs
-from ampsweep.analysis.costs import OF_STEP, TO_LOSS, ArmValues, CostKind, Goal, values_of_arms
-from ampsweep.analysis.dtype_steps import DtypeStep, dtype_steps
-from ampsweep.analysis.front import Front, front
+from ampsweep.analysis.front import ArmValues, Front, front, values_of_arms
 from ampsweep.analysis.judgements import judge, parity
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.reasons import Pitfall, Reason, find_pitfalls, find_reasons
@@ -27,7 +25,6 @@ class Verdict:
     """All but the baseline, in the order of tables; none where the baseline did not run."""
     reasons: tuple[Reason, ...]
     front: Front | None = None
-    steps: tuple[DtypeStep, ...] = ()
     pitfalls: tuple[Pitfall, ...] = ()
 
     @property
@@ -36,9 +33,9 @@ class Verdict:
         undecided, baseline = self.recommendation.undecided, self.recommendation.baseline
         if undecided is not None:
             return f"Not decidable yet: {undecided.sentence}; {undecided.next_steps[0]}."
-        if self._chosen is not None:
-            return f"Train in {self._chosen.arm}: against {baseline}, {self._brief(self._chosen)}{self._chosen.n}."
-        others = [f"{arm.arm} has {self._brief(arm)}{arm.n}" for arm in self.arms if arm.is_judged]
+        if (chosen := self._chosen) is not None:
+            return f"Train in {chosen.arm}: against {baseline}, {chosen.judgements.summary}{chosen.n}."
+        others = [f"{arm.arm} has {arm.judgements.summary}{arm.n}" for arm in self.arms if arm.is_judged]
         why = "; ".join(others) or "every other arm is refused, or short of three completed pairs"
         return f"Stay with {baseline}: {why}."
 
@@ -51,13 +48,6 @@ class Verdict:
     def _chosen(self) -> Candidate | None:
         return next((arm for arm in self.arms if arm.arm == self.recommendation.arm), None)
 
-    def _brief(self, arm: Candidate) -> str:
-        """Speed, memory and parity, after the way to the loss where that decides."""
-        ranked, to_loss = self.recommendation.ranking, arm.time_to_loss
-        if ranked is None or not ranked.is_to_loss or to_loss is None:
-            return arm.judgements.brief
-        return f"{to_loss.brief(ranked.objective)}, {arm.judgements.brief}"
-
 
 def reach_verdict(
     arms: Sequence[ArmComparison],
@@ -66,7 +56,7 @@ def reach_verdict(
     *,
     baseline: str,
     margin_pct: float,
-    goal: Goal,
+    memory_gib: float | None,
     curves: Curves,
 ) -> Verdict:
     """Judge the `arms` of one workload by the runs of each, their `pairs` and loss `curves`."""
@@ -85,44 +75,35 @@ def reach_verdict(
         candidates.append(
             Candidate(
                 arm=arm.arm,
-                too_few_pairs=too_few_pairs(arm, reference),
+                too_few_pairs=too_few_pairs(arm),
                 judgements=judge(arm, reference, parities),
                 waterfall=waterfall(own_pairs),
                 time_to_loss=time_to_loss(own_pairs, curves, margin_pct=margin_pct),
-                refusal=refusal(runs_of[arm.arm], runs_of[baseline], parities, goal),
+                refusal=refusal(runs_of[arm.arm], runs_of[baseline], parities, memory_gib),
                 pairs=own_pairs,
             )
         )
-    values = values_of_arms(baseline, {one.arm: (one.pairs, one.time_to_loss) for one in candidates})
+    values = values_of_arms(baseline, {one.arm: one.pairs for one in candidates})
     refused = baseline_refusal(runs_of[baseline])
     recommended = recommend(
         reference,
         candidates,
-        values,
-        baseline_refusal=refused or over_memory(runs_of[baseline], goal),
+        {arm: of_arm["time"] for arm, of_arm in values.items()},
+        baseline_refusal=refused or over_memory(runs_of[baseline], memory_gib),
         small_step=small_step(runs_of[baseline]),
-        goal=goal,
+        memory_gib=memory_gib,
     )
-    cost = TO_LOSS[goal.objective] if recommended.ranking is None else recommended.ranking.cost
     return Verdict(
         recommendation=recommended,
         arms=tuple(candidates),
         reasons=find_reasons(runs_of, {one.arm: one.waterfall for one in candidates}, baseline=baseline),
-        front=None if refused is not None else _front(values, candidates, cost, goal),
-        steps=dtype_steps({arm.arm: arm.dtypes for arm in arms}, values, cost),
+        front=None if refused is not None else _front(values, candidates),
         pitfalls=pitfalls,
     )
 
 
-def _front(
-    values: Mapping[str, ArmValues], candidates: Sequence[Candidate], cost: CostKind, goal: Goal
-) -> Front | None:
+def _front(values: Mapping[str, ArmValues], candidates: Sequence[Candidate]) -> Front | None:
     """The front of the arms with these `values`, the baseline's first, but those that cannot be trained in."""
     out = {one.arm for one in candidates if one.refusal is not None and not one.refusal.trains}
     margins = [one.margin for arm in candidates for one in arm.judgements.parities if one.metric == VAL_LOSS]
-    return front(
-        {arm: one for arm, one in values.items() if arm not in out},
-        cost,
-        fallback=OF_STEP[goal.objective],
-        margin=max(margins, default=None),
-    )
+    return front({arm: one for arm, one in values.items() if arm not in out}, margin=max(margins, default=None))

@@ -83,7 +83,6 @@ def _parser() -> _Parser:
     report.add_argument("--output", type=Path, metavar="DIR", help=f"where runs at {SCHEME}... and their report go")
     report.add_argument("--baseline", help="arm the others are compared with (default: as recorded)")
     report.add_argument("--margin-pct", type=float, help="loss gap that counts as none (default: as recorded)")
-    report.add_argument("--objective", choices=("time", "energy"), help="what is to be little (default: as recorded)")
     report.add_argument("--memory-gib", type=float, help="memory that an arm must fit into (default: as recorded)")
     report.add_argument("--publish", action="store_true", help="save it as a report and a workspace on W&B")
     report.add_argument("--wandb", action="store_true", help="send it to W&B too, as a run of its own")

@@ -50,7 +50,6 @@ def report_command(arguments: Namespace) -> int:
         directories,
         baseline=baseline,
         margin_pct=arguments.margin_pct,
-        objective=arguments.objective,
         memory_gib=arguments.memory_gib,
     )
     arms = dict.fromkeys(record.arm for _, record in compared.records)

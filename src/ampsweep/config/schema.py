@@ -407,8 +407,6 @@ class ReportConfig:
     """The arm that the others are compared with."""
     margin_pct: float = 1.0
     """Loss gap, in percent of the baseline's loss, within which two arms count as having learned the same."""
-    objective: str = field(default="time", metadata=_one_of("time", "energy"))
-    """time or energy: what the recommended arm takes least of, up to the loss that the baseline ends at."""
     memory_gib: float | None = None
     """Memory that the recommended arm must fit into: peak of allocated tensor bytes, on the fullest rank. None: that of
     the device it ran on."""

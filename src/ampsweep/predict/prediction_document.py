@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict
 from typing import Any, Final
 
-from ampsweep.analysis.float8_gain import emulated_memory
+from ampsweep.analysis.float8_layers import emulated_memory
 from ampsweep.analysis.recorded import unvouched
 from ampsweep.config.schema import component_name
 from ampsweep.predict.step_memory import StepMemory

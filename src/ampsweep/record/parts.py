@@ -72,11 +72,6 @@ class Float8Layer:
     casts: int = 0
     """Number of tensors cast to float8: the input and the weight of each call."""
 
-    @property
-    def shape(self) -> LinearShape:
-        rows = sum(self.flops.values()) // (2 * self.in_features * self.out_features)
-        return LinearShape(rows, self.in_features, self.out_features, max(self.casts // 2, 1))
-
 
 @dataclass(kw_only=True)
 class Float8Proof(Part):

@@ -90,12 +90,6 @@ def _word(judged: Judgements | None, topic: str) -> str:
     return word if word in WORDS and word != "too few pairs" else ""
 
 
-def _there(arm: ArmComparison, figure: str, text: Callable[[float], str]) -> str:
-    """The baseline's figure in the arm's pairs, where it is not that of the baseline's row."""
-    value = None if arm.baseline_there is None else getattr(arm.baseline_there, figure)
-    return "" if value is None else f"baseline {text(value)}"
-
-
 def _share(value: float) -> str:
     return f"{value:.4f}"
 
@@ -129,10 +123,9 @@ _FIGURES: Final = (
     ),
     _Figure(
         Column("step time", "step_ms", numeric=True, optional=True),
-        lambda arm, _: value_cell(arm.step_ms, milliseconds, _there(arm, "step_ms", milliseconds)),
+        lambda arm, _: value_cell(arm.step_ms, milliseconds),
         "each run's median time of a step after warm-up, geometric mean over the pairs of the speedup; evaluation and "
-        "checkpoints are outside. The baseline's row is of all its runs in pairs, here as for peak memory and losses; "
-        "'baseline' in another row is its figure in that arm's pairs, where those are fewer",
+        "checkpoints are outside. The baseline's row is of all its runs in pairs, here as for peak memory and losses",
     ),
     _Figure(
         Column("limited by", "limited_by", optional=True),
@@ -147,19 +140,19 @@ _FIGURES: Final = (
     ),
     _Figure(
         Column("peak memory", "peak_memory_bytes", numeric=True),
-        lambda arm, _: value_cell(arm.peak_memory_bytes, num_bytes, _there(arm, "peak_memory_bytes", num_bytes)),
+        lambda arm, _: value_cell(arm.peak_memory_bytes, num_bytes),
         "peak of allocated tensor bytes after warm-up, mean over pairs (allocator statistics on an accelerator, the "
         "tensors of the traced step with the most on a CPU)",
     ),
     _Figure(
         Column("val loss", "val_loss", numeric=True),
-        lambda arm, _: spread_cell(arm.val_loss, loss, _there(arm, "val_loss", loss)),
+        lambda arm, _: spread_cell(arm.val_loss, loss),
         "validation loss at the end of training, mean over the pairs of the loss gap, with its standard deviation over "
         "seeds; runs cut short have none",
     ),
     _Figure(
         Column("val accuracy", "val_accuracy", numeric=True, optional=True),
-        lambda arm, _: spread_cell(arm.val_accuracy, _share, _there(arm, "val_accuracy", _share)),
+        lambda arm, _: spread_cell(arm.val_accuracy, _share),
         "share of validation items classified correctly at the end of training, mean over seeds, with its standard "
         "deviation over seeds",
     ),

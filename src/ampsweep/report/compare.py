@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ampsweep.analysis.comparison import Comparison, FileProblem, compare
-from ampsweep.analysis.costs import Goal
 from ampsweep.analysis.resumed import RESUMED_KEYS
 from ampsweep.analysis.time_to_loss import SERIES_KEYS, loss_curves
 from ampsweep.config.errors import UserError
@@ -53,7 +52,7 @@ def compare_directories(directories: Sequence[Path], **settings: str | float | N
         records,
         baseline=config.baseline,
         margin_pct=config.margin_pct,
-        goal=Goal(objective="energy" if config.objective == "energy" else "time", memory_gib=config.memory_gib),
+        memory_gib=config.memory_gib,
         curves=curves,
         series=whole,
         file_problems=[*problems, *histories.omissions],

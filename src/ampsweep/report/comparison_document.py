@@ -9,7 +9,6 @@ from typing import Any, Final
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.method import method
-from ampsweep.analysis.resumed import jumps_sentence
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
 from ampsweep.analysis.swept import Series
 from ampsweep.finding import Finding
@@ -40,7 +39,7 @@ from ampsweep.report.tables import Cell, Column, Row, Scalar, Table
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence, percent, plural
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 MARKDOWN_NAME: Final = "comparison.md"
 HTML_NAME: Final = "comparison.html"
 _MAX_OPEN: Final = 4
@@ -138,7 +137,6 @@ def _findings(workload: WorkloadComparison) -> Iterator[Item]:
     found: list[tuple[str, str, Finding | None]] = [
         *(("parity", arm.arm, one) for arm in verdict.arms for one in arm.judgements.parities),
         *(("time to loss", arm.arm, arm.time_to_loss) for arm in verdict.arms),
-        *(("within a run", arm.arm, arm.within_run) for arm in workload.arms),
         *(("bytes", arm.arm, arm.waterfall) for arm in verdict.arms),
     ]
     said = [(label, arm, one.sentence) for label, arm, one in found if one is not None]
@@ -165,8 +163,6 @@ def _findings(workload: WorkloadComparison) -> Iterator[Item]:
 def _in_words(workload: WorkloadComparison) -> Iterator[Prose]:
     verdict = workload.verdict
     yield Prose(as_sentence(workload.conclusion))
-    if (ranked := verdict.recommendation.goes_by) is not None:
-        yield Prose(as_sentence(f"The recommendation goes by {ranked}"))
     if verdict.front is not None:
         yield Prose(as_sentence(verdict.front.sentence))
 
@@ -205,9 +201,7 @@ def _resumed(comparison: Comparison) -> Iterator[Section]:
     """A table for each workload with runs that went on from another run's checkpoint."""
     for one in comparison.workloads:
         if one.resumed:
-            jumps = jumps_sentence(one.resumed)
-            said = [Prose(as_sentence(jumps))] if jumps else []
-            yield Section(title=one.title, blocks=(*said, resumed_table(one.resumed)))
+            yield Section(title=one.title, blocks=(resumed_table(one.resumed),))
 
 
 def _said(clause: str, label: str = "", arm: str | None = None) -> Item:

@@ -61,8 +61,7 @@ def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULT
         one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in headroom.values()
     )
     drawn = (
-        magnitude_map(numerics, kind, headroom, title=title, question=question)
-        for kind, (title, question) in _TITLES.items()
+        magnitude_map(numerics, kind, title=title, question=question) for kind, (title, question) in _TITLES.items()
     )
     maps = [figure for figure in drawn if figure is not None]
     return (

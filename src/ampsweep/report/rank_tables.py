@@ -7,7 +7,7 @@ from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.analysis.rank_table import RankRow, RankTable
 from ampsweep.analysis.swept import Series, value_text
-from ampsweep.report.tables import Cell, Column, Row, Table, count_cell, estimate_cell, value_cell
+from ampsweep.report.tables import Cell, Column, Row, Table, count_cell, value_cell
 from ampsweep.text import loss, milliseconds, num_bytes
 
 _MAX_RANKS: Final = 16
@@ -45,9 +45,7 @@ def _rank_cells(arm: str, row: RankRow, of: RankTable) -> Iterator[Cell]:
 
 
 def strategies_table(series: Series, comparison: Comparison) -> Table:
-    """Each arm at each word of a series, such as a strategy, and beside itself at the first one."""
-    first = value_text(series.values[0])
-    steps = {(one.value, one.arm): one for one in series.steps}
+    """Each arm at each word of a series, such as a strategy."""
     there = [
         (value_text(value), comparison.workloads[place])
         for value, place in zip(series.values, series.workloads, strict=True)
@@ -57,14 +55,7 @@ def strategies_table(series: Series, comparison: Comparison) -> Table:
         for value, workload in there:
             found = next((one for one in workload.arms if one.arm == arm), None)
             if found is not None:
-                step = steps.get((value, arm))
-                cells = [Cell(arm), Cell(value), *_own(found)]
-                cells += [
-                    estimate_cell(None if step is None else step.throughput, "ratio"),
-                    estimate_cell(None if step is None else step.memory_saved_pct, "percent"),
-                    estimate_cell(None if step is None else step.loss_gap, "difference"),
-                ]
-                rows.append(Row(tuple(cells), arm=arm))
+                rows.append(Row((Cell(arm), Cell(value), *_own(found)), arm=arm))
     columns = (
         *(Column("arm"), Column(series.name), Column("ranks", numeric=True)),
         Column("peak memory", "peak_memory_bytes", numeric=True),
@@ -73,9 +64,6 @@ def strategies_table(series: Series, comparison: Comparison) -> Table:
         Column("waiting", "communication_ms", numeric=True, optional=True),
         Column("reduced a step", "reduced_bytes", numeric=True, optional=True),
         Column("val loss", "val_loss", numeric=True),
-        Column(f"throughput of {first}", "throughput", numeric=True),
-        Column(f"memory saved against {first}", "memory_saved_pct", numeric=True),
-        Column(f"loss gap against {first}", "loss_gap", numeric=True),
     )
     return Table(key="strategies", title=series.heading, columns=columns, rows=tuple(rows))
 

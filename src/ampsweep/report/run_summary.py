@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ampsweep.analysis.float8_gain import float8_summary
+from ampsweep.analysis.float8_layers import float8_summary
 from ampsweep.analysis.headroom import headroom_lines, headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.recorded import compiled, compiled_remarks
@@ -85,9 +85,7 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     if (value := run.figure(CLIPPED)) is not None:
         yield "clipped", f"in {value:.0f} % of the logged steps"
     if (summary := float8_summary(record.proof.float8)) is not None:
-        yield "float8", summary.layers
-        if summary.gain is not None:
-            yield "", summary.gain.sentence
+        yield "float8", summary.sentence
     for line in _headroom(run.directory):
         yield "headroom", line
     if ranks is not None:

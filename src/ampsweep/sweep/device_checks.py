@@ -33,7 +33,7 @@ _OUTPUTS_TWICE: Final = 2
 
 
 def with_precision(config: Config, device: torch.device, checked: Checked, found: CheckedModel) -> Checked:
-    """Add to the checks of a run what its mode makes of the model: why it cannot, if so.
+    """Add to the checks of a run why the model cannot be trained in its mode.
 
     Raises:
         UserError: a package that the mode needs is missing.
@@ -45,14 +45,11 @@ def with_precision(config: Config, device: torch.device, checked: Checked, found
     reason = reason or why_unsupported(config.precision, device, searches_batch=config.max_batch.search)
     if reason is not None:
         return replace(checked, unsupported=reason)
-    return checked if recipe_of(config.precision) is None else _with_float8(config, device, checked, found)
-
-
-def _with_float8(config: Config, device: torch.device, checked: Checked, found: CheckedModel) -> Checked:
+    if recipe_of(config.precision) is None or why_emulated(config.precision, device):
+        return checked
     converted = plan_layers(found.model, config.precision.fp32_modules).converted
-    shapes = {name: shape for name, shape in found.linear_calls.items() if name in converted}
-    for name, shape in () if why_emulated(config.precision, device) else shapes.items():
-        if (rows := shape.rows // shape.calls) % ALIGNMENT:
+    for name, shape in found.linear_calls.items():
+        if name in converted and (rows := shape.rows // shape.calls) % ALIGNMENT:
             reason = f"{name} multiplies {rows} rows, and float8 kernels take multiples of {ALIGNMENT}"
             return replace(checked, unsupported=f"{reason}; change data.batch_size")
     return checked

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -10,8 +10,6 @@ from ampsweep.analysis.headroom import (
     INITIAL_SCALE,
     SCALED,
     ExponentCounts,
-    Headroom,
-    LayerRange,
     layer_text,
     scale_text,
 )
@@ -41,15 +39,12 @@ def _short(name: str) -> str:
     return f"{name[:head]}…{name[head + 1 - _MAX_LABEL :]}"
 
 
-def magnitude_map(
-    numerics: RunNumerics, kind: TensorKind, headroom: Mapping[str, Headroom], *, title: str, question: str
-) -> Figure | None:
+def magnitude_map(numerics: RunNumerics, kind: TensorKind, *, title: str, question: str) -> Figure | None:
     """Draw the tensors of one kind: a row a layer, its colour the share of the elements with that exponent.
 
     Gradients are drawn with the scale of the run, if it has one: that is what the formats hold.
     """
-    places = [place for place, one in enumerate(numerics.magnitudes) if one.kind == kind and any(one.counts)]
-    tensors = [numerics.magnitudes[place] for place in places]
+    tensors = [one for one in numerics.magnitudes if one.kind == kind and any(one.counts)]
     if not tensors:
         return None
     scale = numerics.scale if kind in SCALED else None
@@ -66,7 +61,6 @@ def magnitude_map(
     if kind in SCALED and scale is None:
         moved = round(math.log2(INITIAL_SCALE))
         remarks.append(f"without a scale; that of a scaler, {INITIAL_SCALE:,.0f}, moves all by {moved} to the right")
-    ranges = {name: [found.ranges[place] for place in places] for name, found in headroom.items()}
     step = 8 if high - low <= 64 else 16 if high - low <= 128 else 32
     scaled = "" if scale is None else f", times the scale {scale_text(scale)}"
     ticks = {float(at): f"2^{at}" for at in range(low, high + 1) if at % step == 0}
@@ -76,7 +70,7 @@ def magnitude_map(
         title=title,
         question=question,
         remarks=tuple(map(as_sentence, remarks)),
-        table=_table(kind, tensors, ranges),
+        table=_table(kind, tensors),
         traces=[
             _cells([one.layer or "(model)" for one in drawn], counts, shift, low, high),
             *(line for of in formats for line in _limits(of, len(drawn), low, high)),
@@ -125,18 +119,13 @@ def _limits(of: NumericFormat, num_rows: int, low: int, high: int) -> Iterator[J
             yield scatter(name, x, y, FORMAT_COLOURS[of.name], line=2, dash=dash, **more)
 
 
-def _table(kind: str, tensors: Sequence[Magnitudes], ranges: Mapping[str, Sequence[LayerRange]]) -> Table:
-    headers = ["dtype", "largest", "zeros", "unchanged"]
-    for name in ranges:
-        headers += [f"{name}: {part}" for part in ("subnormal", "becomes zero", "near its largest", "inf")]
+def _table(kind: str, tensors: Sequence[Magnitudes]) -> Table:
+    headers = ("dtype", "largest", "zeros", "unchanged")
     rows = []
-    for place, one in enumerate(tensors):
+    for one in tensors:
         zeros_pct = 100 * one.num_zeros / max(one.num_elements, 1)
-        shares = [zeros_pct, one.unchanged_pct]
-        for held in (of_format[place] for of_format in ranges.values()):
-            shares += [held.below_normal_pct - held.lost_pct, held.lost_pct, held.near_max_pct, held.above_pct]
-        texts = [layer_text(one.layer), one.dtype, number(one.max_abs), *map(_share, shares)]
-        rows.append(Row(tuple(map(Cell, texts))))
+        shares = map(_share, (zeros_pct, one.unchanged_pct))
+        rows.append(Row(tuple(map(Cell, (layer_text(one.layer), one.dtype, number(one.max_abs), *shares)))))
     columns = (Column("layer"), *(Column(header, numeric=True, optional=True) for header in headers))
     return Table(key=kind, columns=columns, rows=tuple(rows))
 

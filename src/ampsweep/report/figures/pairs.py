@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.costs import COST_NAMES, CostKind
 from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS
@@ -24,7 +23,7 @@ from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Effect, Panel
 from ampsweep.report.tables import Cell, Column, Table, axis_unit, count_cell, estimate_cell, quantity
 from ampsweep.report.workload_data import WorkloadData
-from ampsweep.text import GIB, duration, milliseconds, num_bytes, number, ratio
+from ampsweep.text import GIB, milliseconds, num_bytes, number, ratio
 
 
 class EffectOf(NamedTuple):
@@ -189,71 +188,59 @@ _SYMBOLS: Final[dict[Relation, str]] = {
     "not measured": "square",
 }
 """The marker of a final loss against the baseline's."""
-_COST_UNITS: Final[dict[CostKind, str]] = {
-    "time to loss": "s",
-    "energy to loss": "J",
-    "step time": "ms",
-    "energy of a sample": "J",
-}
 
 
 def front(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """An arm a marker: cost to the right, peak memory up, the final loss by its symbol, hollow where it is beaten."""
+    """An arm a marker: step time to the right, peak memory up, the loss by its symbol, hollow where it is beaten."""
     of = data.compared.verdict.front
     if of is None:
         return None
-    limit = data.compared.verdict.recommendation.goal.memory_bytes
+    limit_gib = data.compared.verdict.recommendation.memory_gib
     unit = axis_unit([one.peak_bytes / GIB for one in of.arms], "GiB")
-    remarks = without(of.without, f"no {COST_NAMES[of.cost]} or no peak memory")
-    if limit is not None:
-        remarks.append(f"the dotted line is the memory given, {num_bytes(limit)}")
+    remarks = without(of.without, "no step time or no peak memory")
+    if limit_gib is not None:
+        remarks.append(f"the dotted line is the memory given, {num_bytes(limit_gib * GIB)}")
     return panel_figure(
         panel,
         remarks,
-        traces=[_marker(one, unit.factor, of, styles[one.arm]) for one in of.arms],
-        x=axis(axis_title(COST_NAMES[of.cost], _COST_UNITS[of.cost])),
+        traces=[_marker(one, unit.factor, styles[one.arm]) for one in of.arms],
+        x=axis(axis_title("step time", "ms")),
         y=axis(axis_title("peak memory", unit.unit)),
-        shapes=[] if limit is None else [rule(limit / GIB * unit.factor, "y")],
+        shapes=[] if limit_gib is None else [rule(limit_gib * unit.factor, "y")],
         height=420,
         legend=True,
         table=_front_table(panel, of),
     )
 
 
-def _marker(one: FrontArm, factor: float, of: Front, look: ArmStyle) -> Json:
+def _marker(one: FrontArm, factor: float, look: ArmStyle) -> Json:
     return scatter(
         one.arm,
-        [one.cost],
+        [one.step_ms],
         [one.peak_bytes / GIB * factor],
         look.colour,
         symbol=_SYMBOLS[one.loss],
         size=15,
         hollow=one.beaten is not None,
         edge=1.5,
-        hover=["; ".join([_cost(one.cost, of.cost), num_bytes(one.peak_bytes), _place(one, of)])],
+        hover=["; ".join([milliseconds(one.step_ms), num_bytes(one.peak_bytes), _place(one)])],
         meta={"arm": one.arm},
     )
 
 
 def _front_table(panel: Panel, of: Front) -> Table:
-    columns = (COST_NAMES[of.cost], Column("peak memory", "peak_bytes", numeric=True), Column("loss"), Column("front"))
+    columns = ("step time", Column("peak memory", "peak_bytes", numeric=True), Column("loss"), Column("front"))
     rows = {
         one.arm: [
-            Cell(_cost(one.cost, of.cost), one.cost),
+            Cell(milliseconds(one.step_ms), one.step_ms),
             Cell(num_bytes(one.peak_bytes), one.peak_bytes),
             Cell(one.loss),
-            Cell(_place(one, of)),
+            Cell(_place(one)),
         ]
         for one in of.arms
     }
     return arms_table(panel, columns, rows)
 
 
-def _place(one: FrontArm, of: Front) -> str:
-    return "on the front" if one.beaten is None else f"beaten by {one.beaten.text(of.cost)}"
-
-
-def _cost(value: float, kind: CostKind) -> str:
-    if kind == "step time":
-        return milliseconds(value)
-    return duration(value) if kind == "time to loss" else f"{number(value)} J"
+def _place(one: FrontArm) -> str:
+    return "on the front" if one.beaten is None else f"beaten by {one.beaten.text}"

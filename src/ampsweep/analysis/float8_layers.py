@@ -1,0 +1,54 @@
+"""The layers that multiply in float8, and those that do not, in words."""
+
+from collections import defaultdict
+from typing import Final
+
+from ampsweep.finding import Finding
+from ampsweep.record.parts import Float8Proof, WhyKept
+from ampsweep.text import listed, plural
+
+_WHY: Final[dict[WhyKept, str]] = {
+    "output": "the output layer",
+    "size": "sizes that are no multiples of 16",
+    "fp32_modules": "kept in float32",
+    "subclass": "subclasses of nn.Linear",
+    "changed": "hooks, another forward or a computed weight",
+    "no_linear": "not nn.Linear",
+}
+
+
+class Float8Summary(Finding):
+    """The layers that multiply in float8, and those that do not."""
+
+    recipe: str
+    num_converted: int
+    emulated: str | None
+    """The reason why the device emulates them; None: it does not."""
+    kept: tuple[tuple[WhyKept, tuple[str, ...]], ...]
+    """Names of the other layers by the reason why they are not in float8."""
+
+    @property
+    def sentence(self) -> str:
+        emulation = "" if self.emulated is None else f" (emulated: {self.emulated})"
+        others = "; ".join(f"{listed(names, limit=4)} ({_WHY[why]})" for why, names in self.kept)
+        return f"{plural(self.num_converted, 'layer')} in float8{emulation}" + (f", not {others}" if others else "")
+
+
+def float8_summary(proof: Float8Proof | None) -> Float8Summary | None:
+    """Sum up the float8 part of a proof; None without a traced step."""
+    if proof is None or proof.recipe is None or proof.converted is None:
+        return None
+    kept: dict[WhyKept, list[str]] = defaultdict(list)
+    for layer in proof.kept or ():
+        kept[layer.why].append(layer.name)
+    return Float8Summary(
+        recipe=proof.recipe,
+        num_converted=len(proof.converted),
+        emulated=proof.emulated,
+        kept=tuple((why, tuple(names)) for why, names in kept.items()),
+    )
+
+
+def emulated_memory(arm: str, why: str) -> str:
+    """A sentence on the bytes predicted for an arm that the device emulates."""
+    return f"{arm} is emulated, and its bytes are those of the emulation, which multiplies float32 copies: {why}."
