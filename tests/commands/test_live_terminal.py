@@ -75,7 +75,6 @@ def test_a_sweep_shows_its_run_then_lines_and_the_comparison(terminal, tmp_path)
     ]
     assert all(re.search(r"[\d.]+ ms a step +peak [\d.]+ KiB  val loss \d\.\d{4}", line) for line in ended)
     assert not on(lines, "runs done"), "what went on is gone"
-    assert "open while it grows: /" in shown.text
     assert lines.index(ended[-1]) < lines.index(on(lines, "^Precision compared with fp32")[0])
 
 

@@ -53,14 +53,6 @@ def test_what_cannot_fit_is_said_and_tried(train, mode):
     assert record.prediction.peak_bytes > record.oom.limit_bytes
 
 
-@pytest.mark.parametrize("mode", [(), ("-m",)], ids=["alone", "in a sweep"])
-def test_what_must_fit_is_refused(train, tmp_path, mode):
-    ended = train(*mode, *TOO_LARGE, "predict.must_fit=true")
-    assert ended.code == 2
-    assert ended.said[-1].startswith("error: fp32 with batch 400 is predicted not to fit")
-    assert not list(tmp_path.iterdir())
-
-
 OWN_OPERATOR = """
 import torch
 from torch import nn
@@ -77,14 +69,14 @@ class Net(nn.Linear):
 """
 
 
-def test_a_refusal_names_operators_that_it_does_not_vouch_for(train, tmp_path, monkeypatch):
+def test_a_warning_names_operators_that_it_does_not_vouch_for(train, tmp_path, monkeypatch):
     (tmp_path / "own_operator.py").write_text(OWN_OPERATOR)
     monkeypatch.syspath_prepend(str(tmp_path))
     own = ("model=custom", "model._target_=own_operator.Net", *SMALL[1:], *SYNTHETIC, "data.batch_size=4000")
-    ended = train(*own, "trainer.memory_limit_gib=0.002", "predict.must_fit=true")
-    assert ended.code == 2
-    assert ended.said[-1].startswith("error: fp32 with batch 4000 is predicted not to fit")
-    assert ended.said[-1].endswith("leaves 2.05 MiB; not vouched for: the memory of mine.same")
+    ended = train(*own, "trainer.memory_limit_gib=0.002")
+    (line,) = [line for line in ended.err.splitlines() if "predicted not to fit" in line]
+    assert line.startswith("fp32 with batch 4000 is predicted not to fit")
+    assert line.endswith("leaves 2.05 MiB; not vouched for: the memory of mine.same")
 
 
 def test_predictions_can_be_left_out(train):
@@ -110,7 +102,7 @@ def test_a_process_that_dies_of_its_prediction_has_trained(train, tmp_path, monk
     assert train("-m", *own).code == 0
     record = only_run().record
     assert (record.status, record.error) == ("completed", None)
-    assert "SIGKILL" in record.prediction.refused
+    assert record.prediction is None
 
 
 def test_a_model_that_cannot_be_predicted_trains_all_the_same(train, tmp_path, monkeypatch):

@@ -16,11 +16,11 @@ from synthetic_records import contaminated, failed, run, sweep
 from ampsweep.config.compose import Point, compose_points
 from ampsweep.run.messages import Progress
 from ampsweep.sweep.plan import Plan, PlannedRun
-from ampsweep.sweep.progress.display import ProgressDisplay, RunPace, SweepPace
+from ampsweep.sweep.progress.display import ProgressDisplay, RunPace
 from ampsweep.sweep.progress.lines import Widths, ended_line, running_line
 from ampsweep.text import duration
 
-RUN = PlannedRun("amp_fp16", "gpt_tiny seed 0", "a kind")
+RUN = PlannedRun("amp_fp16", "gpt_tiny seed 0")
 WIDTHS = Widths.of([RUN], 12)
 TOLD = Progress(120, 200, loss=2.51243, scale=65536.0, peak_memory_gib=5.56 / 1024)
 
@@ -37,9 +37,6 @@ def test_runs_are_told_apart_by_what_was_swept_the_seed_last():
         ("amp_bf16", "gpt_tiny seed 1"),
         ("amp_bf16", "mlp_small seed 1"),
     ]
-    kinds = [one.kind for one in swept.runs]
-    assert kinds[:2] == kinds[2:], "only the seed tells them apart"
-    assert kinds[0] != kinds[1]
     assert [one.setting for one in plan("data.batch_size=8,16", "optimizer.lr=0.1").runs] == ["batch 8", "batch 16"]
     assert plan("precision=fp32,amp_bf16").runs[1].setting == "gpt_tiny seed 0"
 
@@ -57,7 +54,7 @@ def test_a_run_is_one_line_of_any_terminal_with_what_matters(width):
     line = running_line("4/12", RUN, TOLD, 12.0, WIDTHS, width).plain
     assert len(line) <= width
     assert line.startswith(" 4/12  amp_fp16"[:width])
-    kept = ["120/200", "12 s left", "loss 2.5124", "5.56 MiB", "scale 65536"]
+    kept = ["step 120/200", "12 s left", "loss 2.5124", "peak 5.56 MiB", "scale 65536"]
     missing = [part not in line for part in kept]
     assert missing == sorted(missing), "given up from the last on"
     if width >= 100:
@@ -110,19 +107,17 @@ def test_a_run_that_will_be_cut_short_takes_no_longer_than_that():
     assert pace.seconds_left(11.0) == pytest.approx(15.0)
 
 
-def test_a_sweep_takes_what_like_runs_took():
-    runs = [PlannedRun(arm, f"seed {seed}", arm) for seed in (0, 1) for arm in ("fp32", "tf32", "amp_fp16")]
-    pace = SweepPace(list(runs))
-    assert pace.seconds_left(runs[0], 1.0, None) is None, "nothing tells"
-    assert pace.seconds_left(runs[0], 1.0, 3.0) == pytest.approx(3.0 + 5 * 4.0), "all like the first"
-    pace.ended(runs[0], 4.0, trained=True)
-    pace.ended(runs[1], 0.5, trained=False)
-    assert pace.seconds_left(runs[2], 0.0, None) == pytest.approx(4.0 + 4.0 + 0.5 + 4.0), "as those that trained"
-    pace.ended(runs[2], 20.0, trained=True)
-    assert pace.seconds_left(runs[3], 1.0, 3.0) == pytest.approx(3.0 + 0.5 + 20.0)
-    for one in runs[3:]:
-        pace.ended(one, 1.0, trained=True)
-    assert pace.seconds_left(None, 0.0, None) == 0.0
+def test_a_sweep_takes_as_long_as_its_runs_so_far_in_the_mean():
+    swept = plan("seed=0,1,2,3")
+    display = ProgressDisplay(swept)
+    began_s = display._began_s
+    assert display._seconds_left(began_s + 5) is None
+    display._outcomes["completed"] += 2
+    display._marked_s = began_s + 20
+    assert display._seconds_left(began_s + 24) == pytest.approx(20)
+    display.run_begins(compose_points(["seed=2"], multirun=True).points[0].config)
+    assert display._seconds_left(began_s + 24) == pytest.approx(16)
+    assert display._seconds_left(began_s + 99) == pytest.approx(10)
 
 
 def test_times_are_said_in_two_units_at_most():
@@ -170,19 +165,19 @@ def test_the_display_is_no_higher_than_the_terminal(width, height, monkeypatch):
 @pytest.mark.parametrize(
     ("width", "said"),
     [
-        (120, "0 of 4 runs done  1 going on  3 queued (Resources)  0 s so far"),
+        (120, "0 of 4 runs done  1 going on  3 queued  0 s so far"),
         (50, "0 of 4 runs done  1 going on  3 queued"),
         (20, "0 of 4 runs done"),
     ],
 )
-def test_queued_runs_are_counted_with_the_reason_of_the_next(width, said):
+def test_queued_runs_are_counted(width, said):
     display = ProgressDisplay(plan("seed=0,1", "precision=fp32,amp_bf16"))
     display._is_live = True
     display.runs_elsewhere(1)
-    display.runs_queued(3, "Resources")
+    display.runs_queued(3)
     screen = Console(file=io.StringIO(), width=width)
-    screen.print(display._sweep(width, display._began_s, None))
+    screen.print(display._sweep(width, display._began_s))
     assert re.sub(r"^━* *", "", screen.file.getvalue().strip()).startswith(said)
-    display.runs_queued(0, None)
-    screen.print(display._sweep(width, display._began_s, None))
+    display.runs_queued(0)
+    screen.print(display._sweep(width, display._began_s))
     assert "queued" not in screen.file.getvalue().splitlines()[-1]

@@ -25,13 +25,13 @@ def test_a_point_is_what_hydra_makes_of_it_alone(overrides: list[str]) -> None:
 
 def test_hydra_composes_once_for_all_seeds_of_an_arm(monkeypatch: pytest.MonkeyPatch) -> None:
     composed: list[object] = []
-    real = compose._compose
+    real = compose.compose
 
-    def counted(*arguments):
+    def counted(*arguments, **more):
         composed.append(arguments)
-        return real(*arguments)
+        return real(*arguments, **more)
 
-    monkeypatch.setattr(compose, "_compose", counted)
+    monkeypatch.setattr(compose, "compose", counted)
     points = compose_points(["precision=fp32,amp_bf16", "seed=range(0,20)"], multirun=True).points
     assert [point.config.seed for point in points] == [*range(20), *range(20)]
     assert len(composed) == 3, "the command line itself, and one point of each arm"

@@ -21,7 +21,7 @@ WITHOUT_RESULT = {
     ),
     *(f"report.{key}" for key in ("baseline", "margin_pct", "memory_gib")),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability"),
-    *("predict.write", "predict.with_runs", "predict.must_fit"),
+    *("predict.write", "predict.with_runs"),
     *("doctor.complaints", "doctor.steps", "doctor.max_seconds", "numerics.watch", "numerics.every"),
     *("trainer.log_every", "trainer.checkpoint_every", "trainer.grace_seconds"),
     "max_batch.limit",

@@ -73,7 +73,6 @@ MISFIT = "the chosen model, data and task do not fit together"
         ("trainer.steps=-5", "trainer.steps=-5: must be greater than 0"),
         ("model.hidden_size=-64", "model.hidden_size=-64: must be greater than 0"),
         ("data.seq_len=0", "data.seq_len=0: must be greater than 0"),
-        ("model=custom model._target_=m.Net +model.a=[1,inf]", "model.a.1=inf: must be a finite number"),
         ("precision.eval=none", "precision.eval=none: allowed are full, autocast"),
         # Keys where none may come or go.
         ("+seed=1", f"+seed=1: {NEW_KEY}"),
@@ -121,11 +120,6 @@ MISFIT = "the chosen model, data and task do not fit together"
             "unknown key optimizer.wd; optimizer has capturable, each, foreach, fused, groups, lr, name, weight_decay; "
             "+optimizer.wd adds one",
         ),
-        ("optimizer=custom optimizer._target_=mine.Lion optimizer.lr=fast", "optimizer.lr=fast: must be a number"),
-        (
-            "optimizer=custom optimizer._target_=mine.Lion optimizer.fused=2",
-            "optimizer.fused=2: must be true, false or null",
-        ),
         (
             "optimizer._target_=torch.optim.SGD",
             "optimizer.name=adamw: stands for torch.optim.AdamW, and optimizer._target_ is torch.optim.SGD; another "
@@ -139,9 +133,7 @@ MISFIT = "the chosen model, data and task do not fit together"
             "optimizer.groups=[{match:[*.bias]}]",
             "optimizer.groups[0]: must have a hyperparameter beside match, such as weight_decay: 0",
         ),
-        ("optimizer.groups=[{match:[*.bias],lr:-1}]", "optimizer.groups[0].lr=-1: must be greater than 0"),
         ("+optimizer.each.critic=3", "optimizer.each.critic: must be a mapping of settings"),
-        ("+optimizer.each.critic.lr=0", "optimizer.each.critic.lr=0: must be greater than 0"),
         ("+optimizer.each.critic.name=x", "optimizer.each.critic: may have any key of optimizer but each and name"),
         ("scheduler=custom", "scheduler._target_ must be given a value"),
         (
@@ -154,7 +146,6 @@ MISFIT = "the chosen model, data and task do not fit together"
             "task.gradient_penalty=0.5 with trainer.compile=true: torch.compile has no gradient of a backward pass",
         ),
         ("model=gpt_tiny task.gradient_penalty=1", "unknown key task.gradient_penalty; task has name, output"),
-        ("optimizer=sgd optimizer.nesterov=true", "optimizer.nesterov=true needs optimizer.momentum greater than 0"),
         ("data=tokens", "data.path must be given a value"),
         (
             "model=custom model._target_=mine.Net task=regression data=custom data.batch_size=4 "
@@ -176,11 +167,6 @@ MISFIT = "the chosen model, data and task do not fit together"
         ("precision.fp32_modules=head", "precision.fp32_modules: must be a list, such as [first,second]"),
         ("precision.fp32_modules=null", "precision.fp32_modules=null: must be given a value"),
         (
-            "precision.fp32_modules=[[head]]",
-            "precision.fp32_modules=[['head']]: must be a list of patterns of module names",
-        ),
-        (r"precision.fp32_modules=[\'\']", "precision.fp32_modules=['']: must be a list of patterns of module names"),
-        (
             "precision=pure_bf16 precision.fp32_modules=[norm,head]",
             "precision.fp32_modules=[norm,head], precision.parameters=bfloat16: only parameters in float32 compute in "
             "float32; use amp_bf16 or amp_fp16",
@@ -193,7 +179,6 @@ MISFIT = "the chosen model, data and task do not fit together"
         ("data.path=a!", "data.path=a!: cannot be read as key=value; a value with special characters needs quotes"),
         ("seed", "seed: is not key=value"),
         ("/no/dir", "/no/dir: is not key=value"),
-        ("-m seed=0,", "seed=0,: there is no value beside a comma"),
         ("hydra.run.dir=x", "hydra.run.dir=x: the suite chooses the directories of runs; give output_dir and name"),
         ("=3", "=3: there is no key before the equals sign"),
     ],
@@ -241,7 +226,6 @@ def fine():
         ("max_batch.limit", 0, "must be greater than 0"),
         ("trainer.memory_limit_gib", 0, "must be greater than 0"),
         ("precision.init_scale", 0, "must be greater than 0"),
-        ("precision.init_scale", 1e39, "must be less than 2**128, a float32"),
         ("precision.growth_factor", 1, "must be greater than 1"),
         ("precision.backoff_factor", 1, "must lie between 0 and 1"),
         ("precision.growth_interval", 0, "must be greater than 0"),
@@ -252,7 +236,6 @@ def fine():
         ("device", "cuda:x", DEVICES),
         ("device", "cuda:0/", DEVICES),
         ("device", "cpu:a", DEVICES),
-        ("device", "cuda:0/2/0", "names a device twice"),
         ("device", "cpu:0", DEVICES),
         ("name", "a/b", "must be the name of one folder, without slashes"),
         ("name", "..", "must be the name of one folder, without slashes"),
@@ -301,12 +284,6 @@ def test_a_group_is_not_given_a_value_that_is_no_name(line):
     assert sentence(line).endswith(", ".join(sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))))
 
 
-def test_an_unknown_function_is_answered_with_those_that_exist():
-    text = sentence("seed=rage(0,3)")
-    assert text.startswith("seed=rage(0,3): cannot be read as key=value")
-    assert "Unknown function 'rage' Available: bool,choice," in text
-
-
 @pytest.mark.parametrize(
     ("line", "refused"),
     [
@@ -319,7 +296,7 @@ def test_an_unknown_function_is_answered_with_those_that_exist():
         ("experiment=digits trainer.steps=40", "trainer.epochs=null"),
         ("experiment=digits trainer.steps=40 trainer.epochs=null", None),
         ("trainer.steps=null trainer.epochs=2", None),
-        ("-m parallel=single,fsdp2 parallel.num_processes=null parallel.bucket_cap_mb=1", "parallel=ddp"),
+        ("-m parallel=single,fsdp2 parallel.num_processes=null parallel.sync_batchnorm=true", "parallel=ddp"),
     ],
 )
 def test_a_key_counts_if_one_of_the_points_uses_it(line, refused):

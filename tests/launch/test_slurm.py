@@ -10,11 +10,11 @@ from ampsweep.launch.slurm import JobState, num_restarts, own_job, users_jobs, w
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs a shell, as Slurm does")
 
 JOBS = """\
-7 | CANCELLED | BeginTime | 3:00 | 0 | cpu=1,mem=1000M,node=1,billing=1 |
-3_2 | FAILED | NonZeroExitCode | 11:00 | 137 | cpu=1,mem=1G,node=1,billing=1 |
-3_3 | TIMEOUT | TimeLimit | 1-00:02:00 | 15 | cpu=1,mem=1G,node=1,billing=1 |
-3_4 | PENDING | Resources | UNLIMITED | 0 | |
-3_5 | COMPLETING | None | 11:00 | 0 | cpu=1,node=1,billing=1 |
+7 | CANCELLED | cpu=1,mem=1000M,node=1,billing=1 |
+3_2 | FAILED | cpu=1,mem=1G,node=1,billing=1 |
+3_3 | TIMEOUT | cpu=1,mem=1G,node=1,billing=1 |
+3_4 | PENDING | |
+3_5 | COMPLETING | cpu=1,node=1,billing=1 |
 """
 JOB = "JobId=5 ArrayJobId=3 JobState={state} Reason={reason} Requeue=1 Restarts={restarts} ExitCode=0:0 \
 RunTime=00:00:28 TimeLimit=00:11:00 TimeMin=N/A EndTime=2026-11-22T13:32:59 Deadline=N/A"
@@ -39,11 +39,11 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_the_jobs_of_a_user(slurm):
     slurm("squeue", JOBS)
     assert users_jobs() == {
-        "7": JobState("7", "CANCELLED", "BeginTime", "3:00", 1000 * 2**20, 0),
-        "3_2": JobState("3_2", "FAILED", "NonZeroExitCode", "11:00", 2**30, 137),
-        "3_3": JobState("3_3", "TIMEOUT", "TimeLimit", "1-00:02:00", 2**30, 15),
-        "3_4": JobState("3_4", "PENDING", "Resources", None, None, 0),
-        "3_5": JobState("3_5", "COMPLETING", None, "11:00", None, 0),
+        "7": JobState("7", "CANCELLED", 1000 * 2**20),
+        "3_2": JobState("3_2", "FAILED", 2**30),
+        "3_3": JobState("3_3", "TIMEOUT", 2**30),
+        "3_4": JobState("3_4", "PENDING"),
+        "3_5": JobState("3_5", "COMPLETING"),
     }
     assert [(job.waits, job.is_over) for job in users_jobs().values()] == [
         *[(False, True)] * 3,

@@ -9,7 +9,6 @@ from trainings import GPT, MLP, STRATEGIES, composed
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.parallel.fitting import blocks_of, check_fit
-from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight_checks import check_ranks
 from ampsweep.training.components.built import build_data
@@ -50,7 +49,6 @@ def test_blocks_are_those_of_the_patterns_or_of_the_model():
     ("overrides", "sentence"),
     [
         (("model._target_=rank_models.Unused", "parallel=ddp"), "parallel.find_unused_parameters=true"),
-        (("model._target_=rank_models.Net", "parallel=fsdp2", "optimizer.fused=true"), "takes no shards"),
         (
             ("model._target_=rank_models.Net", "parallel=fsdp2", "task=custom", "task._target_=rank_models.InParts"),
             "calls parts of the model",
@@ -64,19 +62,6 @@ def test_a_workload_that_cannot_be_distributed_is_refused(overrides, sentence):
         check_ranks(config, found, None)
     ends_no_sweep = isinstance(refused.value, UnsupportedError)
     assert ends_no_sweep == (found.unused != [])
-
-
-@pytest.mark.parametrize("name", ["Adafactor"] if INSTALLED_TORCH >= (2, 15) else ["Adafactor", "Rprop"])
-def test_an_optimizer_that_takes_no_shards_is_refused(name):
-    own = ("model._target_=rank_models.Net", "optimizer=custom", f"optimizer._target_=torch.optim.{name}")
-    config = composed(*OWN, *own, *STRATEGIES["autocast"])
-    found = check_model(config, build_data(config, torch.device("cpu")))
-    sentence = rf"parallel=fsdp2 shards parameters, and optimizer={name} cannot take a step: .*; parallel=ddp leaves"
-    for _ in range(2):  # nothing is left of the first time
-        with pytest.raises(UserError, match=sentence) as refused:
-            check_ranks(config, found, None)
-        assert "aten." in str(refused.value)
-    check_ranks(composed(*OWN, *own, *STRATEGIES["ddp"]), found, None)
 
 
 def test_a_number_of_processes_is_needed_on_a_cpu():

@@ -50,18 +50,6 @@ class Detached(Own):
         return super().loss(model, batch).detach()
 
 
-class Unreached(Own):
-    """The second optimizer trains what the loss does not use."""
-
-    @property
-    def turns(self):
-        trains = {"weights": ["*.weight", "weight"], "biases": ["*.bias", "bias"]}
-        return [Turn(name="of_weights", loss=self.of_weights, trains=trains)]
-
-    def of_weights(self, model, batch):
-        return sum(one.square().sum() for name, one in model.named_parameters() if name.endswith("weight"))
-
-
 class Nothing(Own):
     def loss(self, model, batch):
         return ()

@@ -37,9 +37,9 @@ def begun(directory: Path, job: str | None = "4", *, ended: bool = False, status
         ),
         ("OUT_OF_MEMORY", "", "oom", "out of memory: Slurm killed job 4 for its memory limit of 1.00 GiB (--mem)"),
         ("FAILED", COUNTED, "oom", "out of memory: Slurm killed job 4 for its memory limit of 1.00 GiB (--mem)"),
-        ("TIMEOUT", "", "interrupted", "the time limit (11:00) of Slurm's job 4 killed the run"),
-        ("CANCELLED", "", "interrupted", "Slurm's job 4 was cancelled"),
-        ("NODE_FAIL", "", "failed", "Slurm's job 4 ended NODE_FAIL with exit code 1; its log: {log}"),
+        ("TIMEOUT", "", "interrupted", "Slurm's job 4 ended TIMEOUT; its log: {log}"),
+        ("CANCELLED", "", "interrupted", "Slurm's job 4 ended CANCELLED; its log: {log}"),
+        ("NODE_FAIL", "", "failed", "Slurm's job 4 ended NODE_FAIL; its log: {log}"),
     ],
 )
 @pytest.mark.parametrize("has_begun", [True, False])
@@ -49,7 +49,7 @@ def test_a_job_that_was_killed_is_recorded(state, said, status, error, has_begun
     directory.mkdir()
     if has_begun:
         begun(directory)
-    record = complete_record_of_job(directory, CONFIG, JobState("4", state, None, "11:00", 2**30, 1), log)
+    record = complete_record_of_job(directory, CONFIG, JobState("4", state, 2**30), log)
     assert record == RunRecord.read(directory)
     assert (record.status, record.error) == (status, error.format(log=log))
     assert record.ended_at is not None
@@ -75,7 +75,7 @@ class Queue:
     jobs = ("4",)
 
     def __init__(self, log: Path) -> None:
-        self.now, self.ended, self._log = JobState("4", "PENDING", "Priority"), False, log
+        self.now, self.ended, self._log = JobState("4", "PENDING"), False, log
 
     def look(self) -> None:
         pass
@@ -89,8 +89,8 @@ class Queue:
     def has_result(self, job: str) -> bool:
         return self.ended
 
-    def waiting(self) -> list[JobState]:
-        return [self.now] if self.now.waits else []
+    def num_waiting(self) -> int:
+        return int(self.now.waits)
 
     def log(self, job: str) -> Path:
         return self._log
@@ -101,7 +101,7 @@ class Shown:
 
     def __init__(self) -> None:
         self.lines: list[object] = []
-        self.going_on, self.queued = 0, (0, None)
+        self.going_on = self.queued = 0
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -112,8 +112,8 @@ class Shown:
     def runs_elsewhere(self, num_running: int) -> None:
         self.going_on = num_running
 
-    def runs_queued(self, num_waiting: int, reason: str | None) -> None:
-        self.queued = num_waiting, reason
+    def runs_queued(self, num_waiting: int) -> None:
+        self.queued = num_waiting
 
 
 @pytest.fixture
@@ -131,15 +131,15 @@ def watched(tmp_path):
 
 def test_a_requeued_run_has_not_ended(watched):
     watched.look()
-    assert watched.shown.queued == (1, "Priority")
+    assert watched.shown.queued == 1
     watched.queue.now = JobState("4", "RUNNING")
     begun(watched.directory)
     watched.look()
-    assert (watched.shown.going_on, watched.shown.queued) == (1, (0, None))
+    assert (watched.shown.going_on, watched.shown.queued) == (1, 0)
     begun(watched.directory, ended=True)
-    watched.queue.now = JobState("4", "PENDING", "BeginTime")
+    watched.queue.now = JobState("4", "PENDING")
     watched.look()
-    assert (watched.shown.lines, watched.shown.going_on, watched.shown.queued) == ([], 0, (1, "BeginTime"))
+    assert (watched.shown.lines, watched.shown.going_on, watched.shown.queued) == ([], 0, 1)
     begun(watched.directory)
     watched.queue.now = JobState("4", "RUNNING")
     watched.look()
@@ -163,7 +163,7 @@ def test_a_run_interrupted_for_good_is_told_once(watched):
 
 def test_a_run_whose_job_was_killed_is_told_once(watched):
     begun(watched.directory)
-    watched.queue.now = JobState("4", "TIMEOUT", "TimeLimit", "11:00")
+    watched.queue.now = JobState("4", "TIMEOUT")
     watched.look()
     watched.look()
     assert watched.shown.lines == ["interrupted"]

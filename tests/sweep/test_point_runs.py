@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsweep.commands.hydra_job import PointRuns
+from ampsweep.commands.hydra_job import is_finished
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
 from ampsweep.record import RunRecord
@@ -42,34 +42,24 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_each_point_reads_its_own_record_only(tmp_path: Path, reads: list[Path]) -> None:
     for seed in range(30):
         _write(tmp_path / f"anything-{seed}", seed)
-    runs = PointRuns(tmp_path)
-    assert all(runs.finished(_config(seed)) for seed in range(30))
-    assert len(reads) <= 3 * 30
+    assert all(is_finished(_config(seed), tmp_path) for seed in range(30))
+    assert len(reads) == 30
     reads.clear()
-    assert runs.finished(_config(99)) is None
+    assert not is_finished(_config(99), tmp_path)
     assert reads == []
 
 
 def test_runs_of_others_are_found_while_the_sweep_goes_on(tmp_path: Path) -> None:
-    runs = PointRuns(tmp_path)
-    assert runs.finished(_config(0)) is None
     _write(tmp_path / "a", 0, "interrupted")
     (tmp_path / "b").mkdir()  # as Hydra makes it, before the run has a record
-    assert (runs.finished(_config(0)), runs.finished(_config(1))) == (None, None)
+    assert not is_finished(_config(0), tmp_path)
+    assert not is_finished(_config(1), tmp_path)
     _write(tmp_path / "a", 0)
-    _write(tmp_path / "b", 1)
     _write(tmp_path / "moved" / "c", 2)
-    found = [runs.finished(_config(seed)) for seed in range(3)]
-    assert [record and record.identity.seed for record in found] == [0, 1, 2]
+    assert [is_finished(_config(seed), tmp_path) for seed in range(3)] == [True, False, True]
 
 
 def test_a_record_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     _write(tmp_path / "a", 0)
-    _write(tmp_path / "b", 1)
-    runs = PointRuns(tmp_path)
-    assert runs.finished(_config(0)) is not None
-    assert runs.finished(_config(1)) is not None
     (tmp_path / "a" / "run.json").write_text("{")
-    assert runs.finished(_config(0)) is None
-    (tmp_path / "b" / "run.json").unlink()
-    assert runs.finished(_config(1)) is None
+    assert not is_finished(_config(0), tmp_path)

@@ -19,12 +19,11 @@ class Arguments:
 
     overrides: tuple[str, ...]
     multirun: bool
-    config_name: str
     for_hydra: bool
     """True if the line asks Hydra for something other than running: help, the composed config, shell completion."""
 
 
-def parse(argv: Sequence[str], config_name: str) -> Arguments:
+def parse(argv: Sequence[str]) -> Arguments:
     """Read the arguments after the program's name.
 
     Raises:
@@ -39,6 +38,8 @@ def parse(argv: Sequence[str], config_name: str) -> Arguments:
         raise UserError(str(error)) from error
     if found.config_path is not None:
         unknown = ["--config-path"]  # the suite's own; a user's files are added by --config-dir
+    if found.config_name is not None:
+        raise UserError(f"--config-name {found.config_name}: there is one config; other options come by --config-dir")
     if unknown:
         raise UserError(f"unknown option {unknown[0]}; settings are given as key=value, see python train.py --help")
     overrides = list(found.overrides)
@@ -56,7 +57,7 @@ def parse(argv: Sequence[str], config_name: str) -> Arguments:
         # What --config-dir means to Hydra, as an override, so that it takes effect wherever a point is composed.
         overrides.append(f"hydra.searchpath=[{quoted('file://' + str(directory))}]")
     for_hydra = any(getattr(found, name) for name in _ASKS_HYDRA)
-    return Arguments(tuple(overrides), found.multirun, found.config_name or config_name, for_hydra)
+    return Arguments(tuple(overrides), found.multirun, for_hydra)
 
 
 def taken_out(argv: Sequence[str], key: str, allowed: Sequence[str]) -> tuple[list[str], str]:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from ampsweep.commands.arguments import parse, taken_out
-from ampsweep.commands.multirun import start_processes
-from ampsweep.commands.train import train_points
-from ampsweep.config.compose import CONFIG_NAME, compose_each, compose_points
-from ampsweep.config.errors import UserError
+from ampsweep.config.compose import compose_points
+from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import PRECISION_MODES, arm_of
 from ampsweep.config.overrides import check_effect
@@ -34,23 +32,17 @@ if TYPE_CHECKING:
 
 _MARKDOWN_NAME: Final = "diagnosis.md"
 _PAGE_NAME: Final = "diagnosis.html"
-_TRY: Final = "--try"
 _CHOSEN_MODE: Final = "precision=amp_bf16"
 """The precision that is examined where none is chosen."""
-_TRIED_STEPS: Final = 200
-"""Most steps of each training with `--try`."""
-_NUM_SEEDS: Final = 3
-"""The fewest pairs from which a comparison draws a conclusion."""
 _HELP = """\
-usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [--try] [format=json|csv|markdown]
+usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [format=json|csv|markdown]
 
 Why a training with these overrides of train.py goes wrong in low precision, or gains nothing, and the smallest change
 that mends it. Its first steps are taken again and again, in its own precision (amp_bf16 unless one is chosen) and in
 float32. Of a run that went wrong they are the steps before its fault. Questions of its own:
   doctor.complaints=[loss]   examine only: types, loss, numerics, memory, speed
   doctor.steps=50            steps that are replayed at most
-  doctor.max_seconds=60      time after which it tells what it has found
-  --try                      then train with the change of the first finding, beside the training as it is"""
+  doctor.max_seconds=60      time after which it tells what it has found"""
 _OVERRIDES: Final = Path(".hydra") / "overrides.yaml"
 _HYDRA: Final = Path(".hydra") / "hydra.yaml"
 _SEARCH_PATH: Final = "hydra.searchpath="
@@ -131,14 +123,11 @@ class _Case:
 def doctor_command(argv: Sequence[str]) -> int:
     """Examine the training of this command line of train.py, or of a run; returns the exit code."""
     given, chosen = taken_out(argv, "format", formats())
-    tries = _TRY in given
     with stop_signals_as_interrupt(), paused_garbage_collection():
-        arguments = parse([one for one in given if one != _TRY], CONFIG_NAME)
+        arguments = parse(given)
         if arguments.for_hydra:
             print(_HELP)
             return 0
-        if tries and chosen != CONSOLE:
-            raise UserError(f"{_TRY} trains and shows a comparison; it has no format={chosen}")
         case = _case(arguments.overrides, arguments.multirun)
         # torch is imported here and not above: what is wrong with a command line is known without it.
         from ampsweep.training.components.device import taken_device
@@ -146,8 +135,6 @@ def doctor_command(argv: Sequence[str]) -> int:
         with taken_device(case.config.device, lambda text: print(text, file=sys.stderr)) as taken:
             diagnosis, numerics = _diagnose(case, taken)
     _show(diagnosis, numerics, case, chosen)
-    if tries:
-        return _train_mended(diagnosis, case.overrides, case.config)
     return 0
 
 
@@ -184,25 +171,21 @@ def _diagnose(case: _Case, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics
     from ampsweep.doctor.examine import examine
     from ampsweep.doctor.patient import Patient
     from ampsweep.doctor.replay import KeptBatches
-    from ampsweep.precision.precision import misfit, unsupported_reason
+    from ampsweep.sweep.device_checks import check_precision
     from ampsweep.sweep.preflight_checks import check_single_run
     from ampsweep.training.components.built import build_model
 
     began_s, config = time.monotonic(), case.config
     arm = arm_of(config)
-    if (reason := unsupported_reason(config.precision, taken.device)) is not None:
-        raise UserError(f"precision={arm}: {reason}")
     # What is wrong in float32, too, is wrong input; all else is what the doctor is for.
     baseline = replace(config, precision=PRECISION_MODES["fp32"], tracking=replace(config.tracking, mode="disabled"))
-    prepared, _ = check_single_run(baseline, taken, None)
+    prepared, _ = check_single_run(baseline, taken)
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model = build_model(config)
     try:
-        reason = misfit(config.precision, model)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    if reason is not None:
-        raise UserError(f"precision={arm}: {reason}")
+        check_precision(config, taken.device, model)
+    except UnsupportedError as error:
+        raise UserError(f"precision={arm}: {error}") from error
     if prepared.data is None:
         raise UserError(f"data={component_name(config.data)} does not fit into the memory of {taken}")
     collect_new_garbage_only()
@@ -277,21 +260,3 @@ def _show(diagnosis: "Diagnosis", numerics: RunNumerics | None, case: _Case, cho
 def _tell(text: str) -> None:
     if sys.stderr.isatty():
         print(f"examining {text} ...", file=sys.stderr)
-
-
-def _train_mended(diagnosis: "Diagnosis", overrides: Sequence[str], config: Config) -> int:
-    """Train as it is and with the change of the first finding that overrides can make; returns the exit code."""
-    changes = [finding.change.overrides for finding in diagnosis.findings if finding.change.overrides]
-    if not changes:
-        raise UserError("--try: no finding has a change that overrides of train.py can make")
-    own = [one for one in overrides if not one.startswith("doctor.")]
-    is_short = config.trainer.steps is None or config.trainer.steps <= _TRIED_STEPS
-    length = [] if is_short else [f"trainer.steps={_TRIED_STEPS}"]
-    settings = [*own, *length, f"report.baseline={arm_of(config)}"]
-    points = []
-    for seed in range(config.seed, config.seed + _NUM_SEEDS):
-        for change in ((), changes[0]):
-            by_key = {one.partition("=")[0].lstrip("+"): one for one in (*settings, *change, f"seed={seed}")}
-            points.append(list(by_key.values()))
-    start_processes()
-    return train_points(compose_each(points))

@@ -36,21 +36,15 @@ def plan_document(
     hashes = [config_hash(config) for config in configs]
     done = set() if into is None else finished_hashes(into)
     points = list(zip(configs, checked, hashes, strict=True))
-    first = {key: number for number, key in reversed([*enumerate(hashes)])}  # a point that is given again is one run
-    todo = [
-        config
-        for number, (config, one, key) in enumerate(points)
-        if one.unsupported is None and key not in done and first[key] == number
-    ]
+    trained = {key: config for config, one, key in points if one.unsupported is None and key not in done}
+    todo = list(trained.values())  # a point that is given again is one run
     timed = [config for config in todo if not (config.max_batch.search or elsewhere)]
     estimated = run_isolated(_ESTIMATE, (timed,)).unpacked() if timed else []
     seconds = dict(zip(map(run_directory_name, timed), estimated, strict=True))
     rows = []
     for number, (config, one, key) in enumerate(points):
         note = "unsupported" if one.unsupported else "finished earlier" if key in done else ""
-        if not note and first[key] != number:
-            note = f"the same run as {first[key]}"
-        elif not note and config.max_batch.search:
+        if not note and config.max_batch.search:
             note = "searches its batch"
         time_s = seconds.get(run_directory_name(config))
         cells = (

@@ -18,8 +18,6 @@ _STOPS: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTER
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
 """Hydra's own variable: 1 shows the whole traceback, too."""
 
-_PRINT: Final = ("ampsweep", "rich", "argparse", "hydra")
-
 
 def run_command(name: str) -> int:
     """Import and call the command `package.module:function` with the process's arguments; returns the exit code."""
@@ -58,7 +56,7 @@ def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
         from ampsweep.run.failure import RunFailedError
 
         if isinstance(error, OSError):
-            _tell_of_system(error, given)
+            _tell(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), given)
         elif isinstance(error, MemoryError):
             _tell(error, "out of memory", given)
         elif isinstance(error, UserError | RunFailedError | ChildError):
@@ -66,23 +64,6 @@ def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
         else:  # a fault of ours
             raise
         return WRONG_INPUT if isinstance(error, UserError) else _SOME_FAILED
-
-
-def _tell_of_system(error: OSError, given: Sequence[str]) -> None:
-    if not _is_of_stdout(error):
-        _tell(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), given)
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # or Python would try, and fail, to write it once more at its end
-    os.close(nowhere)
-    _tell(error, f"stdout cannot be written: {error.strerror}", given)
-
-
-def _is_of_stdout(error: OSError) -> bool:
-    """Tell whether printing has failed: the error names no file, and what prints has raised it."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    innermost = str(frames[-1].f_globals.get("__name__")).partition(".")[0]
-    return error.filename is None and innermost in _PRINT
 
 
 def _tell(error: BaseException, sentence: str, given: Sequence[str]) -> None:

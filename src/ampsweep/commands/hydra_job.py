@@ -5,10 +5,11 @@ A job of a sweep is called in the process in which Hydra's launcher puts it.
 
 import os
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import hydra
 from hydra._internal.callbacks import Callbacks
@@ -21,65 +22,27 @@ from omegaconf import Container, DictConfig, OmegaConf
 
 from ampsweep.commands.arguments import quoted
 from ampsweep.commands.entry import FULL_ERROR
-from ampsweep.config.compose import Points, conf_dir, initialized, set_values
+from ampsweep.config.compose import CONFIG_NAME, Points, conf_dir, initialized, set_values
 from ampsweep.config.hydra_config import to_config
-from ampsweep.config.identity import config_hash, resolved_values
+from ampsweep.config.identity import config_hash, resolved_values, training_hash
 from ampsweep.config.overrides import parse_overrides
 from ampsweep.config.schema import Config
+from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.signals import pass_on
-from ampsweep.record import RecordError, RunRecord, find_records, write_atomically
+from ampsweep.record import RunRecord, find_records, write_atomically
 from ampsweep.record.outcome import OUTCOMES
+from ampsweep.record.parts import StepPrediction
 from ampsweep.redaction import hidden, hide
 from ampsweep.run.directories import MULTIRUN_NAME, checkpoint_path, has_checkpoint, own_directory
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
-from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import group_of
 
-
-class PointRuns:
-    """Finds runs below a sweep's directory by the hash of their config, whatever their directories are called.
-
-    Who asks once has the records searched. Who asks again, as for each point of a sweep, has each of them read once and
-    kept in mind by its hash; after that only those of the point, and directories that have been added since, are read.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._was_asked = False
-        self._looked_into: set[str] = set()
-        """Names of the directories whose runs are known."""
-        self._places: dict[str, list[Path]] = defaultdict(list)
-        """Config hash -> run directories."""
-
-    def finished(self, config: Config) -> RunRecord | None:
-        """The record of the point, if it has an outcome; records that cannot be read are passed over."""
-        wanted = config_hash(config)
-        ended = (record for record in self._found(wanted) if record.status in OUTCOMES)
-        return next((record for record in ended if record.config_hash == wanted), None)
-
-    def _found(self, wanted: str) -> Iterator[RunRecord]:
-        if not self._was_asked:
-            self._was_asked = True
-            yield from (record for _, record in find_records(self._directory, mentioning=wanted).records)
-            return
-        self._look_into_new()
-        for place in self._places[wanted]:
-            with suppress(RecordError, FileNotFoundError):
-                yield RunRecord.read(place)
-
-    def _look_into_new(self) -> None:
-        """Read what has been added; a directory without a record, whose run is yet to begin, is looked into again."""
-        with os.scandir(self._directory) as entries:
-            added = [one.name for one in entries if one.name not in self._looked_into and one.is_dir()]
-        for name in sorted(added):
-            for place, record in find_records(self._directory / name).records:
-                self._looked_into.add(name)
-                if place not in self._places[record.config_hash]:
-                    self._places[record.config_hash].append(place)
+PREDICT_RUN: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run")
+"""The predictor that a run itself calls, once it has trained (`RunRequest.predictor`)."""
 
 
 class SweepEnded(BaseException):
@@ -98,9 +61,9 @@ class SweepJob:
         wandb: WandbAddress | None = None,
         after_run: Callable[[], None] | None = None,
     ) -> None:
-        self._predicted = SharedPredictions()
+        self._predictions: dict[str, StepPrediction] = {}
+        """Those of earlier runs, by what runs share that differ only in their seed, or where they begin."""
         self._display, self._wandb, self._after_run = display, wandb, after_run
-        self._runs: PointRuns | None = None
 
     def __reduce__(self) -> tuple[type["SweepJob"], tuple[()]]:
         return SweepJob, ()
@@ -122,31 +85,41 @@ class SweepJob:
         config = to_config(composed)
         directory, sweep = Path(settings.runtime.output_dir), Path(settings.sweep.dir)
         display = self._display or MessagePrinter()
-        if self._runs is None:
-            self._runs = PointRuns(sweep)
-        if self._runs.finished(config) is not None:
+        if is_finished(config, sweep):
             with suppress(OSError):
                 directory.rmdir()  # succeeds only on the empty one that Hydra has just made
             return
         directory = own_directory(directory)
         keep_hydra_files(composed, directory)
         _hide_in(sweep / MULTIRUN_NAME, beside=resolved_values(config))
+        shared = training_hash(replace(config, seed=0))
         request = RunRequest(
             config,
             directory,
             group=config.tracking.group or group_of(config.name, sweep),
             checkpoint=directory if has_checkpoint(directory) else checkpoint_path(config),
             wandb=self._wandb,
-            prediction=self._predicted.of(config),
+            prediction=self._predictions.get(shared),
             predictor=PREDICT_RUN,
         )
         if config.max_batch.search:
             search_and_train(request, composed, sweep, display)
         else:
             run_in_own_process(request, display)
-        self._predicted.keep(directory, config)
+            if (made := RunRecord.read(directory).prediction) is not None:
+                self._predictions.setdefault(shared, made)
         if self._after_run is not None:
             self._after_run()
+
+
+def is_finished(config: Config, sweep: Path) -> bool:
+    """Tell whether a run below the directory of the sweep, whatever its own is called, has this config and an outcome.
+
+    Records that cannot be read are passed over.
+    """
+    wanted = config_hash(config)
+    found = find_records(sweep, mentioning=wanted).records
+    return any(record.config_hash == wanted and record.status in OUTCOMES for _, record in found)
 
 
 def _is_settled(interrupt: KeyboardInterrupt) -> bool:
@@ -175,35 +148,24 @@ def run_one(composed: DictConfig, directory: Path, train: Callable[[], None]) ->
     failures: list[Exception] = []
     with initialized():
         _settle(composed, "hydra.mode=RUN", f"hydra.run.dir={quoted(str(directory))}")
-        context, name = _context(composed), composed.hydra.job.config_name
-        context.callbacks.on_run_start(config=composed, config_name=name)
-        ended = run_job(job, composed, "hydra.run.dir", None, context)
-        context.callbacks.on_run_end(config=composed, config_name=name, job_return=ended)
+        run_job(job, composed, "hydra.run.dir", None, _context(composed))
     for failure in failures:
         raise failure
 
 
 def run_all(points: Points, directory: Path, job: Callable[[DictConfig], None]) -> None:
-    """Call `job` for the points of a multirun, by Hydra's launcher or by a sweeper that chooses points as it goes."""
+    """Call `job` for the points of a multirun, by Hydra's launcher."""
     composed, plugins = points.composed, Plugins.instance()
     with initialized():
         _settle(composed, "hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
         composed.hydra.overrides.task = list(points.overrides)
-        context, name = _context(composed), composed.hydra.job.config_name
-        context.callbacks.on_multirun_start(config=composed, config_name=name)
-        if points.all_known:
-            _save(composed, directory / MULTIRUN_NAME, beside=resolved_values(points.points[0].config))
-            launcher = plugins.instantiate_launcher(config=composed, hydra_context=context, task_function=job)
-            calls = [point.overrides for point in points.points]
-            at_once = composed.hydra.sweeper.get("max_batch_size") or len(calls)
-            size = 1 if points.launcher == "here" else at_once
-            for first in range(0, len(calls), size):
-                for ended in launcher.launch(calls[first : first + size], initial_job_idx=first):
-                    _ = ended.return_value  # raises what a job has raised
-        else:
-            sweeper = plugins.instantiate_sweeper(config=composed, hydra_context=context, task_function=job)
-            sweeper.sweep(arguments=list(points.overrides))
-        context.callbacks.on_multirun_end(config=composed, config_name=name)
+        _save(composed, directory / MULTIRUN_NAME, beside=resolved_values(points.points[0].config))
+        launcher = plugins.instantiate_launcher(config=composed, hydra_context=_context(composed), task_function=job)
+        calls = [point.overrides for point in points.points]
+        size = 1 if points.launcher == "here" else len(calls)
+        for first in range(0, len(calls), size):
+            for ended in launcher.launch(calls[first : first + size], initial_job_idx=first):
+                _ = ended.return_value  # raises what a job has raised
 
 
 def _settle(composed: DictConfig, *settings: str) -> None:
@@ -216,13 +178,13 @@ def _context(composed: DictConfig) -> HydraContext:
     return HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks(composed))
 
 
-def hand_over(argv: Sequence[str], config_name: str) -> None:
+def hand_over(argv: Sequence[str]) -> None:
     """Have Hydra answer a command line that asks for help, the composed config or shell completion."""
     before, shown = sys.argv, os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"  # exceptions as they are, not Hydra's rendering of them
     sys.argv = [before[0], *argv]
     try:
-        hydra.main(config_path=str(conf_dir()), config_name=config_name, version_base="1.3")(SweepJob())()
+        hydra.main(config_path=str(conf_dir()), config_name=CONFIG_NAME, version_base="1.3")(SweepJob())()
     finally:
         sys.argv = before
         if shown is None:

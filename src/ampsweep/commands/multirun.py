@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,10 +23,16 @@ from ampsweep.report.data_formats import put_out
 from ampsweep.report.wandb.send_comparison import publish_after
 from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory, requeued_multirun
 from ampsweep.sweep.plan import Plan
-from ampsweep.sweep.preflight import preflight
+from ampsweep.sweep.preflight import checked_with_wandb, preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.text import escaped
-from ampsweep.tracking.wandb.process import WandbProcess
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+
+if TYPE_CHECKING:
+    from ampsweep.record import RunRecord
+    from ampsweep.report.document import Document
+
+    Runs = Sequence[tuple[Path, RunRecord]]
 
 _TIME_SHARE: Final = 20
 
@@ -49,7 +55,8 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     into = _begun_before(first)
     address = None if wandb is None else wandb.address
     elsewhere = points.launcher == "slurm"
-    checked = preflight(configs, address, elsewhere=elsewhere)
+    with checked_with_wandb(configs, address):
+        checked = preflight(configs, elsewhere=elsewhere)
     if first.dry_run:
         from ampsweep.commands.dry_run import plan_document
 
@@ -57,20 +64,20 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
         return ALL_ENDED
     directory = into or new_directory(first)
     collect_new_garbage_only()
-    plan = Plan(points.points, () if into is None else finished_hashes(into), all_known=points.all_known)
+    plan = Plan(points.points, () if into is None else finished_hashes(into))
     jobs = SubmittedJobs(directory) if elsewhere else None
+    page = _LivePage(directory, first)
     interrupted, goes_on_alone = False, None
     with ExitStack() as stack:
         display = stack.enter_context(ProgressDisplay(plan))
-        comparison = LiveComparison(directory, first, display.compare)
         if points.launcher != "here":
-            stack.enter_context(RunWatch(directory, configs, display, jobs, comparison.rewrite))
+            stack.enter_context(RunWatch(directory, configs, display, jobs, page.rewrite))
         for one in checked:
             if one.too_large is not None:
                 display.say(one.too_large)
         try:
             with nullcontext() if jobs is None else jobs.waited_for():
-                run_all(points, directory, SweepJob(display, wandb=address, after_run=comparison.rewrite))
+                run_all(points, directory, SweepJob(display, wandb=address, after_run=page.rewrite))
         except KeyboardInterrupt:
             interrupted = True
             goes_on_alone = None if jobs is None else jobs.left()
@@ -90,13 +97,7 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
         shutil.rmtree(directory)  # nothing has come of it
         return SOME_FAILED
     if left.records:
-        put_out(comparison.write())
-        if comparison.unwritten is None:
-            print(escaped(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", keeps="\n"))
-        else:
-            print(f"the comparison's files are not written: {comparison.unwritten}", file=sys.stderr)
-        if address is not None and comparison.document is not None:
-            _tell(publish_after(directory, comparison.document, comparison.records, address))
+        _show_comparison(directory, first, address)
     all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
     return ALL_ENDED if all_ended and not interrupted else SOME_FAILED
 
@@ -125,58 +126,44 @@ def _tell(line: str | None) -> None:
         print(escaped(line), file=sys.stderr)
 
 
-if TYPE_CHECKING:
-    from ampsweep.record import RunRecord
-    from ampsweep.report.document import Document
+class _LivePage:
+    """The files of a comparison, rewritten after a run of its multirun, for at most a twentieth of the time so far."""
 
-
-class LiveComparison:
-    """The files of a comparison, rewritten while its multirun goes on.
-
-    Written between two runs, when nothing is measured, and only when it has cost less than a twentieth of the time so
-    far: long sweeps keep an open page fresh, short ones are not slowed.
-
-    Args:
-        directory: the multirun's directory.
-        config: the config of any of its runs.
-        show: called with the page whenever it was updated.
-    """
-
-    def __init__(self, directory: Path, config: Config, show: Callable[[Path], None]) -> None:
-        self._directory, self._report, self._show = directory, config.report, show
-        self._began, self._spent = time.monotonic(), 0.0
-        self.document: Document | None = None
-        self.records: Sequence[tuple[Path, RunRecord]] = []
-        """The data that the files were last made from."""
-        self.unwritten: str | None = None
-        """The reason why the files could not be written the last time."""
+    def __init__(self, directory: Path, config: Config) -> None:
+        self._directory, self._config = directory, config
+        self._began_s, self._spent_s = time.monotonic(), 0.0
 
     def rewrite(self) -> None:
-        """Update the files, if it is time to."""
-        if self._spent * _TIME_SHARE < time.monotonic() - self._began:
-            with suppress(MemoryError):  # the runs go on; at their end it is told
-                self.write()
-                if self.unwritten is None:
-                    self._show(self._directory / "comparison.html")
+        began_s = time.monotonic()
+        if self._spent_s * _TIME_SHARE >= began_s - self._began_s:
+            return
+        from ampsweep.report.comparison_document import write_comparison
 
-    def write(self) -> "Document":
-        """Update the files, where there is room; return the comparison, with paths relative to them.
+        with suppress(OSError, MemoryError):  # the runs go on; at their end it is told
+            document, _ = _compared(self._directory, self._config)
+            write_comparison(document, self._directory)
+        self._spent_s += time.monotonic() - began_s
 
-        Raises:
-            UserError: there are no records yet.
-        """
-        # Only here: the statistics take a fifth of a second to import, which no training should wait for.
-        from ampsweep.report.compare import compare_directories
-        from ampsweep.report.comparison_document import comparison_document, write_comparison
 
-        began = time.monotonic()
-        compared = compare_directories([self._directory], **vars(self._report))
-        self.records = compared.records
-        self.document = comparison_document(compared, self._directory)
-        try:
-            write_comparison(self.document, self._directory)
-            self.unwritten = None
-        except OSError as error:  # which is no fault of the runs
-            self.unwritten = f"{error.filename}: {error.strerror}"
-        self._spent += time.monotonic() - began
-        return self.document
+def _compared(directory: Path, config: Config) -> "tuple[Document, Runs]":
+    """The comparison of the runs in `directory`, with paths relative to it, and their records."""
+    # Only here: the statistics take a fifth of a second to import, which no training should wait for.
+    from ampsweep.report.compare import compare_directories
+    from ampsweep.report.comparison_document import comparison_document
+
+    compared = compare_directories([directory], **vars(config.report))
+    return comparison_document(compared, directory), compared.records
+
+
+def _show_comparison(directory: Path, config: Config, wandb: WandbAddress | None) -> None:
+    from ampsweep.report.comparison_document import write_comparison
+
+    document, records = _compared(directory, config)
+    put_out(document)
+    try:
+        write_comparison(document, directory)
+        print(escaped(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", keeps="\n"))
+    except OSError as error:  # which is no fault of the runs
+        print(f"the comparison's files are not written: {error.filename}: {error.strerror}", file=sys.stderr)
+    if wandb is not None:
+        _tell(publish_after(directory, document, records, wandb))

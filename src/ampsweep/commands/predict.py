@@ -1,13 +1,11 @@
 """`ampsweep predict OVERRIDES`: the memory that a training would take, without its device and without running it."""
 
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ampsweep.commands.arguments import Arguments, parse, taken_out
-from ampsweep.config.compose import CONFIG_NAME, compose_points
-from ampsweep.config.errors import UserError
+from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.overrides import check_effect
@@ -32,11 +30,12 @@ one is chosen. Questions of its own:
 def predict_command(argv: Sequence[str]) -> int:
     """Predict the memory that this command line of train.py would take; returns the exit code.
 
-    Of several workloads those that cannot be predicted are named, and the others are predicted: 1.
+    Raises:
+        UserError: a workload cannot be predicted; of several the first.
     """
     overrides, chosen = taken_out(argv, "format", formats())
     with paused_garbage_collection():
-        arguments = parse(overrides, CONFIG_NAME)
+        arguments = parse(overrides)
         if arguments.for_hydra:
             print(_HELP)
             return 0
@@ -46,28 +45,18 @@ def predict_command(argv: Sequence[str]) -> int:
         from ampsweep.predict.workload_prediction import predict, write_records
 
         collect_new_garbage_only()
-        predictions, refused = [], []
-        for configs in workloads:
-            try:
-                predictions.append(predict(configs))
-            except UserError as error:
-                if len(workloads) == 1:
-                    raise
-                refused.append(str(error))
+        predictions = [predict(configs) for configs in workloads]
     written = [write_records(one) for one in predictions if one.arms and one.arms[0].config.predict.write]
-    for sentence in refused:
-        print(f"error: {sentence}", file=sys.stderr)
-    code = 0 if not refused else 1 if predictions else 2
-    put_out(prediction_document(predictions, refused), chosen)
+    put_out(prediction_document(predictions), chosen)
     if chosen == CONSOLE:
         for directory in written:
             print(escaped(str(directory)))
-    return code
+    return 0
 
 
 def _workloads(arguments: Arguments) -> list[list[Config]]:
     """Configs that differ in precision only, together; every mode of a config whose precision was not chosen."""
-    points = compose_points(arguments.overrides, multirun=arguments.multirun, config_name=arguments.config_name)
+    points = compose_points(arguments.overrides, multirun=arguments.multirun)
     configs = [replace(point.config, seed=0) for point in points.points]  # a seed takes no memory
     check_effect(configs, arguments.overrides, "predict")
     if not points.multirun and not any(

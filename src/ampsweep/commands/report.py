@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from ampsweep.config.errors import UserError
 from ampsweep.report.compare import compare_directories
@@ -87,12 +87,14 @@ def copied_runs(address: str, directory: Path | None) -> Path:
     except ValueError as error:
         raise UserError(str(error)) from error
     console = Terminal(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     place = (directory or _ROOT.joinpath(*selection.folders)).resolve()
     try:
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task(str(selection), total=None)
-            copied = copy_runs(selection, place, lambda number, of: bar.update(task, completed=number, total=of))
+        with console.status(Text(str(selection))) as status:
+
+            def show(number: int, of: int) -> None:
+                status.update(Text(f"{selection}: {number} of {of}"))
+
+            copied = copy_runs(selection, place, show)
     except WandbError as error:
         raise UserError(str(error)) from error
     except OSError as error:

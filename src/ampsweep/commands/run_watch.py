@@ -121,8 +121,7 @@ class RunWatch:
                     self._display.say(f"Slurm's job {job} ended {state.state} before {file.parent.name} began")
             if config is not None and record is not None:
                 self._ended(file, config, record)
-        waiting = jobs.waiting()
-        self._display.runs_queued(len(waiting), waiting[0].reason if waiting else None)
+        self._display.runs_queued(jobs.num_waiting())
 
     def _ended(self, file: Path, config: Config, record: RunRecord) -> None:
         self._going_on.discard(file)
@@ -161,11 +160,9 @@ def complete_record_of_job(directory: Path, config: Config, job: JobState, log: 
     if job.state == "OUT_OF_MEMORY" or _OUT_OF_MEMORY.search(said):
         record.oom = _out_of_memory(job, said)
         record.status, record.error = "oom", record.oom.sentence
-    elif job.state in _TAKEN_AWAY:
-        record.status, record.error = "interrupted", _taken_away(job)
     else:
-        code = "" if job.exit_code is None else f" with exit code {job.exit_code}"
-        record.status, record.error = "failed", f"Slurm's job {job.job} ended {job.state}{code}; its log: {log}"
+        record.status = "interrupted" if job.state in _TAKEN_AWAY else "failed"
+        record.error = f"Slurm's job {job.job} ended {job.state}; its log: {log}"
     record.ended_at = now()
     directory.mkdir(parents=True, exist_ok=True)
     if record.status == "failed":
@@ -178,18 +175,6 @@ def _out_of_memory(job: JobState, said: str) -> OutOfMemory:
     over = _OVER_LIMIT.search(said)
     used, limit = (None, job.memory_limit_bytes) if over is None else (int(over[1]), int(over[2]))
     return OutOfMemory(phase=None, in_use_bytes=used, limit_bytes=limit, killed_by="slurm", slurm_job=job.job)
-
-
-def _taken_away(job: JobState) -> str:
-    match job.state:
-        case "TIMEOUT":
-            limit = "" if job.time_limit is None else f" ({job.time_limit})"
-            return f"the time limit{limit} of Slurm's job {job.job} killed the run"
-        case "CANCELLED":
-            return f"Slurm's job {job.job} was cancelled"
-        case "PREEMPTED":
-            return f"Slurm has preempted its job {job.job}"
-    return f"Slurm's job {job.job} ended {job.state}"
 
 
 def _read(directory: Path) -> RunRecord | None:

@@ -79,8 +79,8 @@ class SubmittedJobs:
         state = self._states.get(job)
         return self.has_result(job) or (state is not None and state.is_over)
 
-    def waiting(self) -> list[JobState]:
-        return [state for job in self.jobs if (state := self._states.get(job)) is not None and state.waits]
+    def num_waiting(self) -> int:
+        return sum(job in self._states and self._states[job].waits for job in self.jobs)
 
     def has_result(self, job: str) -> bool:
         return _file(self._directory, job, "0_result.pkl").exists()

@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 
 from ampsweep.commands.arguments import Arguments, parse, taken_out
 from ampsweep.commands.entry import ended
-from ampsweep.commands.hydra_job import hand_over, run_one
+from ampsweep.commands.hydra_job import PREDICT_RUN, hand_over, run_one
 from ampsweep.commands.multirun import start_processes, train_all
-from ampsweep.config.compose import CONFIG_NAME, Point, Points, compose_points, refusing
+from ampsweep.config.compose import Point, Points, compose_points, refusing
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import NO_TORCHAO, step_dtypes
@@ -40,9 +40,8 @@ from ampsweep.run.own_process import complete_record, run_in_own_process
 from ampsweep.run.request import RunRequest
 from ampsweep.socket_folder import socket_folder
 from ampsweep.sweep.plan import Plan
-from ampsweep.sweep.preflight import Checked, check_existence, preflight
+from ampsweep.sweep.preflight import Checked, check_existence, checked_with_wandb, preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
-from ampsweep.sweep.shared_predictions import PREDICT_RUN
 from ampsweep.text import one_line
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbProcess
@@ -60,25 +59,20 @@ def _main(argv: Sequence[str]) -> int:
     arguments = agent_overrides(argv) if is_agents_run() else argv
     with stop_signals_as_interrupt(), paused_garbage_collection():
         rest, chosen = taken_out(arguments, "format", formats())
-        return _run(parse(rest, CONFIG_NAME), rest, chosen)
+        return _run(parse(rest), rest, chosen)
 
 
 def _run(arguments: Arguments, argv: Sequence[str], chosen: str) -> int:
     if arguments.for_hydra:
         with refusing():
-            hand_over(argv, arguments.config_name)
+            hand_over(argv)
         return ALL_ENDED
     try:
         socket_folder()
     except OSError as error:
         raise UserError(str(error)) from error
-    points = compose_points(
-        arguments.overrides,
-        multirun=arguments.multirun,
-        config_name=arguments.config_name,
-        on_multirun=start_processes,
-    )
-    if points.all_known and not is_agents_run():  # an agent gives every key of its sweep to each of the points
+    points = compose_points(arguments.overrides, multirun=arguments.multirun, on_multirun=start_processes)
+    if not is_agents_run():  # an agent gives every key of its sweep to each of the points
         check_effect([point.config for point in points.points], arguments.overrides)
     return train_points(points, chosen)
 
@@ -139,11 +133,9 @@ def _check_alone(config: Config) -> None:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
     if config.into is not None:
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
-    if find_spec("torchao") is None and not is_agents_run():
-        if "float8" in step_dtypes(config.precision).compute:
-            raise UserError(NO_TORCHAO.format(f"precision={config.precision.mode}"))
-        if (target := str(config.optimizer["_target_"])).startswith("torchao."):
-            raise UserError(NO_TORCHAO.format(f"optimizer._target_={target}"))
+    is_float8 = "float8" in step_dtypes(config.precision).compute
+    if is_float8 and find_spec("torchao") is None and not is_agents_run():
+        raise UserError(NO_TORCHAO.format(f"precision={config.precision.mode}"))
 
 
 def _train_one(points: Points, wandb: WandbProcess | None, place: RankPlace | None, chosen: str) -> int:
@@ -151,7 +143,9 @@ def _train_one(points: Points, wandb: WandbProcess | None, place: RankPlace | No
     if config.dry_run:
         from ampsweep.commands.dry_run import plan_document
 
-        put_out(plan_document([config], preflight([config])), chosen)
+        with checked_with_wandb([config], None):
+            checked = preflight([config])
+        put_out(plan_document([config], checked), chosen)
         return ALL_ENDED
     if config.parallel.strategy != "single":
         return _train_on_ranks(points, wandb, place)
@@ -188,7 +182,8 @@ def _train_here(points: Points, wandb: WandbProcess | None, send: Callable[[obje
     config, plan = points.points[0].config, Plan(points.points)
     with ProgressDisplay(plan, in_training_process=True) as display, taken_device(config.device, display.say) as taken:
         directory, resume = resumed_run(config, display.say)
-        prepared, checked = check_single_run(config, taken, None if wandb is None else wandb.address)
+        with checked_with_wandb([config], None if wandb is None else wandb.address):
+            prepared, checked = check_single_run(config, taken)
         if resume is not None:
             check_checkpoint(config, resume)
         request = _request(config, directory, resume, wandb, checked, display)
@@ -214,7 +209,8 @@ def _train_on_ranks(points: Points, wandb: WandbProcess | None, place: RankPlace
         joined = run_isolated(_JOIN, ())
         return SOME_FAILED if joined.result is None else exit_code(joined.result)
     config = points.points[0].config
-    [checked] = preflight([config], None if wandb is None else wandb.address)
+    with checked_with_wandb([config], None if wandb is None else wandb.address):
+        [checked] = preflight([config])
     if checked.unsupported is not None:
         raise UserError(checked.unsupported)
     with ProgressDisplay(Plan(points.points)) as display:

@@ -20,7 +20,7 @@ from yaml import MarkedYAMLError
 
 from ampsweep.config.errors import UserError, not_yaml, unknown_key, user_error
 from ampsweep.config.hydra_config import CONF, to_config  # which also registers the schemas
-from ampsweep.config.overrides import check_overrides, first_values, line, parse_overrides, product
+from ampsweep.config.overrides import check_overrides, line, parse_overrides, product
 from ampsweep.config.schema import Config
 from ampsweep.config.value_checks import check
 
@@ -48,13 +48,11 @@ class Points:
 
     multirun: bool
     points: tuple[Point, ...]
-    """All points in the order they run. A sweeper that chooses points as it goes makes only the first known."""
+    """All points in the order they run."""
     composed: DictConfig
     """The config of a single run; of a multirun the options chosen for all points; with Hydra's settings."""
     overrides: tuple[str, ...] = ()
     """The overrides as given, without those of Hydra's own keys."""
-    all_known: bool = True
-    """True if `points` holds every point of the command line."""
 
     @property
     def launcher(self) -> Launcher:
@@ -78,7 +76,6 @@ def compose_points(
     overrides: Sequence[str],
     *,
     multirun: bool,
-    config_name: str = CONFIG_NAME,
     on_multirun: Callable[[], None] | None = None,
 ) -> Points:
     """Compose and check every point of `overrides`; call `on_multirun` as soon as there may be several.
@@ -89,7 +86,7 @@ def compose_points(
     with refusing(), initialized():
         parsed = _checked(overrides)
         swept = [override for override in parsed if override.is_sweep_override()]
-        composer = _Composer(config_name, parsed)
+        composer = _Composer(parsed)
         base = composer.options([override for override in parsed if override not in swept])
         own = tuple(line(override) for override in parsed if not override.is_hydra_override())
         if not (multirun or base.hydra.mode == RunMode.MULTIRUN):
@@ -101,8 +98,10 @@ def compose_points(
         if on_multirun is not None:
             on_multirun()
         if base.hydra.sweeper.get("_target_") != _BASIC_SWEEPER:
-            first = tuple(first_values(parse_overrides(own)))
-            return Points(True, (composer.point(first),), base, own, all_known=False)
+            raise UserError(
+                f"hydra/sweeper: {base.hydra.sweeper.get('_target_')} chooses points as it goes; a multirun has the "
+                "points of its command line, which Hydra's basic sweeper lists"
+            )
         params = [f"{key}={value}" for key, value in (base.hydra.sweeper.params or {}).items()]
         return Points(True, tuple(map(composer.point, product(parse_overrides([*params, *own])))), base, own)
 
@@ -115,20 +114,19 @@ def compose_each(points: Sequence[Sequence[str]]) -> Points:
                 if override.is_sweep_override():
                     raise UserError(f"{line(override)} names several values for one point")
         first = parse_overrides(points[0])
-        composer = _Composer(CONFIG_NAME, first)
+        composer = _Composer(first)
         return Points(True, tuple(map(composer.point, points)), composer.options(first))
 
 
-def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Config:
+def compose_one(overrides: Sequence[str]) -> Config:
     """Compose and check a single point; see `compose_points`."""
-    return compose_points(overrides, multirun=False, config_name=config_name).points[0].config
+    return compose_points(overrides, multirun=False).points[0].config
 
 
 class _Composer:
     """Composes points: Hydra takes a tenth of a second for each choice of options, so each is composed once."""
 
-    def __init__(self, config_name: str, for_all: Sequence[Override]) -> None:
-        self._config_name = config_name
+    def __init__(self, for_all: Sequence[Override]) -> None:
         self._hydra = [line(override) for override in for_all if override.is_hydra_override()]
         self._composed: dict[tuple[str, ...], tuple[DictConfig, bytes]] = {}
         """By the options that are chosen: the config with Hydra's settings and, pickled, which is copied four times as
@@ -152,7 +150,7 @@ class _Composer:
     def _of_options(self, overrides: Sequence[Override]) -> tuple[DictConfig, bytes]:
         options = tuple(line(one) for one in overrides if not (_is_value(one) or one.is_hydra_override()))
         if options not in self._composed:
-            composed = _compose(self._config_name, [*self._hydra, *options])
+            composed = compose(CONFIG_NAME, [*self._hydra, *options], return_hydra_config=True)
             own = copy.deepcopy(composed)
             with open_dict(own):
                 del own["hydra"]
@@ -194,10 +192,6 @@ def _point(composed: DictConfig, overrides: Sequence[str]) -> Point:
     config = to_config(composed)
     check(config)
     return Point(tuple(overrides), config)
-
-
-def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
-    return compose(config_name, list(overrides), return_hydra_config=True)
 
 
 def initialized() -> AbstractContextManager[None]:

@@ -74,13 +74,10 @@ def not_yaml(error: MarkedYAMLError) -> str:
 
 
 def _unreadable(error: OverrideParseException) -> str:
-    given, unknown = str(error.override), re.search(r"Unknown function[^^]*?(?=See)", error.message)
+    given = str(error.override)
     if "=" not in given:
         return f"{given}: is not key=value"
-    if re.search(r"(?:=|,)\s*,|,\s*$", given):
-        return f"{given}: there is no value beside a comma"
-    what = f" ({' '.join(unknown[0].split())})" if unknown else ""
-    return f"{given}: cannot be read as key=value{what}; a value with special characters needs quotes"
+    return f"{given}: cannot be read as key=value; a value with special characters needs quotes"
 
 
 def _missing_option(error: MissingConfigException) -> str:

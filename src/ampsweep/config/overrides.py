@@ -56,15 +56,6 @@ def product(overrides: Iterable[Override]) -> Iterator[tuple[str, ...]]:
     return itertools.product(*choices.values())
 
 
-def first_values(overrides: Iterable[Override]) -> Iterator[str]:
-    """Every override with its first value; an interval has no first value, so its key keeps its default."""
-    for override in overrides:
-        if override.is_discrete_sweep():
-            yield f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
-        elif not override.is_sweep_override():
-            yield line(override)
-
-
 def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
     """Refuse faulty overrides that Hydra would accept, or would refuse without naming the fault.
 

@@ -376,8 +376,6 @@ class ParallelConfig:
     """fsdp2: free a block's gathered parameters after its forward pass, and gather them again for backward."""
     sync_batchnorm: bool = field(default=False, metadata=_with("parallel.strategy", "ddp"))
     """Batch normalization uses the batches of all processes (CUDA only)."""
-    bucket_cap_mb: float | None = field(default=None, metadata=_with("parallel.strategy", "ddp"))
-    """ddp: most MiB of gradients that are averaged at once. None: torch's default, 25."""
     find_unused_parameters: bool = field(default=False, metadata=_with("parallel.strategy", "ddp"))
     """ddp: the losses of ranks may depend on different parameters."""
 
@@ -437,8 +435,6 @@ class PredictConfig:
     with_runs: bool = True
     """Predict the memory of each run: to warn before one that will not fit, for its record, and for the first batch of
     the search for the largest."""
-    must_fit: bool = False
-    """Refuse a run that is predicted not to fit, instead of warning and starting it."""
 
 
 Complaint = Literal["types", "loss", "numerics", "memory", "speed"]

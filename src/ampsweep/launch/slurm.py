@@ -1,6 +1,6 @@
 """Slurm as its jobs see it: the job of this process, and what Slurm tells about jobs.
 
-https://slurm.schedmd.com/sbatch.html#lbAK (variables), https://slurm.schedmd.com/squeue.html (states and reasons)
+https://slurm.schedmd.com/sbatch.html#lbAK (variables), https://slurm.schedmd.com/squeue.html (states)
 """
 
 import getpass
@@ -20,9 +20,7 @@ _WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED
 _GOING_ON: Final = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"}
 )
-_FIELDS: Final = ",".join(
-    f"{name}:256|" for name in ("JobArrayID", "State", "Reason", "TimeLimit", "exit_code", "tres-alloc")
-)
+_FIELDS: Final = ",".join(f"{name}:256|" for name in ("JobArrayID", "State", "tres-alloc"))
 _NO_LIMIT: Final = ("UNLIMITED", "INVALID", "NOT_SET")
 
 
@@ -34,13 +32,8 @@ class JobState:
     """`12`, or `12_3` for a job of an array."""
     state: str
     """Slurm's name of it, such as PENDING, RUNNING or TIMEOUT."""
-    reason: str | None = None
-    """Slurm's reason why the job waits, or has ended: Resources, TimeLimit."""
-    time_limit: str | None = None
-    """As Slurm writes it: `1-00:00:00`, `5:00`; None: none."""
     memory_limit_bytes: int | None = None
     """The limit of the whole job."""
-    exit_code: int | None = None
 
     @property
     def waits(self) -> bool:
@@ -93,15 +86,12 @@ def _parsed(line: str) -> JobState | None:
     words = [word.strip() for word in line.split("|")]
     if len(words) <= _FIELDS.count(","):
         return None
-    job, state, reason, time_limit, exit_code, resources, *_ = words
+    job, state, resources, *_ = words
     memory = re.search(r"\bmem=([\d.]+)([KMGT])", resources)
     return JobState(
         job,
         state,
-        reason=None if reason in ("", "None") else reason,
-        time_limit=None if time_limit in ("", *_NO_LIMIT) else time_limit,
         memory_limit_bytes=None if memory is None else round(float(memory[1]) * BYTES_OF[f"{memory[2]}iB"]),
-        exit_code=int(exit_code) if exit_code.isdecimal() else None,
     )
 
 

@@ -108,7 +108,6 @@ class _Engine:
             original,
             device_ids=None if ranks.device.type == "cpu" else [ranks.device],
             gradient_as_bucket_view=True,
-            bucket_cap_mb=config.bucket_cap_mb,
             find_unused_parameters=config.find_unused_parameters,
         )
 

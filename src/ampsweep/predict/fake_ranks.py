@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import _unregister_process_group
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import GradBucket, Reducer, distributed_c10d  # type: ignore[attr-defined]  # public by the docs
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -67,13 +65,6 @@ class FakeRanks:
             # The sizes of a whole tensor, of which each rank has a part, are found by fake tensors of that size.
             stack.enter_context(patch.object(ShardingPropagator, _SIZES_OF_WHOLE, _sizes_of_whole))
             yield
-
-    def shard(self, whole: Tensor) -> Tensor:
-        """The part of a tensor on the CPU that this rank has, as FSDP2 shards it; to be called as this rank."""
-        # DTensor keeps what it has found for equal meshes, with groups that may be gone: this one is like no other.
-        name = distributed_c10d._get_default_group().group_name
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(name,))
-        return distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
 
     def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool) -> nn.Module:
         """Distribute a fake model as a rank does; it is on its device and in its dtype already."""

@@ -18,17 +18,13 @@ from ampsweep.text import num_bytes
 _UNLESS: Final = ", unless what is named below takes more than predicted"
 
 
-def prediction_document(predictions: Sequence[WorkloadPrediction], refused: Sequence[str] = ()) -> Document:
-    """The memory of each workload by category, its growth with the batch or the ranks, and the answers.
-
-    Args:
-        refused: sentences on the workloads that could not be predicted.
-    """
+def prediction_document(predictions: Sequence[WorkloadPrediction]) -> Document:
+    """The memory of each workload by category, its growth with the batch or the ranks, and the answers."""
     return Document(
         title="Predicted memory",
         sections=tuple(map(_section, predictions)),
         arms=arm_styles(arm.arm for one in predictions for arm in one.arms),
-        data={"schema": 2, "workloads": [_data(one) for one in predictions], "refused": list(refused)},
+        data={"schema": 2, "workloads": [_data(one) for one in predictions]},
     )
 
 

@@ -76,12 +76,6 @@ def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPred
     return as_prediction(traced.memory, traced.target)
 
 
-def predict_run_apart(config: Config, *, stop: StopRequest) -> StepPrediction:
-    """Predict a run in a process of its own, once nothing is being measured on the device."""
-    with taken_device(config.device, stop=stop) as taken:
-        return predict_run(config, taken.device)
-
-
 def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None:
     """Predict the largest batch that trains within the run's memory; None for a mode the device cannot do.
 

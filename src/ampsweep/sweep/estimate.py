@@ -12,9 +12,7 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.observe.memory_limit import is_out_of_memory
-from ampsweep.run.directories import checkpoint_path
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.checkpoint import arm_and_step
 from ampsweep.training.components.built import build, build_data
 from ampsweep.training.components.device import run_devices
 from ampsweep.training.trainer import Trainer
@@ -22,8 +20,6 @@ from ampsweep.training.trainer import Trainer
 _TIMED_STEPS = 3
 _PER_KIND_S = 10.0
 """Longest time that steps of one kind are timed; one step always is."""
-_STARTUP_S = 1.0
-"""Time for a child's start, W&B offline and the last checkpoint: measured at 0.5 to 1 s on two CPU cores."""
 
 
 def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float | None]:
@@ -57,12 +53,10 @@ def _measure(config: Config) -> float | None:
         stop_workers(data)
     every = config.trainer.eval_every
     num_evals = 1 if every is None else 1 + built.num_steps // every
-    checkpoint = checkpoint_path(config)
-    first_step = 0 if checkpoint is None else arm_and_step(checkpoint)[1]
-    train_s = max(built.num_steps - first_step, 0) * step_s
+    train_s = built.num_steps * step_s
     if config.trainer.max_seconds is not None:
         train_s = min(train_s, config.trainer.max_seconds)
-    return _STARTUP_S + train_s + num_evals * eval_s
+    return train_s + num_evals * eval_s
 
 
 def _seconds_a_step(trainer: Trainer, device: torch.device) -> float:

@@ -3,8 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any, Final
 
@@ -16,10 +15,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, as_model_input, stop_workers
 from ampsweep.nested_tensors import map_tensors, tensors_in
-from ampsweep.observe.calls import noting_linear_calls
 from ampsweep.observe.memory_limit import TensorBytes
 from ampsweep.precision.fp32_modules import find_modules
-from ampsweep.record.parts import LinearShape
 from ampsweep.tasks.base import FollowsStep, HasTurns, OutputError, Task, Turn, turns_of
 from ampsweep.text import one_line
 from ampsweep.training.components.built import build_model
@@ -54,8 +51,6 @@ class CheckedModel:
     """The losses call the model itself, and not only parts of it."""
     unused: Sequence[str] = ()
     """Names of parameters that no loss depends on, as far as that was tried."""
-    linear_calls: Mapping[str, LinearShape] = field(default_factory=dict)
-    """The calls of linear layers for the losses of one micro-batch of each turn, by name."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -118,8 +113,7 @@ class _Rehearsal:
         model.train()
         calls: list[object] = []
         called = model.register_forward_pre_hook(lambda *_: calls.append(None))
-        with noting_linear_calls(model) as linear_calls:
-            output_bytes, unused = self._take_turns(model, device)
+        output_bytes, unused = self._take_turns(model, device)
         called.remove()
         with torch.no_grad():
             if isinstance(self._task, FollowsStep):
@@ -128,7 +122,7 @@ class _Rehearsal:
                 model.eval()
                 _require_means(self._task.evaluate(model, self._moved(self._val_batch, device)))
         in_parts = isinstance(self._task, HasTurns)
-        return CheckedModel(model, output_bytes, self._turns, in_parts, bool(calls), sorted(unused), linear_calls)
+        return CheckedModel(model, output_bytes, self._turns, in_parts, bool(calls), sorted(unused))
 
     def _take_turns(self, model: nn.Module, device: torch.device) -> tuple[int, set[str]]:
         """Compute and differentiate the losses; return the most bytes of a turn, and what no loss depends on."""
@@ -141,7 +135,6 @@ class _Rehearsal:
             most = max(most, counted.made_bytes + sum(tensor.nbytes for tensor in tensors_in(batch)))
             if self.is_own:
                 _differentiate(losses)
-                _require_gradients(turn, trained)
                 unused = {name for name in unused if trained[name].grad is None}
             del losses
             model.zero_grad(set_to_none=True)
@@ -166,17 +159,6 @@ def _differentiate(losses: Any) -> None:
         if not loss.requires_grad:
             raise LossError("the loss has no gradient: it is detached, or computed from nothing that is trained")
         loss.backward(retain_graph=number < len(several))  # type: ignore[no-untyped-call]
-
-
-def _require_gradients(turn: Turn, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Refuse an optimizer that would never have anything to step with; a GradScaler asks each for a gradient, too."""
-    for optimizer, patterns in turn.trains.items():
-        mine = [one for name, one in parameters.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
-        if mine and all(one.grad is None for one in mine):  # an optimizer of no parameter is refused with the others
-            raise LossError(
-                f"the loss of the turn {turn.name} has no gradient for any parameter that its optimizer {optimizer} "
-                f"trains ({', '.join(patterns)})"
-            )
 
 
 def _require_means(evaluated: Any) -> None:

@@ -1,7 +1,7 @@
 """The runs of a command line as its display names them."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.config.compose import Point
@@ -27,8 +27,6 @@ class PlannedRun:
     arm: str
     setting: str
     """The settings that distinguish the run from others of its arm: 'gpt_tiny batch 8 seed 0'."""
-    kind: str
-    """A key equal for runs that differ only in the seed, and so take about the same time."""
     max_seconds: float | None = None
     """The longest time that the run may train."""
 
@@ -39,35 +37,31 @@ class Plan:
     Args:
         points: the points that are known beforehand.
         finished: hashes of configs with nothing left to run.
-        all_known: true if there are no further points, chosen by a sweeper as it goes.
     """
 
-    def __init__(self, points: Sequence[Point], finished: Collection[str] = (), *, all_known: bool = True) -> None:
-        self._all_known = all_known
+    def __init__(self, points: Sequence[Point], finished: Collection[str] = ()) -> None:
         varied = _varied(points)
         planned = {config_hash(point.config): _planned(point.config, _setting(point, varied)) for point in points}
         self.num_finished = sum(key in finished for key in planned)
         self._runs = {key: run for key, run in planned.items() if key not in finished}
 
     @property
-    def num_runs(self) -> int | None:
-        """Number of runs, finished ones included; None if it is not known."""
-        return self.num_finished + len(self._runs) if self._all_known else None
+    def num_runs(self) -> int:
+        """Number of runs, finished ones included."""
+        return self.num_finished + len(self._runs)
 
     @property
     def runs(self) -> tuple[PlannedRun, ...]:
         return tuple(self._runs.values())
 
     def of(self, config: Config) -> PlannedRun:
-        """Find the run of `config`; one that was not planned (a sweeper chose it as it went) is named by its config."""
-        setting = f"{component_name(config.model)} seed {config.seed}"
-        return self._runs.get(config_hash(config)) or _planned(config, setting)
+        """Find the run of `config`; one that was not planned is named by its config."""
+        return self._runs.get(config_hash(config)) or _planned(config, _alone(config))
 
 
 def _planned(config: Config, setting: str) -> PlannedRun:
-    kind = config_hash(replace(config, seed=0))
     setting = hide(setting, beside=resolved_values(config))
-    return PlannedRun(planned_arm(config), setting, kind, config.trainer.max_seconds)
+    return PlannedRun(planned_arm(config), setting, config.trainer.max_seconds)
 
 
 def _varied(points: Sequence[Point]) -> list[str]:
@@ -84,13 +78,17 @@ def _varied(points: Sequence[Point]) -> list[str]:
 
 def _setting(point: Point, varied: Sequence[str]) -> str:
     if not varied:
-        return f"{component_name(point.config.model)} seed {point.config.seed}"
+        return _alone(point.config)
     words = []
     for key, value in _choices(point).items():
         if key in varied:
             words.append(value if key in _NAMES else f"{_SHORT.get(key) or key.rpartition('.')[2]} {value}")
     text = " ".join(words)
     return text if len(text) <= _MAX_SETTING else f"{text[: _MAX_SETTING - 1]}…"
+
+
+def _alone(config: Config) -> str:
+    return f"{component_name(config.model)} seed {config.seed}"
 
 
 def _choices(point: Point) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The checks before a sweep starts, as its parent sees them; those that need torch or the device are a child's."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildError, run_isolated
 from ampsweep.record import is_checkpoint, kept_checkpoints
 from ampsweep.run.directories import checkpoint_path, existing_multirun
+from ampsweep.tracking.tracker import TrackingCheck
 from ampsweep.tracking.wandb.process import WandbAddress
 
 
@@ -40,13 +42,10 @@ _GRACE_S: Final = 1.0
 """The time that checks may go on once they are to stop: they leave nothing half done."""
 
 
-def preflight(
-    configs: Sequence[Config], wandb: WandbAddress | None = None, *, elsewhere: bool = False
-) -> list[Checked]:
+def preflight(configs: Sequence[Config], *, elsewhere: bool = False) -> list[Checked]:
     """Check all configs in one child process.
 
     Args:
-        wandb: the address of the process that checks them with W&B, if any.
         elsewhere: true if the runs are for machines with other devices than this one, which are left unchecked.
 
     Raises:
@@ -54,7 +53,7 @@ def preflight(
         KeyboardInterrupt: this process was asked to stop.
     """
     doing: list[object] = []
-    ended = run_isolated(_CHECK_RUNS, (configs, wandb, elsewhere), on_message=doing.append, grace_s=_GRACE_S)
+    ended = run_isolated(_CHECK_RUNS, (configs, elsewhere), on_message=doing.append, grace_s=_GRACE_S)
     try:
         checked = ended.unpacked()
     except ChildError as error:  # the user's own code has ended the process
@@ -63,6 +62,23 @@ def preflight(
         if one.wrong_input is not None:
             raise UserError(one.wrong_input)
     return checked
+
+
+@contextmanager
+def checked_with_wandb(configs: Iterable[Config], wandb: WandbAddress | None) -> Iterator[None]:
+    """Check what the configs say about W&B, in the process at `wandb` or one of its own, beside other checks.
+
+    Raises:
+        UserError: at the end, the first settings that W&B refuses.
+    """
+    settings = {repr(config.tracking): config.tracking for config in configs}
+    checks = [TrackingCheck(one, wandb) for one in settings.values()]
+    yield
+    for check in checks:
+        try:
+            check.require()
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
 
 def check_existence(configs: Iterable[Config]) -> None:

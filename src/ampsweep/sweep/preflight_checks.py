@@ -27,27 +27,23 @@ from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.directories import checkpoint_path
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.run.rank import num_processes
-from ampsweep.sweep.device_checks import check_limits, with_precision, with_size
+from ampsweep.sweep.device_checks import check_limits, check_precision, too_large
 from ampsweep.sweep.model_check import CheckedModel, check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
-from ampsweep.tracking.tracker import TrackingCheck
 from ampsweep.tracking.wandb.agent import is_agents_run
-from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.checkpoint import CheckpointError, require_same_model
 from ampsweep.training.components.built import build_data, build_model, steps_of
 from ampsweep.training.components.device import RunDevice, resolve_device, run_devices
-from ampsweep.training.components.fused_kernels import FUSED_FOR_SHARDS
 from ampsweep.training.components.instantiate import locate
 from ampsweep.training.components.learning_rates import check_rates
-from ampsweep.training.components.optimizer import rehearse_optimizers, settings_of
+from ampsweep.training.components.optimizer import rehearse_optimizers
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.turns import trained_parts
 
 
 def check_runs(
     configs: Sequence[Config],
-    wandb: WandbAddress | None,
     elsewhere: bool,
     *,
     send: Callable[[object], None],
@@ -58,7 +54,6 @@ def check_runs(
     Of runs `elsewhere`, on a machine with other devices, everything is checked but what depends on the device.
     """
     checks = _Checks(elsewhere, send, stop)
-    checks.begin(configs, wandb)
     return [checks.of(config) for config in configs]
 
 
@@ -67,25 +62,15 @@ class _Checks:
 
     def __init__(self, elsewhere: bool, send: Callable[[object], None], stop: StopRequest) -> None:
         self._elsewhere, self._send, self._stop = elsewhere, send, stop
-        self._tracking: dict[str, TrackingCheck] = {}
         self._done: dict[str, Checked] = {}
         self._models: dict[str, CheckedModel] = {}
 
-    def begin(self, configs: Sequence[Config], wandb: WandbAddress | None) -> None:
-        """Have W&B asked about the configs, beside the checks of this process."""
-        for key, tracking in {_key(config.tracking): config.tracking for config in configs}.items():
-            self._tracking[key] = TrackingCheck(tracking, wandb)
-
     def of(self, config: Config) -> Checked:
-        shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
+        shared = [config.model, config.data, config.task, config.trainer, config.max_batch]
         shared += [config.device, config.precision.fp32_modules]
         trained = [*shared, config.optimizer, config.scheduler, config.precision.parameters]
         workload = [*trained, training_hash(replace(config, seed=0))]  # which leaves out where it is tracked
         model = _key(*shared)
-
-        def tracking(checked: Checked) -> Checked:
-            self._tracking[_key(config.tracking)].require()
-            return checked
 
         def parts(_: Checked) -> Checked:
             self._send(f"model={component_name(config.model)} with data={component_name(config.data)}")
@@ -108,10 +93,8 @@ class _Checks:
             if self._elsewhere:
                 return checked
             here = resolve_device(config.device)
-            if unsupported := unsupported_reason(config.precision, here):
-                return replace(checked, unsupported=unsupported)
-            checked = with_precision(config, here, checked, found)
-            return checked if checked.unsupported else with_size(config, here, checked)
+            check_precision(config, here, found.model)
+            return replace(checked, too_large=too_large(config, here, checked))
 
         def checkpoint(checked: Checked) -> Checked:
             path = checkpoint_path(config)
@@ -122,9 +105,6 @@ class _Checks:
         checked = self._once(config, parts, Checked(), *shared)
         checked = self._once(config, optimizer, checked, *trained)
         checked = self._once(config, device, checked, *workload)
-        if checked.wrong_input is None:
-            found = self._once(config, tracking, Checked(), config.tracking)
-            checked = replace(checked, wrong_input=found.wrong_input)
         if config.begins_elsewhere and checked.wrong_input is None:
             begins = (config.resume, config.model, config.data, config.parallel)
             found = self._once(config, checkpoint, Checked(), *begins)
@@ -147,7 +127,7 @@ class _Checks:
         return self._done[key]
 
 
-def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | None) -> tuple[PreparedRun, Checked]:
+def check_single_run(config: Config, taken: RunDevice) -> tuple[PreparedRun, Checked]:
     """Check the single run of a command on its device, which this process has taken, and build its data there.
 
     Raises:
@@ -159,7 +139,6 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
     if unsupported is not None and not is_agents_run():
         raise UserError(f"precision={arm_of(config)}: {unsupported}")
     check_limits(config, device)
-    tracking = TrackingCheck(config.tracking, wandb)
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
     prepared, checked = PreparedRun(taken, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
     try:
@@ -174,17 +153,15 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
         with _watched(config):
             parts, found = _check_parts(config, data)
             _check_optimizer(config, device, found, parts)
-        parts = with_precision(config, device, parts, found)
-        if parts.unsupported is not None and not is_agents_run():
-            raise UserError(f"precision={arm_of(config)}: {parts.unsupported}")
-        prepared = replace(prepared, data=data, unsupported=unsupported or parts.unsupported)
-        checked = with_size(config, device, parts)
-    if checked.wrong_input is not None:
-        raise UserError(checked.wrong_input)
-    try:
-        tracking.require()
-    except ValueError as error:
-        raise UserError(str(error)) from error
+        try:
+            check_precision(config, device, found.model)
+        except UnsupportedError as error:
+            if not is_agents_run():
+                raise UserError(f"precision={arm_of(config)}: {error}") from error
+            unsupported = unsupported or str(error)
+        prepared = replace(prepared, data=data, unsupported=unsupported)
+        fits_not = None if unsupported else too_large(config, device, parts)
+        checked = replace(parts, unsupported=unsupported, too_large=fits_not)
     return prepared, checked
 
 
@@ -258,33 +235,11 @@ def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) ->
     if parallel.strategy == "ddp" and not found.in_parts and found.calls_model and not parallel.find_unused_parameters:
         for name in found.unused:
             raise UnsupportedError(f"parallel=ddp: {unused(name)}")
-    if parallel.strategy == "fsdp2":
-        for name in trained_parts(found.turns):
-            settings = settings_of(config.optimizer, name)
-            if settings.get("fused") and locate("optimizer", settings) not in FUSED_FOR_SHARDS:
-                named = component_name(settings)
-                raise UserError(f"optimizer.fused=true with parallel=fsdp2: torch's fused {named} takes no shards")
-        _check_shards(config, device, found)
     if parallel.strategy == "fsdp2" and not (found.in_parts or found.calls_model):
         raise UserError(
-            f"parallel=fsdp2: task={component_name(config.task)} calls parts of the model and not the model itself, "
-            "whose call gathers its parameters; use parallel=ddp, or give the task turns"
+            f"parallel=fsdp2: task={component_name(config.task)} calls parts of the model and not the model "
+            "itself, whose call gathers its parameters; use parallel=ddp, or give the task turns"
         )
-
-
-def _check_shards(config: Config, device: torch.device, found: CheckedModel) -> None:
-    """Rehearse the optimizers with parameters of which each rank has a part, as FSDP2 leaves them."""
-    from ampsweep.predict.fake_ranks import FakeRanks
-
-    ranks = FakeRanks(config.parallel, torch.device("cpu"), world_size=2)
-    trains, precision = trained_parts(found.turns), config.precision
-    try:
-        with ranks():
-            rehearse_optimizers(
-                config.optimizer, found.model, trains, precision=precision, device=device, part_of=ranks.shard
-            )
-    except UserError as error:
-        raise type(error)(f"parallel=fsdp2 shards parameters, and {error}; parallel=ddp leaves them whole") from error
 
 
 @contextmanager

@@ -3,12 +3,9 @@
 import math
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from statistics import fmean
 from typing import Final, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -55,52 +52,6 @@ class RunPace:
         return max(left_s, 0.0)
 
 
-class SweepPace:
-    """The pace of a sweep: the times that runs took, as estimates for similar runs.
-
-    It is asked twice a second while runs are timed, so it counts runs by their kind.
-    """
-
-    def __init__(self, to_come: Iterable[PlannedRun]) -> None:
-        self._to_come = Counter(to_come)
-        self._num_of_kind = Counter(run.kind for run in self._to_come.elements())
-        self._took: dict[str, list[float]] = defaultdict(list)
-        self._of_any_kind: list[float] = []
-
-    def ended(self, run: PlannedRun, seconds: float, *, trained: bool) -> None:
-        """Note the seconds that `run` took, the pause before it included; if it did not train, for its kind only."""
-        self._took[run.kind].append(seconds)
-        if trained:
-            self._of_any_kind.append(seconds)
-        if self._to_come[run]:
-            self._to_come[run] -= 1
-            self._num_of_kind[run.kind] -= 1
-
-    def seconds_left(self, running: PlannedRun | None, elapsed_s: float, run_left_s: float | None) -> float | None:
-        """Seconds left, the `running` run included, of which `run_left_s` are left; None where nothing tells."""
-        if self._of_any_kind:
-            usual: float | None = fmean(self._of_any_kind)
-        else:
-            usual = None if run_left_s is None else elapsed_s + run_left_s
-        total_s = 0.0
-        for kind, num_runs in self._num_of_kind.items():
-            num_left = num_runs - (self._to_come[running] if running is not None and running.kind == kind else 0)
-            expected = self._expected(kind, usual)
-            if num_left and expected is None:
-                return None
-            total_s += num_left * (expected or 0.0)
-        if running is not None:
-            whole = self._expected(running.kind, usual)
-            left = run_left_s if run_left_s is not None or whole is None else max(whole - elapsed_s, 0.0)
-            if left is None:
-                return None
-            total_s += left
-        return total_s
-
-    def _expected(self, kind: str, usual: float | None) -> float | None:
-        return fmean(self._took[kind]) if self._took[kind] else usual
-
-
 @dataclass
 class _Running:
     """The current run, in a process of this command."""
@@ -125,12 +76,11 @@ class ProgressDisplay(MessagePrinter):
 
     def __init__(self, plan: Plan, *, in_training_process: bool = False) -> None:
         super().__init__()
-        self._plan, self._pace = plan, SweepPace(plan.runs)
-        self._widths = Widths.of(plan.runs, plan.num_runs or 0)
+        self._plan = plan
+        self._widths = Widths.of(plan.runs, plan.num_runs)
         self._outcomes: Counter[str] = Counter()
         self._running: _Running | None = None
         self._num_elsewhere = self._num_queued = 0
-        self._queue_reason: str | None = None
         self._began_s = self._marked_s = time.monotonic()
         # FORCE_COLOR makes rich take a file for a terminal: then it gets colours, but nothing that moves the cursor.
         self._is_live, self._is_alone = self._console.is_interactive and sys.stderr.isatty(), in_training_process
@@ -147,8 +97,7 @@ class ProgressDisplay(MessagePrinter):
         if self._is_live:
             self._live.start(refresh=True)
         if self._plan.num_finished:
-            total = "" if self._plan.num_runs is None else f" of {self._plan.num_runs}"
-            self.say(f"{self._plan.num_finished}{total} runs finished earlier")
+            self.say(f"{self._plan.num_finished} of {self._plan.num_runs} runs finished earlier")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,7 +124,6 @@ class ProgressDisplay(MessagePrinter):
         """Note that the run of `config` has ended with this record."""
         run, running, now_s = self._plan.of(config), self._running, time.monotonic()
         took_s = _recorded_seconds(record) if running is None else now_s - running.pace.began_s
-        self._pace.ended(run, now_s - self._marked_s, trained=bool(record.summary))
         self._running, self._marked_s = None, now_s
         number = self._number()
         self._outcomes[record.status] += 1
@@ -186,56 +134,50 @@ class ProgressDisplay(MessagePrinter):
         """Show that this many runs go on in processes of a launcher."""
         self._num_elsewhere = num_running
 
-    def runs_queued(self, num_waiting: int, reason: str | None) -> None:
-        """Show that this many runs wait in the queue of a batch system, the next of them for this reason."""
+    def runs_queued(self, num_waiting: int) -> None:
+        """Show that this many runs wait in the queue of a batch system."""
         self._num_queued = num_waiting
-        if num_waiting and reason is not None and not self._is_live:
-            self.say(f"runs wait in Slurm's queue ({reason})")
-        self._queue_reason = reason
-
-    def compare(self, page: Path) -> None:
-        """Name the file `page`, which has the comparison of the runs so far."""
-        if self._is_live:
-            self.say(f"open while it grows: {page}")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the live part (rich's protocol)."""
-        yield from self._below(options.max_width, time.monotonic())
+        width, now_s, running = options.max_width, time.monotonic(), self._running
+        if running is not None:
+            left_s = running.pace.seconds_left(now_s)
+            yield running_line(self._number(), running.run, running.told or running.doing, left_s, self._widths, width)
+        if not self._is_alone:
+            yield self._sweep(width, now_s)
 
     def _print(self, line: Text) -> None:
         with self._live._lock:  # rich's own: what it draws by the clock in between, the print would not erase
             super()._print(line)
 
-    def _below(self, width: int, now_s: float) -> Iterator[RenderableType]:
-        running = self._running
-        left_s = None if running is None else running.pace.seconds_left(now_s)
-        if running is not None:
-            yield running_line(self._number(), running.run, running.told or running.doing, left_s, self._widths, width)
-        if not self._is_alone:
-            elapsed_s = 0.0 if running is None else now_s - self._marked_s
-            sweep_left_s = self._pace.seconds_left(running.run if running else None, elapsed_s, left_s)
-            yield self._sweep(width, now_s, sweep_left_s)
+    def _seconds_left(self, now_s: float) -> float | None:
+        """Seconds left of the sweep by the mean time of the runs so far; None before the first of them has ended."""
+        num_here = self._outcomes.total()
+        if not num_here:
+            return None
+        mean_s = (self._marked_s - self._began_s) / num_here
+        since_s = 0.0 if self._running is None else min(now_s - self._marked_s, mean_s)
+        return (self._plan.num_runs - self._num_ended) * mean_s - since_s
 
-    def _sweep(self, width: int, now_s: float, left_s: float | None) -> RenderableType:
+    def _sweep(self, width: int, now_s: float) -> RenderableType:
         """The state of the sweep: counts, a bar if there is room, and times."""
         done, total = self._num_ended, self._plan.num_runs
         others = [f"{count} {status}" for status, count in self._outcomes.items() if status != "completed"]
-        counts = f"{done} of {plural(total, 'run')} done" if total else f"{plural(done, 'run')} done"
+        counts = f"{done} of {plural(total, 'run')} done"
         if others:
             counts += f" ({', '.join(others)})"
         times = f"{duration(now_s - self._began_s, whole=True)} so far"
-        if left_s is not None and total and done < total:
+        if done < total and (left_s := self._seconds_left(now_s)) is not None:
             times += f", about {duration(left_s, whole=True)} left"
         parts = [LinePart(counts)]
         if self._num_elsewhere:
             parts.append(LinePart(f"{self._num_elsewhere} going on", 1))
         if self._num_queued:
-            reason = "" if self._queue_reason is None else f" ({self._queue_reason})"
-            queued = f"{self._num_queued} queued"
-            parts.append(LinePart(f"{queued}{reason}", 1, short=queued))
+            parts.append(LinePart(f"{self._num_queued} queued", 1))
         parts.append(LinePart(times, 2))
         text = fitted(parts, None)
-        if not total or text.cell_len + _BAR_WIDTH + 2 > width:
+        if text.cell_len + _BAR_WIDTH + 2 > width:
             return fitted(parts, width)
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_row(ProgressBar(total, done, width=_BAR_WIDTH), text)
@@ -247,10 +189,7 @@ class ProgressDisplay(MessagePrinter):
 
     def _number(self) -> str:
         """The number of the current run among all of the sweep, such as '4/12'."""
-        total = self._plan.num_runs
-        if self._is_alone:
-            return ""
-        return f"{self._num_ended + 1}/{total}" if total else f"{self._num_ended + 1}"
+        return "" if self._is_alone else f"{self._num_ended + 1}/{self._plan.num_runs}"
 
 
 def _recorded_seconds(record: RunRecord) -> float | None:

@@ -1,7 +1,7 @@
 """Lines of the display: one for a current run, one for a run that has ended."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +29,6 @@ class LinePart:
     text: str
     rank: int = 0
     style: str = ""
-    short: str | None = None
-    """Words to use instead in a narrower line."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,13 @@ def running_line(
     if isinstance(told, str):
         return fitted([*parts, LinePart(told, style="dim")], width)
     step = f"{told.step:>{len(str(told.num_steps))}}/{told.num_steps}"
-    parts.append(LinePart(f"step {step}", 1, short=step))
+    parts.append(LinePart(f"step {step}", 1))
     if told.loss is not None:
         parts.append(LinePart(f"loss {loss(told.loss)}", 3))
     if told.scale is not None:
         parts.append(LinePart(f"scale {told.scale:.10g}", 5))
     if told.peak_memory_gib is not None:
-        peak = num_bytes(told.peak_memory_gib * GIB)
-        parts.append(LinePart(f"peak {peak}", 4, short=peak))
+        parts.append(LinePart(f"peak {num_bytes(told.peak_memory_gib * GIB)}", 4))
     if told.step == told.num_steps:
         parts.append(LinePart("finishing", 2, "dim"))
     elif left_s is not None:
@@ -92,10 +89,8 @@ def ended_line(
 def fitted(parts: Sequence[LinePart], width: int | None) -> Text:
     """Join the parts into one line of at most `width` characters."""
     shown = list(parts)
-    if width is not None and _length(shown) > width:
-        shown = [part if part.short is None else replace(part, text=part.short) for part in shown]
-        while _length(shown) > width and any(part.rank for part in shown):
-            shown.remove(max(shown, key=lambda part: part.rank))
+    while width is not None and _length(shown) > width and any(part.rank for part in shown):
+        shown.remove(max(shown, key=lambda part: part.rank))
     text = Text(_GAP, no_wrap=True, overflow="ellipsis").join(Text(part.text, style=part.style) for part in shown)
     text.rstrip()
     if width is not None:

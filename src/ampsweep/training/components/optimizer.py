@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ampsweep.config.errors import UnsupportedError, UserError
@@ -67,14 +67,10 @@ def rehearse_optimizers(
     *,
     precision: PrecisionConfig,
     device: torch.device,
-    part_of: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, Optimizer]:
     """Build the optimizers on the CPU, over tiny parameters with the names of the model's, and let each take a step.
 
     The model may be on the meta device. What is decided for `device` is decided so here, apart from its kernels.
-
-    Args:
-        part_of: the part of a tensor that a rank has, where the run shards parameters.
 
     Raises:
         UserError: the settings are refused, by the class or because they fit no parameter, or the step fails.
@@ -84,7 +80,7 @@ def rehearse_optimizers(
     for name, one in model.named_parameters():
         if one.requires_grad:
             values = torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, on_cpu.parameters_dtype))
-            tiny[name] = nn.Parameter(values if part_of is None else part_of(values))
+            tiny[name] = nn.Parameter(values)
     for parameter in tiny.values():
         parameter.grad = torch.full_like(parameter, 0.5)
     with torch.random.fork_rng(devices=[]):
