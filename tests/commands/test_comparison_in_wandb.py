@@ -10,7 +10,7 @@ from wandb_server import Sweep, WandbServer
 from ampsweep.commands.main import main as ampsweep
 from ampsweep.record import find_records
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
+from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbProcess
 

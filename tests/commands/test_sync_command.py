@@ -113,33 +113,12 @@ def test_files_that_storage_refuses_are_told(copied, online, sync):
     assert (code, said) == (1, [])
     name, number = run.directory.name, len(run.history)
     assert lines[0].startswith(f"{name}: sent {number} rows and its end, ")
-    (there,) = online.runs
-    tables = [value["path"] for value in there.summary.values() if isinstance(value, dict) and "path" in value]
-    lacking, _, why = lines[1].removeprefix(f"{name}: W&B lacks ").partition(": ")
-    assert {*lacking.split(", ")} == {"record.json", "wandb-metadata.json", *tables}
-    assert why == "it does not show them"
+    assert lines[1] == f"{name}: W&B lacks record.json: it does not show them"
     code, (sent,), _ = sync(run.directory)
     assert (code, sent.partition(",")[0]) == (0, f"{name}: sent 0 rows and its end")
-    assert {"record.json", *tables} <= {*there.files}
+    assert "record.json" in online.runs[0].files
     code, (complete,), _ = sync(run.directory)
     assert (code, complete.partition(",")[0]) == (0, f"{name}: complete")
-
-
-def test_rows_that_are_there_twice_are_told(copied, online, sync):
-    """W&B has no way to take a row back."""
-    assert sync(copied.directory)[0] == 0
-    run = online.runs[0]
-    there = run.streams["wandb-history.jsonl"]
-    number = len(there)
-    there[1] = there[0]  # one is missing, for which another is there twice: their number is right
-    code, lines, said = sync(copied.directory)
-    assert (code, said) == (1, [])
-    (line,) = [line for line in lines if "twice" in line]
-    assert line.endswith(
-        f": W&B has the rows of 1 step twice ({run.rows[0]['step']}); it takes no row back, only the run as a whole"
-    )
-    assert len(there) == number + 1, "what was missing has been sent"
-    assert any(line.startswith("comparison of ") for line in lines)
 
 
 def test_a_damaged_history_is_not_sent_and_keeps_none_back(copied, online, sync):

@@ -19,9 +19,9 @@ from ampsweep.record.parts import (
     StepPrediction,
     WandbFacts,
 )
+from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.tracker import make_tracker
-from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
-from ampsweep.tracking.wandb.content import config_key, run_config
+from ampsweep.tracking.wandb.content import run_config
 from ampsweep.tracking.wandb.server import with_server
 
 REST = {"precision": {"mode": "amp_bf16"}, "model": {"name": "gpt_tiny", "num_layers": 2}, "into": None}
@@ -54,13 +54,6 @@ def bits(rows: list[dict[str, float]]) -> list[dict[str, str]]:
     return [{key: float(value).hex() for key, value in row.items()} for row in rows]
 
 
-def table(run: Run, name: str) -> tuple[list[str], list[list[object]]]:
-    """Columns and rows of a table in the run's summary."""
-    assert run.summary[name]["_type"] == "table-file"
-    content = json.loads(run.files[run.summary[name]["path"]])
-    return content["columns"], content["data"]
-
-
 def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, record: RunRecord, tmp_path) -> None:
     record.config["tracking"] = {"notes": "why it was made"}
     record.environment = {"python": "3.11", "git_commit": "abc", "flags": {"deterministic": False}}
@@ -84,14 +77,11 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     assert run.summary["train/loss"] == 0.25
     assert run.summary["train/lr"] == 1e-3 / 3, "no figure of the record"
     assert not [key for key in run.summary if key.endswith((".min", ".max"))]
-    assert table(run, "memory_table") == (
-        ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"],
-        [["parameters", 4096, 4096, 4096], ["activations", 100, None, 101]],
-    )
+    assert run.summary["memory"]["peak"] == {"parameters": 4096, "activations": 100}
+    assert run.summary["proof"]["outputs"] == {"bfloat16": 7, "float32": 2}
     assert run.summary["prediction"] == record.prediction.as_json()
     assert [run.config[key] for key in ("parallel", "world_size", "global_batch_size")] == ["ddp", 2, 16]
     assert [run.config[f"{kind}_dtype"] for kind in ("compute", "reduction")] == ["bfloat16", "float32"]
-    assert table(run, "dtype_table")[1] == [["bfloat16", 90, 7], ["float32", 0, 2]]
     assert run.alerts == []
 
 
@@ -164,8 +154,6 @@ def test_a_fact_has_one_name_in_the_config(record: RunRecord) -> None:
     config = run_config(record)
     assert (config["batch_size"], config["dtype"]) == (16, "bfloat16")
     assert config["config"] == {"precision": {"mode": "amp_bf16"}, "optimizer": {"weight_decay": 0.01}}
-    assert config_key(record, "data.batch_size") == "batch_size"
-    assert config_key(record, "optimizer.weight_decay") == "config.optimizer.weight_decay"
 
 
 def test_files_go_along_when_they_are_asked_for(

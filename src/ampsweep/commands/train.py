@@ -123,8 +123,8 @@ def _at_place(points: Points, place: RankPlace) -> Points:
 
 
 def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None]:
-    configs = [point.config for point in points.points if not point.config.dry_run]
-    return WandbProcess() if any(config.tracking.mode != "disabled" for config in configs) else nullcontext()
+    is_tracked = any(point.config.tracking.mode != "disabled" for point in points.points)
+    return WandbProcess() if is_tracked else nullcontext()
 
 
 def _check_alone(config: Config) -> None:
@@ -143,7 +143,7 @@ def _train_one(points: Points, wandb: WandbProcess | None, place: RankPlace | No
     if config.dry_run:
         from ampsweep.commands.dry_run import plan_document
 
-        with checked_with_wandb([config], None):
+        with checked_with_wandb([config], None if wandb is None else wandb.address):
             checked = preflight([config])
         put_out(plan_document([config], checked), chosen)
         return ALL_ENDED

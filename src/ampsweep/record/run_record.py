@@ -123,10 +123,10 @@ class RunRecord:
         """The attempt that went on from another run's checkpoint; None of a run that began afresh."""
         return next((one for one in reversed(self.attempts) if one.saved_in is not None), None)
 
-    def write(self, directory: Path) -> None:
-        """Write `run.json` into `directory`, without secrets, with its digest, and atomically."""
+    def write(self, directory: Path, name: str = FILE_NAME) -> None:
+        """Write the record's file into `directory`, without secrets, with its digest, and atomically."""
         text = json.dumps(hidden(self.as_json()), indent=1, allow_nan=False, default=str)
-        write_atomically(directory / FILE_NAME, sealed(text + "\n"))
+        write_atomically(directory / name, sealed(text + "\n"))
 
     def as_json(self) -> dict[str, Any]:
         """Copy the record into the JSON object that goes to disk, secrets included."""

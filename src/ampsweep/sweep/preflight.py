@@ -66,13 +66,13 @@ def preflight(configs: Sequence[Config], *, elsewhere: bool = False) -> list[Che
 
 @contextmanager
 def checked_with_wandb(configs: Iterable[Config], wandb: WandbAddress | None) -> Iterator[None]:
-    """Check what the configs say about W&B, in the process at `wandb` or one of its own, beside other checks.
+    """Check what the configs say about W&B, in the process at `wandb`, beside other checks; without one nothing.
 
     Raises:
         UserError: at the end, the first settings that W&B refuses.
     """
     settings = {repr(config.tracking): config.tracking for config in configs}
-    checks = [TrackingCheck(one, wandb) for one in settings.values()]
+    checks = [] if wandb is None else [TrackingCheck(one, wandb) for one in settings.values()]
     yield
     for check in checks:
         try:

@@ -5,7 +5,7 @@ be late and lost without missing a row, and costs a step nothing.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from ampsweep.record import (
 from ampsweep.tracking.wandb.follow import check
 from ampsweep.tracking.wandb.follower import WandbFollower
 from ampsweep.tracking.wandb.library import WandbError
-from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess, WandbWork
+from ampsweep.tracking.wandb.process import WandbAddress, WandbWork
 from ampsweep.tracking.wandb.run_settings import wanted_mode
 
 _CHECK_S: Final = 30.0
@@ -136,22 +136,18 @@ def make_tracker(
 
 
 class TrackingCheck:
-    """Asks whether W&B would refuse a run, in a process of the one at an address or of its own, beside other checks.
+    """Asks whether W&B would refuse a run, in a process of the one at an address, beside other checks.
 
     The server is asked too, which may refuse the API key or the entity. One that cannot be reached, or takes longer to
     answer than a training should wait, refuses nothing.
     """
 
-    def __init__(self, config: TrackingConfig, wandb: WandbAddress | None = None) -> None:
-        self._config, self._own = config, ExitStack()
+    def __init__(self, config: TrackingConfig, wandb: WandbAddress) -> None:
+        self._config = config
         self._work: WandbWork | None = None
-        if config.mode == "disabled":
-            return
-        address = wandb or self._own.enter_context(WandbProcess()).address
-        try:
-            self._work = address.begin(check, config)
-        except (OSError, EOFError):  # the process has been killed: it refuses nobody
-            self._own.close()
+        if config.mode != "disabled":
+            with suppress(OSError, EOFError):  # the process has been killed: it refuses nobody
+                self._work = wandb.begin(check, config)
 
     def require(self) -> None:
         """Wait for the answer.
@@ -160,14 +156,12 @@ class TrackingCheck:
             ValueError: a tracking mode that is unknown or impossible here, a project, entity or tag W&B does not take,
                 or what the server refuses.
         """
-        work, self._work = self._work, None
         mode, _ = wanted_mode(self._config)
-        if work is None or mode == "disabled":
+        if self._work is None or mode == "disabled":
             return
-        with self._own:
-            try:
-                refused = work.result(_CHECK_S, lambda message: None)
-            except WandbError:  # the process has been killed, or hangs: it refuses nobody
-                return
+        try:
+            refused = self._work.result(_CHECK_S, lambda message: None)
+        except WandbError:  # the process has been killed, or hangs: it refuses nobody
+            return
         if refused is not None:
             raise ValueError(refused)

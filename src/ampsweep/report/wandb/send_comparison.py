@@ -12,8 +12,8 @@ from ampsweep.record.parts import WandbFacts
 from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, blocks_of, tables
 from ampsweep.report.figure import Figure
+from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.text import plural
-from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.tracking.wandb.content import alerts
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress

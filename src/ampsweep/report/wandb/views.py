@@ -31,9 +31,8 @@ from ampsweep.report.html import html
 from ampsweep.report.markdown import blocks_as_markdown
 from ampsweep.report.palette import colours_without_dashes
 from ampsweep.report.panels import PANELS, SECTIONS, Kind, Panel
+from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.report.wandb.send_comparison import page_of
-from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
-from ampsweep.tracking.wandb.content import config_key
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import COMPARISON, SCHEME, Selection
 from ampsweep.tracking.wandb.server import ASK_S, with_server
@@ -171,7 +170,10 @@ def _live_blocks(selection: Selection, sections: dict[str, list[Any]], colours: 
 
 def _by_section(page: ComparisonPage, compared: Compared) -> dict[str, list[Any]]:
     series = next(iter(compared.comparison.series), None)
-    size = "batch_size" if series is None else config_key(compared.records[0][1], series.key)
+    size = "batch_size"
+    if series is not None:  # a key of the config such as `optimizer.lr`, by its place on W&B (see `run_config`)
+        name = series.key.rpartition(".")[2]
+        size = name if name in vars(compared.records[0][1].identity) else f"config.{series.key}"
     shown = {key.rpartition("/")[2] for key in page.figures}
     panels = [panel for panel in PANELS if panel.key in shown and panel.kind in _LIVE]
     found = {

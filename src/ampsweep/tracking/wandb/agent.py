@@ -22,7 +22,7 @@ def is_stopped_by_sweep(reason: str) -> bool:
     """Tell whether a run that is ending for that ``reason``, a `StopRequest`'s, does so because its sweep wants it.
 
     The server marks such a run, or only has the agent send it a SIGTERM, and goes on with that. An agent that is taken
-    away with its machine is gone by the end of the run, unless it forwards signals: then only the server can tell.
+    away with its machine is gone by the end of the run, unless it forwards signals: then nothing tells.
     """
     if not is_agents_run() or reason not in (STOPPED_THERE, "SIGTERM"):
         return False

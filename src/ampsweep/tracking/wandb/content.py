@@ -1,14 +1,12 @@
 """The content of a run on W&B besides its rows: from its record, and from the files that it left."""
 
-import shutil
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import MEASURED
-from ampsweep.record import FILE_NAME, LAST, RunRecord, kept_checkpoint
+from ampsweep.record import LAST, RunRecord, kept_checkpoint
 from ampsweep.redaction import hidden
 
 if TYPE_CHECKING:
@@ -53,12 +51,6 @@ def _without(names: Container[str], config: Mapping[str, Any]) -> dict[str, Any]
     return values | {key: group for key, group in groups.items() if group}
 
 
-def config_key(record: RunRecord, key: str) -> str:
-    """The place in W&B's config of a key such as `optimizer.lr`; see `run_config`."""
-    name = key.rpartition(".")[2]
-    return name if name in vars(record.identity) else f"config.{key}"
-
-
 def alerts(record: RunRecord) -> dict[str, str]:
     """Alerts about a run that went wrong when nobody may be looking; none where `tracking.alerts` is off."""
     if not tracking_of(record).alerts:
@@ -77,24 +69,21 @@ def alerts(record: RunRecord) -> dict[str, str]:
 def send_record(run: "wandb.Run", record: RunRecord) -> None:
     """Send the record as it is now, from which a report is made as from the one on disk; again at every change."""
     folder = Path(run.dir)
-    with TemporaryDirectory() as elsewhere:  # where nobody looks for records
-        record.write(Path(elsewhere))
-        shutil.move(Path(elsewhere) / FILE_NAME, folder / RECORD_NAME)
+    record.write(folder, RECORD_NAME)
     run.save(folder / RECORD_NAME, base_path=folder, policy="now")
 
 
 def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
     """Send the end of the run in ``directory``: record, summary, alerts and artifacts; waits for answers of the server.
 
-    The summary has status, figures, proof, and as tables memory and dtypes. Rows alone make no figure of the run, and
-    what an earlier end of it has left there may not be so any more. With `tracking.checkpoints` the newest checkpoint
-    is an artifact.
+    The summary has status, figures, memory and proof. Rows alone make no figure of the run, and what an earlier end of
+    it has left there may not be so any more. With `tracking.checkpoints` the newest checkpoint is an artifact.
     """
     import wandb
 
     send_record(run, record)
     facts = hidden(record.as_json())
-    found = record.summary | {key: facts[key] for key in _IN_SUMMARY if facts[key]} | _tables(facts)
+    found = record.summary | {key: facts[key] for key in _IN_SUMMARY if facts[key]}
     summary: Any = run.summary
     for name in [*summary.keys()]:
         if name not in found and (name.startswith(MEASURED) or name in _IN_SUMMARY):
@@ -103,44 +92,19 @@ def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
     if not (directory.parent / "multirun.yaml").is_file():  # else the comparison of the sweep tells
         for title, text in alerts(record).items():
             run.alert(title, text, level="WARN")
-    for kind, path in artifact_files(record, directory).items():
+    if (path := kept_artifact(record, directory)) is not None:
         metadata = {"arm": record.arm, "config_hash": record.config_hash, "status": record.status}
-        artifact = wandb.Artifact(artifact_name(kind, run.id), type=kind, metadata=metadata)
+        artifact = wandb.Artifact(artifact_name(run.id), type="checkpoint", metadata=metadata)
         add = artifact.add_dir if path.is_dir() else artifact.add_file
         add(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
         run.log_artifact(artifact)
 
 
-def artifact_name(kind: str, id: str) -> str:
-    """The name of the run ``id``'s artifact of this type."""
-    return f"{kind.replace('_', '-')}-{id}"
+def artifact_name(id: str) -> str:
+    """The name of the artifact of the run ``id``."""
+    return f"checkpoint-{id}"
 
 
-def artifact_files(record: RunRecord, directory: Path) -> dict[str, Path]:
-    """The file, or the directory of files, of each artifact of the run, by the artifact's type."""
-    checkpoint = kept_checkpoint(directory, LAST) if tracking_of(record).checkpoints else None
-    return {} if checkpoint is None else {"checkpoint": checkpoint}
-
-
-def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
-    """Bytes by category and dtypes by operators, of the traced step; what is not there has no table."""
-    memory, proof, predicted = facts["memory"] or {}, facts["proof"] or {}, facts["prediction"] or {}
-    peak, end, foreseen = memory.get("peak") or {}, memory.get("end_of_forward") or {}, predicted.get("peak") or {}
-    flops, outputs = proof.get("flops") or {}, proof.get("outputs") or {}
-    tables = {
-        "memory_table": _table(
-            ("category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"),
-            [(name, num_bytes, end.get(name), foreseen.get(name)) for name, num_bytes in peak.items()],
-        ),
-        "dtype_table": _table(
-            ("dtype", "matmul_and_convolution_flops", "operator_outputs"),
-            [(dtype, flops.get(dtype, 0), outputs.get(dtype, 0)) for dtype in sorted({*flops, *outputs})],
-        ),
-    }
-    return {name: table for name, table in tables.items() if table.data}
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "wandb.Table":
-    import wandb
-
-    return wandb.Table(list(columns), [list(row) for row in rows])
+def kept_artifact(record: RunRecord, directory: Path) -> Path | None:
+    """The run's checkpoint, a file or a directory of files, where it is to be an artifact and there is one."""
+    return kept_checkpoint(directory, LAST) if tracking_of(record).checkpoints else None

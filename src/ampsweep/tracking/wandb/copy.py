@@ -5,10 +5,10 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ampsweep.metrics import STEP
 from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
@@ -42,8 +42,7 @@ class Copied:
     skipped: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     """Beside a record that was loaded from W&B: of which run it is, and in which state that was."""
 
     id: str
@@ -53,14 +52,11 @@ class _Source:
     def of(cls, run: "Run") -> "_Source":
         return cls(run.id, f"{run.state} {run.heartbeat_at} {run.history_line_count}")
 
-    def write(self, directory: Path) -> None:
-        (directory / _SOURCE_NAME).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
-
     @classmethod
     def read(cls, directory: Path) -> "_Source":
         path = directory / _SOURCE_NAME
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(*json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise WandbError(f"{path} is damaged; delete {directory}, it will be loaded again") from error
 
@@ -109,7 +105,9 @@ def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
             reasons = pool.map(_load, changed, folders)
             for number, (run, folder, reason) in enumerate(zip(changed, folders, reasons, strict=True), start=1):
                 if reason is None:
-                    _place(folder, directory, run, there.get(run.id))
+                    if (before := there.get(run.id)) is not None:
+                        shutil.rmtree(before)
+                    folder.rename(before or directory / folder_name(f"{run.name}-{run.id}"))
                 else:
                     skipped.append((str(run.name), reason))
                 caller.send((num_kept + number, len(runs)))
@@ -168,35 +166,25 @@ def _load(run: "Run", directory: Path) -> str | None:
     last_step = record.wandb.last_step or 0
     record.wandb = WandbFacts(id=run.id, mode="online", last_step=last_step, url=run.url)
     record.wandb |= WandbFacts(entity=run.entity, project=run.project, group=run.group)
-    seen: dict[int, int] = {}
-    with (directory / HISTORY_NAME).open("wb") as history:
-        for row in run.scan_history(use_cache=False):
-            if STEP in row:
-                values = _as_logged(row)
-                step, line = int(row[STEP]), history_line(values).encode()
-                content = hash(history_line(dict(sorted(values.items()))))  # W&B keeps no order of keys
-                if step in seen:
-                    if seen[step] != content:
-                        return f"has two rows of step {step} that differ"
-                    continue  # sent twice
-                seen[step] = content
-                history.write(line)
+    lines: dict[int, str] = {}
+    for row in run.scan_history(use_cache=False):
+        if (step := row.get(STEP)) is not None:
+            line = history_line(_as_logged(row))
+            if lines.setdefault(int(step), line) != line:
+                return f"has two rows of step {step} that differ"
+    (directory / HISTORY_NAME).write_text("".join(lines.values()), encoding="utf-8")
     record.history_digest = None
     record.write(directory)
-    _Source.of(run).write(directory)
+    (directory / _SOURCE_NAME).write_text(json.dumps(_Source.of(run)), encoding="utf-8")
     return None
 
 
-def _place(folder: Path, directory: Path, run: "Run", before: Path | None) -> None:
-    """Move a loaded run to where it was before, or to a place of the name and the id that it has on W&B."""
-    if before is not None:
-        shutil.rmtree(before)
-    folder.rename(before or directory / folder_name(f"{run.name}-{run.id}"))
-
-
 def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without what W&B adds to it; where it has been stored as a table, columns are of one type and have gaps."""
-    logged = {key: value for key, value in row.items() if not key.startswith("_") and value is not None}
+    """A row without what W&B adds to it; where it has been stored as a table, columns are of one type and have gaps.
+
+    W&B keeps no order of keys.
+    """
+    logged = {key: row[key] for key in sorted(row) if not key.startswith("_") and row[key] is not None}
     return {STEP: int(logged.pop(STEP)), **logged}
 
 

@@ -79,7 +79,7 @@ def follow(caller: "Caller", config: TrackingConfig, record: RunRecord, director
             _send_rows(run, record, history, there)
         ended = RunRecord.read(directory)
         ended.wandb = record.wandb | WandbFacts(stopped=ended.wandb.stopped)
-        close_run(run, ended, directory, access.login)
+        close_run(run, ended, directory)
     return replace(ended.wandb, error=None)
 
 

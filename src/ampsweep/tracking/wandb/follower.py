@@ -61,7 +61,7 @@ class WandbFollower:
         self._work: WandbWork | None = None
         self._over = Event()
         self._is_done = False
-        self._lost = self._line = ""
+        self._lost = ""
 
     def start(self, record: RunRecord, directory: Path, reached: int) -> None:
         """Have the run followed; ``record.wandb`` gets its place. ``reached`` is the last step of earlier processes."""
@@ -124,6 +124,5 @@ class WandbFollower:
                 self._facts = facts
             case Stopped():
                 self._on_stop(STOPPED_THERE)
-            case str() as line if line != self._line:
-                self._line = line
+            case str() as line:
                 self._say(line)

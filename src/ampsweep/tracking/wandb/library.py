@@ -1,16 +1,12 @@
 """The wandb library: its login, and what its errors say of the server."""
 
-import json
 import os
-import re
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 NO_ANSWER: Final = "the server does not answer"
 CORE_ENDED: Final = "W&B's own process on this machine has ended"
-_ANSWERED: Final = re.compile(r"returned error (?P<status>\d{3}): (?P<answer>\{.*\})$")
 
 
 class WandbError(ValueError):
@@ -22,7 +18,7 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     if len(lines) > 2 and "validation error" in lines[0]:  # pydantic: a headline, the field, what is wrong with it
         return f"{lines[1]}: {lines[2]}"
-    return _as_answered(lines[0]) if lines else f"no answer from W&B's own process, {type(error).__name__}"
+    return lines[0] if lines else f"no answer from W&B's own process, {type(error).__name__}"
 
 
 def error_clause(error: BaseException) -> str:
@@ -31,16 +27,6 @@ def error_clause(error: BaseException) -> str:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     return NO_ANSWER if isinstance(cause, TimeoutError) else first_line(error)
-
-
-def _as_answered(line: str) -> str:
-    """The server's own words, where wandb shows its answer as it came."""
-    if (found := _ANSWERED.search(line)) is not None:
-        with suppress(ValueError, LookupError, TypeError):
-            message = json.loads(found["answer"])["errors"][0]["message"]
-            status = found["status"]
-            return f"the server {'refuses the API key' if status == '401' else f'answered {status}'}: {message}"
-    return line
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from ampsweep.record.outcome import exit_code
 from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.agent import is_agents_run, settle_stop
 from ampsweep.tracking.wandb.content import run_config, run_name, send_end, send_record, tracking_of
-from ampsweep.tracking.wandb.library import Login
-from ampsweep.tracking.wandb.server import is_stopped
 
 if TYPE_CHECKING:
     import wandb
@@ -66,15 +64,8 @@ def open_run(
     return run
 
 
-def close_run(run: "wandb.Run", record: RunRecord, directory: Path, login: Login | None = None) -> None:
-    """Send status, figures and files, and wait until W&B has all of the run.
-
-    The server of the ``login`` is asked whether it has stopped a run of an agent, whose SIGTERM may be its sweep's
-    wish; any other means that the machine is taken away.
-    """
-    if record.status == "interrupted" and not run.offline:
-        if is_agents_run() and not record.wandb.stopped and login is not None:
-            record.wandb.stopped = is_stopped(login, run.entity, run.project, run.id)
-        settle_stop(record)
+def close_run(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
+    """Send status, figures and files, and wait until W&B has all of the run."""
+    settle_stop(record)
     send_end(run, record, directory)
     run.finish(exit_code=exit_code(record.status))

@@ -33,15 +33,8 @@ _OF_A_RUN: Final = (
 )
 """Variables (WANDB_...) of a run or of a sweep's agent: no matter of a process that asks about runs of others."""
 
-CLOSED: Final = "the server closes connections without an answer"
-_STOPPED_S: Final = 2.0
 
 _VIEWER: Final = "query Viewer { viewer { username } }"
-_STOPPED: Final = """
-query RunStopped($entity: String!, $project: String!, $name: String!) {
-    project(name: $project, entityName: $entity) { run(name: $name) { stopped } }
-}
-"""
 _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available } }"
 
 
@@ -98,8 +91,6 @@ def _clause(cause: BaseException) -> str:
         return _clause(deeper)
     if isinstance(cause, TimeoutError):
         return NO_ANSWER
-    if isinstance(cause, ConnectionResetError):
-        return CLOSED
     why = (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
     return f"no connection to the server: {why}"
 
@@ -138,17 +129,6 @@ def _lacks_entity(told: _Answer, entity: str) -> bool:
         return False
     found = (told.content.get("data") or {}).get("entity", {})
     return found is None or bool(found.get("available"))  # to somebody new
-
-
-def is_stopped(login: Login, entity: str, project: str, name: str) -> bool:
-    """Tell whether the server has asked the run to stop; False where it does not say so within seconds.
-
-    The `stop_fn` setting of wandb 0.31 would be called only some 15 s later.
-    """
-    with suppress(WandbError, LookupError, TypeError):
-        told = _ask(login, _STOPPED, within_s=_STOPPED_S, entity=entity, project=project, name=name)
-        return bool(told.content["data"]["project"]["run"]["stopped"])
-    return False
 
 
 def with_server(function: Callable[..., Any], *arguments: Any, silence_s: float, **listening: Any) -> Any:

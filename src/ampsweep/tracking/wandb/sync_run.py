@@ -1,9 +1,11 @@
 """Runs on W&B completed from their directories: what a dead server, a killed process, an offline machine left out."""
 
+import json
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from filelock import Timeout
@@ -13,7 +15,7 @@ from ampsweep.record import RecordError, RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
 from ampsweep.text import plural
-from ampsweep.tracking.wandb.content import artifact_files, artifact_name, tracking_of
+from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_name, kept_artifact, tracking_of
 from ampsweep.tracking.wandb.library import WandbError, mark_as_sent
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
@@ -51,7 +53,7 @@ class Synced:
     was_complete: bool = False
     """W&B had everything before; nothing was sent."""
     lacking: tuple[str, ...] = ()
-    """Artifacts that W&B lacks although they were sent."""
+    """Files that W&B lacks although they were sent."""
 
 
 def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], within_s: float) -> None:
@@ -130,8 +132,8 @@ def send_lost(place: Path, directories: Sequence[Path], wandb: WandbAddress) -> 
 
 def patience_s(runs: Iterable[tuple[Path, RunRecord]]) -> float:
     """The time that one of the runs may take: a minute, and a second for each MiB of its largest artifact."""
-    paths = (path for directory, record in runs for path in artifact_files(record, directory).values())
-    files = (file for path in paths for file in (path, *path.rglob("*")))
+    paths = (kept_artifact(record, directory) for directory, record in runs)
+    files = (file for path in paths if path is not None for file in (path, *path.rglob("*")))
     return _RUN_S + max((file.stat().st_size for file in files), default=0) / 2**20
 
 
@@ -147,7 +149,7 @@ class _Shown:
     url: str = ""
     steps: Container[int] = ()
     absent: tuple[str, ...] | None = None
-    """Names of the artifacts that it lacks; None where it lacks more than these."""
+    """Names of the files that it lacks; None where it lacks more than these."""
 
     @classmethod
     def of(cls, record: RunRecord, directory: Path, rows: Rows) -> "_Shown":
@@ -164,12 +166,29 @@ class _Shown:
 
 
 def _absent(there: "Run", record: RunRecord, directory: Path) -> tuple[str, ...]:
-    """The artifacts that the server lacks. Any version will do: a checkpoint can be too large to be compared."""
+    """The files that the server lacks: its record, and a checkpoint, which can be too large to be compared."""
     import wandb
 
-    api, place = wandb.Api(timeout=ASK_S), f"{there.entity}/{there.project}"
-    artifacts = [artifact_name(kind, there.id) for kind in artifact_files(record, directory)]
-    return tuple(name for name in artifacts if not api.artifact_exists(f"{place}/{name}:latest"))  # all of its files
+    lacking = [] if _has_record(there, record) else [RECORD_NAME]
+    if kept_artifact(record, directory) is not None:
+        name = artifact_name(there.id)
+        if not wandb.Api(timeout=ASK_S).artifact_exists(f"{there.entity}/{there.project}/{name}:latest"):
+            lacking.append(name)
+    return tuple(lacking)
+
+
+def _has_record(there: "Run", record: RunRecord) -> bool:
+    """Tell whether the server has the run's record of this end of it."""
+    import wandb
+
+    with TemporaryDirectory() as here:
+        try:
+            for file in there.files([RECORD_NAME]):
+                file.download(root=here, replace=True).close()
+            sent = json.loads((Path(here) / RECORD_NAME).read_bytes())
+        except (ValueError, OSError, wandb.Error):  # storage may not give it either
+            return False
+    return bool((sent["status"], sent["ended_at"]) == (record.status, record.ended_at))
 
 
 def _send(record: RunRecord, directory: Path, rows: Rows, there: Container[int], moved: Callable[[], None]) -> int:
