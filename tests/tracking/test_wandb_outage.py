@@ -87,7 +87,7 @@ def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: W
     [
         ("refuses", "no connection to the server: Connection refused"),
         ("is silent", "the server does not answer"),
-        ("resets", "no connection to the server: Connection reset by peer"),
+        ("resets", "no connection to the server: Remote end closed connection without response"),
         ("fails", "the server answered 500 Internal Server Error"),
         ("fails at runs only", "it had not taken all of the run 5 s after its end"),
     ],
