@@ -56,7 +56,7 @@ def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
         from ampsweep.run.failure import RunFailedError
 
         if isinstance(error, OSError):
-            _tell(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), given)
+            _tell(error, _of_system(error), given)
         elif isinstance(error, MemoryError):
             _tell(error, "out of memory", given)
         elif isinstance(error, UserError | RunFailedError | ChildError):
@@ -64,6 +64,20 @@ def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
         else:  # a fault of ours
             raise
         return WRONG_INPUT if isinstance(error, UserError) else _SOME_FAILED
+
+
+def _of_system(error: OSError) -> str:
+    """Return a sentence on the error; where stdout takes nothing, Python is kept from writing it at its end."""
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return f"stdout cannot be written: {error.strerror}"
+    return str(error)
 
 
 def _tell(error: BaseException, sentence: str, given: Sequence[str]) -> None:
