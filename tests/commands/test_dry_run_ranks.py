@@ -7,7 +7,7 @@ from ampsweep.report.markdown import markdown
 from ampsweep.sweep.preflight import Checked
 
 
-def test_a_point_names_its_strategy_and_a_repeated_one_counts_once():
+def test_a_point_names_its_strategy_and_counts_once():
     overrides = ["parallel=ddp,fsdp2", "parallel.num_processes=2", "parallel.mixed_precision=policy,autocast"]
     configs = [point.config for point in compose_points([*overrides, "precision=amp_bf16"], multirun=True).points]
     document = plan_document(configs, [Checked(num_steps=3, num_parameters=7)] * len(configs), elsewhere=True)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ampsweep.observe.operators import storage_id
 from ampsweep.own_code import frame_of_caller
 
 Place = tuple[int | str, ...]
@@ -213,7 +214,7 @@ def _flat(node: ast.expr) -> Iterator[ast.expr]:
 def _shares_values(value: Any, tensor: Tensor) -> bool:
     if not isinstance(value, Tensor) or value.layout is not torch.strided or tensor.layout is not torch.strided:
         return False
-    return value.dtype == tensor.dtype and value.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+    return value.dtype == tensor.dtype and storage_id(value.untyped_storage()) == storage_id(tensor.untyped_storage())
 
 
 @cache

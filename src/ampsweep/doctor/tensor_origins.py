@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call
 from ampsweep.observe.functions import FunctionMode, RunningFunction
+from ampsweep.observe.operators import storage_id
 
 OriginKind = Literal[
     "parameter",
@@ -147,11 +148,15 @@ class TensorOrigins:
                     yield "optimizer_state", f"{key} of {names.get(parameter, '?')}", value
 
 
+OF_EVERY_MODULE: Final = frozenset(vars(nn.Module()))
+"""Attributes in which every module holds what it has registered."""
+
+
 def attributes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """All tensors that modules hold without having registered them, also in containers, by their names in Python."""
     for prefix, module in model.named_modules():
         for name, value in vars(module).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
+            if name not in OF_EVERY_MODULE:
                 for tensor_name, tensor in _named(value, name):
                     yield f"{prefix}.{tensor_name}" if prefix else tensor_name, tensor
 
@@ -169,4 +174,4 @@ def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+    return storage_id(tensor.untyped_storage()) if tensor.layout is torch.strided else id(tensor)

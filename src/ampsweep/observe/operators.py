@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.module_tracker import ModuleTracker
 
@@ -45,6 +46,17 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(t not in PLAIN for t in types):
             return NotImplemented
         return self._around(func, args, kwargs or {})
+
+
+def schema_of(operator: Any) -> torch.FunctionSchema:
+    """The signature of an operator."""
+    schema: torch.FunctionSchema = operator._schema
+    return schema
+
+
+def storage_id(storage: torch.UntypedStorage) -> int:
+    """A number of a storage that no other has while it lives, also where it has no bytes."""
+    return int(storage._cdata)
 
 
 @cache

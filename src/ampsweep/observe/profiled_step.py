@@ -15,6 +15,7 @@ from ampsweep.nested_tensors import plain_tensors_in
 from ampsweep.observe.flops import OperationCensus, Operations, formulas
 from ampsweep.observe.host_memory import ProfiledMemory, in_backward, is_measuring, quiet_profiler
 from ampsweep.observe.ledger import without_zeros
+from ampsweep.observe.operators import schema_of
 from ampsweep.observe.step import TracedStep
 
 _TENSORS: Final = {
@@ -175,7 +176,7 @@ def _arguments(event: Any, operator: Any) -> list[Any] | None:
 
     None where the first one is no tensor of a known dtype. What an `out=` of compiled code adds is left out.
     """
-    positional = [one for one in operator.default._schema.arguments if not one.kwarg_only]
+    positional = [one for one in schema_of(operator.default).arguments if not one.kwarg_only]
     given = list(zip(event.shapes(), event.dtypes(), event.concrete_inputs(), strict=False))[: len(positional)]
     if not given or given[0][1] not in _TENSORS:
         return None

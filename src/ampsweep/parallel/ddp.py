@@ -32,6 +32,8 @@ class Replicated(Ranks):
     def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
         super().__init__(group, device)
         self.waits: Waits = Waits()
+        self.has_hook = False
+        """The engine reduces gradients by a hook, not by itself."""
         self._config = config
         self._engine: _Engine | None = None
         self._names: dict[nn.Parameter, str] = {}
@@ -53,6 +55,7 @@ class Replicated(Ranks):
         self._engine = engine = _Engine(model, self, self._config)
         if (hook := hook_for(reduce_dtype, precision.parameters_dtype)) is not None:
             engine.ddp.register_comm_hook(None, hook)
+            self.has_hook = True
         precision.joins_losses = True
         return model
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 
@@ -66,7 +65,7 @@ def _sharded(
                 )
     if precision.autocast and config.mixed_precision == "policy":
         for name, module in model.named_modules():
-            if isinstance(module, _NormBase) and module.running_mean is not None and module.weight is not None:
+            if all(getattr(module, one, None) is not None for one in ("running_mean", "weight")):
                 yield (
                     f"parallel.mixed_precision=policy casts the weights of {name} ({type(module).__name__}), and torch "
                     "has no kernel for them beside running statistics in float32; use "

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 
+from ampsweep.observe.operators import storage_id
+
 Moment = Any
 """A moment as a step's clock takes it: seconds on the host, or an event in the queue of the stream that computes."""
 _LONGEST_S: Final = 0.1
@@ -94,4 +96,4 @@ def until_let_go(*tensors: Tensor) -> Iterator[None]:
 
 def _num_holders(storage: torch.UntypedStorage) -> int:
     """The references to a storage, for which torch has no public call."""
-    return int(torch._C._storage_Use_Count(storage._cdata))
+    return int(torch._C._storage_Use_Count(storage_id(storage)))

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, Self
 import torch
 from torch import Tensor
 
+from ampsweep.observe.operators import schema_of
+
 aten = torch.ops.aten
 
 Cast = Literal["lower", "float32", "float32_result", "float32_overload", "widest", "refused"]
@@ -143,7 +145,7 @@ def _arguments(
 
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
-    for argument in called._schema.arguments:
+    for argument in schema_of(called).arguments:
         value = requested if argument.name == "dtype" else _sample(str(argument.type), make_tensor, device_type)
         if not argument.kwarg_only:
             positional.append(value)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.amp import autocast_mode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ampsweep.observe.operators import schema_of
 from ampsweep.predict.autocast_dispatch import Cast, dispatched_casts, operator
 
 aten = torch.ops.aten
@@ -87,7 +88,7 @@ def _casting(name: str, dtype_of: Callable[[list[Tensor]], torch.dtype]) -> Kern
 
 def _in_float32(name: str) -> Kernel:
     call = operator(name)
-    (position,) = (number for number, one in enumerate(call._schema.arguments) if one.name == "dtype")
+    (position,) = (number for number, one in enumerate(schema_of(call).arguments) if one.name == "dtype")
 
     def kernel(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         is_given = kwargs.get("dtype") is not None or (len(args) >= position and args[position - 1] is not None)

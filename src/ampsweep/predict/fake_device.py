@@ -9,14 +9,13 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils._pytree import tree_map_only
 
 from ampsweep.nested_tensors import plain_tensors_in, tensors_in
 from ampsweep.observe.functions import FunctionCalls
-from ampsweep.observe.operators import TO_COPY, FakeTensor, OperatorMode
+from ampsweep.observe.operators import TO_COPY, FakeTensor, OperatorMode, unset_fake_temporarily
 from ampsweep.observe.step import Trace, trace_step
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.fake_kernels import FakeKernels

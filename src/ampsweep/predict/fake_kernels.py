@@ -10,12 +10,6 @@ import torch
 # The first FakeTensorMode imports this: here, not while a training is being built, whose stack the modules would keep.
 import torch._dynamo.config
 from torch import nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_map_only
 
@@ -24,13 +18,6 @@ from ampsweep.predict.kernel_sizes import corrections
 from ampsweep.predict.known_values import KnownValues
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import Vouching
-
-_UNTRACEABLE: Final = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
 
 _NO_KEYWORDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -94,7 +81,9 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
             if func is torch.ops.aten._local_scalar_dense.default and (value := self.known.of(args[0])) is not None:
                 return value.item()
             result = super().dispatch(func, types, args, kwargs)
-        except _UNTRACEABLE as error:
+        except RuntimeError as error:
+            if type(error).__module__ != FakeTensorMode.__module__:  # of the operator itself
+                raise
             if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not is_in_backward():
                 return self._number
             if (values := self.known.computed(func, args, kwargs)) is None:

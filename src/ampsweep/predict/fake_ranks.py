@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -12,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _unregister_process_group
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import GradBucket, Reducer, distributed_c10d  # type: ignore[attr-defined]  # public by the docs
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ampsweep.config.schema import ParallelConfig
-from ampsweep.observe.operators import without_modes
+from ampsweep.observe.operators import unset_fake_temporarily, without_modes
+from ampsweep.parallel import ddp
 from ampsweep.parallel.base import Parallel
 from ampsweep.parallel.group import Group
 from ampsweep.parallel.place import RankPlace
@@ -31,8 +32,8 @@ _numbers: Final = count(2**31)
 """Names of groups, which torch numbers, beyond those that this process could have."""
 _SIZES_OF_WHOLE: Final = "_propagate_tensor_meta_non_cached"
 _find_sizes_of_whole: Final[Any] = getattr(ShardingPropagator, _SIZES_OF_WHOLE)
-_COMPARING: Final = ("_verify_param_shape_across_processes", "_sync_module_states")
-"""Functions by which DDP gives all ranks the same parameters, by their values."""
+_DDP: Final = partial(DistributedDataParallel, init_sync=False)
+"""DDP that gives the ranks no common parameters first, which it compares by their values."""
 
 
 class FakeRanks:
@@ -70,17 +71,14 @@ class FakeRanks:
         """Distribute a fake model as a rank does; it is on its device and in its dtype already."""
         with ExitStack() as stack:
             stack.enter_context(patch.object(nn.Module, "_apply", lambda module, *_, **__: module))
-            stack.enter_context(patch.object(DistributedDataParallel, "_check_comm_hook", lambda *_: None))
-            for name in _COMPARING:
-                stack.enter_context(patch.object(torch.nn.parallel.distributed, name, lambda *_, **__: None))
+            stack.enter_context(patch.object(ddp, "DistributedDataParallel", _DDP))
             model = self.parallel.distribute(model, precision, in_parts=in_parts)
         for part in model.modules():
             if isinstance(part, FSDPModule):
                 part.unshard()  # pads shards, which FSDP does anew for tensors without values
                 part.reshard()
-        engine = getattr(self.parallel, "engine", None)
-        if isinstance(engine, DistributedDataParallel) and not engine._comm_hooks:
-            engine.register_comm_hook(None, _reduced)
+        if isinstance(self.parallel, ddp.Replicated) and self.parallel.engine and not self.parallel.has_hook:
+            self.parallel.engine.register_comm_hook(None, _reduced)
         return model
 
 

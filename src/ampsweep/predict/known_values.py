@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ampsweep.nested_tensors import tensors_in
-from ampsweep.observe.operators import FakeTensor, OpOverload
+from ampsweep.observe.operators import FakeTensor, OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -54,7 +54,7 @@ class KnownValues:
         if values is not None:
             for output, value in zip(outputs, tensors_in(values), strict=True):
                 self.remember(output, value)
-        elif operator._schema.is_mutable:
+        elif schema_of(operator).is_mutable:
             for tensor in [*tensors_in((args, kwargs))]:
                 self._forget(tensor)
 

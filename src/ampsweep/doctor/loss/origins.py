@@ -14,6 +14,7 @@ from ampsweep.nested_tensors import tensors_in
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.observe.calls import UNWRITTEN, Call, Phase, Site, Sites, observe
 from ampsweep.observe.functions import FunctionMode
+from ampsweep.observe.operators import schema_of
 
 _FILLS: Final = frozenset(
     {"fill", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "where", "scalar_tensor"}
@@ -83,7 +84,7 @@ class OriginTracer:
             return func(*args, **kwargs)
         inputs = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
         had_inf, had_nan = any(map(_has_inf, inputs)), any(map(_has_nan, inputs))
-        is_in_place = func._schema.is_mutable
+        is_in_place = schema_of(func).is_mutable
         before = _facts(inputs) if is_in_place else None
         result = func(*args, **kwargs)
         outputs = [one for one in tensors_in(result) if one.is_floating_point()]

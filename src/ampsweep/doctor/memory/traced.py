@@ -15,7 +15,7 @@ from ampsweep.doctor.memory.findings import Action
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import assembled
 from ampsweep.doctor.source_edit import CallSite
-from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
+from ampsweep.doctor.tensor_origins import OF_EVERY_MODULE, TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
@@ -232,5 +232,5 @@ def holders(trainer: Trainer) -> dict[str, tuple[Any, str]]:
         f"{prefix}.{name}" if prefix else name: (owner, name)
         for prefix, owner in owners
         for name, value in getattr(owner, "__dict__", {}).items()
-        if name not in ("_parameters", "_buffers", "_modules") and any(True for _ in tensors_in(value))
+        if name not in OF_EVERY_MODULE and any(True for _ in tensors_in(value))
     }

@@ -20,6 +20,7 @@ from ampsweep.doctor.side_by_side.recorded import (
 )
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, Site, observe
+from ampsweep.observe.operators import schema_of
 
 ROUNDINGS: Final = 4.0
 """Factor between the largest error that perturbed steps show and one that is unexplained: a kernel may round what it
@@ -130,7 +131,7 @@ class SideBySide:
             return tree_map_only(Tensor, of, values)
 
         def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            partner, known, is_mutable = partners.get(site), self._known.get(site), func._schema.is_mutable
+            partner, known, is_mutable = partners.get(site), self._known.get(site), schema_of(func).is_mutable
             if partner is None:
                 return func(*args, **kwargs)
             result = func(*(args if is_mutable else rounded(args, partner.inputs)), **kwargs)
@@ -213,6 +214,6 @@ def replaced(func: Any, result: Any, known: Sequence[Tensor]) -> Any:
         values_known = next(values)
         if values_known.shape != value.shape:
             return value
-        return value.copy_(values_known) if func._schema.is_mutable else values_known.to(value.device, value.dtype)
+        return value.copy_(values_known) if schema_of(func).is_mutable else values_known.to(value.device, value.dtype)
 
     return tree_map_only(Tensor, in_place_of, result)

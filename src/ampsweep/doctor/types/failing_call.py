@@ -19,6 +19,7 @@ from ampsweep.doctor.types.findings import MadeTensor, MixedDtypes, NoSuchDtype,
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import CallObserver, Phase, observe
 from ampsweep.observe.functions import CallIdentity, FunctionMode
+from ampsweep.observe.operators import OpOverload, schema_of
 from ampsweep.own_code import chain_of
 
 Remedy = dict[Place, torch.dtype | float]
@@ -286,10 +287,10 @@ def _names(func: Any, function: str) -> list[str]:
         parameters = inspect.signature(func).parameters.values()
         return [one.name for one in parameters if one.kind <= one.POSITIONAL_OR_KEYWORD]
     overloads = [func]
-    if not hasattr(func, "_schema"):
+    if not isinstance(func, OpOverload):
         packet = getattr(torch.ops.aten, function, None)
         overloads = [] if packet is None else [getattr(packet, one) for one in packet.overloads()]
-    return max(([one.name for one in each._schema.arguments] for each in overloads), key=len, default=["self"])
+    return max(([one.name for one in schema_of(each).arguments] for each in overloads), key=len, default=["self"])
 
 
 def _place(path: Any) -> Place:

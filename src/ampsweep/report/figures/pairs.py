@@ -31,7 +31,7 @@ class EffectOf(NamedTuple):
 
     metric: str
     of_pair: Callable[[float, float], float]
-    """Of the baseline's value and the arm's."""
+    """A function of the baseline's value and the arm's."""
     mean: Callable[[ArmComparison], Estimate | None]
     null: float
     """The value where there is no effect."""
