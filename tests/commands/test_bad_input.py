@@ -316,7 +316,7 @@ def test_the_process_says_it_in_one_line_as_well(start, tmp_path):
         (("report",), "DIR"),
         (("report", "nosuch"), "nosuch: no such directory"),
         (("report", "empty"), "no run records"),
-        (("report", "broken"), "run.json is cut off"),
+        (("report", "broken"), "run.json is not JSON"),
         (("report", "newer"), "run.json is a run record of schema 99; this version of ampsweep reads schema 1"),
         (("report", "empty", "--format", "xml"), "'xml'"),
         (("report", "empty", "--margin-pct", "0"), "--margin-pct 0: must be greater than 0"),

@@ -87,7 +87,6 @@ def test_a_search_ends_with_its_comparison_there_too(train, online):
     assert fp32["batch_size"] == fp32["predicted_batch_size"] == run.summary["fp32/predicted_batch_size"] > 64
     assert fp32["prediction_error_pct"] == 0
     assert "arms" not in run.summary, "nothing else was compared"
-    assert {"panels/largest-batch", "panels/memory-there"} <= set(run.summary)
 
 
 def run_url(online, run):

@@ -49,7 +49,6 @@ def test_a_checkpoint_without_room_stops_no_training(train, small_files):
     assert said.endswith("checkpoints/last.pt: File too large")
     record = only_run().record
     assert record.status == "completed"
-    assert record.attempts[-1].notes == [said]
     assert not list((only_run().directory / "checkpoints").iterdir())
 
 

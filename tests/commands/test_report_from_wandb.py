@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_line import all_runs
 from wandb_server import WandbServer
 
 from ampsweep.commands import main as cli
@@ -75,12 +76,16 @@ def test_a_comparison_from_the_server_is_that_of_the_records(online, report, tmp
     group = f"train_{online.directory.name}"
     of_group, _ = report(f"wandb://team/mine?group={group}")
     assert of_group == local
-    arms = json.loads((place / "all/comparison.json").read_text())["workloads"][0]["arms"]
+    (workload,) = json.loads((place / "all/comparison.json").read_text())["workloads"]
+    copies = {run["run_id"]: run["directory"] for run in workload["runs"]}
+    arms = workload["arms"]
     assert [arm["prediction_error_pct"] for arm in arms] == [0, None, 0], (
         "predicted beside measured; tf32 did not train"
     )
     for name in FILES:
         expected = (online.directory / name).read_text()
+        for run in all_runs(online.directory):
+            expected = expected.replace(run.directory.name, copies[run.record.run_id])
         assert (place / "all" / name).read_text() == expected
         assert (place / f"group-{group}" / name).read_text() == expected
     offline, _ = report(place / "all")

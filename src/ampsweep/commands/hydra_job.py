@@ -29,7 +29,7 @@ from ampsweep.config.overrides import parse_overrides
 from ampsweep.config.schema import Config
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.signals import pass_on
-from ampsweep.record import RunRecord, find_records, write_atomically
+from ampsweep.record import RunRecord, find_records, remove_leftovers, write_atomically
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import StepPrediction
 from ampsweep.redaction import hidden, hide
@@ -199,6 +199,7 @@ def keep_hydra_files(composed: DictConfig, directory: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     settings = HydraConfig.get()
     named = OmegaConf.to_container(composed)
+    remove_leftovers(*(folder / f"{name}.yaml" for name in ("config", "hydra", "overrides")))
     _save(composed, folder / "config.yaml", named)
     _save(OmegaConf.create({"hydra": settings}), folder / "hydra.yaml", named)
     _save(OmegaConf.create(list(settings.overrides.task)), folder / "overrides.yaml", named)

@@ -55,7 +55,7 @@ from ampsweep.run.ending import (
 from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
-from ampsweep.run.request import RunRequest, new_record
+from ampsweep.run.request import RunRequest, new_record, trained_meanwhile
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.checkpoint import require_same_model
@@ -112,6 +112,8 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     """
     config = request.config
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
+        if (status := trained_meanwhile(request)) is not None:
+            return status
         device, search = taken.device, request.batch_search
         unsupported = why_unsupported(config.precision, device, searches_batch=search is not None)
         # A searched batch on a CPU is kept to no limit: that would slow the run, and the probe was kept to it.

@@ -1,8 +1,9 @@
 """The request for one training, and the record that it begins with."""
 
 import secrets
+import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_after, arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.child import NamedFunction
-from ampsweep.record import Identity, RunRecord, now
+from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord, now
 from ampsweep.record.batch_search import BatchSearch
+from ampsweep.record.outcome import OUTCOMES, Status
 from ampsweep.record.parts import RecordedDtypes, StepPrediction
 from ampsweep.run.directories import checkpoint_path
 from ampsweep.tracking.wandb.process import WandbAddress
@@ -34,6 +36,8 @@ class RunRequest:
     """The prediction for the run, if a run that differs only in its seed has made one already."""
     predictor: NamedFunction[StepPrediction] | None = None
     """Function of config and device that makes the prediction if there is none yet; None: nothing is predicted."""
+    asked_at_s: float = field(default_factory=time.time)
+    """The time at which the run had no outcome yet."""
     is_recorded: bool = True
     """False on the ranks that leave the run's files to the first one."""
 
@@ -41,6 +45,16 @@ class RunRequest:
         """Write the run's record, where it is this process that does."""
         if self.is_recorded:
             record.write(self.directory)
+
+
+def trained_meanwhile(request: RunRequest) -> Status | None:
+    """The outcome that another sweep of this directory has given the run since it was asked for; None without."""
+    with suppress(FileNotFoundError, RecordError):
+        record = RunRecord.read(request.directory)
+        is_new = (request.directory / FILE_NAME).stat().st_mtime > request.asked_at_s
+        if is_new and record.status in OUTCOMES and record.config_hash == config_hash(request.config):
+            return record.status
+    return None
 
 
 def planned_arm(config: Config) -> str:
