@@ -24,6 +24,8 @@ from ampsweep.config.schema import (
 from ampsweep.redaction import hide
 
 STATE_DTYPES = ("float32", "bfloat16")
+_LARGEST_GIB = 2**30
+"""A memory size that 64 bits can count in bytes and that no device has."""
 _OWN = "ampsweep."
 
 
@@ -35,6 +37,7 @@ def check(config: Config) -> None:
 
 def _faults(config: Config) -> Iterator[str]:
     values = asdict(config)
+    yield from _not_finite("", values)
     for group in ("data", "model", "task"):
         yield from _component(group, getattr(config, group))
     yield from _optimizer(config.optimizer)
@@ -46,7 +49,9 @@ def _faults(config: Config) -> Iterator[str]:
     if config.trainer.steps is None and config.trainer.epochs is None:
         yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
     yield from _parallel(config)
-    yield from _gradient_penalty(config.task, config.parallel.strategy)
+    yield from _gradient_penalty(config.task, config.trainer.compile, config.parallel.strategy)
+    if (config.predict.memory_gib or 0) > _LARGEST_GIB:
+        yield f"predict.memory_gib={config.predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
     if mode_of(config.report.baseline) is None:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
@@ -63,7 +68,7 @@ def _faults(config: Config) -> Iterator[str]:
 
 
 def _fields(group: str, part: Mapping[str, Any]) -> Iterator[str]:
-    """Find the values that the metadata of their fields do not allow, and numbers that are not positive or finite."""
+    """Find the values that the metadata of their fields do not allow, and numbers that are not positive."""
     for key, value in part.items():
         one = FIELDS.get(f"{group}.{key}")
         metadata = {} if one is None else one.metadata
@@ -74,8 +79,6 @@ def _fields(group: str, part: Mapping[str, Any]) -> Iterator[str]:
                 continue
             if isinstance(item, float) and one is not None and one.type in (int, int | None):
                 yield f"{group}.{key}={item:g}: must be a whole number"
-            if not math.isfinite(item):
-                yield f"{group}.{key}={item:g}: must be a finite number"
             holds, sentence = metadata.get(RANGE, POSITIVE)
             if not holds(item):
                 yield f"{group}.{key}={item:g}: {sentence}"
@@ -91,10 +94,23 @@ def _is_known(group: str, part: Mapping[str, Any]) -> bool:
 def _device(name: str) -> Iterator[str]:
     if not re.fullmatch(r"auto|cpu|(?!cpu:)[a-z]+(:\d+(/\d+)*)?", name):
         yield f"device={name}: allowed are auto, cpu, cuda, cuda:N and mps, and several to choose from (cuda:0/2)"
+    elif len({*(places := name.partition(":")[2].split("/"))}) < len(places):
+        yield f"device={name}: names a device twice"
+
+
+def _not_finite(key: str, value: Any) -> Iterator[str]:
+    """Find NaN and infinities: a record is strict JSON, which cannot hold them, and no setting needs them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{key}={value:g}: must be a finite number"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from _not_finite(f"{key}.{name}".lstrip("."), item)
 
 
 def _precision(precision: PrecisionConfig) -> Iterator[str]:
     yield from _choice("precision.mode", precision.mode, tuple(PRECISION_MODES))
+    if precision.init_scale >= 2.0**128:
+        yield f"precision.init_scale={precision.init_scale:g}: must be less than 2**128, a float32"
     if precision.autocast and precision.dtype == "float32":
         yield "precision.autocast=true with precision.dtype=float32: autocast computes in bfloat16 or float16"
     if not precision.autocast and precision.dtype not in (precision.parameters, PRECISION_MODES[precision.mode].dtype):
@@ -143,12 +159,15 @@ def _parallel(config: Config) -> Iterator[str]:
 
 
 def _sharded_states(optimizer: dict[str, Any]) -> Iterator[str]:
-    target = str(optimizer.get("_target_"))
-    if target.startswith("torchao.optim."):
-        yield (
-            f"optimizer._target_={target} with parallel=fsdp2: shards are no whole blocks that share a scale, and so "
-            "no checkpoint could be read by another number of ranks; use parallel=ddp"
-        )
+    each = optimizer.get("each")
+    of_each = {f"each.{name}.": own for name, own in (each if isinstance(each, dict) else {}).items()}
+    for key, settings in {"": optimizer, **of_each}.items():
+        target = str(settings.get("_target_")) if isinstance(settings, dict) else ""
+        if target.startswith("torchao.optim."):
+            yield (
+                f"optimizer.{key}_target_={target} with parallel=fsdp2: shards are no whole blocks that share a scale, "
+                "and so no checkpoint could be read by another number of ranks; use parallel=ddp"
+            )
 
 
 def policy_casts(mode: str) -> str:
@@ -191,7 +210,11 @@ def _common_settings(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """Check what every optimizer may have; the other arguments are for its class to check."""
     if settings.get("state_dtype") is not None:
         yield from _choice(f"{key}.state_dtype", settings["state_dtype"], STATE_DTYPES)
-    for number, group in enumerate(settings.get("groups") or []):
+    groups = settings.get("groups") or []
+    if not isinstance(groups, list):
+        yield f"{key}.groups: must be a list of groups, each with match and what differs in it"
+        return
+    for number, group in enumerate(groups):
         where = f"{key}.groups[{number}]"
         match = group.get("match") if isinstance(group, dict) else None
         if not isinstance(match, list) or not match or not all(isinstance(pattern, str) for pattern in match):
@@ -223,9 +246,14 @@ def _listed(values: list[str]) -> str:
     return f"[{','.join(map(str, values))}]"
 
 
-def _gradient_penalty(task: dict[str, Any], strategy: str) -> Iterator[str]:
+def _gradient_penalty(task: dict[str, Any], compiles: bool, strategy: str) -> Iterator[str]:
     if not str(task["_target_"]).startswith(_OWN) or "gradient_penalty" not in task:
         return
+    if task["gradient_penalty"] and compiles:
+        yield (
+            f"task.gradient_penalty={task['gradient_penalty']:g} with trainer.compile=true: torch.compile has no "
+            "gradient of a backward pass"
+        )
     # A Wasserstein critic differentiates a backward pass even for a penalty of no weight.
     if strategy == "fsdp2" and (task["gradient_penalty"] or "critic_steps" in task):
         yield (
