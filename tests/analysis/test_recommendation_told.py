@@ -86,7 +86,7 @@ def test_what_is_decided(entries, sentence):
             FP32 + sweep("amp_bf16", FAST, val_loss=OPEN),
             "amp_bf16 may be better than fp32, but its val loss may be worse by more than the margin (gap +0.008 "
             "[-0.026, +0.042] crosses ±0.020 (1%), n=3)",
-            "run about 17 more seeds of amp_bf16 and the baseline",
+            "run about 18 more seeds of amp_bf16 and the baseline",
         ),
         (
             FP32 + sweep("amp_bf16", FAST, val_loss=[2.5, 1.52, 2.18]),

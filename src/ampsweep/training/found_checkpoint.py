@@ -85,11 +85,12 @@ class FoundCheckpoint:
     def _filled(self, checkpoint: Checkpoint, model: nn.Module, ranks: Parallel) -> Checkpoint:
         """Give each tensor the form that it has in this training: whole, or this rank's part of a sharded parameter."""
         own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-        if not self.path.is_dir() and not any(map(_is_sharded, own.values())):
+        is_of_ranks = bool(self.path.name) and self.path.is_dir()  # a state in memory has an empty path
+        if not is_of_ranks and not any(map(_is_sharded, own.values())):
             return checkpoint
         from ampsweep.training.sharded_checkpoint import restored_from  # a single process does without
 
-        files = [_file(self.path, rank) for rank in range(self.world_size)] if self.path.is_dir() else []
+        files = [_file(self.path, rank) for rank in range(self.world_size)] if is_of_ranks else []
         return restored_from(checkpoint, files, own, ranks)
 
 
