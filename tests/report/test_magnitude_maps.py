@@ -103,4 +103,4 @@ def test_damaged_numerics_are_told(write, tmp_path):
     entries = write([on_gpu("fp32", 0)])
     (entries[0][0] / NUMERICS_NAME).write_text("{")
     page = read_page(html(document_of(entries, tmp_path)))
-    assert "is cut off" in page.one("section", id="numerics").text
+    assert "is not JSON" in page.one("section", id="numerics").text

@@ -22,6 +22,7 @@ _WORK: Final = "of the matmul and convolution operations ran in"
 def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
     """Sentences on the facts in the `proof` of a run that contradict its settings; absent facts contradict nothing."""
     found = [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
+    found += _float8_contradictions(proof.float8, proof)
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
         found += [*_arithmetic_contradictions(precision, proof), *_flag_contradictions(precision, proof)]
     return found

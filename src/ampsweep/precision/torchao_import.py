@@ -1,5 +1,7 @@
 """The one place that imports torchao, an optional package."""
 
+import logging
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -19,6 +21,15 @@ def require_torchao(needed_by: str) -> None:
 
 
 def import_torchao(module: str, needed_by: str) -> ModuleType:
-    """Import a module of torchao; raise a `MissingTorchaoError` if it is not installed."""
+    """Import a module of torchao without its warnings; raise a `MissingTorchaoError` if it is not installed.
+
+    torchao 0.18 tries every C++ extension in its wheel, and goes on without those that are for another torch.
+    """
     require_torchao(needed_by)
-    return import_module(module)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return import_module(module)
+    finally:
+        logging.disable(before)
