@@ -143,7 +143,9 @@ def agrees(told: Headroom, did: dict[str, Any]) -> bool:
     """Tell whether the verdict is right, and the largest scale, where there is one, within a factor of 4."""
     if told.verdict != did["verdict"]:
         return False
-    return told.max_scale >= told.scale or told.max_scale / 4 <= did["scale"] <= told.max_scale * 2
+    if told.verdict != "works_with_another_scale" or told.max_scale >= told.scale:
+        return True
+    return told.max_scale / 4 <= did["scale"] <= told.max_scale * 2
 
 
 def examined(case: Case, scales: Sequence[float] = SCALES) -> dict[str, Any]:

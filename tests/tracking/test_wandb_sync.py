@@ -37,11 +37,12 @@ def train(
     steps: range = range(1, 21),
     *,
     mode: str = "online",
+    checkpoints: bool = False,
     resume_after: int | None = None,
     before_end: Callable[[], object] = int,
     **ending: Any,
 ) -> None:
-    tracking = TrackingConfig(mode=mode, project="p", group="g", tags=["a"])
+    tracking = TrackingConfig(mode=mode, project="p", group="g", tags=["a"], checkpoints=checkpoints)
     record.config["tracking"] = asdict(tracking)
     tracker = make_tracker(tracking, None, lambda line: None, address)
     record.write(directory)
@@ -88,7 +89,7 @@ def test_the_second_time_there_is_nothing_to_do(
     assert NOTHING in syncing(tmp_path)
     later = {request.operation for request in online.server.recorded.requests[asked:]}
     steps = {"RunParquetHistory", "SampledHistoryPage"}  # of which some may be there twice
-    assert later <= {"", "Viewer", "Run", "RunHistoryKeys", "GetDefaultEntity", *steps}
+    assert later <= {"", "Viewer", "Run", "RunHistoryKeys", "RunFiles", "GetDefaultEntity", *steps}
     assert (tmp_path / "run.json").stat().st_mtime_ns == before
 
 
@@ -176,14 +177,49 @@ def test_a_sync_that_breaks_off_is_completed_by_the_next(
     assert NOTHING in syncing(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(on="/storage/", status=403), Fault(on="CreateRunFiles", status=403)],
+    ids=["files", "their addresses"],
+)
+def test_a_record_that_storage_refused_is_said_and_sent_again(
+    fault: Fault, record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
+) -> None:
+    """wandb-core tries such a file once, and ends the run as if nothing had been."""
+    with online.server.failing(fault):
+        train(record, tmp_path, impatient)
+        run = online.run(record)
+        assert (run.rows, run.state, run.files) == (read_history(tmp_path), "finished", {})
+        said = syncing(tmp_path)
+        assert "num_sent=0," in said
+        assert "lacking=('record.json',)" in said
+    assert "lacking=()" in syncing(tmp_path)
+    assert "record.json" in run.files
+    assert "was_complete=True" in syncing(tmp_path)
+    assert RunRecord.read(tmp_path).wandb.error is None
+
+
+def test_a_record_of_an_earlier_end_is_replaced(
+    record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
+) -> None:
+    refuse = Fault(on="/storage/runs/", status=403)
+    train(record, tmp_path, online.address, status="interrupted")
+    with online.server.failing(refuse):
+        train(record, tmp_path, impatient, range(21, 31), resume_after=20)
+    run = online.run(record)
+    assert (run.summary["status"], json.loads(run.files["record.json"])["status"]) == ("completed", "interrupted")
+    assert "was_complete=False" in syncing(tmp_path)
+    assert json.loads(run.files["record.json"])["status"] == "completed"
+    assert "was_complete=True" in syncing(tmp_path)
+
+
 def test_an_artifact_that_storage_refused_is_sent_again(
     record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
 ) -> None:
-    record.config["tracking"] |= {"checkpoints": True}
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/last.pt").write_bytes(b"weights")
     with online.server.failing(Fault(on="/storage/artifacts/", status=403)):
-        train(record, tmp_path, impatient)
+        train(record, tmp_path, impatient, checkpoints=True)
         assert f"lacking=('checkpoint-{record.run_id}',)" in syncing(tmp_path)
     assert "lacking=()" in syncing(tmp_path)
     (checkpoint,) = [one for one in online.server.recorded.artifacts if one.run == record.run_id]

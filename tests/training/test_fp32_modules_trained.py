@@ -58,5 +58,5 @@ def test_in_fp32_they_change_nothing():
 
 
 def test_a_wrong_pattern_is_the_users_error():
-    with pytest.raises(UserError, match="there are head, blocks"):
+    with pytest.raises(UserError, match="there are blocks, head"):
         assemble(*MLP, "precision.fp32_modules=[haed]")

@@ -126,7 +126,7 @@ def test_what_is_kept_in_8_bits_is_told():
 
 
 @pytest.mark.parametrize("name", ["adamw_8bit", "adamw_fp8"])
-@pytest.mark.parametrize("mode", ["fp32", "master_bf16"])
+@pytest.mark.parametrize("mode", ["fp32", "pure_bf16"])
 def test_a_resumed_training_is_bitwise_an_uninterrupted_one(name, mode, tmp_path):
     overrides = eight_bit(name, f"precision={mode}")
     whole = assemble(*overrides)

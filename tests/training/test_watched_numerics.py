@@ -10,8 +10,7 @@ from assembled import CPU, GPT, MLP, StopAfter, assemble, resumed
 from torch import nn
 
 from ampsweep.config.compose import compose_one
-from ampsweep.record.files import RecordError
-from ampsweep.record.numerics import INPUT_LAYER, NUMERICS_NAME, RunNumerics
+from ampsweep.record.numerics import INPUT_LAYER, RunNumerics
 from ampsweep.tasks.classification import Classification
 
 WATCH = ("numerics.watch=true",)
@@ -238,12 +237,6 @@ def test_numerics_are_read_as_they_were_written(tmp_path):
     numerics = training.trainer.instruments.watch.numerics()
     numerics.write(tmp_path)
     assert RunNumerics.read(tmp_path) == numerics
-    written = (tmp_path / NUMERICS_NAME).read_bytes()
-    for place in range(0, len(written), 61):
-        flipped = written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :]
-        (tmp_path / NUMERICS_NAME).write_bytes(flipped)
-        with pytest.raises(RecordError):
-            RunNumerics.read(tmp_path)
 
 
 def test_a_resumed_training_goes_on_with_its_numerics(tmp_path):

@@ -14,7 +14,7 @@ from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.library import Login, WandbError
 from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
 from ampsweep.tracking.wandb.run_settings import find_access, place_here, run_settings
-from ampsweep.tracking.wandb.server import refusal, require_answer, steps_there
+from ampsweep.tracking.wandb.server import refusal, steps_there
 
 if TYPE_CHECKING:
     import wandb
@@ -40,14 +40,18 @@ def check(caller: "Caller", config: TrackingConfig) -> str | None:
         access = find_access(config)
         place = place_here(config, None)
         run_settings(place, config.tags)
-        if access.login is None:
-            return None
-        refused = refusal(access.login, place.entity, within_s=_REFUSAL_S)
+        refused = None if access.login is None else _refusal(access.login, place.entity)
         return refused and f"{refused}; tracking.mode=offline trains without a server"
-    except WandbError:  # an outage must not keep anybody from training
-        return None
     except ValueError as error:
         return str(error)
+
+
+def _refusal(login: Login, entity: str | None) -> str | None:
+    """The reason why the server refuses runs; None where it takes them, or is not there."""
+    try:
+        return refusal(login, entity, within_s=_REFUSAL_S)
+    except WandbError:  # an outage must not keep anybody from training
+        return None
 
 
 def follow(caller: "Caller", config: TrackingConfig, record: RunRecord, directory: Path, training: int) -> WandbFacts:
@@ -80,6 +84,9 @@ def follow(caller: "Caller", config: TrackingConfig, record: RunRecord, director
         ended = RunRecord.read(directory)
         ended.wandb = record.wandb | WandbFacts(stopped=ended.wandb.stopped)
         close_run(run, ended, directory)
+        # wandb ends as if nothing had been where the server no longer takes the key.
+        if access.login is not None and (refused := _refusal(access.login, run.entity)) is not None:
+            raise WandbError(refused)
     return replace(ended.wandb, error=None)
 
 
@@ -87,9 +94,11 @@ def _find_trouble(caller: "Caller", record: RunRecord, login: Login) -> None:
     """Tell, when the end has come, why W&B may not have everything in time."""
     caller.has_ended.wait()
     try:
-        require_answer(login, within_s=_TROUBLE_S)
+        trouble = refusal(login, None, within_s=_TROUBLE_S)
     except WandbError as error:
-        caller.send(replace(record.wandb, error=str(error)))
+        trouble = str(error)
+    if trouble is not None:
+        caller.send(replace(record.wandb, error=trouble))
 
 
 def _send_rows(run: "wandb.Run", record: RunRecord, history: BinaryIO, there: Container[int]) -> bool:

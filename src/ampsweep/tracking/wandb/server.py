@@ -95,18 +95,13 @@ def _clause(cause: BaseException) -> str:
     return f"no connection to the server: {why}"
 
 
-def require_answer(login: Login, *, within_s: float) -> None:
-    """Raise WandbError, with a clause, where the server does not answer or is in trouble."""
-    _ask(login, _VIEWER, within_s=within_s)
-
-
 def refusal(login: Login, entity: str | None, *, within_s: float) -> str | None:
     """The reason why the server will not have the runs, in one sentence without the key; None where it takes them.
 
     ``entity`` is where the runs belong; None: to whom the key does. None, too, where it gives no clear answer.
 
     Raises:
-        WandbError: as `require_answer` does.
+        WandbError: a clause about a server that does not answer or is in trouble.
     """
     entity = entity or login.entity
     told = _ask(login, _VIEWER, within_s=within_s)
