@@ -144,12 +144,6 @@ ARM_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 DOTTED_ARM_KEYS: Final = tuple(f"{group}.{key}" for group, keys in ARM_KEYS.items() for key in keys)
 """The same keys as overrides name them."""
 
-_OF_DTYPES: Final = frozenset(
-    {"mode", "parameters", "autocast", "dtype"}
-    | {key for keys in ARM_KEYS.values() for key in keys if key.endswith("_dtype")}
-)
-"""Fields and keys that the five dtypes of a step tell of."""
-
 
 _AFTER: Final = re.compile(r" after step \d+ of ")
 
@@ -209,18 +203,6 @@ def arm_label(precision: PrecisionConfig) -> str:
     idle = _without_effect(precision)
     changed = {name: value for name, value in differences(precision, stock).items() if name not in idle}
     return "+".join([precision.mode, *_settings(changed)])
-
-
-def distinctions(arm: str) -> dict[str, str]:
-    """The settings, other than dtypes, that its mode sets differently from the defaults or that its label names.
-
-    >>> distinctions("amp_fp16+init_scale=1024")
-    {'grad_scaler': 'true', 'init_scale': '1024'}
-    """
-    mode, labelled = mode_of(arm), [part.partition("=") for part in arm.split("+")[1:]]
-    stock = {} if mode is None else differences(with_effect(mode.settings), PrecisionConfig(mode=mode.name))
-    told = {name: _text(value) for name, value in stock.items()} | {name: value for name, _, value in labelled}
-    return {name: value for name, value in told.items() if name not in _OF_DTYPES}
 
 
 def outside_differences(config: Config) -> dict[str, str]:

@@ -4,17 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.operators import AroundOperator, OperatorMode, backward_node
 from ampsweep.own_code import place_of_caller
-from ampsweep.record.parts import LinearShape
 
 Phase = Literal["forward", "backward", "update"]
 """`forward`: the model and its loss; `update`: everything between a backward pass and the next forward pass, such as
@@ -196,23 +194,3 @@ def observe(
         entered.callback(register_module_forward_hook(observer.module_ends, always_call=True).remove)
         entered.enter_context(OperatorMode(observer))
         yield observer
-
-
-@contextmanager
-def noting_linear_calls(model: nn.Module) -> Iterator[dict[str, LinearShape]]:
-    """Note the calls inside of every `nn.Linear` of a model, by name; rows of several calls are added up.
-
-    Inputs have their features last: (*, in_features).
-    """
-    shapes: dict[str, LinearShape] = {}
-
-    def note(name: str, layer: nn.Linear, inputs: tuple[Tensor, ...]) -> None:
-        before = shapes.get(name, LinearShape(0, layer.in_features, layer.out_features, calls=0))
-        rows = before.rows + inputs[0].numel() // layer.in_features
-        shapes[name] = LinearShape(rows, layer.in_features, layer.out_features, before.calls + 1)
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            if isinstance(module, nn.Linear):
-                hooks.callback(module.register_forward_pre_hook(partial(note, name)).remove)
-        yield shapes

@@ -131,10 +131,5 @@ class Float8(Precision):
         )
 
 
-def recipe_of(config: PrecisionConfig) -> str | None:
-    """The scaling of the settings' recipe, `tensorwise` or `rowwise`; None for a mode that is not float8."""
-    return _RECIPES.get(config.mode)
-
-
 def _in_float8(counts: Mapping[str, int]) -> dict[str, int]:
     return {dtype: count for dtype, count in counts.items() if dtype.startswith("float8_")}

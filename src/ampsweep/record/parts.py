@@ -49,17 +49,6 @@ class KeptLayer:
     why: WhyKept
 
 
-@dataclass(frozen=True)
-class LinearShape:
-    """The work of a linear layer in the forward passes of a step."""
-
-    rows: int
-    """Rows of all calls together, such as tokens."""
-    in_features: int
-    out_features: int
-    calls: int = 1
-
-
 @dataclass(frozen=True, kw_only=True)
 class Float8Layer:
     """A layer that was converted to float8, and its work in the forward passes of the traced step."""
