@@ -130,9 +130,7 @@ def test_a_requeued_sweep_goes_on_in_its_directory(jobs):
     assert warned.attempts[0].stopped_by == "SIGUSR1"
     assert warned.attempts[1].from_step > 0
     assert "Slurm has requeued this job: going on with" in jobs.sweep.log
-    assert re.search(
-        r"interrupted .* SIGUSR1 after step \d+ of 16: Slurm's job \d+ ends at .* \(time limit", jobs.sweep.log
-    )
+    assert re.search(r"interrupted .* SIGUSR1 after step \d+ of 16", jobs.sweep.log)
 
 
 def test_a_requeued_training_resumes_by_itself(jobs):

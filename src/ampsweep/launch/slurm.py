@@ -21,7 +21,6 @@ _GOING_ON: Final = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"}
 )
 _FIELDS: Final = ",".join(f"{name}:256|" for name in ("JobArrayID", "State", "tres-alloc"))
-_NO_LIMIT: Final = ("UNLIMITED", "INVALID", "NOT_SET")
 
 
 @dataclass(frozen=True)
