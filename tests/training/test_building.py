@@ -203,18 +203,10 @@ def test_only_what_needs_a_gradient_is_trained():
     assert list(map(id, group["params"])) == list(map(id, model[1].parameters()))
 
 
-@pytest.mark.parametrize(
-    ("fused", "model", "sentence"),
-    [
-        (None, nn.ReLU(), "the model has no parameters to train"),
-        (None, nn.Linear(2, 2).requires_grad_(False), "the model has no parameters to train"),
-        (True, nn.Linear(2, 2, device="meta"), "optimizer.fused=true: torch has no fused SGD on meta"),
-    ],
-)
-def test_what_cannot_be_optimized_is_refused(fused, model, sentence):
-    with pytest.raises(UserError) as refused:
-        build_optimizers(asdict(replace(SGD, fused=fused)), model, ONE, FP32)
-    assert str(refused.value) == sentence
+@pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(2, 2).requires_grad_(False)])
+def test_what_cannot_be_optimized_is_refused(model):
+    with pytest.raises(UserError, match=r"^the model has no parameters to train$"):
+        build_optimizers(asdict(SGD), model, ONE, FP32)
 
 
 def test_the_device_is_torchs_accelerator_else_the_cpu():
