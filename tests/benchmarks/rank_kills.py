@@ -340,14 +340,11 @@ def _temporary(directory: Path) -> list[Path]:
 
 
 def _files(found: FoundCheckpoint) -> Files:
-    """The digests of all ranks' tensors, and those of what else a rank has saved, whatever the form of its pickle."""
-    assert found.manifest is not None
-    digests = {name: file.blake2b for name, file in found.manifest.files.items()}
-    del digests[".metadata"]  # it names a path
-    return {
-        name: _digest(torch.load(found.path / name, weights_only=True)) if name.endswith(".pt") else digest
-        for name, digest in digests.items()
-    }
+    """The digests of what each rank has saved of the training, whatever the form of its pickle."""
+    contents = {file.name: torch.load(file, weights_only=True) for file in found.path.glob("*.pt")}
+    for content in contents.values():
+        del content["observed"]  # of the instruments: what the process that goes on sees is its own
+    return {name: _digest(content) for name, content in contents.items()}
 
 
 def _digest(content: Any) -> str:
