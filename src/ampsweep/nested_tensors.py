@@ -29,7 +29,8 @@ def plain_tensors_in(value: Any) -> Iterator[Tensor]:
     instead of a sparse one its indices and values."""
     for tensor in tensors_in(value):
         if tensor.is_sparse:
-            yield from (tensor._indices(), tensor._values())  # the public ones are those of coalesced tensors only
+            coalesced = tensor.detach().coalesce()  # the same one, if it is
+            yield from (coalesced.indices(), coalesced.values())
         elif wraps_others(tensor):
             names: list[str] = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
             yield from plain_tensors_in([getattr(tensor, name) for name in names])

@@ -231,9 +231,9 @@ def _outcome(one: Found) -> str:
 def _prediction(one: Found) -> str:
     if one.outcome != "completed":
         return ""
-    assert one.prediction_error is not None
-    error = f"{one.prediction_error:+,} B" if one.prediction_error else "0 B"
-    return f"refused; measured: {error}" if one.refused else error
+    if one.refused:
+        return "refused"
+    return f"{one.prediction_error:+,} B" if one.prediction_error else "0 B"
 
 
 def _resume(one: Found) -> str:

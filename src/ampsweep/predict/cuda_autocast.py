@@ -11,8 +11,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.amp import autocast_mode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.operators import schema_of
 from ampsweep.predict.autocast_dispatch import Cast, dispatched_casts, operator
 
@@ -78,8 +78,8 @@ def _casting(name: str, dtype_of: Callable[[list[Tensor]], torch.dtype]) -> Kern
     call = operator(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        dtype = dtype_of([one for one in tree_leaves((args, kwargs)) if _is_eligible(one)])
-        args, kwargs = tree_map_only(Tensor, lambda tensor: _cast(tensor, dtype), (args, kwargs))
+        dtype = dtype_of([one for one in tensors_in((args, kwargs)) if _is_eligible(one)])
+        args, kwargs = map_tensors((args, kwargs), lambda tensor: _cast(tensor, dtype))
         with torch.autocast("cpu", enabled=False):
             return call(*args, **kwargs)
 

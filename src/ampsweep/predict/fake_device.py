@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import _foreach_supported_types
-from torch.utils._pytree import tree_map_only
 
-from ampsweep.nested_tensors import plain_tensors_in, tensors_in
+from ampsweep.nested_tensors import map_tensors, plain_tensors_in, tensors_in
 from ampsweep.observe.functions import FunctionCalls
 from ampsweep.observe.operators import TO_COPY, FakeTensor, OperatorMode, unset_fake_temporarily
 from ampsweep.observe.step import Trace, trace_step
@@ -99,7 +98,7 @@ class FakeDevice:
         is_there = is_copy and isinstance(args[0], FakeTensor)
         if is_there and [*kwargs] == ["device"]:
             return args[0]
-        moved = tree_map_only(Tensor, self._moved, func(*args, **kwargs))
+        moved = map_tensors(func(*args, **kwargs), self._moved)
         if is_copy and isinstance(moved, FakeTensor) and not is_there:
             self.kernels.known.remember(moved, args[0].to(moved.dtype, copy=True))
         return moved

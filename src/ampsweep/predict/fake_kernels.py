@@ -11,8 +11,8 @@ import torch
 import torch._dynamo.config
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._pytree import tree_map_only
 
+from ampsweep.nested_tensors import map_tensors
 from ampsweep.observe.operators import FakeTensorMode, is_in_backward
 from ampsweep.predict.kernel_sizes import corrections
 from ampsweep.predict.known_values import KnownValues
@@ -88,7 +88,7 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
                 return self._number
             if (values := self.known.computed(func, args, kwargs)) is None:
                 raise UntraceableError(str(getattr(func, "overloadpacket", func)), self._module()) from error
-            result = tree_map_only(torch.Tensor, self._like, values)
+            result = map_tensors(values, self._like)
         finally:
             self._depth -= 1
         if is_seen:

@@ -7,12 +7,10 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 from unittest.mock import patch
-from weakref import finalize
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import _unregister_process_group
 from torch.distributed import GradBucket, Reducer, distributed_c10d  # type: ignore[attr-defined]  # public by the docs
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -49,8 +47,6 @@ class FakeRanks:
             hook = sys.excepthook
             dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
             sys.excepthook = hook  # torch's would tell a rank in each error message
-            for name in self._world.pg_names.values():
-                finalize(self, _unregister_process_group, name)
             place = RankPlace(rank, world_size, rank, world_size, address="", port=0, has_store=False)
             self.parallel: Parallel = make_parallel(config, cast(Group, _Joined(place)), device)
 

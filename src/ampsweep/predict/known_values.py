@@ -8,10 +8,9 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ampsweep.nested_tensors import tensors_in
+from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.operators import FakeTensor, OpOverload, schema_of
 
 aten = torch.ops.aten
@@ -70,7 +69,13 @@ class KnownValues:
             return None
         if any(isinstance(tensor, FakeTensor) and self.of(tensor) is None for tensor in taken):
             return None
-        args, kwargs = tree_map_only(FakeTensor, self.of, (tuple(args), dict(kwargs)))
+
+        def known(tensor: torch.Tensor) -> torch.Tensor:
+            values = self.of(tensor) if isinstance(tensor, FakeTensor) else tensor
+            assert values is not None, "looked up above"
+            return values
+
+        args, kwargs = map_tensors((args, kwargs), known)
         return operator(*args, **kwargs)
 
     def _forget(self, tensor: Tensor) -> None:

@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
-from ampsweep.nested_tensors import tensors_in
+from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.observe.calls import UNWRITTEN, Call, Phase, Site, Sites, observe
 from ampsweep.observe.functions import FunctionMode
@@ -219,7 +218,7 @@ def _in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
     asked = kwargs.get("dtype")
     if asked is not None and asked.is_floating_point:
         kwargs = kwargs | {"dtype": torch.float32}
-    args, kwargs = tree_map_only(Tensor, lambda one: one.float() if one.is_floating_point() else one, (args, kwargs))
+    args, kwargs = map_tensors((args, kwargs), lambda one: one.float() if one.is_floating_point() else one)
     try:
         result = func(*args, **kwargs)
     except (RuntimeError, TypeError, NotImplementedError):

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.side_by_side.recorded import (
@@ -18,7 +17,7 @@ from ampsweep.doctor.side_by_side.recorded import (
     record_step,
     to_nearest,
 )
-from ampsweep.nested_tensors import tensors_in
+from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.calls import Call, Site, observe
 from ampsweep.observe.operators import schema_of
 
@@ -128,7 +127,7 @@ class SideBySide:
                 is_coarser = torch.finfo(dtype).eps > torch.finfo(torch.float32).eps
                 return rounds(value, dtype) if everywhere or is_coarser else value
 
-            return tree_map_only(Tensor, of, values)
+            return map_tensors(values, of)
 
         def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             partner, known, is_mutable = partners.get(site), self._known.get(site), schema_of(func).is_mutable
@@ -216,4 +215,4 @@ def replaced(func: Any, result: Any, known: Sequence[Tensor]) -> Any:
             return value
         return value.copy_(values_known) if schema_of(func).is_mutable else values_known.to(value.device, value.dtype)
 
-    return tree_map_only(Tensor, in_place_of, result)
+    return map_tensors(result, in_place_of)

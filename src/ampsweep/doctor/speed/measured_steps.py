@@ -6,7 +6,6 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.diagnosis import Change, DoctorFinding
 from ampsweep.doctor.patient import Patient
@@ -15,6 +14,7 @@ from ampsweep.doctor.speed.step_times import Ratio, StepTimes, timed_ms
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
 from ampsweep.doctor.spot import Spot
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.nested_tensors import map_tensors
 from ampsweep.observe.calls import observe
 
 MIN_COST_PCT: Final = 10.0
@@ -97,7 +97,7 @@ class MeasuredSteps:
             assert observer.begun is not None
             one = by_index.get(observer.begun.index)
             if one is not None and monotonic() <= end_s:
-                other_args, other_kwargs = tree_map_only(Tensor, change, (args, kwargs))
+                other_args, other_kwargs = map_tensors((args, kwargs), change)
                 own, other = (
                     lambda: operator(*args, **kwargs),
                     lambda: operator(*other_args, **other_kwargs),
