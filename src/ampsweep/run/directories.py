@@ -129,7 +129,10 @@ def _check_history(directory: Path) -> None:
     try:
         read_history(directory, RunRecord.read(directory).history_digest)
     except RecordError as error:
-        raise UserError(f"a run cannot be resumed whose history cannot be trusted: {error}") from error
+        raise UserError(
+            f"a run cannot be resumed whose history cannot be trusted: {error}; resume={directory} begins another run "
+            "from its checkpoint"
+        ) from error
 
 
 def checkpoint_path(config: Config) -> Path | None:
