@@ -2,12 +2,14 @@
 
 import json
 import signal
+import sys
 
 import pytest
 from command_line import MLP, all_runs, only_run, only_sweep, wait_until
 from wandb_file import read_wandb_file
 from wandb_server import Fault
 
+from ampsweep.standard_streams import copied_output
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.sync_run import complete_runs
 
@@ -42,6 +44,26 @@ def test_a_sweep_is_a_group_with_the_precision_mode_as_job_type(train):
         sent = json.loads((run.directory / run.record.wandb.directory / "files/record.json").read_text())
         assert sent["prediction"] == run.record.prediction.as_json()
         assert sent["prediction"]["error_pct"] == 0, "predicted and measured are there before the run ends on W&B"
+
+
+def test_what_a_run_prints_is_its_log(train):
+    assert train(*RUN, "tracking.mode=offline", "tracking.console=true").code == 0
+    run = only_run()
+    kept = (run.directory / "output.log").read_text()
+    assert "W&B: offline" in kept
+    assert (run.directory / run.record.wandb.directory / "files/output.log").read_text() == kept
+    assert train(*RUN, "tracking.mode=offline", "output_dir=silent").code == 0
+    assert not (only_run("silent").directory / "output.log").exists()
+
+
+def test_a_copy_of_what_is_printed_costs_no_line(tmp_path, capfd):
+    with copied_output(tmp_path / "output.log"):
+        print("one")
+        print("two \ud800", file=sys.stderr)
+        assert not sys.stdout.isatty()
+    print("three")
+    assert (tmp_path / "output.log").read_text() == "one\ntwo \\ud800\n"
+    assert capfd.readouterr().out == "one\nthree\n"
 
 
 def test_names_for_wandb_come_from_the_config(train):

@@ -17,7 +17,7 @@ WITHOUT_RESULT = {
     *("name", "output_dir", "into", "dry_run"),
     *(
         f"tracking.{key}"
-        for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints", "code")
+        for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints", "code", "console")
     ),
     *(f"report.{key}" for key in ("baseline", "margin_pct", "memory_gib")),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability"),

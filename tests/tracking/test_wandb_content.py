@@ -20,6 +20,7 @@ from ampsweep.record.parts import (
     WandbFacts,
 )
 from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
+from ampsweep.standard_streams import OUTPUT_NAME
 from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.content import run_config
 from ampsweep.tracking.wandb.server import with_server
@@ -93,6 +94,11 @@ def test_the_record_is_a_file_of_the_run_as_it_was_at_the_end(track: Track, reco
     assert sent | {"wandb": {}} == record.as_json() | {"wandb": {}}
     assert sent["wandb"]["url"] == record.wandb.url
     assert (sent["wandb"]["entity"], sent["wandb"]["project"], sent["wandb"]["group"]) == ("team", "mine", "multirun-7")
+
+
+def test_what_a_run_printed_is_its_log_there(track: Track, record: RunRecord, tmp_path: Path) -> None:
+    (tmp_path / OUTPUT_NAME).write_text("epoch 1\n")
+    assert track(record).files[OUTPUT_NAME] == b"epoch 1\n"
 
 
 def test_every_metric_has_our_step_axis(track: Track, record: RunRecord) -> None:

@@ -397,6 +397,8 @@ class TrackingConfig:
     """Upload the newest checkpoint, if there is one, to W&B as an artifact."""
     code: bool = False
     """Upload the Python files of the working directory to W&B as an artifact."""
+    console: bool = False
+    """Keep what the run's process prints in `output.log`, and upload it to W&B as the run's log."""
 
 
 @dataclass(kw_only=True)

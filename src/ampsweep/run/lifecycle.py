@@ -4,7 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,6 +56,7 @@ from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, trained_meanwhile
+from ampsweep.standard_streams import OUTPUT_NAME, copied_output
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.checkpoint import require_same_model
@@ -132,11 +133,13 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         on_stuck=lambda sentence: end_stuck(request, prepared.parallel, sentence),
         stacks=request.directory / ERROR_NAME,
     )
-    try:
-        trainer = _built_trainer(request, prepared, send, stop, watchdog)
-    except UntrainedError as ended:
-        return end_untrained(request, prepared.taken, ended, send)
-    return _train(trainer, request, prepared, send, stop, watchdog)
+    is_kept = request.is_recorded and request.config.tracking.console
+    with copied_output(request.directory / OUTPUT_NAME) if is_kept else nullcontext():
+        try:
+            trainer = _built_trainer(request, prepared, send, stop, watchdog)
+        except UntrainedError as ended:
+            return end_untrained(request, prepared.taken, ended, send)
+        return _train(trainer, request, prepared, send, stop, watchdog)
 
 
 def _built_trainer(

@@ -1,7 +1,4 @@
-"""A run on Weights & Biases, by the unmodified client: opened and closed by a process that does nothing else.
-
-What wandb raises, it raises; whoever waits for it ends the process.
-"""
+"""A run on Weights & Biases, by the unmodified client: opened and closed by a process that does nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +10,7 @@ from ampsweep.metrics import METRICS, STEP
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import exit_code
 from ampsweep.record.parts import WandbFacts
+from ampsweep.standard_streams import OUTPUT_NAME
 from ampsweep.tracking.wandb.agent import is_agents_run, settle_stop
 from ampsweep.tracking.wandb.content import run_config, run_name, send_end, send_record, tracking_of
 
@@ -60,6 +58,8 @@ def open_run(
     else:
         record.wandb |= WandbFacts(entity=run.entity, project=run.project, url=run.url)
     record.wandb.id = run.id
+    if (directory / OUTPUT_NAME).is_file():
+        run.save(directory / OUTPUT_NAME, base_path=directory, policy="live")
     send_record(run, record)
     return run
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
-
 _LOCKED_S: Final = 3.0
 _RUN_S: Final = 60.0
 _AFTER_S: Final = 30.0
