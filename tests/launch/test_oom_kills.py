@@ -10,6 +10,7 @@ from ampsweep.launch import isolated
 from ampsweep.launch.processes import num_oom_kills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"
 
 
 def write(root, files):
@@ -32,10 +33,24 @@ def write(root, files):
             },
             2,
         ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/\n3:memory:/docker/a\n0::/\n",
+                "sys/fs/cgroup/memory/docker/a/memory.oom_control": CONTROL,
+            },
+            5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:memory:/docker/unseen\n",
+                "sys/fs/cgroup/memory/memory.oom_control": CONTROL,
+            },
+            5,
+        ),
         ({"sys/fs/cgroup/memory.events": "max 12\n"}, None),
         ({}, None),
     ],
-    ids=["v2", "v2 in a container", "v2 in a step of Slurm", "an old kernel", "no cgroups"],
+    ids=["v2", "v2 in a container", "v2 in a step of Slurm", "v1", "v1 in a container", "an old kernel", "no cgroups"],
 )
 def test_kills_are_counted_where_the_system_counts_them(files, count, tmp_path):
     assert num_oom_kills(write(tmp_path, files)) == count

@@ -129,23 +129,28 @@ def num_oom_kills(root: Path = Path("/")) -> int | None:
     """Number of processes in this process's cgroup that the kernel has killed for lack of memory; None if unknown.
 
     `root` is the root of the file system. Cgroups of version 2 tell it in `memory.events`
-    (https://docs.kernel.org/admin-guide/cgroup-v2.html); those of version 1 are not asked.
+    (https://docs.kernel.org/admin-guide/cgroup-v2.html), of version 1 in `memory.oom_control`
+    (https://docs.kernel.org/admin-guide/cgroup-v1/memory.html).
     """
-    for folder in _cgroups(root):
+    for path in _counters(root):
         with suppress(OSError):
-            for line in (folder / "memory.events").read_text(encoding="ascii", errors="replace").splitlines():
+            for line in path.read_text(encoding="ascii", errors="replace").splitlines():
                 name, _, count = line.partition(" ")
                 if name == "oom_kill" and count.isdecimal():
                     return int(count)
     return None
 
 
-def _cgroups(root: Path) -> Iterator[Path]:
-    """The folders of this process's cgroup and of those around it, then of what a container sees as its own."""
+def _counters(root: Path) -> Iterator[Path]:
+    """Files that may hold the count: those of the cgroup, then those that a container sees as its own."""
     mount = root / "sys/fs/cgroup"
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("0::"):  # the nearest that has the memory controller: Slurm's is the step, not the task
-                place = mount / line.removeprefix("0::").lstrip("/")
-                yield from (one for one in (place, *place.parents) if one.is_relative_to(mount))
-    yield mount
+            _, controllers, path = line.split(":", 2)
+            if "memory" in controllers.split(","):
+                yield mount / "memory" / path.lstrip("/") / "memory.oom_control"
+            elif not controllers:  # the nearest that has the memory controller: Slurm's is the step, not the task
+                place = mount / path.lstrip("/")
+                yield from (one / "memory.events" for one in (place, *place.parents) if one.is_relative_to(mount))
+    yield mount / "memory.events"
+    yield mount / "memory/memory.oom_control"
