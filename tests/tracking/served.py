@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from wandb_server import Run, WandbServer
 
@@ -26,6 +27,16 @@ def machine(home: Path, **environment: str) -> Iterator[None]:
         for name, value in {"WANDB_BASE_URL": "http://127.0.0.1:9", **environment}.items():
             patch.setenv(name, value)
         yield
+
+
+def wandb_cores() -> list[psutil.Process]:
+    """The wandb-cores below this process that still run; one may end while it is looked at."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+    return found
 
 
 @dataclass(frozen=True)

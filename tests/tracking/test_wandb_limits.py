@@ -9,7 +9,7 @@ from threading import Thread
 
 import psutil
 import pytest
-from served import Wandb
+from served import Wandb, wandb_cores
 from wandb_server import Fault, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
@@ -28,12 +28,7 @@ from ampsweep.tracking.wandb.sync_run import complete_runs
 def logged_in(online: Wandb, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("WANDB_FINISH_TIMEOUT")
     yield
-    assert cores() == []
-
-
-def cores() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [one for one in children if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE]
+    assert wandb_cores() == []
 
 
 def stop(one: psutil.Process) -> None:
@@ -48,8 +43,8 @@ def on_core(after: str, server: WandbServer, number: signal.Signals) -> None:
     def watch() -> None:
         while not any(request.operation == after for request in list(server.recorded.requests)):
             time.sleep(0.001)
-        for core in cores():
-            os.kill(core.pid, number)
+        for core in wandb_cores():
+            core.send_signal(number)
 
     Thread(target=watch, daemon=True).start()
 
@@ -105,10 +100,10 @@ def test_a_training_goes_on_beside_one_that_is_silent(
         tracker = make_tracker(TrackingConfig(mode="online", project="p"), "g", said.append, served.address)
         tracker.start(record, tmp_path, resume_after=None)
         deadline = time.monotonic() + 30
-        while not cores():
+        while not wandb_cores():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        for one in cores() if who == "wandb-core" else [psutil.Process(served.address.pid)]:
+        for one in wandb_cores() if who == "wandb-core" else [psutil.Process(served.address.pid)]:
             stop(one)
         for step in range(1, 2000):
             tracker.log({"train/loss": 1 / step, "train/grad_norm": 1.0}, step)

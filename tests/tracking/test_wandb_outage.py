@@ -10,7 +10,7 @@ from threading import Timer
 
 import psutil
 import pytest
-from served import Wandb
+from served import Wandb, wandb_cores
 from wandb_server import Fault, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
@@ -62,11 +62,6 @@ def training(record: RunRecord, tmp_path: Path, online: Wandb) -> Iterator[Train
     while wandb_cores() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert wandb_cores() == []
-
-
-def wandb_cores() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [one for one in children if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE]
 
 
 def kill_core() -> None:

@@ -17,6 +17,7 @@ from threading import Event, Thread
 
 import psutil
 import pytest
+from served import wandb_cores
 from wandb_file import WandbFile
 
 from ampsweep.config.schema import TrackingConfig
@@ -61,11 +62,6 @@ def wandb_processes() -> list[psutil.Process]:
             if one.status() != psutil.STATUS_ZOMBIE and "tracking.wandb.service" in " ".join(one.cmdline()):
                 found.append(one)
     return found
-
-
-def wandb_cores() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [one for one in children if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_wandb_gets_what_it_gets_from_the_training_process(
