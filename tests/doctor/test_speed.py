@@ -49,9 +49,10 @@ def test_a_planted_fault_is_named_first(name, has_fast_bfloat16):
 
     findings = in_order(examine_speed(patient_of(*one.overrides)))
 
-    # What is true of the processor was not planted: a fast one gains more by twice the batch, another has no units.
-    of_processor = {"small_batch", "no_fast_units"} - {one.kind}
-    findings = [found for found in findings if found.kind() not in of_processor]
+    # Not planted, but true: a fast processor gains more by twice the batch, another has no units, and where others
+    # compute beside this, the host's own work between many operators may cost more than launching them.
+    also_true = {"small_batch", "no_fast_units"} | ({"host_bound"} if one.kind == "launch_bound" else set())
+    findings = [found for found in findings if found.kind() not in also_true - {one.kind}]
     assert findings, "nothing found"
     first = findings[0]
     assert first.kind() == one.kind
