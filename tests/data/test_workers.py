@@ -6,6 +6,8 @@ import random
 import re
 import signal
 from contextlib import contextmanager
+from multiprocessing import resource_sharer
+from threading import Timer
 
 import numpy as np
 import psutil
@@ -160,6 +162,29 @@ def test_a_worker_that_dies_is_one_sentence(make, what, error, told, capfd):
     assert re.fullmatch(told, str(raised.value), re.DOTALL)
     assert workers() == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_worker_whose_connections_end_before_it_does_is_named(make, monkeypatch):
+    def cut_off(ident):
+        for worker in workers():
+            Timer(0.1, worker.kill).start()
+        raise ConnectionResetError
+
+    data = make()
+    monkeypatch.setattr(resource_sharer._ResourceSharer, "get_connection", staticmethod(cut_off))
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) (is killed by|exited unexpectedly)"):
+        first_batches(data)
+    assert workers() == []
+
+
+def test_what_cuts_off_living_workers_is_raised(make, monkeypatch):
+    def refuse(ident):
+        raise OSError(24, "Too many open files")
+
+    data = make()
+    monkeypatch.setattr(resource_sharer._ResourceSharer, "get_connection", staticmethod(refuse))
+    with pytest.raises(OSError, match="Too many open files"):
+        first_batches(data)
 
 
 def test_stop_signals_are_not_the_workers(make):

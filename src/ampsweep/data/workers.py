@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Iterable
 from functools import partial
-from multiprocessing import util
+from multiprocessing import connection, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,6 +24,8 @@ from ampsweep.socket_folder import short_socket_paths
 from ampsweep.stop_signals import STOP_SIGNALS, held_stop_signals, release_stop_signals
 from ampsweep.text import one_line
 
+_DYING_S: Final = 1.0
+"""Time between the end of a worker's connections and its own."""
 _PLAIN: Final = {Tensor, bool, int, float, str, type(None)}
 
 
@@ -74,7 +76,14 @@ class Workers:
             ValueError: reading it raised: in one sentence.
             RuntimeError: a worker has died.
         """
-        batch = next(self._iterator)
+        try:
+            batch = next(self._iterator)
+        except (OSError, EOFError) as error:  # cut off; of a death at any other moment torch speaks itself
+            for sentinel in connection.wait([process.sentinel for process in self._processes], _DYING_S):
+                (dead,) = [process for process in self._processes if process.sentinel == sentinel]
+                dead.join(_DYING_S)
+                raise RuntimeError(f"DataLoader worker (pid {dead.pid}) exited unexpectedly") from error
+            raise
         if isinstance(batch, Exception):
             raise batch
         return batch
