@@ -25,7 +25,7 @@ from ampsweep.stop_signals import STOP_SIGNALS, held_stop_signals, release_stop_
 from ampsweep.text import one_line
 
 _DYING_S: Final = 1.0
-"""Time between the end of a worker's connections and its own."""
+"""Longest wait for a worker to end once its connections have."""
 _PLAIN: Final = {Tensor, bool, int, float, str, type(None)}
 
 
@@ -78,11 +78,11 @@ class Workers:
         """
         try:
             batch = next(self._iterator)
-        except (OSError, EOFError) as error:  # cut off; of a death at any other moment torch speaks itself
-            for sentinel in connection.wait([process.sentinel for process in self._processes], _DYING_S):
-                (dead,) = [process for process in self._processes if process.sentinel == sentinel]
-                dead.join(_DYING_S)
-                raise RuntimeError(f"DataLoader worker (pid {dead.pid}) exited unexpectedly") from error
+        except (OSError, EOFError) as error:  # a connection broke: torch names a dead worker, but not a dying one
+            ended = connection.wait([process.sentinel for process in self._processes], _DYING_S)
+            for process in self._processes:
+                if process.sentinel in ended:
+                    raise RuntimeError(f"DataLoader worker (pid {process.pid}) exited unexpectedly") from error
             raise
         if isinstance(batch, Exception):
             raise batch
