@@ -16,41 +16,29 @@ def saw(place, tensor):
     return tensor
 
 
-def functions(device_type):
-    """Two matrix products: one in the dtype of autocast, one in float32."""
+def product(device_type, place, **options):
+    """A matrix product in the dtype of autocast, or of `cast_inputs`."""
 
-    class Autocastable(torch.autograd.Function):
+    class Product(torch.autograd.Function):
         @staticmethod
-        @torch.amp.custom_fwd(device_type=device_type)
+        @torch.amp.custom_fwd(device_type=device_type, **options)
         def forward(ctx, a, b):
             ctx.save_for_backward(a, b)
-            return saw("autocastable", a.mm(b))
+            return saw(place, a.mm(b))
 
         @staticmethod
         @torch.amp.custom_bwd(device_type=device_type)
         def backward(ctx, gradient):
             a, b = ctx.saved_tensors
-            return saw("autocastable, backward", gradient.mm(b.t())), a.t().mm(gradient)
+            return saw(f"{place}, backward", gradient.mm(b.t())), a.t().mm(gradient)
 
-    class Float32(torch.autograd.Function):
-        @staticmethod
-        @torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)
-        def forward(ctx, a, b):
-            ctx.save_for_backward(a, b)
-            return saw("float32", a.mm(b))
-
-        @staticmethod
-        @torch.amp.custom_bwd(device_type=device_type)
-        def backward(ctx, gradient):
-            a, b = ctx.saved_tensors
-            return saw("float32, backward", gradient.mm(b.t())), a.t().mm(gradient)
-
-    return Autocastable, Float32
+    return Product
 
 
 def modules(device_type):
     """A model for the digits for each way to use autocast."""
-    autocastable, float32 = functions(device_type)
+    autocastable = product(device_type, "autocastable")
+    float32 = product(device_type, "float32", cast_inputs=torch.float32)
 
     class Weighted(nn.Module):
         def __init__(self):
@@ -84,7 +72,7 @@ def modules(device_type):
             with torch.autocast(device_type, dtype=torch.float16):
                 return saw("again", outputs @ torch.eye(10, device=outputs.device))
 
-    return {one.__name__: one for one in (WithAutocastable, WithFloat32, Decorated, DecoratedOff, Region)}
+    return {kind.__name__: kind for kind in (WithAutocastable, WithFloat32, Decorated, DecoratedOff, Region)}
 
 
 class _Group:

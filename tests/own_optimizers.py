@@ -5,84 +5,79 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, SequentialLR
 
 
-class Lion(Optimizer):
+class EachParameter(Optimizer):
+    """Steps by `update(parameter, group)` for each parameter with a gradient."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, group)
+
+
+class Lion(EachParameter):
     """Symbolic discovery of optimization algorithms (Chen et al., 2023), algorithm 2."""
 
     def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(parameter)
-                first, second = group["betas"]
-                update = state["exp_avg"].lerp(parameter.grad, 1 - first).sign_()
-                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update * group["lr"])
-                state["exp_avg"].lerp_(parameter.grad, 1 - second)
+    def update(self, parameter, group):
+        first, second = group["betas"]
+        average = self.state[parameter].setdefault("exp_avg", torch.zeros_like(parameter))
+        update = average.lerp(parameter.grad, 1 - first).sign_()
+        parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update * group["lr"])
+        average.lerp_(parameter.grad, 1 - second)
 
 
-class Decaying(Optimizer):
-    """SGD that counts its steps in its groups, and takes smaller ones."""
+class Decaying(EachParameter):
+    """SGD that counts its updates in its groups, and takes smaller ones."""
 
     def __init__(self, params, lr=1e-2):
         super().__init__(params, {"lr": lr, "taken": 0})
 
-    @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             group["taken"] += 1
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.sub_(parameter.grad * (group["lr"] / group["taken"]))
+        super().step()
+
+    def update(self, parameter, group):
+        parameter.sub_(parameter.grad * (group["lr"] / group["taken"]))
 
 
-class Scaling(Optimizer):
+class Scaling(EachParameter):
     """SGD that unscales and skips by itself, as a GradScaler lets it."""
 
     def __init__(self, params, lr=1e-2):
         super().__init__(params, {"lr": lr})
         self._step_supports_amp_scaling = True
 
-    @torch.no_grad()
-    def step(self, closure=None):
+    def update(self, parameter, group):
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         applies = 1.0 if found_inf is None else 1.0 - found_inf
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                gradient = parameter.grad if scale is None else parameter.grad / scale
-                parameter.sub_(torch.nan_to_num(gradient, posinf=0.0, neginf=0.0) * group["lr"] * applies)
+        gradient = parameter.grad if scale is None else parameter.grad / scale
+        parameter.sub_(torch.nan_to_num(gradient, posinf=0.0, neginf=0.0) * group["lr"] * applies)
 
 
-class WithoutRate(Optimizer):
+class WithoutRate(EachParameter):
     """SGD that knows its learning rate itself."""
 
     def __init__(self, params):
         super().__init__(params, {})
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.sub_(parameter.grad * 1e-2)
+    def update(self, parameter, group):
+        parameter.sub_(parameter.grad * 1e-2)
 
 
 def adam_of(params, lr=1e-3):
-    """A function that makes an optimizer."""
     return torch.optim.Adam(params, lr=lr)
 
 
 def forgetful(params, lr=1e-3):
-    """A function that leaves out what it does not want to train."""
-    return torch.optim.SGD([one for one in params if one.ndim > 1], lr=lr)
+    return torch.optim.SGD([parameter for parameter in params if parameter.ndim > 1], lr=lr)
 
 
 def counted(params):
-    """A function that makes something else."""
     return len(list(params))
 
 

@@ -13,7 +13,7 @@ import psutil
 from wandb_server import Sweep, WandbServer
 
 ROOT = Path(__file__).parents[1]
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 _QUICK = "from wandb.wandb_agent import Agent; Agent.POLL_INTERVAL = 0.2; from wandb.cli.cli import cli; cli()"
 """The command line, asking every 0.2 s where it would ask every 5 s, for which it has no option."""

@@ -1,4 +1,4 @@
-"""Findings about runs: each kind a class with its facts, how grave it is, and its sentence."""
+"""Findings about runs: each kind is a class with its facts, severity and sentence."""
 
 import math
 import re
@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Final, Literal, dataclass_transform
 from ampsweep.text import milliseconds, num_bytes, number, percent, plural, seeds_text
 
 Severity = Literal["note", "warning", "fault"]
-"""`note`: worth knowing; `warning`: some figures do not count; `fault`: none does, or a training goes wrong."""
+"""`note`: worth knowing; `warning`: some figures do not count; `fault`: none does, or the training goes wrong."""
 
-
-_WRITTEN: Final[dict[str, Callable[[Any], Any]]] = {
+_FORMATS: Final[dict[str, Callable[[Any], Any]]] = {
     "bytes": num_bytes,
     "joined": lambda values: ", ".join(map(str, values)),
     "ms": milliseconds,
@@ -35,46 +34,45 @@ class _Template(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec.startswith("count "):
             return plural(value, format_spec.removeprefix("count "))
-        return str(_WRITTEN[format_spec](value)) if format_spec in _WRITTEN else format(value, format_spec)
+        return str(_FORMATS[format_spec](value)) if format_spec in _FORMATS else format(value, format_spec)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Finding:
-    """A base of classes, one a kind, that are frozen dataclasses without a decorator.
+    """Base class of the kinds, which become frozen dataclasses without a decorator.
 
-    The fields are the facts, which are stored, but those with `repr=False`; the sentence follows from them.
+    The fields are the facts; all but those with `repr=False` are stored. The sentence follows from them.
     """
 
     severity: ClassVar[Severity] = "note"
     template: ClassVar[str]
-    """The sentence with facts in braces (see `_Template`), of a kind that does not put it together itself."""
+    """The sentence with facts in braces (see `_Template`), unless the kind overrides `sentence`."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
 
     @property
     def sentence(self) -> str:
-        """The finding as a clause: without a capital letter and without a stop."""
+        """The finding as a clause, without a capital letter and a full stop."""
         return self.filled(self.template)
 
     def filled(self, template: str) -> str:
-        """The template with the facts of this finding."""
         return _Template().format(template, self)
 
     @classmethod
     def kind(cls) -> str:
-        """The name of the class as data: `NotCompleted` is `not_completed`."""
+        """The class name in snake case: `NotCompleted` is `not_completed`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def as_data(value: Any) -> Any:
-    """Dataclasses as JSON has them: a finding with its kind and sentence, inf and NaN by their names."""
+    """Convert dataclasses to dicts for JSON: findings with their kind and sentence, inf and NaN as strings."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind()} if isinstance(value, Finding) else {}
-        told = {"sentence": value.sentence} if hasattr(value, "sentence") else {}
-        return {**kind, **{one.name: as_data(getattr(value, one.name)) for one in fields(value) if one.repr}, **told}
+        facts = {of.name: as_data(getattr(value, of.name)) for of in fields(value) if of.repr}
+        return {**kind, **facts, **({"sentence": value.sentence} if hasattr(value, "sentence") else {})}
     if isinstance(value, dict):
-        return {key: as_data(one) for key, one in value.items()}
+        return {key: as_data(item) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return [as_data(one) for one in value] if isinstance(value, list | tuple) else value
+    return [as_data(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""The categories of memory that a training step takes, and the metric key of each."""
+"""The categories of a training step's memory, and their metric keys."""
 
 from typing import Final, Literal
 
@@ -13,7 +13,6 @@ MemoryCategory = Literal[
     "data",
     "other",
 ]
-"""The content of bytes on a device."""
 
 MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
     "parameters": "parameters",
@@ -26,9 +25,8 @@ MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
     "data": "data set resident on an accelerator",
     "other": "everything else",
 }
-"""Every category with its meaning, in the order in which reports stack them."""
+"""Category -> meaning, in the order in which reports stack them."""
 
 
 def memory_key(category: str) -> str:
-    """The metric key of a memory category."""
     return f"memory/{category}_gib"

@@ -1,6 +1,6 @@
-"""Every metric key of the suite: its unit, its meaning and which way is better.
+"""Every metric key of the suite, with its unit, its meaning and the better direction.
 
-Code, history, W&B, sweeps, reports and the README use these names and no others.
+Code, history, W&B, sweeps, reports and the README use only these names.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,6 @@ Better = Literal["lower", "higher", "neither"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One measured quantity."""
-
     key: str
     unit: str
     meaning: str
@@ -95,9 +93,8 @@ _METRICS = (
 METRICS: Final[dict[str, Metric]] = {metric.key: metric for metric in _METRICS}
 
 MEASURED: Final = ("perf/", "memory/", "device/", "instrumentation/")
-"""Prefixes of keys that measure the process. A row holds such a figure at its moment, the summary the figure over the
-steps after warm-up: one is no substitute for the other. All other keys are values of the training, and the summary
-repeats those of the last row."""
+"""Prefixes of keys that measure the process. A row holds the figure of its step, the summary that of all steps after
+warm-up. Of the other keys, which are values of the training, the summary repeats the last row's."""
 
 STEP: Final = "step"
-"""The step axis of every history row: optimizer steps attempted so far, starting at 1."""
+"""The key of the step in every history row: optimizer steps attempted so far, from 1."""

@@ -1,4 +1,4 @@
-"""Tensors in nested lists, tuples, mappings and dataclasses: the one walker and the one mapper."""
+"""Tensors in nested lists, tuples, mappings and dataclasses: iterating over them and changing them."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested values."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -20,16 +19,16 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         for item in value.values():
             yield from tensors_in(item)
     elif is_dataclass(value) and not isinstance(value, type):
-        for one in fields(value):
-            yield from tensors_in(getattr(value, one.name))
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
 
 
 def plain_tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested values; instead of one that wraps others, such as a DTensor, these, and
-    instead of a sparse one its indices and values."""
+    """Iterate over all tensors in nested values; of wrappers such as DTensor the tensors within, of sparse tensors
+    indices and values."""
     for tensor in tensors_in(value):
         if tensor.is_sparse:
-            coalesced = tensor.detach().coalesce()  # the same one, if it is
+            coalesced = tensor.detach().coalesce()  # itself, if it is coalesced
             yield from (coalesced.indices(), coalesced.values())
         elif wraps_others(tensor):
             names: list[str] = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
@@ -39,15 +38,14 @@ def plain_tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def wraps_others(tensor: Tensor) -> bool:
-    """Tell whether a tensor has no bytes of its own but those of the tensors it wraps."""
+    """Return True if a tensor has no bytes of its own besides those of the tensors it wraps."""
     return is_traceable_wrapper_subclass(tensor)
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Change every tensor in nested values, each of which keeps its kind; a mapping that is no dict becomes one.
-
-    Every container in which nothing changes stays as it is.
-    """  # in Python that torch.compile takes in without a break
+    """Change every tensor in nested values; containers keep their types, except that mappings become dicts. A container
+    in which nothing changes is returned as it is."""
+    # Written so that torch.compile compiles it without a graph break.
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple | list):
@@ -65,16 +63,16 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         copied.update(changed)
         return copied
     if is_dataclass(value) and not isinstance(value, type):
-        old = {one.name: getattr(value, one.name) for one in fields(value) if hasattr(value, one.name)}
+        old = {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
         new = map_tensors(old, change)
         if new is old:
             return value
         made: Any = copy.copy(value)
         for name in old:
-            object.__setattr__(made, name, new[name])  # frozen ones, too
+            object.__setattr__(made, name, new[name])  # frozen dataclasses, too
         return made
     return value
 
 
-def _is(one: Any, other: Any) -> bool:
-    return one is other
+def _is(a: Any, b: Any) -> bool:
+    return a is b

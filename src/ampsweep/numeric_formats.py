@@ -1,7 +1,7 @@
-"""The floating-point formats that a training may compute in: the limits of what each can hold.
+"""The limits of the floating-point formats that a training may compute in, as in `torch.finfo`.
 
-The limits are those of IEEE 754 for float16, of bfloat16, and of "FP8 Formats for Deep Learning" (P. Micikevicius et
-al., 2022, https://arxiv.org/abs/2209.05433) for the two of 8 bits, as `torch.finfo` tells them.
+Sources: IEEE 754 (float32, float16), bfloat16, and P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022
+(https://arxiv.org/abs/2209.05433).
 """
 
 import math
@@ -11,22 +11,18 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class NumericFormat:
-    """A floating-point format by its limits, all magnitudes."""
-
     name: str
-    """As torch writes it."""
     max: float
-    """The largest finite number."""
     min_normal_exponent: int
-    """The smallest number with all its digits is two to this power."""
+    """log2 of the smallest normal number."""
     min_exponent: int
-    """The smallest number above zero is two to this power; below half of it everything becomes zero."""
+    """log2 of the smallest subnormal number; numbers up to half of it round to zero."""
     digits: int
-    """Binary digits of a normal number, the leading one included."""
+    """Mantissa bits of a normal number, the implicit leading bit included."""
 
     @property
     def max_exponent(self) -> int:
-        """The exponent of `max`: the largest power of two that the format holds."""
+        """log2 of the largest power of two that the format holds."""
         return math.frexp(self.max)[1] - 1
 
     @property
@@ -41,11 +37,9 @@ FLOAT8_E4M3: Final = NumericFormat("float8_e4m3fn", 448.0, -6, -9, 4)
 FLOAT8_E5M2: Final = NumericFormat("float8_e5m2", 57344.0, -14, -16, 3)
 FLOAT32: Final = NumericFormat("float32", 3.4028234663852886e38, -126, -149, 24)
 
-FORMATS: Final[dict[str, NumericFormat]] = {
-    one.name: one for one in (FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2)
-}
+FORMATS: Final = {known.name: known for known in (FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2)}
 
 
 def dtype_name(dtype: object) -> str:
-    """A dtype of torch without its package: `float16`."""
+    """torch's name of a dtype without the package: `float16`."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Redaction: keeps keys, tokens and passwords out of everything that is written, shown or sent."""
+"""Redaction of keys, tokens and passwords in everything that is written, shown or sent."""
 
 import os
 import re
@@ -15,12 +15,12 @@ _OF_TEXT: Final = (
     r"(?:pad|eos|bos|unk|unknown|sep|cls|mask|begin|start|end|stop|special|image|audio|video|eot|sot"
     r"|first|last|next|prev|new|max|min|num|per)"
 )
-"""Words before `token` that mean a token of a vocabulary, not a secret."""
+"""Words before `token` that mean a vocabulary token, not a secret."""
 _OF_SERVICE: Final = r"(?:access|auth|api|bearer|refresh|session|id|hub|hf|wandb|github|gitlab|slack|csrf|xsrf)"
 _OPENING: Final = (
     r"(?:api|access|private|auth|secret|client|signing|encryption|ssh|account|master|service|deploy|license|session)"
 )
-"""Words before `key` that make it one to a service; a sort key, a pair key and a padding mask of keys are none."""
+"""Words before `key` that make it a secret, unlike a sort key, a pair key or a padding mask of keys."""
 _LOGIN: Final = r"(?:my|db|database|sql|mysql|pg|postgres|redis|smtp|mail|email|ftp|http|proxy|user|login|admin|root)"
 _NAME: Final = (
     rf"(?:{_OPENING}[_-]?keys?(?:[_-]?ids?)?|secrets?|passwords?|passwds?|passphrases?|passcodes?|pwds?"
@@ -28,7 +28,7 @@ _NAME: Final = (
     rf"|{_OF_SERVICE}[_-]?tokens?|(?!{_OF_TEXT}[_-]token)[a-z0-9]+[_-]token)"
 )
 _ALONE: Final = r"(?:token|pass|auth|bearer)"
-"""Names of a secret only where they stand alone: a forward_pass, an eos_token and `unexpected token: x` are none."""
+"""Names of a secret only on their own, unlike forward_pass, eos_token or `unexpected token: x`."""
 _SECRET_NAME: Final = re.compile(rf"(?:^|[._-]){_NAME}$|^{_ALONE}$", re.IGNORECASE)
 _SECRET_VARIABLE: Final = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|PWD|(?<!ASK)PASS|CREDENTIALS?|CREDS?|COOKIES?|AUTH|BEARER"
@@ -36,9 +36,9 @@ _SECRET_VARIABLE: Final = re.compile(
 )
 _NO_SECRET_VARIABLE: Final = ("PWD", "OLDPWD")
 _HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-"""The places of `clientSecret` where `client_secret` has a `_`."""
+"""The word boundaries in `clientSecret`."""
 _MIN_LENGTH: Final = 12
-"""Values shorter than this are searched for in texts as whole words only, and only with letters and others mixed."""
+"""Shorter values are searched for as whole words only, and only if they mix letters with other characters."""
 _MIN_WORD: Final = 6
 
 _VALUE: Final = r"(?:\[[^\]]*\]|'[^']*'|\"[^\"]*\"|[^\s,}\]]+)"
@@ -66,9 +66,9 @@ _PREFIXES: Final = {
     ),
     r"[\w.+/=-]{20,}": "sntrys_ glc_ ops_eyJ ABSK",
 }
-"""Beginnings of the keys and tokens of services, by what follows: those that gitleaks (config/gitleaks.toml) and
-detect-secrets 1.5 know by the value alone, but for those that a commit's hash would meet, and Docker's, Google's OAuth
-and W&B's own."""
+"""Pattern of the rest -> prefixes of services' keys and tokens: those that gitleaks (config/gitleaks.toml) and
+detect-secrets 1.5 recognize by the value alone, except those that a commit hash would match, plus Docker's, Google
+OAuth's and W&B's."""
 _KNOWN_FORMS: Final = re.compile(
     r"\b(?:"
     + "|".join(rf"(?:{'|'.join(prefixes.split())}){rest}" for rest, prefixes in _PREFIXES.items())
@@ -85,24 +85,24 @@ _HOOK: Final = re.compile(
 _BEARER: Final = re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d|\S{20})[\w.~+/=-]{8,}", re.IGNORECASE)
 _IN_URL: Final = re.compile(r"(://[^/\s:@]*:)(?:[^/\s'\"]{1,256}(?=@)|(?!\d+(?:[/\s]|$))[^\s'\"]{1,256}(?=@))")
 _ALONE_IN_URL: Final = re.compile(r"(https?://)[^/\s@:'\"]{1,256}(?=@[\w\[])", re.IGNORECASE)
-"""A token in the place of the user; who logs in by `ssh://git@host` is no secret."""
+"""A token in place of the user name; the user of `ssh://git@host` is not a secret."""
 _BEFORE_HOST: Final = re.compile(
     r"(?<![\w/.@:-])((?!mailto:)[\w.-]+:)[^\s/:'\"]{1,256}(?=@(?:localhost\b|[\w-]+\.[\w.-]*\w))"
 )
 
 
 def hide(text: str, beside: object = None) -> str:
-    """Replace every secret in ``text`` by `***`.
+    """Replace every secret in `text` by `***`.
 
-    Secrets are the values of environment variables and names such as WANDB_API_KEY or `--password`, wherever else in
-    the text they recur, headers, passwords in addresses, tokens of well-known forms, and such values in ``beside``.
+    Secrets are the values of environment variables and names such as WANDB_API_KEY or `--password` (wherever they recur
+    in the text), headers, passwords in URLs, tokens of well-known forms, and the secrets named in `beside`.
     """
     return _hide(text, _secrets([beside, text]))
 
 
 def hidden(value: T, beside: object = None) -> T:
-    """Copy ``value``, a tree of lists, dicts and dataclasses, with `hide` applied to texts and `***` for values with
-    secret names; a secret named in one place of it, or in ``beside``, is hidden everywhere.
+    """Copy `value`, a tree of lists, dicts and dataclasses, with `hide` applied to strings and `***` for values with
+    secret names; a secret named anywhere in it, or in `beside`, is hidden everywhere.
     """
     redacted: T = _hidden(value, _secrets([value, beside]))
     return redacted
@@ -137,11 +137,11 @@ def _hidden(value: Any, secrets: list[re.Pattern[str]]) -> Any:
 
 
 def _facts(value: Any) -> dict[str, Any]:
-    return {one.name: getattr(value, one.name) for one in fields(value)}
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _blank(value: Any) -> Any:
-    """Copy what has a secret's name, with `***` for every text and number in it; a truth value is none."""
+    """Copy the value of a secret's name with `***` for every string and number in it, but not for booleans."""
     if isinstance(value, dict):
         return {key: _blank(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -150,14 +150,14 @@ def _blank(value: Any) -> Any:
 
 
 def _secrets(value: object) -> list[re.Pattern[str]]:
-    """Patterns of the values of secret variables and of secret names in ``value``, the longest first."""
+    """Patterns of the values of secret variables and of secret names in `value`, the longest first."""
     variables = {text for name, text in os.environ.items() if _is_secret_variable(name)}
     found = (variables | {*_named(value)}) - {HIDDEN}
     return [pattern for text in sorted(found, key=len, reverse=True) if (pattern := _searched_for(text)) is not None]
 
 
 def _searched_for(secret: str) -> re.Pattern[str] | None:
-    """The pattern that finds a secret in a text; None for one so short or plain that it could be something else."""
+    """The pattern of a secret; None if the secret is so short or plain that it could be an ordinary word."""
     if len(secret) >= _MIN_LENGTH:
         return re.compile(re.escape(secret))
     is_mixed = any(map(str.isalpha, secret)) and not secret.isalpha()
@@ -196,7 +196,7 @@ def _scalars(value: Any) -> Iterator[str]:
 
 
 def _assigns(text: str) -> bool:
-    """Tell whether anything in a text could be a name with its value: most texts are told apart by this alone."""
+    """Return False fast for most texts: those that cannot contain a name with its value."""
     return "=" in text or ":" in text or "--" in text
 
 

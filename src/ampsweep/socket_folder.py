@@ -1,4 +1,4 @@
-"""The folder for sockets of this machine, whose paths have a limit that a long TMPDIR can exceed."""
+"""The folder for sockets: their paths have a length limit that a long TMPDIR can exceed."""
 
 import os
 import tempfile
@@ -8,11 +8,11 @@ from multiprocessing import util
 from typing import Final
 
 _LONGEST: Final = 103 - 48
-"""The longest path of the folder, in bytes: macOS takes 103 for a socket, and processes put up to 48 below it."""
+"""Bytes of the longest possible folder: macOS limits a socket's path to 103, of which up to 48 are below the folder."""
 
 
 def socket_folder() -> str:
-    """The folder for temporary files, or /tmp where sockets in it had too long a path; raises OSError without any."""
+    """The temporary folder, or /tmp if its path is too long; OSError without any temporary folder."""
     usual = tempfile.gettempdir()
     is_too_long = hasattr(os, "getuid") and len(os.fsencode(usual)) > _LONGEST  # Windows has pipes instead
     return "/tmp" if is_too_long else usual
@@ -20,7 +20,7 @@ def socket_folder() -> str:
 
 @contextmanager
 def short_socket_paths() -> Iterator[None]:
-    """Have multiprocessing choose the folder of its sockets, which it does once, where their paths are not too long."""
+    """Make multiprocessing, which does so once, choose a folder for its sockets with a short path."""
     before, tempfile.tempdir = tempfile.tempdir, socket_folder()
     try:
         util.get_temp_dir()

@@ -1,7 +1,4 @@
-"""Standard streams that are closed, or whose reader goes away as `| head -1` does: what is printed there is lost.
-
-And their copy in a file, where a run is to keep it.
-"""
+"""Standard streams that survive being closed or losing their reader (`| head -1`), and their copy in a run's log."""
 
 import io
 import os
@@ -12,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 OUTPUT_NAME: Final = "output.log"
-"""The file of a run with what its process has printed; W&B shows a file of this name as the run's log."""
+"""The printed output of a run's process; W&B shows a file of this name as the run's log."""
 
 
-class _LostUnread(io.FileIO):
-    """A stream that goes on into nothing where nobody reads it any more."""
+class _DroppedIfUnread(io.FileIO):
+    """A stream that writes to /dev/null once its reader is gone."""
 
     def write(self, content: Any, /) -> Any:
         try:
@@ -27,28 +24,26 @@ class _LostUnread(io.FileIO):
 
 
 def guard_streams() -> None:
-    """Keep this process going whatever becomes of its stdout and stderr; streams that a caller has put there stay."""
+    """Make stdout and stderr survive closing and lost readers; replaced streams stay as they are."""
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # a file opened later would get the number, and with it what is printed
+        except OSError:  # else the next opened file would get this number, and the printed output
             os.open(os.devnull, os.O_RDWR)
     for name, number in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
         if before is getattr(sys, f"__{name}__") and isinstance(before, io.TextIOWrapper | None):
-            raw = io.BufferedWriter(_LostUnread(number, "w", closefd=False))
-            told: dict[str, Any] = {} if before is None else {"encoding": before.encoding, "errors": before.errors}
-            setattr(sys, name, io.TextIOWrapper(raw, line_buffering=number == 2 or os.isatty(number), **told))
+            raw = io.BufferedWriter(_DroppedIfUnread(number, "w", closefd=False))
+            text: dict[str, Any] = {} if before is None else {"encoding": before.encoding, "errors": before.errors}
+            setattr(sys, name, io.TextIOWrapper(raw, line_buffering=number == 2 or os.isatty(number), **text))
 
 
 class _Copied:
-    """A stream whose text goes into a file as well."""
-
     def __init__(self, stream: Any, file: io.FileIO) -> None:
         self._stream, self._file = stream, file
 
     def write(self, text: str) -> Any:
-        with suppress(OSError):  # no room: it is printed all the same
+        with suppress(OSError):  # no room: still print it
             self._file.write(text.encode(errors="backslashreplace"))
         return self._stream.write(text)
 
@@ -58,7 +53,7 @@ class _Copied:
 
 @contextmanager
 def copied_output(path: Path) -> Iterator[None]:
-    """Append what Python code prints inside to a file as well, but for what moves a terminal's cursor."""
+    """Copy what Python code prints inside to a file, too."""
     before = sys.stdout, sys.stderr
     with path.open("ab", buffering=0) as file:
         sys.stdout, sys.stderr = _Copied(sys.stdout, file), _Copied(sys.stderr, file)

@@ -1,4 +1,4 @@
-"""The signals that ask a training to stop, and processes that are started so that none is lost."""
+"""The signals that ask a training to stop, and how they are blocked while a process starts."""
 
 import signal
 import sys
@@ -8,16 +8,16 @@ from multiprocessing import resource_tracker
 from typing import Final
 
 WARNING_SIGNALS: Final = () if sys.platform == "win32" else (signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that batch systems send some time before they end a job, as `sbatch --signal` and submitit have it: Slurm
-sends them to every process of the job step, and one that does not handle them is killed."""
+"""Signals that batch systems send before they end a job (`sbatch --signal`, submitit): Slurm sends them to every task
+process of a job step, and kills those without a handler."""
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, *WARNING_SIGNALS)
 
 
 @contextmanager
-def held_stop_signals() -> Iterator[None]:
+def blocked_stop_signals() -> Iterator[None]:
     """Block the stop signals in processes started inside, so that none is killed before it can handle them.
 
-    Signals that arrive meanwhile stay pending: here until the context ends, there until `release_stop_signals`.
+    Signals stay pending: in this process until the context ends, in the new process until `unblock_stop_signals`.
     """
     if sys.platform == "win32":
         yield
@@ -32,7 +32,7 @@ def held_stop_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-def release_stop_signals() -> None:
-    """Deliver in this thread the signals that `held_stop_signals` has held back since the process began."""
+def unblock_stop_signals() -> None:
+    """Deliver in this thread the signals that have been blocked since the process began."""
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -1,4 +1,4 @@
-"""Formatting of numbers, bytes, durations and errors as text, with the same digits and units everywhere."""
+"""Numbers, bytes, durations and errors as text, with the same digits and units everywhere."""
 
 import math
 import re
@@ -7,24 +7,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ampsweep.own_code import place_of
+from ampsweep.user_code import place_of
 
 MIB: Final = 2**20
 GIB: Final = 2**30
 BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 """Unit -> bytes, as torch names units in its messages."""
 MAX_DECIMALS: Final = 6
-_TURNING: Final = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-"""Bidirectional classes of characters that reverse the text beside them."""
+_CONTROLS: Final = ("Cc", "Zl", "Zp")
+_BIDIRECTIONAL: Final = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+"""Bidirectional classes of the characters that reverse adjacent text."""
 _FIGURE: Final = re.compile(
     r"(?<![\w.+-])(?:\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|(?<=step )\d+|\d+(?= ?(?:%|GiB|MiB|KiB|ms\b|s\b)))(?!\.?\w)"
 )
-"""A measured figure within a text: it has decimals, an exponent or a unit, or is a step. Other whole numbers (a
-process, a device, the cores there are) name something. No part of a version or a path is one."""
+"""A measured figure within a text: it has decimals, an exponent or a unit, or is a step. Other whole numbers (ids,
+counts of cores) and parts of versions and paths do not match."""
 
 
 def number(value: float, digits: int = 3) -> str:
-    """`value` with `digits` significant digits, never fewer than its whole part: 6.12, 61.2, 6120, 0.0612.
+    """`value` with `digits` significant digits, but never fewer than its integer part has.
 
     >>> number(6.1234), number(6123.4), number(0.000061234), number(0.0)
     ('6.12', '6123', '6.12e-05', '0')
@@ -36,7 +37,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Format as `number` does, with a plus sign before positive values."""
+    """`number` with a plus sign before positive values."""
     return f"+{number(value, digits)}" if value > 0 else number(value, digits)
 
 
@@ -49,7 +50,7 @@ def ratio(value: float) -> str:
 
 
 def num_bytes(value: float) -> str:
-    """A number of bytes in the unit that suits it.
+    """A number of bytes in a suitable unit.
 
     >>> num_bytes(3 * 2**29), num_bytes(2**20), num_bytes(-0.3), num_bytes(-2048.0)
     ('1.50 GiB', '1.00 MiB', '0 B', '-2.00 KiB')
@@ -57,11 +58,11 @@ def num_bytes(value: float) -> str:
     for unit in ("GiB", "MiB", "KiB"):
         if abs(value) >= BYTES_OF[unit]:
             return f"{number(value / BYTES_OF[unit])} {unit}"
-    return f"{round(value)} B"  # of -0.3 bytes, too, 0
+    return f"{round(value)} B"
 
 
 def allocation(size: int) -> str:
-    """The size of an allocation with four digits, enough to tell apart two sizes that are nearly equal.
+    """The size of an allocation with four digits, so that nearly equal sizes look different.
 
     >>> allocation(2**40), allocation(37_000_000), allocation(512)
     ('1 TiB', '35.29 MiB', '512 bytes')
@@ -71,7 +72,7 @@ def allocation(size: int) -> str:
 
 
 def predicted_bytes(value: float, error_pct: float | None) -> str:
-    """A predicted figure, with its error if there is a measured one: '7.17 MiB (+0.11%)'."""
+    """A prediction, with its error if the figure was measured: '7.17 MiB (+0.11%)'."""
     return num_bytes(value) + ("" if error_pct is None else f" ({error_pct:+.2f}%)")
 
 
@@ -80,17 +81,16 @@ def percent(value: float) -> str:
 
 
 def loss(value: float) -> str:
-    """A loss with four decimals, so that the losses of a table line up; tiny losses with 3 significant digits."""
+    """A loss with four decimals, so that columns align; tiny losses with 3 significant digits."""
     return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else number(value)
 
 
 def decimals(value: float, digits: int) -> int:
-    """Decimals that show `digits` significant digits of `value`, which is not zero; negative before the point."""
+    """The decimals that show `digits` significant digits of a nonzero `value`; negative left of the point."""
     return digits - 1 - math.floor(math.log10(abs(value)))
 
 
 def plural(count: int, noun: str) -> str:
-    """'1 run', '2 runs'."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -100,7 +100,7 @@ def seeds_text(seeds: Sequence[int]) -> str:
 
 
 def listed(names: Iterable[str], limit: int = 20) -> str:
-    """The names one after another; of more than `limit` the first ones, and how many more there are.
+    """The names joined by commas; beyond `limit` only their number.
 
     >>> listed("abc"), listed("abc", limit=2)
     ('a, b, c', 'a, b and 1 more')
@@ -111,7 +111,7 @@ def listed(names: Iterable[str], limit: int = 20) -> str:
 
 
 def as_sentence(clause: str) -> str:
-    """A clause with a stop, and with a capital letter if it opens with a word: names stay as they are.
+    """The clause with a full stop, and a capital letter unless it opens with a name.
 
     >>> as_sentence("the loss is NaN"), as_sentence("aten.bmm overflows")
     ('The loss is NaN.', 'aten.bmm overflows.')
@@ -121,13 +121,13 @@ def as_sentence(clause: str) -> str:
 
 
 def first_line(text: str, limit: int = 200) -> str:
-    """The first line of an error, cut to `limit` characters, without its final stop."""
+    """The first line of an error, cut to `limit` characters, without a full stop."""
     line = text.strip().splitlines()[0].strip().removesuffix(".") if text.strip() else ""
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def merge_figures(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """The different texts, each with its positions in `texts`, those that differ in measured figures only as one.
+    """The distinct texts with their positions in `texts`; texts that differ only in measured figures are merged.
 
     >>> merge_figures(["0.6 of 2 cores busy", "a GPU was hot", "1.0 of 2 cores busy"])
     [('0.6 to 1.0 of 2 cores busy', [0, 2]), ('a GPU was hot', [1])]
@@ -135,11 +135,11 @@ def merge_figures(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
     positions: dict[str, list[int]] = defaultdict(list)
     for index, text in enumerate(texts):
         positions[_FIGURE.sub("0.0", text)].append(index)
-    return [(_with_ranges([texts[index] for index in which]), which) for which in positions.values()]
+    return [(_with_ranges([texts[index] for index in indices]), indices) for indices in positions.values()]
 
 
 def _with_ranges(texts: Sequence[str]) -> str:
-    """The first of texts that differ in their figures only, with ranges where they do."""
+    """The first of texts that differ only in figures, with ranges in place of those."""
     columns = iter(list(zip(*(_FIGURE.findall(text) for text in texts), strict=True)))
 
     def range_of(_: re.Match[str]) -> str:
@@ -151,26 +151,26 @@ def _with_ranges(texts: Sequence[str]) -> str:
 
 
 def folder_name(text: str) -> str:
-    """The text as the name of one folder, on every system and inside the folder it is put in; equal ones may meet."""
+    """The text as a folder name that is valid on every system; different texts may give the same name."""
     return re.sub(r"[^A-Za-z0-9_.+=-]", "_", text)[:100].lstrip(".") or "_"
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, after its type, with the place in the user's own code that raised it, if one did.
+    """An error's type and message, with the place in the user's own code that raised it, if any.
 
-    A ValueError's message is a sentence and goes without its type.
+    A ValueError's message is a sentence and stands without the type.
     """
-    message = error.msg if isinstance(error, SyntaxError) else str(error)  # whose text has a place already
+    message = error.msg if isinstance(error, SyntaxError) else str(error)  # its text has the place already
     text = " ".join(message.split())[:300]
-    told = text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    message = text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
     if isinstance(error, SystemExit):
-        told = f"ended by sys.exit({error.code!r})"
+        message = f"ended by sys.exit({error.code!r})"
     place = place_of(error)
-    return told if place is None else f"{told} ({place})"
+    return message if place is None else f"{message} ({place})"
 
 
 def duration(seconds: float, *, whole: bool = False) -> str:
-    """A duration in two units at most; short ones with tenths of a second, unless `whole` seconds are asked for.
+    """A duration in at most two units; below 10 s with tenths unless `whole`.
 
     >>> duration(4.24), duration(25.4), duration(75.0), duration(7500.0), duration(200_000.0)
     ('4.2 s', '25 s', '1:15 min', '2:05 h', '2 d 7 h')
@@ -187,22 +187,22 @@ def duration(seconds: float, *, whole: bool = False) -> str:
 
 
 def escaped(text: str, *, keeps: str = "") -> str:
-    """`text` with every character that would steer a terminal as Python writes it, but for those of `keeps`.
+    r"""Escape the characters that would control a terminal, except those in `keeps`.
 
-    Names, paths and errors hold whatever a config, a file system or a server put there.
+    Names, paths and errors hold any characters that a config, a file system or a server put there.
 
     >>> escaped("a\x1b[31mb\n"), escaped("a\tb\n", keeps="\n\t")
-    ('a\\\\x1b[31mb\\\\n', 'a\\tb\\n')
+    ('a\\x1b[31mb\\n', 'a\tb\n')
     """
     if text.isascii() and text.isprintable():
         return text
     return "".join(
         character.encode("unicode_escape").decode("ascii")
-        if character not in keeps and _steers(character)
+        if character not in keeps and _controls_terminal(character)
         else character
         for character in text
     )
 
 
-def _steers(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Zl", "Zp") or unicodedata.bidirectional(character) in _TURNING
+def _controls_terminal(character: str) -> bool:
+    return unicodedata.category(character) in _CONTROLS or unicodedata.bidirectional(character) in _BIDIRECTIONAL

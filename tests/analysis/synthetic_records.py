@@ -5,18 +5,13 @@ from typing import Any
 
 from identities import identity as make_identity
 
+from ampsweep.analysis.comparison import WorkloadComparison, compare
 from ampsweep.record import RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
-from ampsweep.record.parts import (
-    Attempt,
-    Contamination,
-    MemoryUse,
-    ModeProof,
-    RecordedDtypes,
-    StepPrediction,
-    WandbFacts,
-)
+from ampsweep.record.sections import Attempt, Contamination, MemoryUse, ModeProof
+
+from ampsweep.record.sections import RecordedDtypes, StepPrediction, WandbFacts  # isort: skip
 
 MIB_IN_GIB = 2**20 / 2**30
 
@@ -39,20 +34,10 @@ def run(
     facts: dict[str, Any] | None = None,
     **record: Any,
 ) -> Entry:
-    """One run in its directory: a completed one unless `record` says otherwise."""
     settings = {"precision": {"mode": arm}, "seed": seed, "optimizer": {"weight_decay": 0.0}, **(config or {})}
-    of_run = {
-        "experiment": "fp32_vs_amp",
-        "precision_mode": arm.partition("+")[0],
-        "model": "gpt_tiny",
-        "model_size": 1_000_000,
-        "task": "language_modelling",
-        "data": "text",
-        "seed": seed,
-        "seq_len": 64,
-        "device_name": "a CPU",
-    }
-    identity = make_identity(**{**of_run, **(facts or {})})
+    of_run = {"experiment": "fp32_vs_amp", "model": "gpt_tiny", "task": "language_modelling", "data": "text"}
+    of_run |= {"precision_mode": arm.partition("+")[0], "seed": seed, "model_size": 1_000_000}
+    identity = make_identity(**{**of_run, "seq_len": 64, "device_name": "a CPU", **(facts or {})})
     figures = {
         "perf/step_ms": step_ms,
         "memory/peak_allocated_gib": None if peak_mib is None else peak_mib * MIB_IN_GIB,
@@ -62,19 +47,18 @@ def run(
     }
     key = pair_key or f"{identity.model}-{identity.batch_size}-{identity.device_name}-{settings['optimizer']}-{seed}"
     name = directory or f"{arm}-{identity.model}-{identity.batch_size}-s{seed}"
+    if "attempts" in record:
+        record["attempts"] = [Attempt(**of) for of in record["attempts"]]
     return Path("runs") / name, RunRecord(
-        **{
-            "run_id": name,
-            "arm": arm,
-            "pair_key": key,
-            "config_hash": name,
-            "identity": identity,
-            "config": settings,
-            "status": "completed",
-            "summary": {key: value for key, value in figures.items() if value is not None},
-            "proof": ModeProof(num_operators=num_operators),
-            **{key: _part(key, value) for key, value in record.items()},
-        }
+        run_id=name,
+        arm=arm,
+        pair_key=key,
+        config_hash=name,
+        identity=identity,
+        config=settings,
+        summary={key: value for key, value in figures.items() if value is not None},
+        **{"status": "completed", "proof": ModeProof(num_operators=num_operators)}
+        | {key: _PARTS.get(key, dict)(**value) if isinstance(value, dict) else value for key, value in record.items()},
     )
 
 
@@ -86,13 +70,6 @@ _PARTS = {
     "prediction": StepPrediction,
     "wandb": WandbFacts,
 }
-
-
-def _part(key: str, value: Any) -> Any:
-    """A part of a record; tests may give its facts as a dict."""
-    if key == "attempts":
-        return [Attempt(**one) for one in value]
-    return _PARTS[key](**value) if key in _PARTS and isinstance(value, dict) else value
 
 
 def searched(
@@ -119,11 +96,11 @@ def searched(
 
 
 def out_of_memory(batch_size: int) -> Probe:
-    """A batch that asks for more than there is."""
     oom = OutOfMemory(phase="backward", step=2, requested_bytes=3 * 2**20, in_use_bytes=62 * 2**20)
     return Probe(batch_size=batch_size, outcome="oom", oom=oom, error=oom.sentence)
 
 
+BUSY = "other processes kept 1.0 of 2 cores busy"
 LOST_BITS = "a matmul in float32 lost bits, as TF32 does, although precision.tf32=false"
 
 
@@ -132,26 +109,42 @@ def disproved(arm: str, seed: int = 0, **more: Any) -> Entry:
     return run(arm, seed, proof={"num_operators": 400, "fp32_arithmetic": {"matmul": "rounded"}}, **more)
 
 
-def contaminated(
-    arm: str, seed: int = 0, reason: str = "other processes kept 1.0 of 2 cores busy", **more: Any
-) -> Entry:
+def contaminated(arm: str, seed: int = 0, reason: str = BUSY, **more: Any) -> Entry:
     """A run that completed while something else used its device."""
     return run(arm, seed, contamination={"verdict": "contaminated", "reasons": [reason]}, **more)
 
 
 def failed(arm: str, seed: int, status: str, error: str | None = None, **more: Any) -> Entry:
-    """A run that ended without figures."""
     figures = {"step_ms": None, "peak_mib": None, "val_loss": None, "num_operators": None}
     return run(arm, seed, status=status, error=error, **(figures | more))
 
 
 def sweep(arm: str, step_ms: list[float], **figures: Any) -> list[Entry]:
     """Runs of seeds 0, 1, ...; a figure given as a list has one value a seed."""
+    found = []
+    for seed, time in enumerate(step_ms):
+        own = {key: value[seed] if isinstance(value, list) else value for key, value in figures.items()}
+        found.append(run(arm, seed, step_ms=time, **own))
+    return found
 
-    def of_seed(value: Any, seed: int) -> Any:
-        return value[seed] if isinstance(value, list) else value
 
-    return [
-        run(arm, seed, step_ms=time, **{key: of_seed(value, seed) for key, value in figures.items()})
-        for seed, time in enumerate(step_ms)
-    ]
+def workload(entries: list[Entry], **options: Any) -> WorkloadComparison:
+    (only,) = compare(entries, **({"baseline": "fp32", "margin_pct": 1.0} | options)).workloads
+    return only
+
+
+def arms(entries: list[Entry], **options: Any) -> dict[str, Any]:
+    return {arm.arm: arm for arm in workload(entries, **options).arms}
+
+
+def document(**sections: Any) -> str:
+    """Sections of lines, each a finding (its kind and sentence) or a case by name."""
+    lines = []
+    for title, entries in sections.items():
+        lines += [f"# {title.replace('_', ' ')}", ""]
+        if isinstance(entries, dict):
+            lines += [f"- {name}: {text}" for name, text in entries.items()]
+        else:
+            lines += [f"- {finding.kind()}: {finding.sentence}" for finding in entries]
+        lines.append("")
+    return "\n".join(lines)

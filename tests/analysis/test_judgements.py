@@ -1,129 +1,90 @@
-"""The words on an arm's speed, memory and learning."""
-
 import pytest
-from synthetic_records import contaminated, failed, run, sweep
+from synthetic_records import failed, run, sweep, workload
 
-from ampsweep.analysis.comparison import compare
+from ampsweep.analysis.judgements import overall_parity, parity
+from ampsweep.analysis.pairing import pair_runs
+from ampsweep.analysis.runs import Run
 
 LOSSES = [2.00, 2.02, 1.98]
 FP32 = sweep("fp32", [150.0, 153.0, 147.0], val_loss=LOSSES)
+FAST = [100.0, 101.0, 99.0]
 
 
-def verdict(entries, margin_pct=1.0):
-    (workload,) = compare(entries, baseline="fp32", margin_pct=margin_pct).workloads
-    (arm,) = workload.verdict.arms
+def candidate(entries):
+    (arm,) = workload(entries).verdict.arms
     return arm
 
 
-def judgements(entries, **options):
-    return verdict(entries, **options).judgements
+def pairs(entries):
+    return pair_runs([Run(*entry) for entry in entries], "fp32").pairs
 
 
-@pytest.mark.parametrize(
-    ("times", "word"),
-    [
-        ([100.0, 101.0, 99.0], "faster"),
-        ([1500.0, 1540.0, 1460.0], "slower"),
-        ([151.0, 149.0, 150.0], "unresolved"),
-        ([150.0, 153.0, 147.0], "same"),
-        ([100.0, 101.0], "too few pairs"),
-    ],
-)
-def test_the_word_on_speed(times, word):
-    assert judgements(FP32 + sweep("amp_bf16", times)).speed == word
+def of_loss(gaps, margin_pct=1.0, seeds=LOSSES, **more):
+    losses, times = [base + gap for base, gap in zip(seeds, gaps, strict=True)], [1.0] * len(gaps)
+    entries = sweep("fp32", times, val_loss=list(seeds)) + sweep("amp_bf16", times, val_loss=losses, **more)
+    return parity(pairs(entries), "val/loss", margin_pct=margin_pct)
 
 
 def test_swapping_the_arms_swaps_the_winner():
-    fast, slow = [100.0, 101.0, 99.0], [200.0, 203.0, 197.0]
-    assert judgements(sweep("fp32", slow) + sweep("amp_bf16", fast)).figures.speedup.value == pytest.approx(
-        2.0, rel=1e-3
-    )
-    assert judgements(sweep("fp32", fast) + sweep("amp_bf16", slow)).figures.speedup.value == pytest.approx(
-        0.5, rel=1e-3
-    )
+    slow = [200.0, 203.0, 197.0]
+    for before, after, factor in ((slow, FAST, 2.0), (FAST, slow, 0.5)):
+        figures = candidate(sweep("fp32", before) + sweep("amp_bf16", after)).judgements.figures
+        assert figures.speedup.value == pytest.approx(factor, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("peak_mib", "word"),
-    [
-        (600.0, "saves"),
-        (1250.0, "adds"),
-        (1000.0, "same"),
-        ([1001.0, 999.0, 1000.5], "unresolved"),
-        (None, "not measured"),
-    ],
-)
-def test_the_word_on_memory(peak_mib, word):
-    assert judgements(FP32 + sweep("tf32", [100.0] * 3, peak_mib=peak_mib)).memory == word
+def test_parity_of_a_loss():
+    for gaps, margin_pct, verdict, not_worse in (
+        ([0.001, 0.002, 0.000], 1.0, "equivalent", True),
+        ([0.050, 0.052, 0.048], 1.0, "worse", False),
+        ([-0.050, -0.052, -0.048], 1.0, "better", True),
+        ([0.010, 0.030, -0.020], 1.0, "inconclusive", False),
+        ([-0.010, -0.030, -0.020], 1.0, "inconclusive", True),
+        ([0.1, 0.11, 0.12], 20.0, "equivalent", True),
+    ):
+        found = of_loss(gaps, margin_pct)
+        assert (found.verdict, found.not_worse) == (verdict, not_worse)
 
 
-def test_memory_of_a_single_pair_has_no_word():
-    assert judgements([run("fp32"), run("tf32", peak_mib=600.0)]).memory == "too few pairs"
+def test_the_margin_is_a_share_of_the_baselines_mean_loss():
+    found = of_loss([0.001, 0.002, 0.000], 1.5)
+    assert (found.margin, found.margin_pct, found.gap) == (pytest.approx(0.03), 1.5, pytest.approx(0.001))
+    assert of_loss([0.0010, 0.0012, 0.0011], seeds=[1.0, 2.0, 3.0]).verdict == "equivalent", "gaps are paired by seed"
+    zero = pairs([run("fp32", val_loss=0.0), run("amp_bf16", val_loss=0.1)])
+    assert parity(zero, "val/loss", margin_pct=1.0) is None
 
 
-@pytest.mark.parametrize(
-    ("gaps", "margin_pct", "word"),
-    [
-        ([0.001, 0.0012, 0.0011], 1.0, "equivalent"),
-        ([0.021, 0.022, 0.023], 1.0, "worse"),
-        ([-0.021, -0.022, -0.023], 1.0, "better"),
-        ([-0.03, 0.04, 0.01], 1.0, "inconclusive"),
-        ([0.1, 0.11, 0.12], 20.0, "equivalent"),
-    ],
-)
-def test_the_word_on_parity(gaps, margin_pct, word):
-    losses = [base + gap for base, gap in zip(LOSSES, gaps, strict=True)]
-    judged = judgements(FP32 + sweep("amp_bf16", [100.0] * 3, val_loss=losses), margin_pct=margin_pct)
-    assert (judged.parity, len(judged.parities)) == (word, 1)
+def test_an_accuracy_is_better_higher_with_a_margin_in_points():
+    for accuracies, verdict, gap, not_worse in (
+        ([0.901, 0.899, 0.900], "equivalent", 0.0, True),
+        ([0.850, 0.852, 0.848], "worse", -0.05, False),
+        ([0.950, 0.952, 0.948], "better", 0.05, True),
+        ([0.92, 0.91, 0.90], "inconclusive", 0.01, True),
+    ):
+        entries = sweep("fp32", [1.0] * 3, accuracy=0.90) + sweep("amp_bf16", [1.0] * 3, accuracy=accuracies)
+        found = parity(pairs(entries), "val/accuracy", margin_pct=1.0)
+        assert (found.verdict, found.not_worse) == (verdict, not_worse)
+        assert (found.margin, found.gap) == (pytest.approx(0.01), pytest.approx(gap, abs=1e-9))
 
 
-def test_without_a_loss_parity_is_not_measured():
-    entries = sweep("fp32", [1.0] * 3, val_loss=None) + sweep("tf32", [1.0] * 3, val_loss=None)
-    assert judgements(entries).parity == "not measured"
-
-
-def test_contaminated_runs_are_out_of_speed_and_counted():
-    planted = contaminated("amp_bf16", 3, step_ms=900.0, peak_mib=600.0)
-    bf16 = sweep("amp_bf16", [100.0, 101.0, 99.0], peak_mib=600.0)
-    judged = judgements([*FP32, run("fp32", 3), *bf16, planted])
-    assert judged.figures.speedup.value == pytest.approx(1.5, rel=0.01)
-    assert (judged.figures.speedup.n, judged.figures.memory_saved_bytes.n, judged.figures.num_completed_pairs) == (
-        3,
-        4,
-        4,
-    )
-    assert judged.contaminated == (("amp_bf16", 1),)
-
-
-def test_where_all_runs_are_contaminated_speed_is_unknown():
-    judged = judgements([*FP32, *(contaminated("amp_bf16", seed, peak_mib=600.0) for seed in range(3))])
-    assert (judged.speed, judged.memory, judged.contaminated) == ("not measured", "saves", (("amp_bf16", 3),))
-
-
-def test_an_arm_with_three_pairs_is_not_short_of_any():
-    assert verdict(FP32 + sweep("amp_bf16", [100.0] * 3)).too_few_pairs is None
+def test_further_seeds_settle_it_and_the_worst_metric_decides():
+    assert of_loss([0.010, 0.030, -0.020]).further_seeds == 21
+    assert of_loss([0.5, -0.5, 0.2]).further_seeds is None
+    two = of_loss([0.001, 0.002], seeds=LOSSES[:2])
+    assert (two.verdict, two.low, two.high, two.further_seeds) == ("inconclusive", None, None, 1)
+    same = of_loss([0.0, 0.0, 0.0])
+    assert (same.verdict, same.low, same.high, same.gap) == ("equivalent", 0.0, 0.0, 0)
+    assert of_loss([0.001, 0.002, 0.000], cut_short="trainer.max_seconds=20 reached") is None
+    same, worse, unsettled = (of_loss(gaps) for gaps in ([0.0] * 3, [0.05, 0.052, 0.048], [0.01, 0.03, -0.02]))
+    assert overall_parity([same, unsettled]) == "inconclusive"
+    assert overall_parity([unsettled, worse]) == "worse"
+    assert (overall_parity([same]), overall_parity([])) == ("equivalent", None)
 
 
 def test_an_arm_short_of_pairs_says_what_is_missing():
     lost = failed("amp_fp16", 2, "diverged", "loss is nan")
-    missing = verdict([*FP32, *sweep("amp_fp16", [50.0, 51.0]), lost]).too_few_pairs
+    missing = candidate([*FP32, *sweep("amp_fp16", [50.0, 51.0]), lost]).too_few_pairs
     assert (missing.num_completed, missing.num_expected, missing.unsupported) == (2, 3, False)
     assert missing.failures == {"diverged": 1}
-
-
-def test_runs_cut_short_complete_no_pair_but_have_a_speed():
-    short = sweep("amp_fp16", [1500.0, 1540.0, 1460.0], cut_short="trainer.max_seconds=20 passed")
-    found = verdict(FP32 + short)
-    assert found.too_few_pairs.failures == {"cut short": 3}
-    assert (found.judgements.speed, found.judgements.parities) == ("slower", ())
-
-
-def test_other_code_has_no_partner():
     other = sweep("amp_bf16", [1.0] * 3, environment={"commit": "b"}, pair_key=["x", "y", "z"])
-    missing = verdict(FP32 + other).too_few_pairs
+    missing = candidate(FP32 + other).too_few_pairs
     assert (missing.num_completed, missing.failures) == (0, {})
-
-
-def test_an_unsupported_arm_is_named_as_that():
-    refused = [failed("tf32", seed, "unsupported", "no TF32 here") for seed in range(3)]
-    assert verdict(FP32 + refused).too_few_pairs.unsupported

@@ -1,12 +1,12 @@
 from pathlib import Path
 
-import pytest
 from synthetic_records import contaminated, disproved, failed, run
 
 from ampsweep.analysis.pairing import BaselineWithoutFigures, Difference, NoBaselineRun, pair_runs
 from ampsweep.analysis.runs import Run
 
 STEP_MS, PEAK_MEMORY, VAL_LOSS = "perf/step_ms", "memory/peak_allocated_gib", "val/loss"
+HERE = {"packages": {"torch": "2.13", "wandb": "0.31"}, "num_threads": 2, "os": "Linux-6.1"}
 
 
 def pair(*entries, baseline="fp32"):
@@ -17,176 +17,87 @@ def reasons(pairing):
     return {(run.arm, run.seed): reason for run, reason in pairing.unpaired}
 
 
-def test_runs_pair_by_their_key_whatever_their_order():
+def test_runs_pair_by_their_key_with_any_arm_as_the_baseline():
     pairing = pair(run("amp_bf16", 1), run("fp32", 0), run("amp_bf16", 0), run("fp32", 1))
     assert {(pair.baseline_runs[0].seed, pair.arm_runs[0].seed) for pair in pairing.pairs} == {(0, 0), (1, 1)}
     assert pairing.unpaired == ()
-
-
-def test_any_arm_can_be_the_baseline():
     pairing = pair(run("fp32"), run("amp_bf16"), run("amp_fp16"), baseline="amp_bf16")
     assert {pair.arm for pair in pairing.pairs} == {"fp32", "amp_fp16"}
 
 
-def test_repeats_are_averaged():
-    pairing = pair(
-        run("fp32", step_ms=10.0), run("amp_bf16", step_ms=4.0), run("amp_bf16", step_ms=6.0, directory="again")
-    )
-    (only,) = pairing.pairs
-    assert only.figures(STEP_MS) == (10.0, 5.0)
+def test_repeats_are_averaged_without_the_contaminated_speeds():
+    entries = [run("fp32", step_ms=10.0), run("amp_bf16", step_ms=4.0), run("amp_bf16", step_ms=6.0, directory="again")]
+    hot = contaminated("amp_bf16", step_ms=50.0, val_loss=5.0, directory="hot")
+    (only,) = pair(*entries, hot).pairs
+    assert (only.figures(STEP_MS), only.figures(VAL_LOSS)) == ((10.0, 5.0), (2.0, 3.0))
 
 
-def test_a_run_cut_short_gives_speed_but_no_final_figures():
-    (only,) = pair(run("fp32"), run("amp_fp16", step_ms=900.0, cut_short="trainer.max_seconds")).pairs
-    assert only.figures(STEP_MS) == (100.0, 900.0)
-    assert only.figures(VAL_LOSS) is None
-    assert not only.completed
+def test_figures_that_either_side_lacks_are_absent():
+    for arm, figures in (
+        (run("amp_fp16", step_ms=900.0, cut_short="trainer.max_seconds"), ((100.0, 900.0), True, None)),
+        (run("amp_fp16", val_loss=None), ((100.0, 100.0), True, None)),
+        (contaminated("amp_fp16"), (None, True, (2.0, 2.0))),
+        (run("amp_fp16", contamination={"verdict": "unknown", "reasons": ["x"]}), ((100.0, 100.0), True, (2.0, 2.0))),
+    ):
+        (only,) = pair(run("fp32"), arm).pairs
+        assert (only.figures(STEP_MS), only.figures(PEAK_MEMORY) is not None, only.figures(VAL_LOSS)) == figures
+        assert only.completed == (arm[1].cut_short is None)
+        (swapped,) = pair(run("fp32"), arm, baseline="amp_fp16").pairs
+        assert swapped.figures(STEP_MS) == (figures[0] and figures[0][::-1])
 
 
-def test_a_figure_that_either_side_lacks_is_absent():
-    (only,) = pair(run("fp32"), run("amp_bf16", val_loss=None)).pairs
-    assert only.completed
-    assert only.figures(VAL_LOSS) is None
+def test_runs_without_valid_figures_are_in_no_pair():
+    lost = [failed("amp_fp16", 0, status) for status in ("oom", "diverged", "unsupported", "interrupted", "failed")]
+    for entry, outcome in [*((entry, entry[1].status) for entry in lost), (disproved("amp_fp16"), "disproved")]:
+        pairing = pair(run("fp32"), entry)
+        assert pairing.pairs == ()
+        assert {of: reason.kind() for of, reason in reasons(pairing).items()} == {("fp32", 0): "no_other_arm"}
+        swapped = reasons(pair(run("fp32"), entry, baseline="amp_fp16"))
+        assert swapped == {("fp32", 0): BaselineWithoutFigures(baseline="amp_fp16", outcome=outcome)}
 
 
-@pytest.mark.parametrize("status", ["oom", "diverged", "unsupported", "interrupted", "failed"])
-def test_a_run_that_did_not_complete_is_in_no_pair(status):
-    pairing = pair(run("fp32"), failed("amp_fp16", 0, status, "the reason\nand a traceback"))
-    assert pairing.pairs == ()
-    assert {of: reason.kind() for of, reason in reasons(pairing).items()} == {("fp32", 0): "no_other_arm"}
-
-
-@pytest.mark.parametrize("arm", ["fp32", "amp_bf16"])
-def test_a_run_whose_proof_contradicts_its_mode_is_in_no_pair(arm):
-    other = {"fp32": "amp_bf16", "amp_bf16": "fp32"}[arm]
-    pairing = pair(disproved(arm), run(other))
-    assert pairing.pairs == ()
-    expected = {"fp32": "no_other_arm", "amp_bf16": "baseline_without_figures"}
-    assert {of: reason.kind() for of, reason in reasons(pairing).items()} == {(other, 0): expected[other]}
-
-
-@pytest.mark.parametrize("arm", ["fp32", "amp_bf16"])
-def test_a_contaminated_run_gives_memory_and_loss_but_no_speed(arm):
-    other = {"fp32": "amp_bf16", "amp_bf16": "fp32"}[arm]
-    pairing = pair(contaminated(arm), run(other))
-    (only,) = pairing.pairs
-    assert only.completed
-    assert only.figures(STEP_MS) is None
-    assert only.figures(PEAK_MEMORY) is not None
-    assert only.figures(VAL_LOSS) == (2.0, 2.0)
-    assert pairing.unpaired == ()
-
-
-def test_of_repeats_the_uncontaminated_ones_give_the_speed():
-    (only,) = pair(
-        run("fp32", step_ms=10.0),
-        run("amp_bf16", step_ms=5.0, val_loss=2.0),
-        contaminated("amp_bf16", step_ms=50.0, val_loss=4.0, directory="again"),
-    ).pairs
-    assert only.figures(STEP_MS) == (10.0, 5.0)
-    assert only.figures(VAL_LOSS) == (2.0, 3.0)
-
-
-def test_a_run_of_which_nothing_is_known_gives_its_speed():
-    unknown = {"verdict": "unknown", "reasons": ["too short to tell"]}
-    (only,) = pair(
-        run("fp32", contamination=unknown), run("amp_bf16", contamination={"verdict": "clean", "reasons": []})
-    ).pairs
-    assert only.figures(STEP_MS) == (100.0, 100.0)
-
-
-def test_a_failed_baseline_is_the_reason_of_its_partner():
-    pairing = pair(failed("fp32", 0, "oom"), run("amp_bf16", 0))
-    assert reasons(pairing) == {("amp_bf16", 0): BaselineWithoutFigures(baseline="fp32", outcome="oom")}
-
-
-@pytest.mark.parametrize(
-    ("other", "named"),
-    [
+def test_differences_from_the_nearest_baseline_run_are_named():
+    for other, named in (
         ({"facts": {"device_name": "another CPU"}}, ("device_name", "another CPU", "a CPU")),
         ({"environment": {"code_version": "0.1+aaa"}, "pair_key": "old"}, ("version", "0.1", "0.2")),
         ({"facts": {"data_fingerprint": "aa"}, "pair_key": "old"}, ("data_fingerprint", "aa", "bb")),
         ({"config": {"optimizer": {"weight_decay": 0.1}}}, ("optimizer.weight_decay", "0.1", "0.0")),
         ({"environment": {"packages": {"torch": "2.12"}}}, ("packages.torch", "2.12", "not set")),
-    ],
-    ids=["device", "version", "data", "setting", "torch"],
-)
-def test_what_keeps_a_run_from_its_nearest_baseline_is_named(other, named):
-    here = {"environment": {"code_version": "0.2+bbb"}, "facts": {"data_fingerprint": "bb"}}
-    pairing = pair(run("fp32", **other), run("amp_bf16", **here))
-    assert reasons(pairing)["amp_bf16", 0].differences == (Difference(*named),)
+        ({"config": {"data": {"path": None}}, "pair_key": "old"}, ("data.path", "null", "there")),
+        ({"environment": {"code_version": "0.2+aaa"}, "pair_key": "old"}, None),
+    ):
+        here = {"environment": {"code_version": "0.2+bbb"}, "facts": {"data_fingerprint": "bb"}}
+        here["config"] = {"data": {"path": "there"}} if "data" in other.get("config", {}) else {}
+        pairing = pair(run("fp32", **other), run("amp_bf16", directory="x", **here))
+        assert reasons(pairing)["amp_bf16", 0].differences == (() if named is None else (Difference(*named),))
+        assert Path("runs/x") in {run.directory for run, _ in pairing.unpaired}
 
 
-def test_a_missing_baseline_and_a_missing_seed_are_told_apart():
+def test_a_missing_or_broken_baseline_is_the_reason():
     assert reasons(pair(run("amp_bf16", 0)))["amp_bf16", 0] == NoBaselineRun(baseline="fp32")
     reason = reasons(pair(run("fp32", 1), run("amp_bf16", 0)))["amp_bf16", 0]
     assert reason == NoBaselineRun(baseline="fp32", seed=0)
-
-
-def test_keys_that_differ_for_no_recorded_reason_stay_unknown():
-    pairing = pair(run("fp32", pair_key="a"), run("amp_bf16", pair_key="b", directory="x"))
-    assert reasons(pairing)["amp_bf16", 0].differences == ()
-    assert Path("runs/x") in {run.directory for run, _ in pairing.unpaired}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"packages": {"torch": "2.12", "wandb": "0.31"}},
-        {"cuda": "13.0"},
-        {"own_code": {"mine": "0a1b2c3d"}},
-        {"variables": {"NVIDIA_TF32_OVERRIDE": "1"}},
-        {"num_threads": 4},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_runs_under_other_conditions_are_no_pair(changed):
-    here = {"packages": {"torch": "2.13", "wandb": "0.31"}, "num_threads": 2, "os": "Linux-6.1"}
-    pairing = pair(run("fp32", environment=here), run("amp_bf16", environment=here | changed))
-    assert pairing.pairs == ()
-    assert reasons(pairing)["amp_bf16", 0].kind() == "nearest_run_differs"
-
-
-@pytest.mark.parametrize(
-    ("there", "here", "expected"),
-    [
-        ({"config": {"trainer": {"max_grad_norm": None}}}, {"config": {"trainer": {"max_grad_norm": 1.0}}}, "null 1.0"),
-        (
-            {"environment": {"code_version": "0.1+ab"}},
-            {"environment": {"code_version": "0.1+cd"}},
-            "",
-        ),
-    ],
-)
-def test_the_difference_is_one_that_the_pair_key_has(there, here, expected):
-    pairing = pair(run("fp32", pair_key="a", **there), run("amp_bf16", pair_key="b", **here))
-    told = reasons(pairing)["amp_bf16", 0].differences
-    assert " ".join(f"{one.there} {one.here}" for one in told) == expected
-
-
-def test_what_changes_no_figure_keeps_no_runs_apart():
-    here = {
-        "packages": {"torch": "2.13", "wandb": "0.31"},
-        "os": "Linux-6.1",
-        "variables": {"CUDA_VISIBLE_DEVICES": "0"},
-    }
-    there = here | {"packages": {"torch": "2.13", "wandb": "0.30"}, "os": "Linux-6.2", "flags": {"tf32": True}}
-    there["variables"] = {"CUDA_VISIBLE_DEVICES": "1"}
-    assert len(pair(run("fp32", environment=here), run("amp_bf16", environment=there)).pairs) == 1
-
-
-def test_threads_of_the_host_keep_no_runs_of_a_gpu_apart():
-    gpu = {"facts": {"device": "cuda"}}
-    few, many = {"num_threads": 2}, {"num_threads": 64}
-    assert len(pair(run("fp32", environment=few, **gpu), run("amp_bf16", environment=many, **gpu)).pairs) == 1
-
-
-def test_threads_keep_runs_apart_on_sets_of_cores_too():
-    cores = {"facts": {"device": "cpu:0-7"}}
-    few, many = {"num_threads": 4}, {"num_threads": 8}
-    assert pair(run("fp32", environment=few, **cores), run("amp_bf16", environment=many, **cores)).pairs == ()
-
-
-def test_a_baseline_that_broke_early_is_the_reason():
     pairing = pair(failed("fp32", 0, "oom"), run("amp_bf16", 0, environment={"num_threads": 2}))
-    assert reasons(pairing)["amp_bf16", 0].kind() == "baseline_without_figures"
+    assert reasons(pairing)["amp_bf16", 0] == BaselineWithoutFigures(baseline="fp32", outcome="oom")
+    near = {"environment": {"cuda": "13.0"}}
+    far = near | {"config": {"optimizer": {"weight_decay": 0.5}}, "directory": "far"}
+    found = reasons(pair(run("fp32", **far), run("fp32", **near), run("amp_bf16")))["amp_bf16", 0]
+    assert [difference.key for difference in found.differences] == ["cuda"], "of the nearest of two runs"
+
+
+def test_conditions_that_change_figures_keep_runs_apart():
+    cpu, cores, gpu = ({"facts": {"device": name}} for name in ("cpu", "cpu:0-7", "cuda"))
+    for changed, of, is_pair in (
+        ({"packages": {"torch": "2.12", "wandb": "0.31"}}, cpu, False),
+        ({"cuda": "13.0"}, cpu, False),
+        ({"own_code": {"mine": "0a1b2c3d"}}, cpu, False),
+        ({"variables": {"NVIDIA_TF32_OVERRIDE": "1"}}, cpu, False),
+        ({"num_threads": 4}, cpu, False),
+        ({"num_threads": 4}, cores, False),
+        ({"num_threads": 64}, gpu, True),
+        ({"packages": {"torch": "2.13", "wandb": "0.30"}, "os": "Linux-6.2", "flags": {"tf32": True}}, cpu, True),
+        ({"variables": {"CUDA_VISIBLE_DEVICES": "1"}}, cpu, True),
+    ):
+        pairing = pair(run("fp32", environment=HERE, **of), run("amp_bf16", environment=HERE | changed, **of))
+        assert len(pairing.pairs) == is_pair
+        assert is_pair or reasons(pairing)["amp_bf16", 0].kind() == "nearest_run_differs"

@@ -1,91 +1,100 @@
-from synthetic_records import run, sweep
+import pytest
+import torch
+from synthetic_records import run, sweep, workload
 
-from ampsweep.analysis.comparison import compare
+from ampsweep.analysis.reasons import find_pitfalls
+from ampsweep.analysis.runs import Run
+from ampsweep.config.modes import MODES
 
 MIB = 2**20
-AUTOCAST = {"precision": {"mode": "amp_bf16", "autocast": True, "parameters": "float32"}}
-GPU = {"device": "cuda", "device_name": "a GPU", "dtype": "bfloat16"}
+AUTOCAST = {"precision": {"mode": "amp_bf16", "autocast": True, "parameters": "float32", "dtype": "bfloat16"}}
 
 
-def reasons(entries):
-    (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
-    return {(reason.arm, reason.kind()): reason for reason in workload.verdict.reasons}
+def reasons(*entries):
+    return {(reason.arm, reason.kind()): reason for reason in workload(entries).verdict.reasons}
 
 
-def with_summary(arm, seed=0, summary=None, **more):
-    directory, record = run(arm, seed, num_operators=None, **more)
-    record.summary |= summary or {}
+def on_gpu(arm, summary=(), facts=(), **more):
+    of = {"device": "cuda", "device_name": "a GPU", "dtype": "float32" if arm == "fp32" else "bfloat16"} | dict(facts)
+    directory, record = run(arm, num_operators=None, facts=of, **more)
+    record.summary |= dict(summary)
     return directory, record
-
-
-def on_gpu(arm, summary=None, **more):
-    return with_summary(arm, summary=summary, facts=GPU | {"dtype": "float32" if arm == "fp32" else "bfloat16"}, **more)
 
 
 def memory(**mib):
     return {"peak": {category: MIB * size for category, size in mib.items()}}
 
 
-def test_facts_that_are_absent_give_no_reason():
-    assert reasons(sweep("fp32", [100.0] * 3, num_operators=None) + sweep("amp_bf16", [50.0] * 3)) == {}
-
-
 def test_a_baseline_far_below_the_peak_does_little_arithmetic():
-    found = reasons([on_gpu("fp32", {"perf/mfu_pct": 7.0}), on_gpu("amp_bf16")])
+    assert reasons(*sweep("fp32", [100.0] * 3, num_operators=None), *sweep("amp_bf16", [50.0] * 3)) == {}
+    found = reasons(on_gpu("fp32", {"perf/mfu_pct": 7.0}), on_gpu("amp_bf16"))
     assert found[None, "little_arithmetic"].mfu_pct == 7.0
-    assert reasons([on_gpu("fp32", {"perf/mfu_pct": 60.0}), on_gpu("amp_bf16")]) == {}
+    assert reasons(on_gpu("fp32", {"perf/mfu_pct": 60.0}), on_gpu("amp_bf16")) == {}
 
 
 def test_sizes_that_are_no_multiple_of_8_are_named_on_a_gpu():
-    config = {"model": {"vocab_size": 50257, "hidden_size": 768, "num_heads": 12, "name": "gpt"}}
-    found = reasons([on_gpu("fp32", config=config), on_gpu("amp_bf16", config=config)])
-    assert found[None, "odd_sizes"].sizes == {"model.vocab_size": 50257}
-    padded = {"model": {"vocab_size": 50304, "hidden_size": 768, "num_heads": 12, "name": "gpt"}}
-    assert reasons([on_gpu("fp32", config=padded), on_gpu("amp_bf16", config=padded)]) == {}
-    assert reasons([run("fp32", config=config), run("amp_bf16", config=config)]) == {}, "a CPU has no tensor cores"
+    for model, facts, sizes in (
+        ({"vocab_size": 50257, "hidden_size": 768, "num_heads": 12, "name": "gpt"}, {}, {"model.vocab_size": 50257}),
+        ({"vocab_size": 50304, "hidden_size": 768, "num_heads": 12, "name": "gpt"}, {}, None),
+        (
+            {"hidden_size": 72, "num_heads": 6},
+            {"batch_size": 3, "seq_len": 7},
+            {"model.hidden_size / model.num_heads": 12, "data.batch_size * data.seq_len": 21},
+        ),
+        ({"vocab_size": 50257}, {"device": "cpu"}, None),  # which has no tensor cores
+    ):
+        found = reasons(*(on_gpu(arm, config={"model": model}, facts=facts) for arm in ("fp32", "amp_bf16")))
+        assert [reason.sizes for reason in found.values()] == ([] if sizes is None else [sizes])
 
 
-def test_head_size_and_rows_of_a_batch_are_sizes_too():
-    config = {"model": {"hidden_size": 72, "num_heads": 6}}
-    odd = {"facts": GPU | {"batch_size": 3, "seq_len": 7}}
-    entries = [with_summary(arm, config=config, **odd) for arm in ("fp32", "amp_bf16")]
-    assert reasons(entries)[None, "odd_sizes"].sizes == {
-        "model.hidden_size / model.num_heads": 12,
-        "data.batch_size * data.seq_len": 21,
-    }
-
-
-def test_arithmetic_that_stayed_in_float32_is_a_reason():
+def test_much_float32_and_many_skipped_steps_are_reasons():
     def half(**flops):
-        settings = {"precision": {"autocast": True, "dtype": "bfloat16"}}
-        return run("amp_bf16", proof={"flops": flops}, facts={"dtype": "bfloat16"}, config=settings)
+        return run("amp_bf16", proof={"flops": flops}, facts={"dtype": "bfloat16"}, config=AUTOCAST)
 
-    found = reasons([run("fp32"), half(bfloat16=700, float32=300)])
+    found = reasons(run("fp32"), half(bfloat16=700, float32=300))
     assert found["amp_bf16", "float32_arithmetic"].share_pct == 30.0
-    assert ("amp_bf16", "float32_arithmetic") not in reasons([run("fp32"), half(bfloat16=990, float32=10)])
-    assert reasons([run("fp32", proof={"flops": {"float32": 9}}), run("tf32")]) == {}
+    assert ("amp_bf16", "float32_arithmetic") not in reasons(run("fp32"), half(bfloat16=990, float32=10))
+    assert reasons(run("fp32", proof={"flops": {"float32": 9}}), run("tf32")) == {}
+    entry = on_gpu("amp_fp16", {"amp/applied_steps": 180}, {"batch_size": 8}, skipped=20)
+    skipped = reasons(on_gpu("fp32"), entry)["amp_fp16", "skipped_steps"]
+    assert (skipped.skipped_steps, skipped.steps) == (20, 200)
+    assert reasons(on_gpu("fp32"), on_gpu("amp_fp16", {"amp/applied_steps": 999}, skipped=1)) == {}
 
 
-def test_a_cast_cache_that_outgrows_the_savings_is_told():
-    entries = [
-        run("fp32", memory=memory(parameters=60, activations=40)),
-        run("amp_bf16", memory=memory(parameters=60, activations=25, autocast_weights=30), config=AUTOCAST),
-    ]
-    found = reasons(entries)["amp_bf16", "cast_cache"]
+def test_weight_copies_and_few_activations_explain_the_memory():
+    bf16 = run("amp_bf16", memory=memory(parameters=60, activations=25, autocast_weights=30), config=AUTOCAST)
+    found = reasons(run("fp32", memory=memory(parameters=60, activations=40)), bf16)["amp_bf16", "cast_cache"]
     assert (found.autocast_weights_bytes, found.activations_saved_bytes) == (30 * MIB, 15 * MIB)
-
-
-def test_a_peak_of_few_activations_is_a_reason():
-    entries = [
-        run("fp32", memory=memory(parameters=90, activations=10), peak_mib=100.0),
-        run("amp_bf16", memory=memory(parameters=90, activations=5), peak_mib=95.0, config=AUTOCAST),
-    ]
-    found = reasons(entries)["amp_bf16", "few_activations"]
+    bf16 = run("amp_bf16", memory=memory(parameters=90, activations=5), peak_mib=95.0, config=AUTOCAST)
+    fp32 = run("fp32", memory=memory(parameters=90, activations=10), peak_mib=100.0)
+    found = reasons(fp32, bf16)["amp_bf16", "few_activations"]
     assert (found.activations_bytes, found.peak_bytes) == (10 * MIB, 100 * MIB)
 
 
-def test_skipped_steps_are_a_reason_when_they_are_many():
-    found = reasons([run("fp32"), with_summary("amp_fp16", skipped=20, summary={"amp/applied_steps": 180})])
-    skipped = found["amp_fp16", "skipped_steps"]
-    assert (skipped.skipped_steps, skipped.steps) == (20, 200)
-    assert reasons([run("fp32"), with_summary("amp_fp16", skipped=1, summary={"amp/applied_steps": 999})]) == {}
+def pitfalls(arm, parameters="bfloat16", state=None, beta2=0.999):
+    dtypes = {"compute": "bfloat16", "parameters": parameters, "optimizer_state": state or parameters}
+    of = run(arm, dtypes=dtypes, config={"optimizer": {"beta2": beta2}})
+    return {one.kind(): one for one in find_pitfalls({arm: [Run(*of)]})}
+
+
+def test_updates_vanish_unless_the_mode_makes_its_own():
+    assert pitfalls("fp32", parameters="float32") == pitfalls("amp_bf16", parameters="float32") == {}
+    assert find_pitfalls({"pure_bf16": [Run(*run("pure_bf16"))]}) == (), "a record without dtypes"
+    found = pitfalls("pure_bf16")["vanishing_updates"]
+    assert found.arms == ("pure_bf16",)
+    weights = torch.linspace(1, 2, 129, dtype=torch.bfloat16)
+    for sign in (1, -1):
+        assert torch.equal(weights + sign * 0.999 * found.lost_below * weights, weights), "it is so"
+    own = [name for name, mode in MODES.items() if mode.implementation is not None]
+    assert own
+    assert not any({"vanishing_updates", "stuck_moment"} & pitfalls(name).keys() for name in own)
+
+
+@pytest.mark.parametrize(("beta2", "is_stuck"), [(0.999, True), (0.99, False), (0.95, False)])
+def test_a_second_moment_in_bfloat16_cannot_fall(beta2, is_stuck):
+    assert ("stuck_moment" in pitfalls("pure_bf16", beta2=beta2)) == is_stuck
+    assert "stuck_moment" not in pitfalls("pure_bf16", beta2=beta2, state="float32")
+    moment = torch.tensor(0.7, dtype=torch.bfloat16)
+    assert torch.equal((moment.float() * beta2).bfloat16(), moment) == is_stuck, "it is so"
+    narrow = pitfalls("amp_bf16+state_dtype=bfloat16", parameters="float32", state="bfloat16", beta2=beta2)
+    assert set(narrow) == ({"stuck_moment"} if is_stuck else set())

@@ -2,9 +2,12 @@ import math
 import random
 from operator import neg
 
+import numpy as np
 import pytest
+from scipy.special import stdtrit
 
-from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio, spread
+from ampsweep.analysis.statistics import POWER, Estimate, mean_difference, mean_ratio, spread, two_one_sided_tests
+from ampsweep.text import merge_figures
 
 T_2 = 4.302652729911275
 """Two-sided 95 % quantile of Student's t with 2 degrees of freedom, from printed tables (4.303) to double precision."""
@@ -13,10 +16,9 @@ T_2 = 4.302652729911275
 def test_the_interval_of_a_mean_difference_is_that_by_hand():
     # mean 2, sample standard deviation 1, standard error 1 / sqrt(3)
     estimate = mean_difference([1.0, 2.0, 3.0])
-    assert estimate.value == pytest.approx(2.0)
-    assert estimate.low == pytest.approx(2 - T_2 / math.sqrt(3), rel=1e-9)
-    assert estimate.high == pytest.approx(2 + T_2 / math.sqrt(3), rel=1e-9)
-    assert estimate.n == 3
+    assert (estimate.value, estimate.n) == (pytest.approx(2.0), 3)
+    assert estimate.interval == pytest.approx((2 - T_2 / math.sqrt(3), 2 + T_2 / math.sqrt(3)), rel=1e-9)
+    assert estimate.mapped(neg) == mean_difference([-1.0, -2.0, -3.0])
 
 
 def test_the_interval_of_a_ratio_is_that_of_its_logarithm():
@@ -25,40 +27,30 @@ def test_the_interval_of_a_ratio_is_that_of_its_logarithm():
     half_width = T_2 * math.log(2) / math.sqrt(3)
     assert estimate.value == pytest.approx(4.0)
     assert estimate.interval == pytest.approx((4 * math.exp(-half_width), 4 * math.exp(half_width)), rel=1e-9)
+    back = mean_ratio([(1, 2), (2, 8), (1, 8)])
+    assert (1 / back.high, 1 / back.value, 1 / back.low) == pytest.approx((estimate.low, 4.0, estimate.high))
 
 
-def test_a_ratio_the_other_way_round_is_the_reciprocal():
-    pairs = [(10.0, 7.0), (11.0, 7.1), (10.5, 6.2)]
-    forth, back = mean_ratio(pairs), mean_ratio([(b, a) for a, b in pairs])
-    assert forth.value == pytest.approx(1 / back.value)
-    assert forth.interval == pytest.approx((1 / back.high, 1 / back.low))
-
-
-@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0]])
-def test_fewer_than_three_pairs_give_no_interval(values):
-    assert mean_difference(values).interval is None
-    assert mean_ratio([(value, 1.0) for value in values]).interval is None
-    assert not mean_difference(values).exact
-
-
-def test_identical_values_are_exact_and_have_no_interval():
+def test_intervals_take_three_pairs_that_differ():
+    for values in ([1.0], [1.0, 2.0]):
+        assert mean_difference(values).interval is None
+        assert mean_ratio([(value, 1.0) for value in values]).interval is None
+        assert not mean_difference(values).exact
     assert mean_difference([0.1, 0.1, 0.1]) == Estimate(value=0.1, n=3, exact=True)
     assert mean_ratio([(3.0, 2.0), (6.0, 4.0)]) == Estimate(value=1.5, n=2, exact=True)
+    assert (mean_difference([]), mean_ratio([]), spread([]), spread([1.0]).sd) == (None,) * 4
+    assert spread([1.0, 2.0, 3.0]).sd == pytest.approx(1.0)
 
 
 def test_an_estimate_resolves_only_what_its_interval_leaves_out():
-    wide = mean_difference([-1.0, 0.5, 1.0])
-    narrow = mean_difference([1.0, 1.01, 1.02])
-    assert not wide.resolves(0.0)
-    assert narrow.resolves(0.0)
-    assert mean_difference([2.0, 2.0, 2.0]).resolves(0.0)
-    assert not mean_difference([0.0, 0.0, 0.0]).resolves(0.0)
-    assert not mean_difference([5.0, 6.0]).resolves(0.0), "two pairs resolve nothing"
-
-
-def test_a_negated_estimate_swaps_the_ends_of_its_interval():
-    estimate = mean_difference([1.0, 2.0, 3.0])
-    assert estimate.mapped(neg) == mean_difference([-1.0, -2.0, -3.0])
+    for values, resolved in (
+        ([-1.0, 0.5, 1.0], False),
+        ([1.0, 1.01, 1.02], True),
+        ([2.0, 2.0, 2.0], True),
+        ([0.0, 0.0, 0.0], False),
+        ([5.0, 6.0], False),
+    ):
+        assert mean_difference(values).resolves(0.0) == resolved
 
 
 @pytest.mark.parametrize("n", [3, 5])
@@ -68,7 +60,67 @@ def test_intervals_cover_the_truth_about_95_times_in_100(n):
     assert 0.94 <= covered / 3000 <= 0.96
 
 
-def test_spread_is_the_sample_sd_and_absent_for_one_seed():
-    assert spread([1.0, 2.0, 3.0]).sd == pytest.approx(1.0)
-    assert spread([1.0]).sd is None
-    assert spread([]) is None
+def simulated(n, mean, sd, margin, comparisons=100_000):
+    """Shares of comparisons found inside, above and below."""
+    differences = np.random.default_rng(0).normal(mean, sd, (comparisons, n))
+    half_width = stdtrit(n - 1, 0.95) * differences.std(axis=1, ddof=1) / np.sqrt(n)
+    low, high = differences.mean(axis=1) - half_width, differences.mean(axis=1) + half_width
+    return np.mean((-margin < low) & (high < margin)), np.mean(low > margin), np.mean(high < -margin)
+
+
+def test_all_of_the_interval_decides_on_equivalence():
+    for differences, position in (
+        ([0.1, -0.1, 0.0], "inside"),
+        ([2.0, 2.1, 1.9], "above"),
+        ([-2.0, -2.1, -1.9], "below"),
+        ([0.0, 2.0, 1.0], "open"),
+        ([0.5, 0.9, 1.3], "open"),
+        ([-0.5, -0.9, -1.3], "open"),
+        ([0.5, 0.5, 0.5], "inside"),
+        ([1.5, 1.5, 1.5], "above"),
+    ):
+        tested = two_one_sided_tests(differences, 1.0)
+        assert tested.position == position
+        assert tested.low <= tested.mean <= tested.high
+        assert position == "open" or tested.further_pairs == 0
+
+
+def test_the_interval_of_tost_is_that_of_student_at_90_percent():
+    # NIST/SEMATECH e-Handbook, table of t: t(0.95, 3) = 2.353.
+    tested = two_one_sided_tests([1.0, 2.0, 3.0, 4.0], 9.0)
+    assert (tested.mean, tested.n) == (2.5, 4)
+    assert tested.high - tested.mean == pytest.approx(2.353 * 1.290994 / 2, rel=1e-3)
+    assert all(simulated(n, 1.0, 0.3, 1.0)[0] <= 0.052 for n in (3, 5, 10)), "5% at most at the margin"
+
+
+@pytest.mark.parametrize("differences", [[0.9, -0.8, 0.2], [2.5, 0.4, 1.6], [1.0, -0.2, 0.3]])
+def test_the_further_pairs_find_an_answer_four_times_in_five(differences):
+    tested = two_one_sided_tests(differences, 1.0)
+    found = simulated(tested.n + tested.further_pairs, tested.mean, tested.sd, 1.0)
+    assert POWER - 0.05 < sum(found) < POWER + 0.15
+    assert two_one_sided_tests([0.5, 1.0, 1.5], 1.0).further_pairs is None, "at the margin nothing settles it"
+
+
+def test_an_estimate_and_its_interval_share_their_decimals():
+    for of, text in (
+        (Estimate(value=1.4941, n=3, low=1.4552, high=1.5340), ("1.49", ("1.46", "1.53"))),
+        (Estimate(value=0.00071, n=3, low=-0.0012, high=0.0026), ("0.0007", ("-0.0012", "0.0026"))),
+        (Estimate(value=1.23e-7, n=3, low=-4e-8, high=2.9e-7), ("1.23e-07", ("-4.00e-08", "2.90e-07"))),
+        (Estimate(value=0.0, n=3, low=-0.5, high=0.5), ("0.00", ("-0.50", "0.50"))),
+        (Estimate(value=1.5, n=2), ("1.50", None)),
+    ):
+        assert of.text() == text
+
+
+def test_texts_that_differ_in_measured_figures_are_one():
+    for texts, merged in (
+        (["0.6 of 2 cores busy", "1.0 of 2 cores busy"], ["0.6 to 1.0 of 2 cores busy"]),
+        (["1.0 of 2 cores", "1.0 of 2 cores"], ["1.0 of 2 cores"]),
+        (["1.0 of 2 cores", "1.0 of 4 cores"], ["1.0 of 2 cores", "1.0 of 4 cores"]),
+        (["the loss is nan at step 7", "the loss is nan at step 40"], ["the loss is nan at step 7 to 40"]),
+        (["2.00 GiB, 512 MiB free", "4.00 GiB, 64 MiB free"], ["2.00 to 4.00 GiB, 64 to 512 MiB free"]),
+        (["the scale is 1e-08", "the scale is 2e-10"], ["the scale is 2e-10 to 1e-08"]),
+        (["torch 2.12.0", "torch 2.13.0"], ["torch 2.12.0", "torch 2.13.0"]),
+        (["seed1.5a", "seed2.5a"], ["seed1.5a", "seed2.5a"]),
+    ):
+        assert [text for text, _ in merge_figures(texts)] == merged

@@ -4,9 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from synthetic_records import sweep
-
-from ampsweep.analysis.comparison import compare
+from synthetic_records import sweep, workload
 
 NUM_SWEEPS = 300
 SEEDS = 5
@@ -14,10 +12,10 @@ LOSS = 2.0
 MARGIN = 0.01 * LOSS
 
 
-def verdicts(*, speedup=1.0, gap=0.0, memory_mib=1000.0):
-    """Verdicts on simulated sweeps of fp32 and amp_bf16: steps with 2% of noise, losses with a fifth of the margin."""
+def simulated(speedup=1.0, gap=0.0, memory_mib=1000.0):
+    """Shares of words on simulated sweeps: steps with 2% of noise, losses with a fifth of the margin."""
     rng = np.random.default_rng(7)
-    found = []
+    found = Counter()
     for _ in range(NUM_SWEEPS):
         seeds = rng.normal(LOSS, 0.05, SEEDS)
         entries = []
@@ -25,68 +23,27 @@ def verdicts(*, speedup=1.0, gap=0.0, memory_mib=1000.0):
             times = 100 / factor * np.exp(rng.normal(0, 0.02, SEEDS))
             losses = seeds + shift + rng.normal(0, MARGIN / 5, SEEDS)
             entries += sweep(arm, times.tolist(), val_loss=losses.tolist(), peak_mib=peak)
-        (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
-        found.append(workload.verdict)
-    return found
+        verdict = workload(entries).verdict
+        judged = verdict.arms[0].judgements
+        found.update([judged.speed, judged.memory + " memory", judged.parity, verdict.recommendation.arm])
+    return {word: count / NUM_SWEEPS for word, count in found.items()}
 
 
-def shares(words):
-    counted = Counter(words)
-    return {word: count / NUM_SWEEPS for word, count in counted.items()}
-
-
-def judged(found, what):
-    return shares(getattr(verdict.arms[0].judgements, what) for verdict in found)
-
-
-def recommended(found):
-    return shares(verdict.recommendation.arm for verdict in found)
-
-
-@pytest.fixture(scope="module")
-def noise():
-    return verdicts()
-
-
-def test_in_pure_noise_hardly_anything_is_faster_slower_or_worse(noise):
-    speed = judged(noise, "speed")
-    assert speed.get("faster", 0) + speed.get("slower", 0) < 0.1
-    assert judged(noise, "memory") == {"same": 1.0}
-    assert judged(noise, "parity")["equivalent"] > 0.95
-    assert "worse" not in judged(noise, "parity")
-
-
-def test_in_pure_noise_the_baseline_is_kept(noise):
-    assert recommended(noise).get("amp_bf16", 0) < 0.05
-    assert recommended(noise)["fp32"] > 0.9
-
-
-def test_a_planted_speedup_is_found_and_recommended():
-    found = verdicts(speedup=1.5, memory_mib=600.0)
-    assert judged(found, "speed") == {"faster": 1.0}
-    assert judged(found, "memory") == {"saves": 1.0}
-    assert recommended(found)["amp_bf16"] > 0.95
-
-
-def test_a_planted_slowdown_is_found_and_not_recommended():
-    found = verdicts(speedup=0.7, memory_mib=600.0)
-    assert judged(found, "speed") == {"slower": 1.0}
-    assert recommended(found) == {"fp32": 1.0}
-
-
-def test_a_planted_loss_of_quality_is_found_and_refused():
-    found = verdicts(speedup=1.5, gap=2 * MARGIN)
-    assert judged(found, "parity")["worse"] > 0.95
-    assert recommended(found).get("amp_bf16", 0) == 0
-
-
-def test_a_loss_as_large_as_the_margin_is_hardly_recommended():
-    assert recommended(verdicts(speedup=1.5, gap=MARGIN)).get("amp_bf16", 0) < 0.09
-
-
-def test_a_planted_gain_of_quality_is_found():
-    assert judged(verdicts(gap=-2 * MARGIN), "parity")["better"] > 0.95
-
-
-def test_memory_alone_is_a_reason_where_the_speed_is_the_same():
-    assert recommended(verdicts(memory_mib=600.0)).get("amp_bf16", 0) > 0.9
+@pytest.mark.parametrize(
+    ("planted", "at_least", "at_most"),
+    [
+        ({}, {"same memory": 1.0, "equivalent": 0.95, "fp32": 0.9}, {"worse": 0.0, "amp_bf16": 0.05}),
+        ({"speedup": 1.5, "memory_mib": 600.0}, {"faster": 1.0, "saves memory": 1.0, "amp_bf16": 0.95}, {}),
+        ({"speedup": 0.7, "memory_mib": 600.0}, {"slower": 1.0, "fp32": 1.0}, {}),
+        ({"speedup": 1.5, "gap": 2 * MARGIN}, {"worse": 0.95}, {"amp_bf16": 0.0}),
+        ({"speedup": 1.5, "gap": MARGIN}, {}, {"amp_bf16": 0.09}),
+        ({"gap": -2 * MARGIN}, {"better": 0.95}, {}),
+        ({"memory_mib": 600.0}, {"amp_bf16": 0.9}, {}),
+    ],
+    ids=["nothing", "speedup", "slowdown", "worse loss", "a loss at the margin", "better loss", "memory alone"],
+)
+def test_the_verdict_finds_what_was_planted(planted, at_least, at_most):
+    found = simulated(**planted)
+    assert all(found.get(word, 0) >= share for word, share in at_least.items()), found
+    assert all(found.get(word, 0) <= share for word, share in at_most.items()), found
+    assert planted or found.get("faster", 0) + found.get("slower", 0) < 0.1

@@ -20,8 +20,8 @@ from headroom_models import CASES, Case
 from ampsweep.analysis.headroom import Headroom, HeadroomVerdict, headroom_of
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.side_by_side.examine import note_lowered_layers
-from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
+from ampsweep.monitors.observation_schedule import ObservationSchedule
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import RunNumerics
 
@@ -53,7 +53,7 @@ def train(case: Case, precision: Precision, *, collect: bool = False) -> tuple[T
     """Train a case; with `collect` note the magnitudes of its first steps."""
     torch.manual_seed(0)
     model = precision.convert(case.model())
-    watch = NumericsWatch(model, precision, Looks(EVERY, STEPS)) if collect else None
+    watch = NumericsWatch(model, precision, ObservationSchedule(EVERY, STEPS)) if collect else None
     optimizer = torch.optim.Adam(model.parameters(), lr=case.lr, eps=case.eps * case.loss_factor)
     generator = torch.Generator().manual_seed(1)
     losses: list[float] = []
@@ -61,7 +61,7 @@ def train(case: Case, precision: Precision, *, collect: bool = False) -> tuple[T
     for _ in range(3 * STEPS):
         inputs, targets = case.batch(generator)
         scale = precision.scale()
-        is_looking = watch is not None and watch.looks.is_due(len(losses) + 1)
+        is_looking = watch is not None and watch.schedule.is_due(len(losses) + 1)
         with watch.look() if watch is not None and is_looking else nullcontext():
             with precision.autocast():
                 output = model(inputs)
@@ -75,7 +75,7 @@ def train(case: Case, precision: Precision, *, collect: bool = False) -> tuple[T
             precision.update()
         if watch is not None and is_looking:
             watch.read(len(losses) + 1)
-            watch.looks.looked(0.0)
+            watch.schedule.observed(0.0)
         optimizer.zero_grad()
         if scale is not None and not finite:
             num_skipped += 1

@@ -48,7 +48,7 @@ def bare_wandb(size: Size, directory: Path) -> float:
 def ampsweep(size: Size, directory: Path, *, log_every: int) -> float:
     """`train.py`'s own path from a composed config to the record, with W&B, the progress bar and all."""
     from ampsweep.config.compose import compose_points
-    from ampsweep.launch.signals import StopRequest
+    from ampsweep.launch.signal_handlers import StopRequest
     from ampsweep.record import read_history
     from ampsweep.run.lifecycle import run_once
     from ampsweep.run.request import RunRequest

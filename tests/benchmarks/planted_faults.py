@@ -101,7 +101,7 @@ def _in_short(found: dict[str, Any]) -> dict[str, Any]:
 def _doctor(*overrides: str) -> dict[str, Any]:
     """The diagnosis that the command prints, or the `error` that it ends with, and the time that it took."""
     command = [sys.executable, "-m", "ampsweep.commands.main", "doctor", *overrides, "tracking=disabled", "format=json"]
-    path = os.pathsep.join((str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")))
+    path = os.pathsep.join((str(HERE), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
     began_s = time.monotonic()
     done = subprocess.run(
         command,

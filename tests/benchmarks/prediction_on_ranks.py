@@ -19,8 +19,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "predict"))
 
-from on_ranks import measured_on_ranks
 from steps import composed
+from test_on_ranks import measured_on_ranks
 
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice

@@ -29,7 +29,7 @@ from torch import Tensor
 from ampsweep.commands import fork_server  # noqa: F401 (imports what a run needs, once for all)
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.parallel import ddp, fsdp2  # noqa: F401
 from ampsweep.record import CHECKPOINTS, HISTORY_NAME, RunRecord, read_history
 from ampsweep.run.directories import has_checkpoint

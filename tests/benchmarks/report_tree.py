@@ -21,7 +21,7 @@ from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.monitors.environment import environment
 from ampsweep.record import HISTORY_NAME, RunRecord, history_line
 from ampsweep.record.digests import digest_of
-from ampsweep.record.parts import Attempt, Contamination, MemoryUse, ModeProof
+from ampsweep.record.sections import Attempt, Contamination, MemoryUse, ModeProof
 from ampsweep.run.request import new_record
 
 NUM_ROWS = 1000

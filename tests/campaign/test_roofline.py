@@ -1,38 +1,42 @@
-"""The bound of a step, against numbers made by hand."""
+"""The bound of a step, against numbers made by hand; and how the loops by hand are timed."""
 
+import time
 from dataclasses import asdict, replace
 
 import pytest
 import torch
+from by_hand import recipe as recipe_by_hand
+from by_hand import time_steps
 from campaign.roofline import Moved, bound, moved_bytes
 
+from ampsweep.config.compose import compose_one
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.record.parts import MemoryUse, ModeProof
+from ampsweep.observe.feeding import resident
+from ampsweep.record.sections import MemoryUse, ModeProof
+from ampsweep.training.components.built import build_data
 
 H100 = "NVIDIA H100 80GB HBM3"
 WIDTH, BATCH, NUM_LAYERS = 4096, 512, 3
 WEIGHTS = NUM_LAYERS * (WIDTH * WIDTH + WIDTH)
 FLOPS = 2 * BATCH * WIDTH * WIDTH * (3 * NUM_LAYERS - 1)
 """Forward and two gradients a layer, but none for the first layer's input."""
-
-
-def recipe_records(results):
-    return {record.arm: record for _, record in results.compared["recipe"].records}
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def recipe(results):
-    """The record of a real run, with the sizes of the recipe at its own size."""
-    run = recipe_records(results)["fp32"]
+def recipe(recorded):
+    """A record with the sizes of PyTorch's AMP recipe on an H100, which uses SGD without momentum."""
+    run = recorded("arms").runs[0].record
 
-    def recipe(mode, dtype, **trainer):
+    def recipe(mode, dtype, max_grad_norm=None, **optimizer):
         precision = asdict(PRECISION_MODES[mode])
-        config = run.config | {"precision": precision, "trainer": run.config["trainer"] | trainer}
+        trainer = run.config["trainer"] | {"max_grad_norm": max_grad_norm, "grad_accum_steps": 1}
         held = {"parameters": getattr(torch, precision["parameters"]).itemsize * WEIGHTS}
+        used = {"name": "sgd", "momentum": 0.0} | optimizer
         return replace(
             run,
-            config=config,
-            proof=run.proof | ModeProof(flops={dtype: FLOPS}),
+            config=run.config | {"precision": precision, "trainer": trainer, "optimizer": used},
+            proof=run.proof | ModeProof(flops={dtype: FLOPS}, optimizer_fused=True),
             memory=run.memory | MemoryUse(end_of_forward=held),
             identity=replace(run.identity, device_name=H100),
         )
@@ -40,30 +44,22 @@ def recipe(results):
     return recipe
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.nightly
 def test_the_recipes_step_under_amp_moves_1800_megabytes(recipe):
     record = recipe("amp_fp16", "float16")
     assert sum(record.proof.flops.values()) / 1e9 == pytest.approx(137.4, abs=0.05)
     moved = moved_bytes(record)
     assert moved == Moved(casts=12 * WEIGHTS, unscale=8 * WEIGHTS, clipping=0, optimizer=16 * WEIGHTS)
     assert moved.total / 1e9 == pytest.approx(1.81, abs=0.005)
+    assert moved_bytes(recipe("amp_fp16", "float16", max_grad_norm=1.0)).optimizer == 12 * WEIGHTS
+    record.proof.optimizer_fused = False
+    assert moved_bytes(record).optimizer == 12 * WEIGHTS, "only a fused optimizer unscales"
 
 
-@pytest.mark.slow
-def test_an_optimizer_that_unscales_writes_gradients_back(recipe):
-    scaled = {"mode": "amp_fp16", "dtype": "float16"}
-    assert moved_bytes(recipe(**scaled, max_grad_norm=1.0)).optimizer == 12 * WEIGHTS
-    by_loop = recipe(**scaled)
-    by_loop.proof.optimizer_fused = False
-    assert moved_bytes(by_loop).optimizer == 12 * WEIGHTS
-
-
-@pytest.mark.slow
 def test_on_an_h100_eager_amp_is_bounded_below_tf32(recipe):
-    fp32 = bound(recipe("fp32", "float32"))
-    tf32 = bound(recipe("tf32", "float32"))
-    amp = bound(recipe("amp_fp16", "float16"))
-    pure = bound(recipe("pure_bf16", "bfloat16"))
+    fp32, tf32 = bound(recipe("fp32", "float32")), bound(recipe("tf32", "float32"))
+    amp, pure = bound(recipe("amp_fp16", "float16")), bound(recipe("pure_bf16", "bfloat16"))
     assert (fp32.arithmetic_ms, fp32.moving_ms) == pytest.approx((2.054, 0.180), abs=1e-3)
     assert (tf32.arithmetic_ms, tf32.moving_ms) == pytest.approx((0.278, 0.180), abs=1e-3)
     assert (amp.arithmetic_ms, amp.moving_ms) == pytest.approx((0.139, 0.541), abs=1e-3)
@@ -72,19 +68,11 @@ def test_on_an_h100_eager_amp_is_bounded_below_tf32(recipe):
     assert amp.step_ms > tf32.step_ms
 
 
-@pytest.mark.slow
-def test_clipping_and_adamw_pass_over_the_parameters_too(recipe):
-    record = recipe("fp32", "float32", max_grad_norm=1.0)
-    record.config["optimizer"] = {"name": "adamw"}
-    assert moved_bytes(record) == Moved(casts=0, unscale=0, clipping=12 * WEIGHTS, optimizer=28 * WEIGHTS)
-    record.config["optimizer"] = {"name": "sgd", "momentum": 0.9}
-    assert moved_bytes(record).optimizer == 20 * WEIGHTS
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("mode", "casts", "unscale", "clipping", "update"),
     [
+        ("fp32", 0, 0, 3 * 4, 4 + 2 * 4 + 4 * 4),
         ("amp_bf16", (4 + 2) + (2 + 4), 0, 3 * 4, 4 + 2 * 4 + 4 * 4),
         ("fp8_rowwise", (4 + 1) + (2 + 4), 0, 3 * 4, 4 + 2 * 4 + 4 * 4),
         ("bf16_sr", 0, 0, 3 * 2, 2 + 2 * 2 + 4 * 2),
@@ -92,29 +80,53 @@ def test_clipping_and_adamw_pass_over_the_parameters_too(recipe):
         ("master_fp16", 0, 2 * 2, 3 * 2, 2 + 2 * 4 + 2 + 4 * 4),
     ],
 )
-def test_adamw_moves_what_a_mode_keeps_in_its_dtypes(recipe, mode, casts, unscale, clipping, update):
+def test_adamw_moves_each_dtype_that_a_mode_keeps(recipe, mode, casts, unscale, clipping, update):
     """Bytes a parameter: casts there and back, the gradient, the weight and its two moments."""
-    record = recipe(mode, "bfloat16", max_grad_norm=1.0)
-    record.config["optimizer"] = {"name": "adamw"}
-    assert moved_bytes(record) == Moved(*(WEIGHTS * one for one in (casts, unscale, clipping, update)))
+    record = recipe(mode, "float32" if mode == "fp32" else "bfloat16", max_grad_norm=1.0, name="adamw")
+    assert moved_bytes(record) == Moved(*(WEIGHTS * part for part in (casts, unscale, clipping, update)))
     record.config["optimizer"] = {"name": "adamw", "state_dtype": "bfloat16"}
     held = 0 if mode == "bf16_sr" else 2
     assert moved_bytes(record).optimizer == WEIGHTS * (update - 4 * held)
 
 
-@pytest.mark.slow
-def test_real_records_hold_what_the_formula_takes(results):
-    """The tiny recipe: three layers of 32, batch 8."""
-    weights = 3 * (32 * 32 + 32)
-    fp32, amp = (recipe_records(results)[arm] for arm in ("fp32", "amp_bf16"))
-    for record, dtype in ((fp32, "float32"), (amp, "bfloat16")):
-        assert record.proof.flops == {dtype: 2 * 8 * 32 * 32 * 8}
-    assert moved_bytes(fp32) == Moved(casts=0, unscale=0, clipping=0, optimizer=12 * weights)
-    assert moved_bytes(amp) == Moved(casts=12 * weights, unscale=0, clipping=0, optimizer=12 * weights)
+def test_loops_by_hand_are_timed_after_warm_up_and_hold_the_same_data(monkeypatch):
+    taken = []
+
+    def step():
+        time.sleep(0.05 if len(taken) < 2 else 0.002)
+        taken.append(time.perf_counter())
+
+    timed = time_steps(step, num_steps=12, num_warmup_steps=2, device=CPU)
+    assert len(taken) == 12
+    assert timed["step_ms"] >= 2.0
+    assert 2.0 <= timed["wall_ms"] < 50.0
+    assert timed.keys() == {"step_ms", "wall_ms"}, "a CPU's allocator counts nothing"
+
+    taken[:], began = [0.0] * 2, time.perf_counter()
+    time_steps(step, num_steps=5, num_warmup_steps=2, warmup_seconds=0.1, device=CPU)
+    assert taken[-4] - began >= 0.1, "warm-up lasts for a time too"
+
+    sizes = ["model.hidden_size=16", "data.in_features=16", "data.out_features=16"]
+    config = compose_one(["model=mlp_recipe", *sizes, "optimizer=sgd"])
+    held = sum(tensor.nbytes for tensor in resident(build_data(config, CPU)))
+    drawn, randn = [], torch.randn
+    monkeypatch.setattr(torch, "randn", lambda *shape, **where: drawn.append(randn(*shape, **where)) or drawn[-1])
+    recipe_by_hand(config, CPU)
+    assert sum(tensor.nbytes for tensor in drawn) == held
 
 
-@pytest.mark.slow
-def test_where_the_device_is_not_known_there_is_no_bound(results):
-    (workload,) = results.workloads("recipe")
-    assert [arm.name for arm in workload.arms] == ["fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16"]
-    assert {(arm.bound, arm.share_pct) for arm in workload.arms} == {(None, None)}
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_time_and_peak_are_the_devices_after_warm_up():
+    device = torch.device("cuda", 0)
+    held = torch.cuda.memory_allocated(device)
+    taken = []
+
+    def step():
+        side = 4096 if taken else 8192
+        taken.append(1)
+        torch.randn(side, side, device=device).matmul(torch.randn(side, side, device=device))
+
+    timed = time_steps(step, num_steps=11, num_warmup_steps=1, device=device)
+    assert 3 * 4 * 4096**2 <= timed["peak_bytes"] - held < 3 * 4 * 8192**2
+    assert 0.5 * timed["step_ms"] < timed["wall_ms"] < 2 * timed["step_ms"]

@@ -2,23 +2,11 @@
 
 import pytest
 import torch
-from command_line import MLP, all_runs, only_run
+from command_line import GPT, MLP, all_runs, only_run, only_sweep
+from recorded_sweeps import COMMANDS
 from wandb_file import read_wandb_file
 
 from ampsweep.metrics import MEASURED, METRICS, STEP
-
-OFFLINE = (
-    "tracking.mode=offline",
-    "numerics.watch=true",
-    "trainer.steps=24",
-    "trainer.max_grad_norm=1.0",
-    "precision=fp32,amp_bf16,amp_fp16,pure_bf16",
-)
-WORKLOADS = {
-    "mlp": ("model=mlp_small",),
-    "gpt": ("model=gpt_tiny", "model.hidden_size=32", "data.batch_size=4", "data.seq_len=32", "data.num_val_batches=2"),
-}
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 OF_A_DISTRIBUTION = {"perf/step_ms_iqr", "perf/step_ms_p95"}
 """A row has too few steps for them."""
@@ -39,39 +27,41 @@ OF_ALL_STEPS = {"instrumentation/watch_pct", "train/clipped_pct"}
 """Shares of the run's steps."""
 
 
-def expected(workload, arm):
-    """What any device can give."""
+def expected(arm, *, is_language=False):
+    """Keys of the figures that any device gives."""
     keys = METRICS.keys() - OF_AN_ALLOCATOR - OF_A_QUEUE - OF_A_DRIVER - OF_A_PEAK - OF_A_SEARCH - OF_RANKS
-    keys -= {"val/accuracy"} if workload == "gpt" else {"perf/tokens_per_sec"}
+    keys -= {"val/accuracy"} if is_language else {"perf/tokens_per_sec"}
     keys -= set() if arm.startswith("amp_") else OF_THE_END
     return keys if arm == "amp_fp16" else {key for key in keys if not key.startswith("amp/")}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_on_a_cpu_every_arm_has_every_figure_a_cpu_gives(workload, train):
-    assert train("-m", *WORKLOADS[workload], *OFFLINE).code == 0
-    runs = all_runs()
+def test_on_a_cpu_every_arm_has_every_figure_a_cpu_gives(recorded):
+    *runs, unsupported = recorded("offline").runs
+    assert unsupported.record.status == "unsupported"
     assert len(runs) == 4
     for run in runs:
         summary = run.record.summary
-        assert summary.keys() == expected(workload, run.record.arm), run.record.arm
-        told = {key for row in run.history for key in row}
-        assert told == summary.keys() - OF_A_DISTRIBUTION - OF_THE_END - OF_ALL_STEPS | {STEP}, run.record.arm
+        assert summary.keys() == expected(run.record.arm), run.record.arm
+        logged = {key for row in run.history for key in row}
+        assert logged == summary.keys() - OF_A_DISTRIBUTION - OF_THE_END - OF_ALL_STEPS | {STEP}, run.record.arm
         sent = read_wandb_file(run.directory / run.record.wandb.directory)
         assert sent.history == run.history
         assert {key: value for key, value in sent.summary.items() if key in METRICS} == summary
 
 
-def test_memory_by_category_is_that_of_the_sizes(train):
+def test_a_language_model_has_those_of_tokens(train):
+    more = ("trainer.steps=24", "numerics.watch=true", "trainer.max_grad_norm=1.0", "precision=amp_fp16")
+    assert train(*GPT, *more).code == 0
+    assert only_run().record.summary.keys() == expected("amp_fp16", is_language=True)
+
+
+def test_memory_by_category_follows_from_the_sizes(recorded):
     hidden, classes, pixels, batch = 32, 10, 64, 8
-    sizes = (f"model.hidden_size={hidden}", "model.num_layers=3", f"data.batch_size={batch}", "trainer.steps=4")
-    arms = {"fp32": (4, 0), "amp_bf16": (4, 2), "amp_fp16": (4, 2), "pure_bf16": (2, 0)}
-    assert train("-m", *MLP, *sizes, f"precision={','.join(arms)}").code == 0
+    bytes_of = {"fp32": (4, 0), "amp_bf16": (4, 2), "amp_fp16": (4, 2), "pure_bf16": (2, 0)}
     weights = [pixels * hidden, hidden * hidden, hidden * classes]
     num_parameters = sum(weights) + 2 * hidden + classes
-    for run in all_runs():
-        of_parameter, of_copy = arms[run.record.arm]
+    for run in recorded("offline").runs[:4]:
+        of_parameter, of_copy = bytes_of[run.record.arm]
         of_activation = of_copy or of_parameter
         memory, summary = run.record.memory, run.record.summary
         parameters = of_parameter * num_parameters
@@ -96,16 +86,16 @@ def test_a_run_that_ends_in_its_warmup_has_no_later_figures(train):
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
-@NEEDS_CUDA
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_on_cuda_every_arm_has_what_torch_can_tell(workload, train):
-    overrides = (*WORKLOADS[workload], *OFFLINE, "device=cuda:0", "trainer.warmup_seconds=0")  # 24 steps end within 2 s
-    assert train("-m", *overrides).code == 0
-    for run in all_runs():
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_every_arm_has_what_torch_measures(train):
+    arguments = [word for word in COMMANDS["offline"] if not word.startswith(("device=", "precision="))]
+    modes = "precision=fp32,amp_bf16,amp_fp16,pure_bf16"
+    assert train(*arguments, modes, "device=cuda:0", "trainer.warmup_seconds=0").code == 0  # 24 steps end within 2 s
+    assert train(*GPT, "precision=amp_fp16", "trainer.steps=24", "output_dir=gpt", "device=cuda:0").code == 0
+    for run in all_runs(only_sweep()):
         summary, memory = run.record.summary, run.record.memory
-        of_a_cpu = {"device/busy_cores", "device/utilization_pct", "memory/process_gib"}  # a container tells less
-        assert summary.keys() >= expected(workload, run.record.arm) - of_a_cpu | OF_AN_ALLOCATOR
+        of_a_cpu = {"device/busy_cores", "device/utilization_pct", "memory/process_gib"}  # a container shows fewer
+        assert summary.keys() >= expected(run.record.arm) - of_a_cpu | OF_AN_ALLOCATOR
         assert run.contradictions == ()
         assert run.record.proof.optimizer_fused is True
         assert memory.unattributed_bytes >= 0

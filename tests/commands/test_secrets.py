@@ -7,52 +7,41 @@ from wandb_server import KEY
 
 FROM_THE_ENVIRONMENT = "only-the-environment-knows-this"
 FROM_AN_OVERRIDE = "only-the-command-line-knows-this"
-KEY_ALONE = "known-as-a-key-alone"
+KEYED = ("model=custom", "model._target_=own_models.Keyed", "data=digits", "trainer.steps=2")
+
+
+def files_and_output(ended):
+    files = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    return files | {"stdout": ended.out.encode(), "stderr": ended.err.encode()}
 
 
 def test_secrets_stay_where_they_came_from(train, online, monkeypatch):
     monkeypatch.setenv("MY_SERVICE_TOKEN", FROM_THE_ENVIRONMENT)
     ended = train(
-        "-m",
-        "model=custom",
-        "model._target_=own_models.Keyed",
-        f"+model.api_key={FROM_AN_OVERRIDE}",
-        "+model.breaks=false,true",
-        "data=digits",
-        "trainer.steps=2",
-        "trainer.checkpoint_every=1",
-        "tracking.notes=${oc.env:MY_SERVICE_TOKEN}",
-        "tracking.checkpoints=true",
+        *("-m", *KEYED, f"+model.api_key={FROM_AN_OVERRIDE}", "+model.breaks=false,true", "trainer.checkpoint_every=1"),
+        *("tracking.notes=${oc.env:MY_SERVICE_TOKEN}", "tracking.checkpoints=true"),
     )
     assert ended.code == 1
     fine, broken = all_runs()
     assert fine.record.config["model"]["api_key"] == "***"
     assert broken.record.error.startswith("RuntimeError: the service does not take ***")
+    assert "the service does not take ***" in (broken.directory / "error.txt").read_text()
     assert len(online.runs) == 3, "with the comparison"
     secrets = [secret.encode() for secret in (FROM_THE_ENVIRONMENT, FROM_AN_OVERRIDE, KEY)]
-    texts = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    texts = files_and_output(ended)
     texts |= {f"{request.path} {request.operation}": request.body for request in online.recorded.requests}
-    texts |= {"stdout": ended.out.encode(), "stderr": ended.err.encode()}
     assert any(name.endswith("comparison.html") for name in texts)
     assert any("storage/artifacts" in name for name in texts)
     assert [name for name, content in texts.items() if any(secret in content for secret in secrets)] == []
 
 
-def test_a_secret_recurs_nowhere(train, monkeypatch):
-    secret = KEY_ALONE
-    ended = train(
-        *("-m", "model=custom", "model._target_=own_models.Keyed", "data=digits", "trainer.steps=2"),
-        *(f"+model.api_key={secret}", "+model.breaks=false", f"tracking.notes=uses {secret}", f"model.name={secret}"),
-        "tracking=disabled",
-    )
+def test_a_secret_recurs_nowhere(train):
+    secret = "known-as-a-key-alone"
+    more = ("+model.breaks=false", f"tracking.notes=uses {secret}", f"model.name={secret}", "tracking=disabled")
+    ended = train("-m", *KEYED, f"+model.api_key={secret}", *more)
     assert ended.code == 0
-    left = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    left |= {"stdout": ended.out.encode(), "stderr": ended.err.encode()}
-    assert [name for name, content in left.items() if secret in name or secret.encode() in content] == []
-
-
-def test_no_directory_is_named_after_a_secret(train):
-    ended = train("model=mlp_small", "tracking=disabled", f"+model.api_key={KEY_ALONE}", f"name={KEY_ALONE}")
-    assert ended.code == 2
-    assert ended.err == "error: name=***: holds a secret, which would be read in the names of directories\n"
-    assert not [*Path().iterdir()]
+    texts = files_and_output(ended)
+    assert [name for name, text in texts.items() if secret in name or secret.encode() in text] == []
+    refused = train("model=mlp_small", "tracking=disabled", f"+model.api_key={secret}", f"name={secret}")
+    assert refused.code == 2
+    assert refused.err == "error: name=***: holds a secret, which would be read in the names of directories\n"

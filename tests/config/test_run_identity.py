@@ -1,4 +1,4 @@
-"""What a run is called, and when two configs are the same run or a pair."""
+"""The names of runs, and which configs are the same run or pair."""
 
 import re
 from copy import deepcopy
@@ -6,34 +6,20 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from ampsweep.config import identity as own_identity
+from ampsweep.config import identity
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import config_hash, pair_key, run_directory_name
-from ampsweep.config.modes import DOTTED_ARM_KEYS, PRECISION_MODES, arm_label, report_order
-from ampsweep.config.schema import FP32_MATMULS, ParallelConfig, PrecisionConfig
+from ampsweep.config.modes import DOTTED_ARM_KEYS, PRECISION_MODES, arm_label, arm_of, report_order
+from ampsweep.config.schema import (
+    FP32_MATMULS,
+    DoctorConfig,
+    ParallelConfig,
+    PrecisionConfig,
+    PredictConfig,
+    ReportConfig,
+    TrackingConfig,
+)
 from ampsweep.run.request import new_record
-
-WITHOUT_RESULT = {
-    *("name", "output_dir", "into", "dry_run"),
-    *(
-        f"tracking.{key}"
-        for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints", "code", "console")
-    ),
-    *(f"report.{key}" for key in ("baseline", "margin_pct", "memory_gib")),
-    *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability"),
-    *("predict.write", "predict.with_runs"),
-    *("doctor.complaints", "doctor.steps", "doctor.max_seconds", "numerics.watch", "numerics.every"),
-    *("trainer.log_every", "trainer.checkpoint_every", "trainer.grace_seconds"),
-    "max_batch.limit",
-    "precision.fp32_modules",
-}
-"""Keys that change where and how results are kept and shown, and no result; a limit counts for a search alone, modules
-kept in float32 where there is autocast."""
-OF_SEVERAL_PROCESSES = {f"parallel.{key}" for key in vars(ParallelConfig()) if key != "strategy"}
-"""Keys without any effect where there is one process."""
-OF_THE_ARM = {"data.path", "parallel.num_processes", "resume", *DOTTED_ARM_KEYS}
-"""Keys in which runs that pair may differ, beside `precision.*`. Where the data lies says nothing of what it is: the
-fingerprint does; how many ranks there are is told apart. The checkpoint that a run begins with is told by its arm."""
 
 CONFIGS = {
     name: compose_one(overrides)
@@ -41,13 +27,27 @@ CONFIGS = {
         "gpt on text": [],
         "mlp on digits": ["model=mlp_small", "optimizer=sgd"],
         "sharded": ["parallel=fsdp2", "precision=amp_bf16"],
-        "one's own": ["model=custom", "model._target_=mine.Net", "+model.sizes=[4,8]", "+model.options={bias:true}"],
+        "own": ["model=custom", "model._target_=mine.Net", "+model.sizes=[4,8]", "+model.options={bias:true}"],
     }.items()
 }
+PLAIN = CONFIGS["gpt on text"]
+SHOWN = {"tracking": TrackingConfig(), "report": ReportConfig(), "predict": PredictConfig(), "doctor": DoctorConfig()}
+WITHOUT_RESULT = {
+    *("name", "output_dir", "into", "dry_run", "max_batch.limit", "precision.fp32_modules"),
+    *(f"{group}.{key}" for group, part in SHOWN.items() for key in vars(part)),
+    *("numerics.watch", "numerics.every"),
+    *("trainer.log_every", "trainer.checkpoint_every", "trainer.grace_seconds"),
+}
+"""Keys that change where and how results are kept and shown. `max_batch.limit` counts in a search only,
+`precision.fp32_modules` under autocast only."""
+OF_SEVERAL_PROCESSES = {f"parallel.{key}" for key in vars(ParallelConfig()) if key != "strategy"}
+"""Keys without effect in a single process."""
+OF_THE_ARM = {"data.path", "parallel.num_processes", "resume", "device", *DOTTED_ARM_KEYS}
+"""Keys in which runs that pair may differ, beside `precision.*`: the data's fingerprint, the number of ranks, the
+checkpoint's arm and the device's name are compared instead."""
 
 
 def leaves(values, prefix=""):
-    """Every key below which no further keys are, with its value."""
     for name, value in values.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{name}.")
@@ -55,18 +55,9 @@ def leaves(values, prefix=""):
             yield f"{prefix}{name}", value
 
 
-def without_result(name):
-    """Keys that change no result of this config."""
-    if name == "sharded":
-        return WITHOUT_RESULT - {"precision.fp32_modules"}
-    return WITHOUT_RESULT | OF_SEVERAL_PROCESSES
-
-
 def other(value):
     """Another value of the same kind."""
-    if value is None:
-        return 1
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
         return value + 1
@@ -74,9 +65,8 @@ def other(value):
 
 
 def with_value(config, key, value):
-    config = deepcopy(config)
+    part = config = deepcopy(config)
     *path, name = key.split(".")
-    part = config
     for step in path:
         part = part[step] if isinstance(part, dict) else getattr(part, step)
     if isinstance(part, dict):
@@ -86,138 +76,98 @@ def with_value(config, key, value):
     return config
 
 
-EVERY_LEAF = [(name, key) for name, config in CONFIGS.items() for key, _ in leaves(asdict(config))]
-
-
-def changed(name, key):
-    values = dict(leaves(asdict(CONFIGS[name])))
-    return with_value(CONFIGS[name], key, other(values[key]))
-
-
 def pair(config, **facts):
-    here = {"device_name": "cpu", "world_size": 1, "data_fingerprint": "abc"}
-    return pair_key(config, **(here | facts))
+    return pair_key(config, **({"device_name": "cpu", "world_size": 1, "data_fingerprint": "abc"} | facts))
 
 
-@pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
-def test_a_point_is_known_by_all_that_can_change_its_result(name, key):
-    same = config_hash(changed(name, key)) == config_hash(CONFIGS[name])
-    assert same == (key in without_result(name))
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_key_counts_as_far_as_it_changes_the_result(name):
+    config = CONFIGS[name]
+    no_result = WITHOUT_RESULT | OF_SEVERAL_PROCESSES
+    if name == "sharded":
+        no_result = WITHOUT_RESULT - {"precision.fp32_modules"}
+    keys = dict(leaves(asdict(config)))
+    same_point, same_pair = set(), set()
+    for key, value in keys.items():
+        changed = with_value(config, key, other(value))
+        same_point |= {key} if config_hash(changed) == config_hash(config) else set()
+        same_pair |= {key} if pair(changed) == pair(config) else set()
+    of_precision = {key for key in keys if key.startswith("precision.")}
+    assert same_point == keys.keys() & no_result
+    assert same_pair == keys.keys() & (no_result | OF_THE_ARM) | of_precision
+    if config is PLAIN:
+        assert keys.keys() >= WITHOUT_RESULT | OF_SEVERAL_PROCESSES, "these keys exist"
 
 
-@pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
-def test_runs_pair_whose_precision_alone_differs(name, key):
-    same = pair(changed(name, key)) == pair(CONFIGS[name])
-    assert same == (key in {*without_result(name), *OF_THE_ARM, "device"} or key.startswith("precision."))
-
-
-def test_the_keys_without_result_exist():
-    assert {key for _, key in EVERY_LEAF} >= WITHOUT_RESULT | OF_SEVERAL_PROCESSES
-
-
-def test_the_batch_of_a_search_is_its_result_and_no_setting():
-    searching = with_value(CONFIGS["gpt on text"], "max_batch.search", True)
+def test_the_batch_size_that_a_search_finds_is_no_setting():
+    searching = with_value(PLAIN, "max_batch.search", True)
     answered = with_value(searching, "data.batch_size", 37)
     assert config_hash(answered) == config_hash(searching)
     assert pair(answered) == pair(searching), "arms with different answers pair"
     assert config_hash(with_value(searching, "max_batch.limit", 37)) != config_hash(searching)
 
 
-def test_a_point_is_known_whichever_free_device_it_takes():
-    some, same, other = (compose_one([f"device={name}"]) for name in ("cuda:0/2", "cuda:0/2", "cuda:1"))
-    assert config_hash(some) == config_hash(same)
-    assert config_hash(some) != config_hash(other), "a sweep over devices has a point for each"
-    assert pair(some) == pair(other), "the model of the device decides, which the facts have"
-    assert pair(some, device_name="an A100") != pair(some, device_name="a T4")
-
-
-@pytest.mark.parametrize("fact", [{"device_name": "H100"}, {"world_size": 2}, {"data_fingerprint": "abd"}])
-def test_runs_pair_on_the_same_device_and_data_alone(fact):
-    config = CONFIGS["gpt on text"]
-    assert pair(config) == pair(config)
-    assert pair(config, **fact) != pair(config)
-
-
-def test_another_version_unpairs_runs_an_edited_source_does_not(monkeypatch):
-    config = CONFIGS["gpt on text"]
-    before = pair(config)
-    monkeypatch.setattr(own_identity, "code_version", lambda: "0.1.0+00000000")
-    assert pair(config) == before
-    monkeypatch.setattr(own_identity, "__version__", "0.2.0")
-    assert pair(config) != before
-
-
-def test_a_config_composed_again_is_the_same_run():
-    assert config_hash(compose_one([])) == config_hash(CONFIGS["gpt on text"])
-    assert config_hash(compose_one(["optimizer.lr=0.001"])) == config_hash(compose_one(["optimizer.lr=1e-3"]))
-
-
-@pytest.mark.parametrize("mode", PRECISION_MODES)
-def test_an_arm_is_labelled_by_its_mode(mode):
-    assert arm_label(PRECISION_MODES[mode]) == mode
+def test_devices_make_points_and_facts_make_pairs(monkeypatch):
+    either, again, other = (with_value(PLAIN, "device", name) for name in ("cuda:0/2", "cuda:0/2", "cuda:1"))
+    assert config_hash(either) == config_hash(again)
+    assert config_hash(either) != config_hash(other), "a sweep over devices has a point for each"
+    before = pair(PLAIN)
+    assert pair(either) == pair(other) == before
+    for fact in ({"device_name": "H100"}, {"world_size": 2}, {"data_fingerprint": "abd"}):
+        assert pair(PLAIN, **fact) != before
+    monkeypatch.setattr(identity, "code_version", lambda: "0.1.0+00000000")
+    assert pair(PLAIN) == before, "the source was edited"
+    monkeypatch.setattr(identity, "__version__", "0.2.0")
+    assert pair(PLAIN) != before
+    assert config_hash(compose_one([])) == config_hash(compose_one(["optimizer.lr=1e-3"])) == config_hash(PLAIN)
 
 
 @pytest.mark.parametrize(
     ("mode", "changes", "label"),
     [
-        ("amp_bf16", {"cache_enabled": False}, "amp_bf16+cache_enabled=false"),
-        ("amp_fp16", {"init_scale": 1024.0}, "amp_fp16+init_scale=1024"),
-        ("amp_fp16", {"init_scale": 2.0**40}, "amp_fp16+init_scale=1099511627776.0"),
-        (
-            "amp_fp16",
-            {"growth_interval": 20, "backoff_factor": 0.25},
-            "amp_fp16+backoff_factor=0.25+growth_interval=20",
-        ),
-        ("amp_bf16", {"eval": "autocast"}, "amp_bf16+eval=autocast"),
-        ("amp_bf16", {"fp32_modules": ["norm", "blocks.*.head", "norm"]}, "amp_bf16+fp32_modules=blocks.*.head,norm"),
-        ("fp32", {"tf32": True, "autocast": False}, "fp32+tf32=true"),
-        ("fp32", {"fp32_matmul": "medium"}, "fp32+fp32_matmul=medium"),
-        ("tf32", {"fp32_matmul": "highest"}, "tf32+fp32_matmul=highest"),
-        ("amp_bf16", {"fp32_matmul": "high"}, "amp_bf16+fp32_matmul=high"),
-        ("amp_fp16", {"grad_scaler": False, "init_scale": 8.0}, "amp_fp16+grad_scaler=false"),
+        ("amp_bf16", {"cache_enabled": False}, "+cache_enabled=false"),
+        ("amp_fp16", {"init_scale": 1024.0}, "+init_scale=1024"),
+        ("amp_fp16", {"init_scale": 2.0**40}, "+init_scale=1099511627776.0"),
+        ("amp_fp16", {"growth_interval": 20, "backoff_factor": 0.25}, "+backoff_factor=0.25+growth_interval=20"),
+        ("amp_bf16", {"eval": "autocast"}, "+eval=autocast"),
+        ("amp_bf16", {"fp32_modules": ["norm", "blocks.*.head", "norm"]}, "+fp32_modules=blocks.*.head,norm"),
+        ("fp32", {"tf32": True, "autocast": False}, "+tf32=true"),
+        ("fp32", {"fp32_matmul": "medium"}, "+fp32_matmul=medium"),
+        ("tf32", {"fp32_matmul": "highest"}, "+fp32_matmul=highest"),
+        ("amp_bf16", {"fp32_matmul": "high"}, "+fp32_matmul=high"),
+        ("amp_fp16", {"grad_scaler": False, "init_scale": 8.0}, "+grad_scaler=false"),
+        # Settings without effect make no arm, so that a sweep over a setting of AMP keeps its baseline.
+        ("fp32", {"fp32_modules": ["head"]}, ""),
+        ("fp32", {"eval": "autocast", "cache_enabled": False}, ""),
+        ("fp32", {"init_scale": 8.0, "growth_interval": 9}, ""),
+        ("fp32", {"fp32_matmul": "highest"}, ""),
+        ("amp_bf16", {"fp32_matmul": "highest"}, ""),
+        ("tf32", {"fp32_matmul": "high"}, ""),
+        ("pure_bf16", {"fp32_matmul": "medium"}, ""),
     ],
 )
-def test_an_arm_is_labelled_by_its_mode_and_what_differs_from_it(mode, changes, label):
-    assert arm_label(replace(PRECISION_MODES[mode], **changes)) == label
+def test_an_arm_is_its_mode_and_the_settings_that_differ(mode, changes, label):
+    changed = replace(PRECISION_MODES[mode], **changes)
+    assert arm_label(changed) == f"{mode}{label}"
+    own, stock = (config_hash(replace(PLAIN, precision=precision)) for precision in (changed, PRECISION_MODES[mode]))
+    if label or changes.keys() & {"fp32_modules", "fp32_matmul"}:
+        assert (own == stock) == (not label)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"fp32_modules": ["head"]},
-        {"eval": "autocast"},
-        {"cache_enabled": False},
-        {"init_scale": 8.0, "growth_interval": 9},
-    ],
-)
-def test_what_a_mode_does_not_use_makes_no_arm(setting):
-    """So a sweep over a setting of AMP keeps its baseline."""
-    assert arm_label(replace(PRECISION_MODES["fp32"], **setting)) == "fp32"
-
-
-@pytest.mark.parametrize(
-    ("mode", "setting"),
-    [("fp32", "highest"), ("amp_bf16", "highest"), ("tf32", "high"), ("pure_bf16", "medium"), ("pure_fp16", "high")],
-)
-def test_a_setting_that_changes_no_matmul_makes_no_arm(mode, setting):
-    changed = compose_one([f"precision={mode}", f"precision.fp32_matmul={setting}"])
-    assert arm_label(changed.precision) == mode
-    assert config_hash(changed) == config_hash(compose_one([f"precision={mode}"]))
-
-
-def test_a_setting_of_matmuls_is_a_run_of_its_own():
-    hashes = {config_hash(compose_one([f"precision.fp32_matmul={setting}"])) for setting in FP32_MATMULS}
+def test_arms_that_differ_never_share_a_label():
+    assert [arm_label(PRECISION_MODES[mode]) for mode in PRECISION_MODES] == list(PRECISION_MODES)
+    scales = [2.0**20, 2.0**20 + 1, 1e6, 1234567.0, 1234568.0]
+    labels = [arm_label(replace(PRECISION_MODES["amp_fp16"], init_scale=scale)) for scale in scales]
+    assert len(set(labels)) == len(scales)
+    own = PrecisionConfig(mode="mine", autocast=True, grad_scaler=True, init_scale=2.0)
+    assert arm_label(own) == "mine+autocast=true+grad_scaler=true+init_scale=2"
+    ddp = with_value(PLAIN, "parallel.strategy", "ddp")
+    for key in ("parallel.reduce_dtype", "optimizer.state_dtype", "trainer.accumulate_dtype"):
+        assert arm_of(with_value(ddp, key, "float32")) == "fp32", "the dtype it has anyway"
+        assert arm_of(with_value(ddp, key, "bfloat16")) == f"fp32+{key.partition('.')[2]}=bfloat16"
+    hashes = {config_hash(with_value(PLAIN, "precision.fp32_matmul", setting)) for setting in FP32_MATMULS}
     assert len(hashes) == 3
-    assert config_hash(CONFIGS["gpt on text"]) in hashes
-
-
-def test_modules_in_float32_are_a_run_of_their_own():
-    plain, covered = (
-        compose_one(["precision=amp_bf16", f"precision.fp32_modules={value}"]) for value in ("[]", "[norm]")
-    )
-    assert config_hash(plain) == config_hash(compose_one(["precision=amp_bf16"]))
-    assert config_hash(covered) != config_hash(plain)
-    assert re.fullmatch(r"amp_bf16\+fp32_modules=norm-gpt_tiny-s0-[0-9a-f]{8}", run_directory_name(covered))
+    assert config_hash(PLAIN) in hashes
 
 
 def test_reports_show_arms_beside_the_mode_they_changed():
@@ -228,45 +178,21 @@ def test_reports_show_arms_beside_the_mode_they_changed():
     assert sorted(arms, key=report_order) == ["amp_bf16", "amp_bf16+eval=autocast", "pure_bf16", "mine"]
 
 
-def test_a_mode_of_ones_own_is_labelled_by_what_it_sets():
-    own = PrecisionConfig(mode="mine", autocast=True, grad_scaler=True, init_scale=2.0)
-    assert arm_label(own) == "mine+autocast=true+grad_scaler=true+init_scale=2"
-
-
-def test_arms_that_differ_never_share_a_label():
-    scales = [2.0**20, 2.0**20 + 1, 1e6, 1234567.0, 1234568.0]
-    labels = [arm_label(replace(PRECISION_MODES["amp_fp16"], init_scale=scale)) for scale in scales]
-    assert len(set(labels)) == len(scales)
-
-
-@pytest.mark.parametrize(
-    "name", ["gpt_tiny", "org/model", "a b\tc", "../..", "C:\\nets", "x" * 400, "nets.Größe", "a'b\"c`$(d)", "*?<>|"]
-)
-def test_a_run_directory_has_a_name_that_is_safe_everywhere(name):
-    config = with_value(CONFIGS["one's own"], "model.name", name)
-    directory = run_directory_name(config)
-    assert re.fullmatch(r"fp32-[A-Za-z0-9_.+=-]+-[0-9a-f]{8}", directory)
-    assert len(directory) <= 120
-    assert directory.endswith(config_hash(config)[:8])
-
-
-def test_a_run_directory_says_arm_model_and_seed():
+def test_a_run_directory_has_a_name_that_is_safe_everywhere():
+    for name in ("gpt_tiny", "org/model", "a b\tc", "../..", "C:\\nets", "x" * 400, "Größe", "a'b\"c`$(d)", "*?<>|"):
+        config = with_value(CONFIGS["own"], "model.name", name)
+        directory = run_directory_name(config)
+        assert re.fullmatch(r"fp32-[A-Za-z0-9_.+=-]+-[0-9a-f]{8}", directory)
+        assert len(directory) <= 120
+        assert directory.endswith(config_hash(config)[:8])
+        assert run_directory_name(with_value(config, "model.name", f"{name}.")) != directory
     directory = run_directory_name(compose_one(["precision=amp_fp16", "precision.init_scale=1024", "seed=3"]))
     assert re.fullmatch(r"amp_fp16\+init_scale=1024-gpt_tiny-s3-[0-9a-f]{8}", directory)
 
 
-def test_long_names_that_differ_at_their_end_stay_apart():
-    config = CONFIGS["one's own"]
-    names = [run_directory_name(with_value(config, "model.name", "x" * 200 + end)) for end in "ab"]
-    assert names[0] != names[1]
-
-
-def test_a_component_without_a_name_is_called_by_its_class():
-    facts = new_record(CONFIGS["one's own"], device="cpu").identity
+def test_components_have_the_name_of_their_class_or_option():
+    facts = new_record(CONFIGS["own"], device="cpu").identity
     assert (facts.model, facts.data, facts.task) == ("Net", "text", "language_modeling")
-
-
-def test_an_optimizer_is_known_by_its_class_or_its_option():
     custom = ["optimizer=custom", "optimizer._target_=mine.Lion"]
     for overrides, name, lr in [
         (["optimizer=sgd"], "sgd", 1e-3),
@@ -276,25 +202,11 @@ def test_an_optimizer_is_known_by_its_class_or_its_option():
     ]:
         facts = new_record(compose_one(overrides), device="cpu").identity
         assert (facts.optimizer, facts.lr) == (name, lr)
-    assert new_record(compose_one(custom), device="cpu", lr=0.25).identity.lr == 0.25, "the class's own"
+    assert new_record(compose_one(custom), device="cpu", lr=0.25).identity.lr == 0.25, "the default of the class"
 
 
-@pytest.mark.parametrize(
-    ("mode", "dtype"),
-    [
-        ("fp32", "float32"),
-        ("tf32", "float32"),
-        ("amp_fp16", "float16"),
-        ("amp_bf16", "bfloat16"),
-        ("pure_bf16", "bfloat16"),
-    ],
-)
-def test_the_dtype_of_a_run_is_the_one_it_computes_in(mode, dtype):
-    config = replace(CONFIGS["gpt on text"], precision=PRECISION_MODES[mode])
-    assert new_record(config, device="cpu").identity.dtype == dtype
-
-
-def test_without_autocast_the_parameters_dtype_is_computed_in():
-    precision = replace(PRECISION_MODES["amp_fp16"], autocast=False)
-    config = replace(CONFIGS["gpt on text"], precision=precision)
-    assert new_record(config, device="cpu").identity.dtype == "float32"
+def test_the_dtype_of_a_run_is_the_one_it_computes_in():
+    without = replace(PRECISION_MODES["amp_fp16"], autocast=False)
+    modes = {"fp32": "float32", "tf32": "float32", "amp_fp16": "float16", "pure_bf16": "bfloat16"}
+    for precision, dtype in [(without, "float32"), *((PRECISION_MODES[mode], modes[mode]) for mode in modes)]:
+        assert new_record(replace(PLAIN, precision=precision), device="cpu").identity.dtype == dtype

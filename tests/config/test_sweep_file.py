@@ -1,4 +1,4 @@
-"""A sweep file means, without a W&B server, the points that its agents would get."""
+"""Without a W&B server a sweep file has the points that its agents would get."""
 
 import itertools
 import random
@@ -15,34 +15,31 @@ SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 
 
 @pytest.fixture
-def written(tmp_path):
-    def written(text):
-        path = tmp_path / "sweep.yaml"
-        path.write_text(text)
-        return path
+def points(tmp_path):
+    def points(text, *count):
+        (tmp_path / "sweep.yaml").write_text(text)
+        return sweep_points(tmp_path / "sweep.yaml", *count)
 
-    return written
-
-
-def grid(path):
-    """As agents get it: https://docs.wandb.ai/guides/sweeps/sweep-config-keys/."""
-    parameters = yaml.safe_load(path.read_text())["parameters"]
-    values = [one.get("values", [one.get("value")]) for one in parameters.values()]
-    return [dict(zip(parameters, point, strict=True)) for point in itertools.product(*values)]
+    return points
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_every_grid_of_the_repository_has_its_points(path):
-    if yaml.safe_load(path.read_text())["method"] == "bayes":
+    """In the order of agents: https://docs.wandb.ai/guides/sweeps/sweep-config-keys/."""
+    content = yaml.safe_load(path.read_text())
+    if content["method"] == "bayes":
         with pytest.raises(UserError, match="method bayes: needs a W&B server"):
             sweep_points(path)
         return
-    wanted = [tuple(f"{key}={value}" for key, value in point.items()) for point in grid(path)]
-    assert sweep_points(path) == wanted
+    keys = [
+        [f"{key}={value}" for value in parameter.get("values", [parameter.get("value")])]
+        for key, parameter in content["parameters"].items()
+    ]
+    assert sweep_points(path) == list(itertools.product(*keys))
 
 
-def test_points_compose_to_what_their_values_say(written):
-    path = written("""
+def test_points_compose_to_their_values(points):
+    found = points("""
 program: train.py
 method: grid
 parameters:
@@ -54,7 +51,7 @@ parameters:
   name: {value: "it's 5, or {6}"}
 command: ["${env}", python, train.py, seed=7, "${args_no_hyphens}"]
 """)
-    composed = compose_each(sweep_points(path))
+    composed = compose_each(found)
     assert len(composed.points) == 2
     for point, lr in zip(composed.points, (0.1, 1e-3), strict=True):
         config = point.config
@@ -73,13 +70,12 @@ parameters:
 """
 
 
-def test_a_random_sweep_has_the_same_points_each_time(written):
-    points = sweep_points(written(RANDOM))
-    assert len(points) == 30
-    assert sweep_points(written(RANDOM)) == points
-    assert sweep_points(written(RANDOM), 5) == points[:5]
-    assert sweep_points(written(RANDOM), 50) == points, "run_cap is the end"
-    seeds, modes, rates = ({point[number].partition("=")[2] for point in points} for number in range(3))
+def test_a_random_sweep_has_the_same_points_each_time(points):
+    found = points(RANDOM)
+    assert len(found) == 30
+    assert points(RANDOM) == points(RANDOM, 50) == found, "run_cap is the end"
+    assert points(RANDOM, 5) == found[:5]
+    seeds, modes, rates = ({point[number].partition("=")[2] for point in found} for number in range(3))
     assert seeds == {"0", "1", "2", "3"}
     assert modes == {"fp32", "amp_bf16"}
     assert all(0.001 <= float(rate) <= 0.1 for rate in rates)
@@ -96,7 +92,7 @@ def test_a_random_sweep_has_the_same_points_each_time(written):
         ({"value": 2}, 2, 2, 2),
     ],
 )
-def test_values_are_distributed_as_they_should(parameter, lowest, highest, mean):
+def test_values_have_their_distribution(parameter, lowest, highest, mean):
     source = random.Random(0)
     values = [draw("x", parameter, source) for _ in range(2000)]
     assert lowest <= min(values) <= max(values) <= highest
@@ -121,9 +117,11 @@ def test_values_are_distributed_as_they_should(parameter, lowest, highest, mean)
         ("method: random\nrun_cap: 1\nparameters: {x: {min: 0, max: low}}", "x: uniform cannot be drawn from"),
     ],
 )
-def test_what_is_no_sweep_is_refused_in_a_sentence(text, why, written):
-    path = written(text)
-    with pytest.raises(UserError, match=f"^{path}: .*{why}"):
-        sweep_points(path)
+def test_a_file_without_a_sweep_is_refused(text, why, points, tmp_path):
+    with pytest.raises(UserError, match=f"^{tmp_path}/sweep.yaml: .*{why}"):
+        points(text)
+
+
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"nowhere\.yaml: cannot be read"):
-        sweep_points(path.with_name("nowhere.yaml"))
+        sweep_points(tmp_path / "nowhere.yaml")

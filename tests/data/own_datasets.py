@@ -1,10 +1,6 @@
 """Datasets of a user, which workers can import."""
 
-import os
 import random
-import signal
-import sys
-import time
 
 import numpy as np
 import torch
@@ -18,49 +14,37 @@ def drawn(number):
 
 
 class Augmented(Dataset):
-    """Its items draw from torch, `random` and NumPy; every third from none of them."""
+    """Its items draw from torch, `random` and NumPy, but every third item from none."""
 
-    def __init__(self, length=24, wait_s=0.0):
-        self.length, self.wait_s = length, wait_s
+    def __init__(self, length=24):
+        self.length = length
 
     def __len__(self):
         return self.length
 
     def __getitem__(self, item):
-        time.sleep(self.wait_s)
         return drawn(item) if item % 3 else torch.full((6,), float(item), dtype=torch.float64)
 
 
 class Broken(Augmented):
-    """Does `what` instead of reading item 5."""
+    """Calls a function before it reads item 5."""
 
-    def __init__(self, what, length=24):
+    def __init__(self, fails, length=24):
         super().__init__(length)
-        self.what = what
+        self.fails = fails
 
     def __getitem__(self, item):
         if item == 5:
-            getattr(self, self.what)()
+            self.fails()
         return super().__getitem__(item)
 
-    def raises(self):
-        raise RuntimeError("item 5 is broken")
 
-    def exits(self):
-        sys.exit(3)
-
-    def is_killed(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def leaves(self):
-        os._exit(7)
-
-    def has_no_memory(self):
-        raise MemoryError("none left")
+def fail(error):
+    raise error
 
 
 class Unpicklable(Augmented):
-    """Holds what cannot be sent to another process."""
+    """Cannot be sent to another process."""
 
     def __init__(self, length=24):
         super().__init__(length)
@@ -75,7 +59,7 @@ class Unsendable(Augmented):
 
 
 class Stream(IterableDataset):
-    """Numbers from 0 on, each to one of the workers; a new pass has other ones."""
+    """Numbers from 0 on, divided among the workers; each pass has others."""
 
     def __init__(self, length=26):
         self.length, self.epoch = length, 0
@@ -93,7 +77,7 @@ class Stream(IterableDataset):
 
 
 class Shuffled(Stream):
-    """The same through a buffer."""
+    """A stream shuffled in a buffer."""
 
     def __iter__(self):
         buffer = []
@@ -108,7 +92,7 @@ class Shuffled(Stream):
 
 
 class Watched(Augmented):
-    """Its items are the number of dispatch modes that see their operators."""
+    """Its items are the number of active dispatch modes."""
 
     def __getitem__(self, item):
         return torch.tensor(torch._C._len_torch_dispatch_stack())

@@ -1,32 +1,75 @@
-"""A planted fault: a training with one thing wrong, and what the doctor is to find."""
+"""Planted faults: trainings with one thing wrong, and what the doctor must find."""
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import torch
+from torch import nn
 
 
 @dataclass(frozen=True)
 class Planted:
     """A training, by overrides of train.py, whose first finding of a complaint is known."""
 
+    complaint: str
     name: str
     overrides: tuple[str, ...]
-    complaint: str
     kind: str
-    module: str | None
-    """The first module of the finding; None for one outside the model."""
+    module: str | None = None
+    """The first module of the finding; None for a fault outside the model."""
     operator: str | None = None
-    """The operator that it names; None where any does."""
+    """The operator that it names; None: any."""
 
 
-def around(inner: str, *more: str, file: str, width: int, batch_size: int = 8) -> tuple[str, ...]:
-    """A training of the `Net` of a file around one of its modules."""
-    return (
-        "model=custom",
-        f"model._target_={file}.Net",
-        f"+model.inner={inner}",
-        "data=synthetic",
-        f"data.in_features={width}",
-        "data.out_features=1",
-        f"data.batch_size={batch_size}",
-        "task=regression",
-        *more,
-    )
+class Inner(nn.Module):
+    """A module whose forward pass is a function of itself and its input."""
+
+    def __init__(self, run: Callable, width: int, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers))
+        self.register_buffer("scale", torch.ones(width))
+        self.run = run
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+class Net(nn.Module):
+    """Two layers around an inner module, a class or function such as `planted_loss.softmax`.
+
+    The inner module gets (batch_size, width), or with a length (batch_size, length, width).
+    """
+
+    def __init__(self, inner, sizes, length=0, num_layers=3, std=None, shift=0.0, last_std=None) -> None:
+        super().__init__()
+        in_features, width, out_features = sizes
+        file, _, name = inner.partition(".")
+        made, self.length = getattr(importlib.import_module(file), name), length
+        self.before, self.head = nn.Linear(in_features, width), nn.Linear(width, out_features)
+        self.inner = made(width) if isinstance(made, type) else Inner(made, width, num_layers)
+        with torch.no_grad():
+            self.before.bias += shift
+            for layer, layer_std in ((self.before, std), (self.head, last_std)):
+                if layer_std is not None:
+                    layer.weight.normal_(std=layer_std)
+
+    def forward(self, x):
+        x = self.before(x)
+        x = self.inner(x[:, None].expand(-1, self.length, -1) if self.length else x)
+        return self.head(x.mean(1) if self.length else x)
+
+
+def around(inner: str, *more: str, sizes: tuple[int, int, int], batch_size: int, **settings: object) -> tuple[str, ...]:
+    """A training of `Net`; sizes are of its input, its inner module and its output."""
+    data = (f"data.in_features={sizes[0]}", f"data.out_features={sizes[2]}", f"data.batch_size={batch_size}")
+    model = {"inner": inner, "sizes": [*sizes]} | settings
+    given = (f"+model.{name}={str(value).replace(' ', '')}" for name, value in model.items())
+    return ("model=custom", "model._target_=planted.Net", *given, "data=synthetic", *data, "task=regression", *more)
+
+
+class OwnLoss:
+    """Base of tasks with a loss of their own."""
+
+    def evaluate(self, model, batch):
+        return {"loss": self.loss(model, batch).detach()}, len(batch[0])

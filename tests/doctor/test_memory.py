@@ -2,73 +2,69 @@
 
 from functools import partial
 
+import planted_types
 import pytest
 import torch
-from patients import patient_of
+from examined_trainings import examined_of
 from planted_memory import PLANTED, net
 
+from ampsweep.doctor.examined_training import NotExaminedError
 from ampsweep.doctor.memory.examine import examine_memory
-from ampsweep.doctor.patient import NotExaminedError
+from ampsweep.doctor.memory.traced_memory import Held, TracedMemory
+from ampsweep.doctor.memory.wide_activations import wide_activations
+from ampsweep.doctor.tensor_origins import TensorOrigin
+from ampsweep.observe.calls import Call
+from ampsweep.observe.functions import CallIdentity, RunningFunction
 
-CPU = torch.device("cpu")
-patient = partial(patient_of, num_steps=2, seconds=200.0)
-
-
-def planted(name):
-    (one,) = [one for one in PLANTED if one.name == name]
-    return one.overrides
+examined = partial(examined_of, num_steps=2, seconds=200.0)
 
 
-@pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
-def test_a_planted_cause_is_named_and_mended(fault):
-    found = examine_memory(patient(*fault.overrides))
-    assert found[0].kind() == fault.kind
-    assert fault.module is None or found[0].modules[0] == fault.module
-    assert found[0].cost_pct >= 8
-    assert found[0].proof.mends
-    assert found[0].change.overrides or found[0].change.code
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_planted_cause_is_named_and_fixed(planted):
+    found = examine_memory(examined(*planted.overrides))[0]
+    assert found.kind() == planted.kind
+    assert planted.module is None or found.modules[0] == planted.module
+    assert 8 <= found.cost_pct <= 100
+    assert found.proof.mends
+    assert found.change.overrides or found.change.code
+    if planted.name == "cast to float32":
+        assert found.change.code == "x = F.gelu(layer(x))"
+        start = f"float in inner ({found.place}) casts to float32, and what follows stays there: "
+        assert found.sentence.startswith(start)
+        saved = found.proof.peak_bytes_before - found.proof.peak_bytes_after
+        assert found.cost_pct == pytest.approx(100 * saved / found.peak_bytes)
+    if planted.name == "probes for the log":
+        assert found.attribute == "inner.total"
+        assert found.proof.growth_bytes < found.growth_bytes / 10
 
 
 def test_activations_that_halve_have_no_finding():
-    one = patient(*net("Layers"))
-    assert examine_memory(one) == []
-    assert one.facts["memory/own_peak_bytes"] < 0.7 * one.facts["memory/baseline_peak_bytes"]
-    assert one.facts["memory/own_activations_bytes"] < 0.6 * one.facts["memory/baseline_activations_bytes"]
-
-
-def test_parameters_in_half_precision_have_no_finding():
-    assert examine_memory(patient(*net("Layers", precision="pure_bf16"))) == []
+    halved = examined(*net("layers"))
+    assert examine_memory(halved) == []
+    assert halved.facts["memory/own_peak_bytes"] < 0.7 * halved.facts["memory/baseline_peak_bytes"]
+    assert halved.facts["memory/own_activations_bytes"] < 0.6 * halved.facts["memory/baseline_activations_bytes"]
+    assert examine_memory(examined(*net("layers", precision="pure_bf16"))) == []
 
 
 def test_nothing_is_traced_in_float32():
-    one = patient(*net("CastToFloat", precision="fp32"))
-    assert examine_memory(one) == []
-    assert one.facts == {}
+    baseline = examined(*net("cast_to_float", precision="fp32"))
+    assert (examine_memory(baseline), baseline.facts) == ([], {})
 
 
 def test_a_step_that_fails_is_not_examined():
-    fails = ("precision=amp_bf16", "model=custom", "model._target_=planted_types.Net", "+model.inner=Refusing")
     with pytest.raises(NotExaminedError, match="no bfloat16 here"):
-        examine_memory(
-            patient(*fails, "data=synthetic", "data.in_features=16", "data.out_features=1", "task=regression")
-        )
+        examine_memory(examined(*planted_types.net("refusing_bfloat16", "amp_bf16")))
 
 
-def test_a_recurrence_is_followed_back_once():
-    found = examine_memory(patient(*net("Recurrences", precision="pure_bf16")))
-    assert {one.kind() for one in found} == {"float32_cast"}
-    assert {module for one in found for module in one.modules} == {"inner.0", "inner.1"}
-
-
-def test_the_code_leaves_out_what_keeps_float32():
-    (finding,) = examine_memory(patient(*planted("cast to float32")))
-    assert finding.change.code == "x = F.gelu(layer(x))"
-    assert finding.sentence.startswith(
-        f"float in inner ({finding.place}) casts to float32, and what follows stays there"
-    )
-
-
-def test_the_holder_of_what_grows_is_named():
-    (finding,) = examine_memory(patient(*planted("probes for the log")))
-    assert finding.attribute == "inner.total"
-    assert finding.proof.growth_bytes < finding.growth_bytes / 10
+def test_values_of_very_many_paths_are_followed_back_once():
+    """As in a recurrence whose states depend on the one before in two ways each."""
+    call = Call(0, "aten.mul", "forward", "inner", None, (), ())
+    function = RunningFunction(CallIdentity("mul", "nets.py, line 1", 0), is_autocast=True)
+    made = partial(TensorOrigin, "operator", call=call, function=function)
+    state = TensorOrigin("buffer", torch.float32)
+    for _ in range(60):
+        state = made(torch.float32, sources=(state, state))
+    promoted = made(torch.float32, sources=(TensorOrigin("batch", torch.bfloat16), state))
+    memory = TracedMemory(8, {}, {}, (Held(8, "activations", False, promoted),), 0)
+    (group,) = wide_activations(memory, autocasts=True)
+    assert (group.kind.kind(), group.modules, group.num_bytes) == ("float32_promoted", ["inner"], 8)

@@ -6,7 +6,7 @@ import sys
 
 from isolated_targets import target
 
-from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.isolated_process import run_isolated
 from ampsweep.launch.processes import start_fork_server
 
 

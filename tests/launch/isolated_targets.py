@@ -1,4 +1,4 @@
-"""What the tests of this folder run in a process of its own: functions of a module, as a training is."""
+"""Functions that the tests of this folder run in a process of their own."""
 
 import atexit
 import ctypes
@@ -12,10 +12,10 @@ import threading
 import time
 from pathlib import Path
 
-from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch import watchdog as watchdog_module
+from ampsweep.launch.isolated_child import NamedFunction
+from ampsweep.launch.isolated_process import run_isolated
 from ampsweep.launch.processes import start_fork_server
-from ampsweep.launch.watchdog import Watchdog
 
 
 def target(name):
@@ -84,6 +84,12 @@ def die_of(number):
     time.sleep(60)
 
 
+def by_fate(path, *, send, stop):
+    if os.environ["AMPSWEEP_TEST_FATE"] == "vanish":
+        vanish(7)
+    never_stop(path, send=send, stop=stop)
+
+
 def return_a_function():
     return lambda: None
 
@@ -125,7 +131,7 @@ def leave_a_process(path, *, send):
     os._exit(7)
 
 
-def never_stop(path, *, send):
+def never_stop(path, *, send, stop=None):
     send(os.getpid())
     time.sleep(600)
 
@@ -178,7 +184,8 @@ def lock_python_for_ever():
 
 
 def watched(how, stuck, stacks, *, stop):
-    """Stands still under a watchdog that says so in the file `stuck`."""
-    watchdog = Watchdog(0.1, 0.1, interrupt=stop.interrupt, on_stuck=stuck.write_text, stacks=stacks)
+    """Stands still under a watchdog that says so in the file `stuck`, and waits for a signal's effect for a moment."""
+    watchdog_module._STAGE_S = 0.5
+    watchdog = watchdog_module.Watchdog(0.1, 0.1, interrupt=stop.interrupt, on_stuck=stuck.write_text, stacks=stacks)
     with watchdog.over(lambda: "step 3"):
         globals()[how]()

@@ -19,6 +19,6 @@ def at_the_end(binding):
     return subprocess.check_output([sys.executable, "-c", AT_THE_END, binding], text=True, timeout=60)
 
 
-def test_what_is_frozen_is_thawed_at_the_end_for_nanobind_alone():
+def test_frozen_objects_are_thawed_at_exit_for_nanobind_only():
     assert at_the_end("pybind11") == "True\n"
     assert at_the_end("nanobind") == "False\n"

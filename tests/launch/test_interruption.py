@@ -13,6 +13,7 @@ import ampsweep
 from ampsweep.stop_signals import STOP_SIGNALS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals between processes are a POSIX matter")
+forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
 
 
 class Parent:
@@ -20,14 +21,10 @@ class Parent:
 
     def __init__(self, target, path, grace_s=60.0, preload="json"):
         script = Path(__file__).with_name("isolated_parent.py")
+        places = [str(Path(ampsweep.__path__[0]).parent), str(path.parent), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
             [sys.executable, script, target, path, str(grace_s), preload],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(
-                    [str(Path(ampsweep.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
-                ),
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -38,11 +35,16 @@ class Parent:
     def hear(self):
         return json.loads(self.process.stdout.readline())
 
-    def signal(self, number):
-        self.process.send_signal(number)
+    def expect_end(self, **facts):
+        """The end of the child has these facts; the parent goes on, ends quietly, and complains of nothing."""
+        end = self.hear()
+        assert {name: end[name] for name in facts} == facts
+        assert self.hear() == "next"
+        assert self.process.communicate(timeout=10)[1] == "", "the resource tracker lives on, too"
 
-    def signal_all(self, number):
-        os.killpg(self.process.pid, number)
+    def expect_stopped_by(self, name, *, interrupted=True):
+        stopped_by = name if interrupted else ""
+        self.expect_end(exitcode=0, result=name, error=None, sentence=None, stopped_by=stopped_by, oom_killed=False)
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def start(tmp_path):
         parent.process.communicate()
 
 
-def wait_for_end(pid, within_s):
+def ends(pid, within_s):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
@@ -71,32 +73,17 @@ def wait_for_end(pid, within_s):
     return False
 
 
-def stopped_by(name, *, interrupted):
-    """The end of a child that a signal of this name made return."""
-    told = {"error": None, "sentence": None}
-    return {"exitcode": 0, "result": name, **told, "stopped_by": name if interrupted else "", "oom_killed": False}
-
-
-def test_ctrl_c_reaches_parent_and_child_and_is_one_request(start):
+@pytest.mark.parametrize(
+    ("to", "number"), [("group", signal.SIGINT), ("parent", signal.SIGTERM), ("child", signal.SIGTERM)]
+)
+def test_a_signal_to_parent_or_group_is_one_request(to, number, start):
     parent = start("train_until_stopped")
-    parent.hear()
-    parent.signal_all(signal.SIGINT)
-    assert parent.hear() == stopped_by("SIGINT", interrupted=True)
-    assert parent.hear() == "next"
-    assert parent.process.communicate(timeout=10)[1] == ""
-
-
-def test_a_signal_to_the_parent_alone_is_passed_on(start):
-    parent = start("train_until_stopped")
-    parent.hear()
-    parent.signal(signal.SIGTERM)
-    assert parent.hear() == stopped_by("SIGTERM", interrupted=True)
-
-
-def test_a_signal_to_the_child_alone_spares_the_parent(start):
-    parent = start("train_until_stopped")
-    os.kill(parent.hear(), signal.SIGTERM)
-    assert parent.hear() == stopped_by("SIGTERM", interrupted=False)
+    child = parent.hear()
+    if to == "group":  # as Ctrl-C
+        os.killpg(parent.process.pid, number)
+    else:
+        os.kill(child if to == "child" else parent.process.pid, number)
+    parent.expect_stopped_by(number.name, interrupted=to != "child")
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS[1:])
@@ -104,93 +91,82 @@ def test_a_signal_to_every_process_spares_the_fork_server(start, number):
     """As Slurm sends its warning, and then SIGTERM, to all processes of a job step."""
     parent = start("train_until_stopped")
     parent.hear()
-    processes = [parent.process, *psutil.Process(parent.process.pid).children(recursive=True)]
-    for process in processes:
+    for process in (parent.process, *psutil.Process(parent.process.pid).children(recursive=True)):
         process.send_signal(number)
-    assert parent.hear() == stopped_by(number.name, interrupted=True)
-    assert parent.hear() == "next"
-    assert parent.process.communicate(timeout=10)[1] == "", "the resource tracker lives on, too"
+    parent.expect_stopped_by(number.name)
 
 
-def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start):
-    parent = start("train_until_stopped", preload="torch")
-    time.sleep(0.2)  # it waits for its fork server, which imports torch for a second or more
-    parent.signal_all(signal.SIGINT)
+@forkserver_only
+def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start, tmp_path):
+    (tmp_path / "slow_import.py").write_text(
+        "import pathlib, time\npathlib.Path(__file__ + '.begun').touch()\ntime.sleep(0.5)"
+    )
+    parent = start("train_until_stopped", preload="slow_import")
+    while not (tmp_path / "slow_import.py.begun").exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    os.killpg(parent.process.pid, signal.SIGINT)
     parent.hear()
-    assert parent.hear() == stopped_by("SIGINT", interrupted=True)
-    assert parent.hear() == "next"
-    assert parent.process.communicate(timeout=10)[1] == ""
+    parent.expect_stopped_by("SIGINT")
 
 
-def test_a_run_that_does_not_stop_in_its_grace_is_killed(start):
-    parent = start("never_stop", grace_s=0.4)
+@pytest.mark.parametrize(
+    ("grace_s", "error"),
+    [(0.4, "killed: it had not ended 0.4 s after it was to"), (60.0, "killed at the second signal")],
+)
+def test_a_run_is_killed_after_its_grace_or_a_second_signal(grace_s, error, start):
+    parent = start("never_stop", grace_s=grace_s)
     parent.hear()
-    parent.signal(signal.SIGTERM)
-    end = parent.hear()
-    assert (end["exitcode"], bool(end["stopped_by"])) == (-signal.SIGKILL, True)
-    assert end["error"] == "killed: it had not ended 0.4 s after it was to"
+    parent.process.send_signal(signal.SIGTERM)
+    if grace_s > 1:
+        time.sleep(0.7)
+        parent.process.send_signal(signal.SIGTERM)
+    parent.expect_end(exitcode=-signal.SIGKILL, stopped_by="SIGTERM", error=error)
 
 
-def test_a_second_signal_kills_at_once(start):
-    parent = start("never_stop")
-    parent.hear()
-    parent.signal(signal.SIGTERM)
-    time.sleep(0.7)
-    parent.signal(signal.SIGTERM)
-    end = parent.hear()
-    assert (end["exitcode"], bool(end["stopped_by"])) == (-signal.SIGKILL, True)
-    assert end["error"] == "killed at the second signal"
-
-
-def test_the_child_of_a_killed_parent_stops_as_asked(start, tmp_path):
-    parent = start("train_until_stopped")
+@pytest.mark.parametrize(
+    ("target", "grace_s", "left"),
+    [("train_until_stopped", 60.0, "the parent process died"), ("never_stop", 0.4, None)],
+)
+def test_the_child_of_a_killed_parent_stops_within_its_grace(target, grace_s, left, start, tmp_path):
+    parent = start(target, grace_s=grace_s)
     child = parent.hear()
-    parent.signal(signal.SIGKILL)
-    assert wait_for_end(child, within_s=5)
-    assert (tmp_path / "end").read_text() == "the parent process died"
+    parent.process.kill()
+    assert ends(child, within_s=10)
+    assert left is None or (tmp_path / "end").read_text() == left
 
 
 def test_the_child_of_a_killed_parent_ends_with_its_call(start):
     parent = start("linger_once_stopped")
     child = parent.hear()
-    parent.signal(signal.SIGKILL)
-    assert wait_for_end(child, within_s=30), "its own threads would keep it for a minute"
+    parent.process.kill()
+    assert ends(child, within_s=30), "its own threads would keep it for a minute"
 
 
 def test_a_process_that_a_child_leaves_ends_with_it(start):
-    parent = start("leave_a_process")
-    assert wait_for_end(parent.hear(), within_s=30)
+    assert ends(start("leave_a_process").hear(), within_s=30)
 
 
-def test_the_child_of_a_killed_parent_ends_after_its_grace(start):
-    parent = start("never_stop", grace_s=0.4)
-    child = parent.hear()
-    parent.signal(signal.SIGKILL)
-    assert wait_for_end(child, within_s=5)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
-def test_a_fork_server_that_still_imports_ends_with_its_parent(start, tmp_path, monkeypatch):
+@forkserver_only
+def test_a_fork_server_that_still_imports_ends_with_its_parent(start, tmp_path):
     (tmp_path / "endless.py").write_text(
         "import pathlib, time\npathlib.Path(__file__ + '.begun').touch()\ntime.sleep(600)"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     parent = start("train_until_stopped", preload="endless")
     while not (tmp_path / "endless.py.begun").exists():
-        time.sleep(0.05)
-    (server,) = [
-        one for one in psutil.Process(parent.process.pid).children() if "forkserver" in " ".join(one.cmdline())
-    ]
-    parent.signal(signal.SIGKILL)
-    assert wait_for_end(server.pid, within_s=30)
+        time.sleep(0.02)
+    children = psutil.Process(parent.process.pid).children()
+    (server,) = [child for child in children if "forkserver" in " ".join(child.cmdline())]
+    parent.process.kill()
+    assert ends(server.pid, within_s=30)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
+@pytest.mark.nightly
+@forkserver_only
 def test_the_child_of_a_killed_fork_server_is_ended(start):
     parent = start("orphan")
     child = parent.hear()
     end = parent.hear()
     assert end["error"] == "ended with exit code 255 before it returned (or its fork server was killed)"
-    assert wait_for_end(child, within_s=2)
+    assert ends(child, within_s=2)
     assert parent.hear() == "next"

@@ -1,6 +1,9 @@
+import ast
 import importlib.util
+import itertools
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,12 +17,15 @@ import pytest
 import torch
 from isolated_targets import target
 
-from ampsweep.launch.isolated import run_isolated, run_together
+import ampsweep
+from ampsweep.launch import isolated_process
+from ampsweep.launch.isolated_process import ChildError, run_isolated, run_together
 from ampsweep.launch.processes import SLOW_IMPORTS, start_fork_server
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.monitors.processors import own_processes
 
 forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
+KILL = signal.SIGKILL
 
 
 def place_in_targets(statement):
@@ -39,60 +45,40 @@ def _server():
     start_fork_server()
 
 
-def test_a_run_returns_what_its_target_returns():
-    end = run_isolated(target("echo"), ({"loss": 1.5},))
-    assert (end.exitcode, end.result, end.error, end.stopped_by) == (0, {"loss": 1.5}, None, "")
+def test_arguments_messages_and_result_arrive_whole_and_in_order():
+    large, heard = bytes(range(256)) * 65536, []
+    end = run_isolated(target("echo"), (large,))
+    assert (end.exitcode, end.error, end.stopped_by) == (0, None, "")
+    assert end.result == end.unpacked() == large, "more than a pipe holds"
+    assert run_isolated(target("count"), (500,), on_message=heard.append).exitcode == 0
+    assert heard == list(range(500))
 
 
 @forkserver_only
-def test_what_is_without_a_parent_after_a_run_stays_foreign(request):
+def test_orphans_of_others_are_not_adopted_after_a_run(request):
     assert run_isolated(target("echo"), (1,)).exitcode == 0
     before = own_processes()
     request.getfixturevalue("foreign_load")
     assert own_processes() == before
 
 
-def test_messages_arrive_in_order():
-    heard = []
-    assert run_isolated(target("count"), (500,), on_message=heard.append).exitcode == 0
-    assert heard == list(range(500))
-
-
-def test_arguments_and_result_may_be_larger_than_a_pipe_holds():
-    large = bytes(range(256)) * 65536
-    assert run_isolated(target("echo"), (large,)).result == large
-
-
 def test_a_slow_parent_does_not_hold_up_the_run():
-    spent_s = run_isolated(target("send_large"), (3, 2**20), on_message=lambda _: time.sleep(1)).result
-    assert spent_s < 1.8, "waiting for the parent it would take 2 s"
+    spent_s = run_isolated(target("send_large"), (3, 2**20), on_message=lambda _: time.sleep(0.4)).result
+    assert spent_s < 0.7, "waiting for the parent it would take 0.8 s"
 
 
-def test_the_environment_is_the_parents_at_the_time_of_the_call(monkeypatch):
+def test_a_run_has_the_parents_environment_and_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     monkeypatch.delenv("HOME")
-    found, _, born_with_torch = run_isolated(target("surroundings"), (["CUDA_VISIBLE_DEVICES", "HOME"],)).result
-    assert found == {"CUDA_VISIBLE_DEVICES": "7", "HOME": None}
+    monkeypatch.chdir(tmp_path)
+    found, directory, born_with_torch = run_isolated(target("surroundings"), (["CUDA_VISIBLE_DEVICES", "HOME"],)).result
+    assert (found, directory) == ({"CUDA_VISIBLE_DEVICES": "7", "HOME": None}, str(tmp_path))
     assert born_with_torch == (sys.platform == "linux")
-
-
-def test_a_given_environment_replaces_the_parents():
     given = {name: os.environ[name] for name in os.environ if name.startswith(("PATH", "OMP_", "MKL_", "TORCH"))}
     given["AMPSWEEP_TEST_COLOUR"] = "blue"
     with StopRequest() as stop:
         (ended,) = run_together(target("variables"), (), [given], stop=stop)
-    assert ended.result == given
-
-
-def test_the_working_directory_is_the_parents(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert run_isolated(target("surroundings"), ([],)).result[1] == str(tmp_path)
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_the_number_of_threads_reaches_torch(monkeypatch, number):
-    monkeypatch.setenv("OMP_NUM_THREADS", str(number))
-    assert run_isolated(target("num_threads"), ()).result == number
+    assert ended.result == given, "a given environment replaces the parent's"
 
 
 def test_a_variable_that_torch_reads_at_import_counts(monkeypatch):
@@ -102,50 +88,51 @@ def test_a_variable_that_torch_reads_at_import_counts(monkeypatch):
     assert not born_with_torch
 
 
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_the_number_of_threads_reaches_torch(monkeypatch, number):
+    monkeypatch.setenv("OMP_NUM_THREADS", str(number))
+    assert run_isolated(target("num_threads"), ()).result == number
+
+
 def test_workers_of_a_run_start_as_they_do_in_any_process():
     assert run_isolated(target("start_method"), ()).result == multiprocessing.get_all_start_methods()[0]
 
 
 def test_an_exception_comes_back_as_its_traceback():
     end = run_isolated(target("fail"), ("scale is nought",))
-    assert end.exitcode == 1
-    assert end.result is None
+    assert (end.exitcode, end.result) == (1, None)
     assert end.error.startswith("Traceback")
     assert end.error.endswith("ArithmeticError: scale is nought\n")
     assert end.sentence == f"ArithmeticError: scale is nought ({place_in_targets('raise ArithmeticError')})"
-
-
-def test_a_result_that_cannot_be_sent_is_an_error_of_the_run():
+    with pytest.raises(ChildError, match=r"^ArithmeticError: scale is nought") as raised:
+        end.unpacked()
+    assert str(raised.value.__cause__).endswith(end.error)
     end = run_isolated(target("return_a_function"), ())
     assert end.exitcode == 1
-    assert "pickle" in end.error
+    assert "pickle" in end.error, "a result that cannot be sent"
 
 
 @pytest.mark.parametrize(
-    ("target", "code", "error"),
+    ("name", "argument", "code", "error"),
     [
-        (target("leave"), 3, f"ended by sys.exit(3) ({LEAVES})"),
-        (target("leave"), 0, f"ended by sys.exit(0) ({LEAVES})"),
-        (target("vanish"), 7, "ended with exit code 7 before it returned"),
-        (target("vanish"), 0, "ended with exit code 0 before it returned"),
+        ("leave", 3, 3, f"ended by sys.exit(3) ({LEAVES})"),
+        ("leave", 0, 0, f"ended by sys.exit(0) ({LEAVES})"),
+        ("vanish", 7, 7, "ended with exit code 7 before it returned"),
+        ("vanish", 0, 0, "ended with exit code 0 before it returned"),
+        ("die_of", 9, -9, "killed by SIGKILL (often the system's out-of-memory killer)"),
+        ("die_of", 11, -11, "killed by SIGSEGV"),
     ],
 )
-def test_leaving_without_a_result_is_an_error(target, code, error):
-    end = run_isolated(target, (code,))
-    assert (end.exitcode, end.result, end.error) == (code, None, error)
+def test_an_end_without_a_result_is_an_error(name, argument, code, error):
+    end = run_isolated(target(name), (argument,))
+    assert (end.exitcode, end.result, end.error, end.stopped_by) == (code, None, error, "")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such signals on Windows")
-@pytest.mark.parametrize(
-    ("number", "error"),
-    [
-        (9, "killed by SIGKILL (often the system's out-of-memory killer)"),
-        (11, "killed by SIGSEGV"),
-    ],
-)
-def test_a_signal_that_killed_a_run_is_named(number, error):
-    end = run_isolated(target("die_of"), (number,))
-    assert (end.exitcode, end.result, end.error, end.stopped_by) == (-number, None, error, "")
+@pytest.mark.parametrize(("number", "counted"), [(9, True), (9, False), (11, True)])
+def test_only_a_kill_that_the_kernel_counted_is_out_of_memory(number, counted, monkeypatch):
+    counts = itertools.count() if counted else itertools.repeat(4)
+    monkeypatch.setattr(isolated_process, "num_oom_kills", lambda: next(counts))
+    assert run_isolated(target("die_of"), (number,)).oom_killed == (counted and number == KILL)
 
 
 def test_exit_functions_run_as_in_any_process(tmp_path):
@@ -155,12 +142,11 @@ def test_exit_functions_run_as_in_any_process(tmp_path):
 
 def test_a_run_that_hangs_after_its_result_is_killed():
     end = run_isolated(target("linger"), (), grace_s=0.5)
-    assert end.result == "done"
+    assert (end.result, end.error) == ("done", "killed: it had not ended 0.5 s after it was to")
     assert end.exitcode != 0
-    assert end.error == "killed: it had not ended 0.5 s after it was to"
 
 
-def test_what_the_listener_raises_is_raised_and_ends_the_run(tmp_path):
+def test_an_error_of_the_listener_ends_the_run_and_is_raised(tmp_path):
     def refuse(message):
         raise LookupError(message)
 
@@ -168,6 +154,16 @@ def test_what_the_listener_raises_is_raised_and_ends_the_run(tmp_path):
         run_isolated(target("train_until_stopped"), (tmp_path / "end",), on_message=refuse)
     assert (tmp_path / "end").read_text() == "the parent process died"
     assert not psutil.pid_exists(raised.value.args[0])
+
+
+def test_one_lost_process_of_several_ends_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolated_process, "_LEFT_S", 0.3)
+    environments = [{**os.environ, "AMPSWEEP_TEST_FATE": fate} for fate in ("vanish", "never_stop")]
+    with StopRequest() as stop:
+        lost, other = run_together(target("by_fate"), (tmp_path / "end",), environments, stop=stop)
+    assert (lost.exitcode, other.exitcode) == (7, -KILL)
+    assert lost.lost_s < other.lost_s
+    assert other.sentence.startswith("killed: it had not ended")
 
 
 def test_a_run_can_be_started_outside_the_main_thread():
@@ -178,7 +174,7 @@ def test_a_run_can_be_started_outside_the_main_thread():
     assert ends[0].result == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_can_be_started_from_joblib_workers():
     ends = joblib.Parallel(n_jobs=2)(joblib.delayed(targets.isolate)(n) for n in range(3))
     assert [(end.exitcode, end.result) for end in ends] == [(0, 0), (0, 1), (0, 2)]
@@ -191,6 +187,7 @@ def test_a_child_of_the_warm_server_is_ready_at_once():
         return run_isolated(target("clock"), ()).result - asked_at
 
     assert min(start_s() for _ in range(5)) < 0.5
+    assert all(importlib.util.find_spec(name) is not None for name in SLOW_IMPORTS)
 
 
 @pytest.mark.gpu
@@ -199,27 +196,30 @@ def test_a_child_of_the_warm_server_can_use_the_device():
     assert run_isolated(target("cuda_sum"), ()).result == 3.0
 
 
-@pytest.mark.parametrize("name", SLOW_IMPORTS)
-def test_a_module_the_fork_server_imports_exists(name):
-    assert importlib.util.find_spec(name) is not None
+def test_functions_called_by_name_exist_where_they_are_named():
+    pattern = re.compile(r'NamedFunction\[.+\]\(\s*"([\w.]+:\w+)"')
+    source = Path(ampsweep.__path__[0])
+    names = [name for path in source.rglob("*.py") for name in pattern.findall(path.read_text(encoding="utf-8"))]
+    assert len(names) == len(set(names)) > 5
+    for name in names:
+        module, _, function = name.partition(":")
+        tree = ast.parse((source.parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        assert function in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("die", [False, True])
+@pytest.mark.parametrize("die", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_no_wandb_service_outlives_its_run(die, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     heard = []
     end = run_isolated(target("log_to_wandb"), (die,), on_message=heard.append)
-    assert end.exitcode == (-signal.SIGKILL if die else 0)
+    assert end.exitcode == (-KILL if die else 0)
     (services,) = heard
     assert services
-    deadline = time.monotonic() + 20  # wandb-core looks for its parent every 5 s
+    deadline = time.monotonic() + (20 if die else 3)  # a wandb-core looks for its parent every 5 s
     while any(map(_lives, services)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(_lives, services))
-    if not die:
-        assert time.monotonic() < deadline - 16, "a run that ended in order waited for its service"
 
 
 def _lives(identity):

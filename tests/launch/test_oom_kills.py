@@ -1,12 +1,7 @@
 """What the kernel counts for this cgroup: read from its files, wherever they are."""
 
-import itertools
-import signal
-
 import pytest
-from isolated_targets import target
 
-from ampsweep.launch import isolated
 from ampsweep.launch.processes import num_oom_kills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"
@@ -54,18 +49,4 @@ def write(root, files):
 )
 def test_kills_are_counted_where_the_system_counts_them(files, count, tmp_path):
     assert num_oom_kills(write(tmp_path, files)) == count
-
-
-def test_here_it_tells_or_says_nothing():
-    count = num_oom_kills()
-    assert count is None or count >= 0
-
-
-@pytest.mark.parametrize(("number", "counted"), [(9, True), (9, False), (11, True)])
-def test_only_a_kill_that_the_kernel_counted_is_the_memorys(number, counted, monkeypatch):
-    """The kernel's part is played: nothing here may exhaust the machine's memory."""
-    counts = itertools.count() if counted else itertools.repeat(4)
-    monkeypatch.setattr(isolated, "num_oom_kills", lambda: next(counts))
-    end = isolated.run_isolated(target("die_of"), (number,))
-    assert end.exitcode == -number
-    assert end.oom_killed == (counted and number == signal.SIGKILL)
+    assert num_oom_kills() is None or num_oom_kills() >= 0

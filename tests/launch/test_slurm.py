@@ -1,4 +1,4 @@
-"""What Slurm tells about jobs, from answers that a Slurm 22.05 has given."""
+"""Facts about jobs, from answers that a Slurm 22.05 has given."""
 
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_the_jobs_of_a_user(slurm):
     ]
 
 
-def test_a_controller_that_does_not_answer_is_no_empty_queue(slurm, monkeypatch):
+def test_a_silent_controller_is_no_empty_queue(slurm, monkeypatch):
     slurm("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
     assert users_jobs() is None
     monkeypatch.setenv("PATH", "")

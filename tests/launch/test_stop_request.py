@@ -1,97 +1,95 @@
-import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from ampsweep.launch.signals import StopRequest, pass_on
+from ampsweep.launch import signal_handlers
+from ampsweep.launch.signal_handlers import StopRequest, forward_signal
 from ampsweep.stop_signals import STOP_SIGNALS, WARNING_SIGNALS
+
+needs_warnings = pytest.mark.skipif(not WARNING_SIGNALS, reason="Windows has no such signals")
+INT, TERM = signal.SIGINT, signal.SIGTERM
+
+
+@pytest.fixture
+def send(monkeypatch):
+    """Raises a signal some seconds after the one before, by a clock of its own."""
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(signal_handlers, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    def send(number, after_s=0.6):
+        now.s += after_s
+        signal.raise_signal(number)
+
+    return send
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_only_raises_the_flag(number):
+def test_a_signal_only_raises_the_flag(number, send):
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
     with StopRequest() as stop:
         assert not stop.requested
-        signal.raise_signal(number)
-        assert stop.requested
-        assert stop.reason == number.name
+        send(number)
+        assert (stop.requested, stop.reason) == (True, number.name)
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
-def test_a_second_signal_interrupts():
+def test_a_second_signal_interrupts_but_no_echo(send):
     with StopRequest() as stop:
-        signal.raise_signal(signal.SIGTERM)
-        time.sleep(0.6)
+        send(TERM)
+        send(TERM, after_s=0.4)  # as wrappers signal a process and then its group
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            send(INT)
         assert stop.reason == "SIGTERM"
 
 
-@pytest.mark.skipif(not WARNING_SIGNALS, reason="Windows has no such signals")
-def test_a_warning_and_the_sigterm_after_it_interrupt_nothing():
+def test_a_request_without_a_signal_is_not_the_first(send):
     with StopRequest() as stop:
-        for number in WARNING_SIGNALS:
-            signal.raise_signal(number)
-            time.sleep(0.6)
-        signal.raise_signal(signal.SIGTERM)
+        stop.request("max_seconds")
+        send(INT)
+        assert stop.reason == "max_seconds"
+
+
+@needs_warnings
+def test_a_warning_and_the_sigterm_after_it_interrupt_nothing(send):
+    with StopRequest() as stop:
+        for number in (*WARNING_SIGNALS, TERM):
+            send(number)
         assert stop.reason == "SIGUSR1"
 
 
-@pytest.mark.skipif(not WARNING_SIGNALS, reason="Windows has no such signals")
-def test_a_warning_is_passed_on_to_whom_it_was_meant_for():
+def test_sigterm_is_never_the_second_in_a_job_of_slurm(send, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    with StopRequest() as stop:
+        send(TERM)
+        send(TERM)
+        assert stop.reason == "SIGTERM"
+        send(INT)
+        with pytest.raises(KeyboardInterrupt):
+            send(INT)
+
+
+@needs_warnings
+def test_a_warning_is_forwarded_to_an_earlier_handler():
     heard = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
     try:
         with StopRequest() as stop:
             signal.raise_signal(signal.SIGUSR2)
             assert (stop.reason, heard) == ("SIGUSR2", [])
-        pass_on(KeyboardInterrupt(stop.reason))
+        forward_signal(KeyboardInterrupt(stop.reason))
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert heard == [signal.SIGUSR2]
-    pass_on(KeyboardInterrupt("SIGUSR1"))
-    pass_on(KeyboardInterrupt("SIGTERM"))
-    pass_on(KeyboardInterrupt())  # nobody waits for these
-
-
-def test_sigterm_is_never_the_second_in_a_job_of_slurm(monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "5")
-    with StopRequest() as stop:
-        signal.raise_signal(signal.SIGTERM)
-        time.sleep(0.6)
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.reason == "SIGTERM"
-        signal.raise_signal(signal.SIGINT)
-        time.sleep(0.6)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_a_signal_delivered_twice_at_once_is_one_request():
-    with StopRequest() as stop:
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.requested
-
-
-def test_a_request_without_a_signal_does_not_count_as_the_first():
-    with StopRequest() as stop:
-        stop.request("max_seconds")
-        time.sleep(0.6)
-        signal.raise_signal(signal.SIGINT)
-        assert stop.reason == "max_seconds"
-
-
-def test_handlers_are_put_back():
-    before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    with StopRequest():
-        assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
-    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+    for unhandled in (KeyboardInterrupt("SIGUSR1"), KeyboardInterrupt("SIGTERM"), KeyboardInterrupt()):
+        forward_signal(unhandled)
 
 
 def test_outside_the_main_thread_no_handler_is_installed():
-    before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    seen = []
+    before, seen = [signal.getsignal(number) for number in STOP_SIGNALS], []
 
     def enter():
         with StopRequest() as stop:
@@ -105,8 +103,11 @@ def test_outside_the_main_thread_no_handler_is_installed():
     assert seen == [*before, True]
 
 
-def test_a_stop_request_reaches_a_sleeping_process():
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+@pytest.mark.skipif(not WARNING_SIGNALS, reason="signals to a thread are a POSIX matter")
+def test_another_thread_can_interrupt_a_sleeping_main_thread():
+    assert not StopRequest().interrupt(), "without a handler nothing is raised"
     with StopRequest() as stop:
-        time.sleep(0.3)
-        assert stop.reason == "SIGINT"
+        threading.Timer(0.05, stop.interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(30)
+        assert not stop.requested

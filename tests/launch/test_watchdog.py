@@ -8,7 +8,7 @@ import isolated_targets as targets
 import pytest
 from isolated_targets import target
 
-from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.isolated_process import run_isolated
 from ampsweep.launch.watchdog import STACKS_BEGIN, TimeLimitError, Watchdog
 from ampsweep.text import one_line
 
@@ -24,9 +24,9 @@ def test_python_that_never_returns_is_interrupted(how):
     watchdog = Watchdog(0.1, 0.1)
     with pytest.raises(TimeLimitError) as raised, watchdog.over(part("step 3")):
         how()
-    told = one_line(raised.value)
-    assert "step 3 did not end within 0.2 s (trainer.max_seconds=0.1, trainer.grace_seconds=0.1) (" in told
-    assert "isolated_targets.py, line " in told
+    sentence = one_line(raised.value)
+    assert "step 3 did not end within 0.2 s (trainer.max_seconds=0.1, trainer.grace_seconds=0.1) (" in sentence
+    assert "isolated_targets.py, line " in sentence
     assert not [thread for thread in threading.enumerate() if thread.name == "watchdog"]
 
 
@@ -37,15 +37,15 @@ def test_a_part_within_another_has_its_own_time():
         with watchdog.over(part("evaluation")):
             time.sleep(0.3)
         time.sleep(0.1)
+
+    def train_for_ever():
+        with watchdog.over(part("training")):
+            with watchdog.over(part("evaluation")):
+                pass
+            time.sleep(1000)
+
     with pytest.raises(TimeLimitError, match="training"):
-        _train_for_ever(watchdog)
-
-
-def _train_for_ever(watchdog):
-    with watchdog.over(part("training")):
-        with watchdog.over(part("evaluation")):
-            pass
-        time.sleep(1000)
+        train_for_ever()
 
 
 def test_without_a_limit_nothing_is_watched():
@@ -59,18 +59,14 @@ def test_the_users_own_interrupt_stays_one():
         raise KeyboardInterrupt
 
 
-@pytest.mark.slow
-def test_who_hears_no_signal_is_ended_with_its_process(tmp_path):
-    end = run_isolated(target("watched"), ("deaf_for_ever", tmp_path / "stuck", tmp_path / "stacks"))
+@pytest.mark.parametrize("how", ["deaf_for_ever", "lock_python_for_ever"])
+def test_a_process_that_hears_no_signal_is_ended(how, tmp_path):
+    end = run_isolated(target("watched"), (how, tmp_path / "stuck", tmp_path / "stacks"))
     assert end.exitcode == 1
-    assert "step 3 did not end within " in (tmp_path / "stuck").read_text()
-    assert "isolated_targets.py, line " in (tmp_path / "stuck").read_text()
-    assert not (tmp_path / "stacks").exists() or (tmp_path / "stacks").read_text() == ""
-
-
-@pytest.mark.slow
-def test_who_keeps_pythons_lock_is_ended_with_its_process(tmp_path):
-    end = run_isolated(target("watched"), ("lock_python_for_ever", tmp_path / "stuck", tmp_path / "stacks"))
-    assert end.exitcode == 1
-    assert (tmp_path / "stacks").read_text().startswith(STACKS_BEGIN)
-    assert "lock_python_for_ever" in (tmp_path / "stacks").read_text()
+    if how == "deaf_for_ever":
+        assert "step 3 did not end within " in (tmp_path / "stuck").read_text()
+        assert "isolated_targets.py, line " in (tmp_path / "stuck").read_text()
+        assert not (tmp_path / "stacks").exists() or (tmp_path / "stacks").read_text() == ""
+    else:  # no Python code runs any more, so the stacks are all that is left
+        assert (tmp_path / "stacks").read_text().startswith(STACKS_BEGIN)
+        assert "lock_python_for_ever" in (tmp_path / "stacks").read_text()

@@ -1,4 +1,4 @@
-"""A compilation in the middle of a training is noticed; torch tells of it under a private name alone."""
+"""Compilations during a training are noticed by private names of torch._dynamo, which only logs them."""
 
 import pytest
 import torch
@@ -7,32 +7,30 @@ from torch import nn
 from ampsweep.monitors.compilation import CompilationWatch
 
 
-@pytest.fixture
-def compiled():
+@pytest.fixture(autouse=True)
+def _reset_compiler():
     torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def test_only_new_compilations_between_begin_and_end_are_noted():
     model = torch.compile(nn.Linear(4, 4), backend="eager", dynamic=False)
     model(torch.ones(2, 4))
-    yield model
-    torch.compiler.reset()
-
-
-def test_only_what_is_compiled_anew_is_noted(compiled):
     watch = CompilationWatch()
     watch.begin()
-    compiled(torch.ones(2, 4))
+    model(torch.ones(2, 4))
     assert not watch.compiled
-    compiled(torch.ones(3, 4))
+    model(torch.ones(3, 4))
     assert watch.compiled
     watch.end()
-
-
-def test_nothing_is_noted_after_the_end(compiled):
-    watch = CompilationWatch()
-    watch.begin()
-    watch.end()
-    watch.end()
-    compiled(torch.ones(3, 4))
-    assert not watch.compiled
+    idle = CompilationWatch()
+    idle.begin()
+    idle.end()
+    idle.end()
+    model(torch.ones(5, 4))
+    assert not idle.compiled
+    assert not idle.found()
 
 
 class Printing(nn.Module):
@@ -49,9 +47,10 @@ class Printing(nn.Module):
 BREAK = f"line {Printing.forward.__code__.co_firstlineno + 2}"
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's own look at what comes after the break
-def test_graphs_breaks_and_repetitions_are_told():
-    torch.compiler.reset()
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute"
+)  # raised by torch's own inspection of the code after the break
+def test_graphs_breaks_and_recompilations_are_found():
     watch, model = CompilationWatch(), Printing()
     model.compile(backend="eager")
     watch.begin()
@@ -64,18 +63,10 @@ def test_graphs_breaks_and_repetitions_are_told():
     watch.settle(None)  # an evaluation: compiled again, but in no step
     watch.end()
     found = watch.found()
-    torch.compiler.reset()
     assert found.num_graphs == 6
     assert found.seconds > 0
     (only,) = found.graph_breaks
     assert only.reason == "Failed to trace builtin operator"
     assert only.place.endswith(f"test_compilation.py, {BREAK}")
-    assert [(one.step, one.in_warmup) for one in found.recompilations] == [(2, False), (2, False)]
+    assert [(again.step, again.in_warmup) for again in found.recompilations] == [(2, False), (2, False)]
     assert found.recompilations[0].reason == "tensor 'x' size mismatch at index 0. expected 2, actual 3"
-
-
-def test_where_nothing_is_compiled_there_is_nothing_to_tell():
-    watch = CompilationWatch()
-    watch.begin()
-    watch.end()
-    assert not watch.found()

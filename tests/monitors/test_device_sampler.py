@@ -1,147 +1,252 @@
-"""The device is sampled in the background; what it does not tell is absent."""
+"""Samples of the device in the background: means over the counted time, peaks, energy; nothing is made up."""
 
+import os
+import sys
 import threading
-import time
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from types import SimpleNamespace
 
 import pytest
 import torch
 from devices import needs_cuda
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.device_sampler import DeviceSampler
+from ampsweep.monitors import device_sampler
+from ampsweep.monitors.device_sampler import MIN_STRETCH_S, DeviceSampler, EnergyMeter, read_energy_j
+from ampsweep.monitors.nvml import NvmlDevice, query_nvml
 from ampsweep.monitors.processors import num_available_cores
+from ampsweep.text import GIB
 
-CPU = torch.device("cpu")
+CPU, DEVICE = torch.device("cpu"), torch.device("cuda", 0)
+UUID = "6c2bd1f4"
 
 
-def keep_busy(seconds):
-    end = time.process_time() + seconds
-    while time.process_time() < end:
+class Library:
+    """NVML with one GPU, known by these names; a function without an answer is not supported."""
+
+    class NVMLError(Exception):
         pass
 
+    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, nvmlMemory_v2 = 0, 1, 2  # noqa: N815
+    nvmlClocksThrottleReasonSwPowerCap, nvmlClocksThrottleReasonHwSlowdown = 4, 8  # noqa: N815
+    nvmlClocksThrottleReasonSwThermalSlowdown, nvmlClocksThrottleReasonHwThermalSlowdown = 32, 64  # noqa: N815
+    nvmlClocksThrottleReasonHwPowerBrakeSlowdown = 128  # noqa: N815
 
-def samples_while(work):
-    with DeviceSampler(CPU, interval_s=0.02) as sampler:
-        sampler.resume()
-        work()
-    return sampler.summary()
+    def __init__(self, *names, loads=True, **answers):
+        self.names, self.loads, self.answers = names, loads, answers
+        self.num_open = 0
 
+    def nvmlInit(self):  # noqa: N802
+        if not self.loads:
+            raise self.NVMLError("no library")
+        self.num_open += 1
 
-def test_one_busy_thread_uses_at_most_its_share_of_the_cores():
-    busy = samples_while(lambda: keep_busy(0.3))["device/utilization_pct"]
-    idle = samples_while(lambda: time.sleep(0.3))["device/utilization_pct"]
-    assert idle < 10 < busy < 1.1 * 100 / num_available_cores() + 10
+    def nvmlShutdown(self):  # noqa: N802
+        self.num_open -= 1
 
+    def nvmlDeviceGetHandleByUUID(self, name):  # noqa: N802
+        if name not in self.names:
+            raise self.NVMLError("not found")
+        return name
 
-def test_on_the_cpu_only_this_process_is_sampled():
-    found = samples_while(lambda: keep_busy(0.1))
-    assert found.keys() == {"device/utilization_pct", "device/busy_cores", "memory/process_gib"} <= METRICS.keys()
-    assert found["device/utilization_pct"] == pytest.approx(100 * found["device/busy_cores"] / num_available_cores())
+    def __getattr__(self, name):
+        def ask(*_, **__):
+            if name not in self.answers:
+                raise self.NVMLError("not supported")
+            return self.answers[name]
 
-
-def test_busy_cores_are_processor_time_over_wall_time():
-    def work_and_rest():
-        keep_busy(0.15)
-        time.sleep(0.15)
-
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
-    with DeviceSampler(CPU, interval_s=0.02) as sampler:
-        sampler.resume()
-        work_and_rest()
-    share = (time.process_time() - cpu_s) / (time.perf_counter() - wall_s)
-    assert sampler.summary()["device/busy_cores"] == pytest.approx(share, abs=0.05)
+        return ask
 
 
-def test_the_memory_of_the_process_is_its_most():
-    with DeviceSampler(CPU, interval_s=0.02) as sampler:
-        sampler.resume()
-        held = mmap(
-            -1, 2**28, flags=MAP_PRIVATE | MAP_ANONYMOUS
-        )  # of its own: what the process has freed before may serve any other request
-        for _ in range(256):
-            held.write(b"x" * 2**20)
-        time.sleep(0.1)
-        held.close()
-        time.sleep(0.1)
-        after_gib = sampler.latest()["memory/process_gib"]
-    assert sampler.summary()["memory/process_gib"] - after_gib == pytest.approx(0.25, rel=0.2)
+def install(monkeypatch, *names, **answers):
+    """Have `pynvml` be such a library, and torch know its GPU's UUID."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=UUID))
+    library = Library(*(names or (f"GPU-{UUID}",)), **answers)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    return library
 
 
-def test_a_run_shorter_than_an_interval_has_its_figures():
-    with DeviceSampler(CPU, interval_s=60) as sampler:
-        keep_busy(0.05)
-        sampler.resume()
-        time.sleep(0.1)
-        warmup = sampler.latest()["device/busy_cores"]
-    assert 0 <= sampler.summary()["device/busy_cores"] < warmup / 2
+@pytest.fixture
+def time(monkeypatch):
+    """Simulated time, of which `busy_s` was spent by this process."""
+    time = SimpleNamespace(now_s=0.0, busy_s=0.0)
+    time.perf_counter, time.process_time = lambda: time.now_s, lambda: time.busy_s
+    monkeypatch.setattr(device_sampler, "time", time)
+    return time
 
 
-def test_warmup_is_not_in_the_summary():
-    with DeviceSampler(CPU, interval_s=0.02) as sampler:
-        keep_busy(0.2)
-        assert sampler.summary() == {}
-        sampler.resume()
-        time.sleep(0.2)
-        assert sampler.summary()["device/utilization_pct"] < 10
+def play(device, time, *stretches):
+    """Sample without a thread: each stretch is its seconds, those that this process is busy, and a call at its end."""
+    sampler, left = DeviceSampler(device), [*stretches]
+
+    def wait(_):
+        seconds, busy_s, *calls = left.pop(0)
+        time.now_s, time.busy_s = time.now_s + seconds, time.busy_s + busy_s
+        for call in calls:
+            call(sampler)
+        sampler._is_over = not left
+
+    sampler._sample_now = SimpleNamespace(wait=wait, clear=lambda: None, set=lambda: None)
+    sampler._run(device_sampler._Cpu() if device.type == "cpu" else NvmlDevice.open(device))
+    return sampler
 
 
-def test_what_is_sampled_in_a_pause_is_not_in_the_summary():
-    with DeviceSampler(CPU, interval_s=60) as sampler:
-        for _ in range(3):
-            sampler.resume()
-            time.sleep(0.05)
-            sampler.pause()
-            keep_busy(0.05)
-    assert sampler.summary()["device/busy_cores"] < sampler.latest()["device/busy_cores"] / 2
+resume, pause = DeviceSampler.resume, DeviceSampler.pause
 
 
-def test_the_latest_sample_is_there_at_any_time():
-    sampler = DeviceSampler(CPU, interval_s=0.02)
+def test_the_summary_is_of_the_counted_time_alone(time):
+    sampler = play(CPU, time, (4, 4, resume), (1, 0.5), (1, 0.1, pause), (9, 9, resume), (2, 0.6))
+    assert sampler.summary()["device/busy_cores"] == pytest.approx(1.2 / 4)
+    assert sampler.summary()["device/utilization_pct"] == pytest.approx(30 / num_available_cores())
+    assert sampler.latest()["device/busy_cores"] == pytest.approx(0.3)
+    assert play(CPU, time, (4, 4)).summary() == {}, "sampling starts paused"
+
+
+def test_memory_is_summarized_by_its_peak(time, monkeypatch):
+    gib = iter([9, 1, 3, 2, 8])
+    monkeypatch.setattr(device_sampler.psutil.Process, "memory_info", lambda _: SimpleNamespace(rss=next(gib) * GIB))
+    sampler = play(CPU, time, (1, 0, resume), (1, 0), (1, 0), (1, 0, pause), (1, 0))
+    assert sampler.summary()["memory/process_gib"] == 3
+    assert sampler.latest()["memory/process_gib"] == 8
+
+
+def test_a_thread_samples_until_the_context_ends():
+    sampler = DeviceSampler(CPU, interval_s=60)
     assert sampler.latest() == {}
     with sampler:
-        keep_busy(0.1)
-        busy = sampler.latest()["device/utilization_pct"]
-        time.sleep(0.1)
-        assert sampler.latest()["device/utilization_pct"] < busy
-
-
-def test_sampling_ends_with_the_context_and_also_when_it_fails():
-    def fail():
-        with DeviceSampler(CPU, interval_s=60):
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
+        sampler.resume()
+    assert sampler.latest().keys() == {"device/utilization_pct", "device/busy_cores", "memory/process_gib"}
+    assert sampler.latest().keys() <= METRICS.keys()
+    with pytest.raises(ZeroDivisionError), DeviceSampler(CPU, interval_s=60):
+        _ = 1 / 0
     assert "device-sampler" not in [thread.name for thread in threading.enumerate()]
-
-
-def test_a_device_that_tells_nothing_has_no_samples():
     with DeviceSampler(torch.device("meta"), interval_s=0.01) as sampler:
         sampler.resume()
-        time.sleep(0.05)
+    assert sampler.latest() == sampler.summary() == {}
+    for interval_s in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="interval must be above 0"):
+            DeviceSampler(CPU, interval_s)
+
+
+def test_the_gpu_is_found_by_its_uuid(monkeypatch):
+    for name in (f"GPU-{UUID}", f"MIG-{UUID}"):
+        library = install(monkeypatch, name, nvmlDeviceGetTotalEnergyConsumption=2500)
+        assert (read_energy_j(DEVICE), NvmlDevice.open(CPU), library.num_open) == (2.5, None, 0)
+    for name, loads in (("another", True), (f"GPU-{UUID}", False)):
+        library = install(monkeypatch, name, loads=loads)
+        assert NvmlDevice.open(DEVICE) is read_energy_j(DEVICE) is None
+        with DeviceSampler(DEVICE, interval_s=60) as sampler:
+            sampler.resume()
         assert sampler.latest() == sampler.summary() == {}
+        assert library.num_open == 0
 
 
-@pytest.mark.parametrize("interval_s", [0, -1, float("nan")])
-def test_an_interval_that_is_none_is_refused(interval_s):
-    with pytest.raises(ValueError, match="interval must be above 0"):
-        DeviceSampler(CPU, interval_s)
+def test_readings_have_the_units_of_the_metrics(time, monkeypatch):
+    library = install(
+        monkeypatch,
+        nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=97),
+        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=3 * GIB),
+        nvmlDeviceGetPowerUsage=412_000,
+        nvmlDeviceGetTotalEnergyConsumption=4000,
+        nvmlDeviceGetTemperature=61,
+        nvmlDeviceGetClockInfo=1980,
+        nvmlDeviceGetCurrentClocksThrottleReasons=4,
+    )
+
+    def consume(_):
+        library.answers["nvmlDeviceGetTotalEnergyConsumption"] = 9000
+
+    sampler = play(DEVICE, time, (0.1, 0, resume), (1.1, 0, consume))
+    expected = {
+        "device/utilization_pct": 97,
+        "device/memory_used_gib": 3,
+        "device/power_w": 412,
+        "device/energy_j": 5,
+        "device/temperature_c": 61,
+        "device/clock_mhz": 1980,
+        "device/throttled_pct": 0,
+        "device/power_capped_pct": 100,
+    }
+    assert sampler.summary() == pytest.approx(expected)
+    assert expected.keys() <= METRICS.keys()
+    assert library.num_open == 0
+
+
+def test_a_mean_counts_only_if_all_it_covers_does(time, monkeypatch):
+    library = install(monkeypatch, nvmlDeviceGetPowerUsage=90_000, nvmlDeviceGetClockInfo=1980)
+
+    def power(milliwatts):
+        return lambda _: library.answers.update(nvmlDeviceGetPowerUsage=milliwatts)
+
+    short = play(DEVICE, time, (5, 0, resume), (0.4, 0), (0.4, 0))
+    assert short.summary() == {"device/clock_mhz": pytest.approx(1980)}, "unsupported readings are absent"
+    assert short.latest()["device/power_w"] == 90
+    steps = (0.5, 0, power(90_000)), (0.2, 0, pause), (9, 0, resume), (0.9, 0), (0.2, 0, power(500_000)), (1, 0)
+    assert play(DEVICE, time, (1, 0, resume), *steps).summary()["device/power_w"] == pytest.approx(500)
+
+
+def test_heat_slows_down_and_a_power_cap_is_a_setting(monkeypatch):
+    for reasons, throttled_pct, power_capped_pct in (
+        (0, 0.0, 0.0),
+        (1 | 4, 0.0, 100.0),
+        (8 | 4, 100.0, 100.0),
+        (32, 100.0, 0.0),
+        (64, 100.0, 0.0),
+    ):
+        install(monkeypatch, nvmlDeviceGetCurrentClocksThrottleReasons=reasons)
+        readings = query_nvml(DEVICE, NvmlDevice.readings)
+        assert readings == {"device/throttled_pct": throttled_pct, "device/power_capped_pct": power_capped_pct}
+
+
+def test_displays_and_the_driver_itself_are_no_users(monkeypatch):
+    def processes(*ids):
+        return [SimpleNamespace(pid=pid, usedGpuMemory=pid * GIB) for pid in ids]
+
+    install(
+        monkeypatch,
+        nvmlDeviceGetComputeRunningProcesses=processes(1, os.getpid()),
+        nvmlDeviceGetGraphicsRunningProcesses=processes(2, 1),
+        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=2 * GIB),
+        nvmlDeviceGetEnforcedPowerLimit=700_000,
+    )
+    assert query_nvml(DEVICE, NvmlDevice.compute_processes) == {os.getpid()}
+    assert query_nvml(DEVICE, NvmlDevice.process_gib) == os.getpid()
+    assert query_nvml(DEVICE, NvmlDevice.held_gib) == 2
+    assert query_nvml(DEVICE, NvmlDevice.power_limit_w) == 700
+    install(monkeypatch)
+    assert query_nvml(DEVICE, NvmlDevice.compute_processes) is None
+
+
+def metered(*joules, steps=((0, 10),), **settings):
+    """The energy per sample of a meter whose counter has these readings, in stretches of steps."""
+    meter = EnergyMeter(iter(joules).__next__, **{"samples_per_step": 1, "min_stretch_s": 0} | settings)
+    for begin, end in steps:
+        if begin is not None:
+            meter.begin(begin)
+        if end is not None:
+            meter.end(end)
+    return meter.summary()
+
+
+def test_energy_is_the_counters_growth_over_the_samples():
+    found = metered(1000.0, 1600.0, steps=((10, 40),), samples_per_step=8)
+    assert found == {"device/energy_per_sample_j": 600 / (30 * 8)}
+    assert found.keys() <= METRICS.keys()
+    found = metered(0.0, 100.0, 900.0, 1100.0, steps=((0, 10), (10, 30)))
+    assert found == {"device/energy_per_sample_j": (100 + 200) / 30}, "between two stretches nothing counts"
+    assert MIN_STRETCH_S == 2.0, "20 times the counter's 100 ms"
+    assert metered(0.0, 100.0, min_stretch_s=MIN_STRETCH_S) == {}
+    assert metered(0.0, steps=((None, 5), (5, None))) == {}, "a stretch without beginning or end does not count"
+    assert metered(None, 100.0) == metered(100.0, None) == {}, "there is no counter"
 
 
 @needs_cuda
-def test_on_cuda_the_driver_tells_of_the_device_that_torch_uses():
+def test_on_cuda_the_driver_reports_the_device_that_torch_uses():
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     held = torch.empty(2**30, dtype=torch.uint8, device=device)
-    x = torch.randn(4096, 4096, device=device)
     with DeviceSampler(device, interval_s=0.05) as sampler:
         sampler.resume()
-        for _ in range(100):
-            x = torch.nn.functional.normalize(x @ x)
-            torch.cuda.synchronize(device)
-        time.sleep(0.3)
-        summary, latest = sampler.summary(), sampler.latest()
+    summary, latest = sampler.summary(), sampler.latest()
     assert set(latest) <= set(METRICS)
-    assert summary["device/memory_used_gib"] > held.nbytes / 2**30
-    assert summary["device/memory_used_gib"] < torch.cuda.get_device_properties(device).total_memory / 2**30
-    assert 0 <= summary["device/utilization_pct"] <= 100
+    assert held.nbytes / GIB < latest["device/memory_used_gib"]
+    assert latest["device/memory_used_gib"] < torch.cuda.get_device_properties(device).total_memory / GIB
+    assert 0 <= summary.get("device/clock_mhz", 0) < 5000

@@ -1,4 +1,4 @@
-"""Step times are those of the steps alone, and the summary is that of the steady ones."""
+"""Step times are those of the steps alone, and the summary is that of the steady steps."""
 
 import time
 
@@ -10,149 +10,12 @@ from devices import needs_cuda
 from ampsweep.monitors import step_clock
 from ampsweep.monitors.step_clock import StepClock
 
-CPU = torch.device("cpu")
-
-
-def clock(tokens_per_step=None, *, is_warm=True):
-    clock = StepClock(CPU, samples_per_step=8, tokens_per_step=tokens_per_step)
-    if is_warm:
-        clock.end_warmup()
-    return clock
-
-
-def take_step(clock, seconds):
-    clock.begin()
-    time.sleep(seconds)
-    clock.end()
-
-
-def window(clock):
-    clock.cut()
-    (figures,) = clock.windows()
-    return figures
-
-
-def test_time_between_steps_counts_in_throughput_alone():
-    c = clock(tokens_per_step=512)
-    take_step(c, 0.002)
-    time.sleep(0.05)  # an evaluation
-    c.restart()
-    time.sleep(0.02)
-    take_step(c, 0.002)
-    for figures in (window(c), c.summary()):
-        assert 2 <= figures["perf/step_ms"] < 20
-        assert 16 / 0.07 < figures["perf/samples_per_sec"] < 16 / 0.024
-        assert figures["perf/tokens_per_sec"] == pytest.approx(64 * figures["perf/samples_per_sec"])
-
-
-def test_work_without_tokens_has_no_token_throughput():
-    c = clock()
-    take_step(c, 0)
-    assert "perf/tokens_per_sec" not in window(c) | c.summary()
-
-
-def test_warmup_is_in_the_rows_and_not_in_the_summary():
-    c = clock(is_warm=False)
-    for seconds in (0.05, 0.05, 0.001, 0.001):
-        take_step(c, seconds)
-        if seconds > 0.01:
-            c.end_warmup()
-    assert window(c)["perf/step_ms"] > 20
-    assert c.summary()["perf/step_ms"] < 40
-
-
-@pytest.mark.parametrize("num_marked", [1, 2])
-def test_marked_steps_are_warmup(num_marked):
-    c = clock()
-    for seconds in (0.001, *[0.05] * num_marked):
-        take_step(c, seconds)
-    c.mark_warmup(num_marked)
-    c.mark_warmup(num_steps=0)
-    assert window(c)["perf/step_ms"] > 20
-    assert c.summary()["perf/step_ms_p95"] < 40
-
-
-def test_a_traced_step_is_in_no_figure():
-    c = clock()
-    take_step(c, 0.05)
-    c.mark_traced()
-    assert window(c) == {}
-    assert c.summary() == {}
-    take_step(c, 0.001)
-    assert window(c)["perf/step_ms"] < 40
-
-
-def test_without_a_steady_step_there_is_no_summary():
-    c = clock(is_warm=False)
-    take_step(c, 0)
-    assert c.summary() == {}
-
-
-def test_a_window_begins_where_the_last_one_ended():
-    c = clock()
-    assert window(c) == {}
-    take_step(c, 0.05)
-    assert window(c)["perf/step_ms"] >= 50
-    take_step(c, 0.001)
-    assert window(c)["perf/step_ms"] < 40
-    assert window(c) == {}
-
-
-def test_a_step_that_failed_has_no_time():
-    c = clock()
-    c.begin()
-    assert window(c) == {}
-    take_step(c, 0.001)
-    assert window(c)["perf/step_ms"] < 40
-    assert c.summary()["perf/step_ms_iqr"] == 0
-
-
-def test_a_window_read_within_a_step_leaves_it_whole():
-    c = clock()
-    c.begin()
-    time.sleep(0.01)
-    assert window(c) == {}
-    c.end()
-    assert window(c)["perf/step_ms"] >= 10
-
-
-def test_quantiles_are_those_of_numpy():
-    c = clock()
-    times = []
-    for seconds in np.random.default_rng(0).uniform(0, 0.002, size=30):
-        take_step(c, seconds)
-        times.append(window(c)["perf/step_ms"])
-    summary = c.summary()
-    assert summary["perf/step_ms"] == pytest.approx(np.quantile(times, 0.5))
-    assert summary["perf/step_ms_p95"] == pytest.approx(np.quantile(times, 0.95))
-    assert summary["perf/step_ms_iqr"] == pytest.approx(np.quantile(times, 0.75) - np.quantile(times, 0.25))
-
-
-def test_windows_read_together_are_those_read_one_by_one():
-    together, one_by_one, expected = clock(is_warm=False), clock(is_warm=False), []
-    waits = [[0.01, 0.02], [], [0.03], [0.04, 0.05, 0.06]]
-    for of_window in waits:
-        for data_wait_s in of_window:
-            for each in (together, one_by_one):
-                each.begin()
-                each.end(data_wait_s)
-                if data_wait_s == 0.01:
-                    each.end_warmup()
-        together.cut()
-        expected.append(window(one_by_one).get("perf/data_wait_ms"))
-    assert [figures.get("perf/data_wait_ms") for figures in together.windows()] == expected
-    assert expected == pytest.approx([15, None, 30, 50])
-    assert together.windows() == []
-    assert together.summary()["perf/data_wait_ms"] == pytest.approx(40)
-
 
 class Queue:
-    """A device that works for some seconds a step once the host has launched it, with time of its own making."""
+    """A device that works for some seconds a step once the host has launched it, in simulated time."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self):
         self.now_s = self.free_s = 0.0
-        monkeypatch.setattr(step_clock, "perf_counter", lambda: self.now_s)
-        monkeypatch.setattr(torch, "get_device_module", lambda device: self)
 
     def current_stream(self, device):
         return self
@@ -161,16 +24,16 @@ class Queue:
         assert enable_timing
         return Event(self)
 
-    def step(self, clock, *, host_s, device_s):
-        clock.begin()
-        self.launch(host_s=host_s, device_s=device_s)
-        clock.end()
-
     def launch(self, *, host_s, device_s):
         self.now_s += host_s / 2  # until the first launch
         self.free_s = max(self.free_s, self.now_s) + device_s
         self.now_s += host_s / 2
         self.free_s = max(self.free_s, self.now_s)
+
+    def step(self, clock, *, data_wait_s=0.0, **times):
+        clock.begin()
+        self.launch(**times)
+        clock.end(data_wait_s)
 
 
 class Event:
@@ -190,138 +53,193 @@ class Event:
         return 1e3 * (end.at_s - self.at_s)
 
 
-def queued_clock(monkeypatch):
-    queue = Queue(monkeypatch)
-    c = StepClock(torch.device("cuda", 0), samples_per_step=8, tokens_per_step=None)
-    return queue, c
+@pytest.fixture
+def queue(monkeypatch):
+    queue = Queue()
+    monkeypatch.setattr(step_clock, "perf_counter", lambda: queue.now_s)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: queue)
+    return queue
 
 
-def test_a_step_after_a_wait_tells_only_of_launching(monkeypatch):
-    queue, c = queued_clock(monkeypatch)
-    c.end_warmup()
+@pytest.fixture
+def clock(queue):
+    """A clock of the host after warm-up; `queue.now_s` is its time."""
+    clock = StepClock(torch.device("cpu"), samples_per_step=8, tokens_per_step=512)
+    clock.end_warmup()
+    return clock
+
+
+@pytest.fixture
+def queued(queue):
+    """A clock of the queue after warm-up."""
+    clock = StepClock(torch.device("cuda", 0), samples_per_step=8, tokens_per_step=None)
+    clock.end_warmup()
+    return clock
+
+
+@pytest.fixture
+def take(queue, clock):
+    """Takes steps of so many seconds."""
+
+    def take(*seconds):
+        for length in seconds:
+            clock.begin()
+            queue.now_s += length
+            clock.end()
+
+    return take
+
+
+def window(clock):
+    clock.cut()
+    (figures,) = clock.windows()
+    return figures
+
+
+def test_time_between_steps_counts_in_throughput_alone(clock, queue, take):
+    take(2)
+    queue.now_s += 50  # an evaluation
+    clock.restart()
+    queue.now_s += 4
+    take(2)
+    expected = {"perf/step_ms": 2000, "perf/data_wait_ms": 0, "perf/samples_per_sec": 2, "perf/tokens_per_sec": 128}
+    assert window(clock) == expected
+    assert clock.summary() == expected | {"perf/step_ms_iqr": 0, "perf/step_ms_p95": 2000}
+    without_tokens = StepClock(torch.device("cpu"), samples_per_step=8, tokens_per_step=None)
+    without_tokens.begin()
+    queue.now_s += 1
+    without_tokens.end()
+    assert "perf/tokens_per_sec" not in window(without_tokens)
+
+
+def test_warmup_and_marked_steps_are_in_the_rows_alone(queue, take, clock):
+    clock._is_warm = False
+    take(50)
+    assert clock.summary() == {}, "no steady step yet"
+    clock.end_warmup()
+    take(1, 1, 50)
+    clock.mark_warmup()
+    clock.mark_warmup(num_steps=0)
+    take(1, 50, 50)
+    clock.mark_warmup(2)
+    assert window(clock)["perf/step_ms"] == pytest.approx(1e3 * 203 / 7)
+    assert (clock.summary()["perf/step_ms"], clock.summary()["perf/step_ms_p95"]) == (1000, 1000)
+
+
+def test_a_window_begins_where_the_last_one_ended(clock, queue, take):
+    take(50)
+    clock.mark_traced()
+    assert window(clock) == clock.summary() == {}, "a traced step is in no figure"
+    take(5)
+    assert window(clock)["perf/step_ms"] == 5000
+    take(1)
+    assert window(clock)["perf/step_ms"] == 1000
+    clock.begin()
+    queue.now_s += 10
+    assert window(clock) == {}, "the step has not ended"
+    clock.end()
+    assert window(clock)["perf/step_ms"] == 10_000
+    clock.begin()  # a step that fails has no time
+    take(1)
+    assert window(clock)["perf/step_ms"] == 1000
+
+
+def test_quantiles_are_those_of_numpy(clock, take):
+    times = np.random.default_rng(0).uniform(0, 2, size=30)
+    take(*times)
+    summary, ms = clock.summary(), 1e3 * times
+    assert summary["perf/step_ms"] == pytest.approx(np.quantile(ms, 0.5))
+    assert summary["perf/step_ms_p95"] == pytest.approx(np.quantile(ms, 0.95))
+    assert summary["perf/step_ms_iqr"] == pytest.approx(np.quantile(ms, 0.75) - np.quantile(ms, 0.25))
+
+
+def test_waits_for_data_and_ranks_are_averaged_by_window(clock, queue):
+    for of_window in ([0.01, 0.02], [], [0.03], [0.04, 0.05, 0.06]):
+        for data_wait_s in of_window:
+            clock.begin()
+            start = clock.now()
+            queue.now_s += 0.1
+            clock.end(data_wait_s, waits=[(start, clock.now()), (start, start)])
+        clock.cut()
+    windows = clock.windows()
+    assert [figures.get("perf/data_wait_ms") for figures in windows] == pytest.approx([15, None, 30, 50])
+    assert [figures.get("perf/communication_ms") for figures in windows] == pytest.approx([100, None, 100, 100])
+    assert clock.windows() == []
+    assert clock.summary()["perf/data_wait_ms"] == pytest.approx(35)
+    assert clock.summary()["perf/communication_ms"] == pytest.approx(100)
+    assert clock.data_wait_share == pytest.approx(0.35)
+
+
+def test_a_step_after_a_wait_measures_launching_alone(queue, queued):
     for _ in range(4):  # ten steps, then rows are read
         for _ in range(10):
-            queue.step(c, host_s=0.004, device_s=0.010)
-        c.wait()
-        c.cut()
-        c.windows()
+            queue.step(queued, host_s=0.004, device_s=0.010)
+        queued.wait()
+        queued.cut()
+        queued.windows()
         queue.now_s += 0.001
-    assert max(c._steady.step_ms) == pytest.approx(12), "the device waits for the first launch"
-    summary = c.summary()
+    assert max(queued._steady.step_ms) == pytest.approx(12), "the device waits for the first launch"
+    summary = queued.summary()
     assert (summary["perf/step_ms"], summary["perf/step_ms_p95"]) == pytest.approx((10, 10))
     assert summary["perf/launch_ms"] == pytest.approx(4)
     assert summary["perf/device_lag_ms"] == pytest.approx(60, abs=4)
-    assert not c.waits_for_host
+    assert not queued.waits_for_host
 
 
 @pytest.mark.parametrize(
     ("device_s", "own_s", "step_s", "overhead_s"),
     [(0.001, 0, 0.005, 0.001), (0.001, 0.001, 0.006, 0.002), (0.010, 0, 0.010, 0), (0.010, 0.001, 0.0105, 0.0005)],
 )
-def test_overhead_is_what_the_device_loses_by_it(monkeypatch, device_s, own_s, step_s, overhead_s):
-    queue, c = queued_clock(monkeypatch)
-    c.end_warmup()
+def test_overhead_is_the_time_that_the_device_loses(queue, queued, device_s, own_s, step_s, overhead_s):
     for _ in range(200):
-        c.begin()
+        queued.begin()
         queue.launch(host_s=0.004, device_s=device_s)
-        began = c.now()
+        began = queued.now()
         queue.launch(host_s=own_s, device_s=own_s / 2)
-        c.own(began)
-        c.end()
+        queued.own(began)
+        queued.end()
         queue.now_s += 0.001
-    assert c.summary()["perf/samples_per_sec"] == pytest.approx(8 / step_s, rel=0.01)
-    assert c.overhead()["instrumentation/overhead_pct"] == pytest.approx(100 * overhead_s / step_s, abs=0.2)
+    assert queued.summary()["perf/samples_per_sec"] == pytest.approx(8 / step_s, rel=0.01)
+    assert queued.overhead()["instrumentation/overhead_pct"] == pytest.approx(100 * overhead_s / step_s, abs=0.2)
 
 
-def test_where_every_step_is_waited_for_all_count(monkeypatch):
-    queue, c = queued_clock(monkeypatch)
-    c.end_warmup()
-    for device_s in (0.008, 0.018, 0.028):
-        queue.step(c, host_s=0.004, device_s=device_s)
-        c.wait()
-        c.cut()
-        c.windows()
-    assert c.summary()["perf/step_ms"] == pytest.approx(20)
-
-
-def test_a_device_that_waits_for_its_host_is_not_behind_it(monkeypatch):
-    queue, c = queued_clock(monkeypatch)
+def test_a_launch_bound_device_waits_for_its_host(queue, queued, clock, take):
     for num_steps in range(30):
-        if num_steps == 10:
-            c.end_warmup()
-        queue.step(c, host_s=0.004, device_s=0.001)
+        queue.step(queued, host_s=0.004, device_s=0.001)
         if num_steps % 5 == 4:
             queue.now_s += 0.001  # of making a row
-            c.wait()
-            c.wait()  # of an evaluation that was there before
-    summary = c.summary()
+            queued.wait()
+            queued.wait()  # of an evaluation that was there before
+    summary = queued.summary()
     assert summary["perf/device_lag_ms"] == 0
-    assert c.waits_for_host
+    assert queued.waits_for_host
     assert summary["perf/launch_ms"] == summary["perf/step_ms"] == pytest.approx(4)
+    take(1, 1)
+    clock.wait()
+    assert not {"perf/launch_ms", "perf/device_lag_ms"} & clock.summary().keys(), "nothing is launched on the host"
+    assert not clock.waits_for_host
 
 
-def test_waiting_for_data_is_no_launching(monkeypatch):
-    queue, c = queued_clock(monkeypatch)
-    c.end_warmup()
-    for _ in range(3):
-        c.begin()
-        queue.now_s += 0.005
-        c.end(data_wait_s=0.002)
-        c.wait()
-    assert c.summary()["perf/launch_ms"] == pytest.approx(3)
-
-
-def test_on_the_host_nothing_is_launched():
-    c = clock()
-    for _ in range(3):
-        take_step(c, 0.001)
-        c.wait()
-    assert not {"perf/launch_ms", "perf/device_lag_ms"} & c.summary().keys()
-    assert not c.waits_for_host
-
-
-@needs_cuda
-def test_cuda_steps_last_as_long_as_their_kernels():
-    device = torch.device("cuda", torch.cuda.device_count() - 1)
-    c = StepClock(device, samples_per_step=8, tokens_per_step=None)
-    c.end_warmup()
-    x = torch.randn(4096, 4096, device=device)
-    x @ x
-    torch.cuda.synchronize(device)
-    torch.cuda.set_sync_debug_mode("error")
-    began = time.perf_counter()
-    try:
-        for _ in range(6):
-            c.begin()
-            for _ in range(20):
-                x @ x
-            c.end()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    issued_ms = 1e3 * (time.perf_counter() - began)
-    summary = c.summary()
-    total_ms = 1e3 * (time.perf_counter() - began)
-    assert issued_ms < total_ms / 2
-    assert 6 * summary["perf/step_ms"] == pytest.approx(total_ms, rel=0.5)
+def test_all_steps_count_where_each_is_waited_for(queue, queued):
+    for device_s in (0.008, 0.018, 0.028):
+        queue.step(queued, host_s=0.004, device_s=device_s, data_wait_s=0.001)
+        queued.wait()
+    assert queued.summary()["perf/step_ms"] == pytest.approx(20)
+    assert queued.summary()["perf/launch_ms"] == pytest.approx(3), "waiting for data is no launching"
 
 
 @needs_cuda
 @pytest.mark.parametrize(("width", "waits_for_host"), [(8, True), (8192, False)])
-def test_cuda_tells_whether_it_waits_for_the_host(width, waits_for_host):
-    device = torch.device("cuda", torch.cuda.device_count() - 1)
-    c = StepClock(device, samples_per_step=8, tokens_per_step=None)
-    x = torch.randn(width, width, device=device)
+def test_cuda_steps_last_as_long_as_their_kernels(width, waits_for_host):
+    clock, x = StepClock(torch.device("cuda"), 8, None), torch.randn(width, width, device="cuda")
+    clock.end_warmup()
+    began = time.perf_counter()
     for num_steps in range(30):
-        if num_steps == 5:
-            c.end_warmup()
-        c.begin()
+        clock.begin()
         for _ in range(100):
             x.mul(0.5)
-        c.end()
+        clock.end()
         if num_steps % 5 == 4:
-            c.wait()
-            c.cut()
-            c.windows()
-    summary = c.summary()
-    assert c.waits_for_host == waits_for_host
-    assert (summary["perf/launch_ms"] > 0.5 * summary["perf/step_ms"]) == waits_for_host
+            clock.wait()
+    assert 30 * clock.summary()["perf/step_ms"] == pytest.approx(1e3 * (time.perf_counter() - began), rel=0.5)
+    assert clock.waits_for_host == waits_for_host

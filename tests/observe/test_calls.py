@@ -1,4 +1,4 @@
-from contextlib import nullcontext
+"""Observed calls: each operator with its module, its line and the phase of the step, and nothing computed otherwise."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ampsweep.observe.calls import Call, observe
+from ampsweep.observe.calls import observe
 
 
 class Inner(nn.Module):
@@ -15,14 +15,13 @@ class Inner(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x):
-        return self.layer(x).exp()
+        return self.layer(x).exp()  # line 18
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = Inner()
-        self.head = nn.Linear(4, 1)
+        self.inner, self.head = Inner(), nn.Linear(4, 1)
 
     def forward(self, x):
         return self.head(self.inner(x) * 2)
@@ -38,30 +37,33 @@ class Twice(torch.autograd.Function):
         return grad.cos()
 
 
-def calls_of(model, step, **settings) -> list[Call]:
-    calls: list[Call] = []
+def calls_of(model, step, **settings):
+    calls = []
     with observe(model, lambda call, *_: calls.append(call), **settings):
         step()
     return calls
 
 
-def one(calls, operator, phase="forward") -> Call:
+def only(calls, operator, phase="forward"):
     (found,) = (call for call in calls if call.operator == operator and call.phase == phase)
     return found
 
 
 @pytest.fixture
-def net() -> Net:
+def net():
     torch.manual_seed(0)
     return Net()
 
 
-def a_step(model, x, dtype=torch.bfloat16):
+X = torch.linspace(-1, 1, 12).view(3, 4)
+
+
+def a_step(model, dtype=torch.bfloat16):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=False, foreach=False)
 
     def step():
-        with nullcontext() if dtype is None else torch.autocast("cpu", dtype):
-            loss = F.mse_loss(model(x).float(), torch.zeros(len(x), 1))
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = F.mse_loss(model(X).float(), torch.zeros(len(X), 1))
         loss.backward()
         loss.detach()
         optimizer.step()
@@ -69,112 +71,69 @@ def a_step(model, x, dtype=torch.bfloat16):
     return step
 
 
-def test_calls_have_their_module_and_line(net):
-    calls = calls_of(net, a_step(net, torch.ones(3, 4)))
-    exp = one(calls, "aten.exp")
+def test_calls_have_their_module_line_and_phase(net):
+    step = a_step(net)
+    calls = calls_of(net, step)
+    exp = only(calls, "aten.exp")
     assert exp.module == "inner"
-    assert exp.place is not None
     assert exp.place.endswith("test_calls.py, line 18")
-    assert one(calls, "aten.mse_loss").module is None
+    assert only(calls, "aten.mse_loss").module is None
     assert [call.index for call in calls] == [*range(len(calls))]
-
-
-def test_backward_is_told_by_its_forward(net):
-    calls = calls_of(net, a_step(net, torch.ones(3, 4)))
-    multiplied = [call for call in calls if call.operator == "aten.mm" and call.phase == "backward"]
-    assert {call.module for call in multiplied} == {"inner.layer", "head"}
-    assert all(call.forward is not None and call.forward.operator == "aten.addmm" for call in multiplied)
-    assert all(call.place == call.forward.place for call in multiplied if call.forward is not None)
-
-
-def test_update_is_all_between_backward_and_forward(net):
-    calls = calls_of(net, a_step(net, torch.ones(3, 4)))
+    assert only(calls_of(net, step, places=False), "aten.exp").place is None
     phases = [call.phase for call in calls]
     assert phases == sorted(phases, key=("forward", "backward", "update").index)
     assert {call.operator for call in calls if call.phase == "update"} >= {"aten.detach", "aten.add_"}
-    step = a_step(net, torch.ones(3, 4))
-    again = calls_of(net, lambda: (step(), step()))
-    assert [call.phase for call in again].count("forward") == 2 * phases.count("forward")
+    two_steps = calls_of(net, lambda: (step(), step()))
+    assert [call.phase for call in two_steps].count("forward") == 2 * phases.count("forward")
+    multiplied = [call for call in calls if call.operator == "aten.mm" and call.phase == "backward"]
+    assert {(call.module, call.forward.operator) for call in multiplied} == {
+        ("inner.layer", "aten.addmm"),
+        ("head", "aten.addmm"),
+    }
+    assert all(call.place == call.forward.place for call in multiplied)
 
 
 def test_casts_of_autocast_are_calls_of_their_own(net):
-    calls = calls_of(net, a_step(net, torch.ones(3, 4)))
+    calls = calls_of(net, a_step(net))
     casts = [call for call in calls if call.is_cast and call.phase == "forward" and call.module == "inner.layer"]
     assert [(call.inputs, call.outputs) for call in casts] == 3 * [((torch.float32,), (torch.bfloat16,))]
-    without = calls_of(net, a_step(net, torch.ones(3, 4), dtype=None))
-    assert not any(call.is_cast for call in without)
+    assert not any(call.is_cast for call in calls_of(net, a_step(net, dtype=None)))
 
 
-def test_custom_function_has_its_module_in_backward():
-    class Custom(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(4, 1))
-
-        def forward(self, x):
-            return Twice.apply(x @ self.weight)
-
-    model = nn.Sequential(Custom())
-    calls = calls_of(model, a_step(model, torch.ones(3, 4), None))
-    assert one(calls, "aten.sin").module == "0"
-    cos = one(calls, "aten.cos", "backward")
-    assert cos.module == "0"
-    assert cos.forward is one(calls, "aten.sin")
+def test_custom_functions_and_checkpoints_keep_their_module(net):
+    model = nn.Sequential(net)
+    net.head.forward = lambda x: Twice.apply(x @ net.head.weight.t())
+    net.forward = lambda x, forward=net.forward: checkpoint(forward, x, use_reentrant=False)
+    calls = calls_of(model, a_step(model, None))
+    assert [call.module for call in calls if call.operator == "aten.exp"] == 2 * ["0.inner"]
+    cos = only(calls, "aten.cos", "backward")
+    assert cos.module == only(calls, "aten.sin").module == "0.head"
+    assert cos.forward is only(calls, "aten.sin")
 
 
-def test_recomputed_activations_have_their_module(net):
-    class Checkpointed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = net
-
-        def forward(self, x):
-            return checkpoint(self.net, x, use_reentrant=False)
-
-    model = Checkpointed()
-    calls = calls_of(model, a_step(model, torch.ones(3, 4)))
-    assert [call.module for call in calls if call.operator == "aten.exp"] == 2 * ["net.inner"]
-
-
-def test_what_is_observed_computes_the_same(net):
-    x = torch.randn(3, 4)
+def test_a_compiled_model_is_observed_and_computes_the_same(net):
     state = {name: value.clone() for name, value in net.state_dict().items()}
-    a_step(net, x)()
+    a_step(net)()
     plain = [parameter.clone() for parameter in net.parameters()]
     net.load_state_dict(state)
     net.zero_grad()
-    calls_of(net, a_step(net, x))
-    assert all(torch.equal(a, b) for a, b in zip(plain, net.parameters(), strict=True))
+    net.compile(backend="eager")
+    assert only(calls_of(net, a_step(net)), "aten.exp").module == "inner"
+    assert all(map(torch.equal, plain, net.parameters()))
 
 
-def test_a_call_can_be_made_in_another_way(net):
+def test_a_call_can_be_replaced_or_raise(net):
     def doubled(func, args, kwargs):
         result = func(*args, **kwargs)
         return result * 2 if func is torch.ops.aten.exp.default else result
 
-    seen = []
-    with observe(net, lambda call, args, kwargs, result: seen.append((call.operator, result)), around=doubled):
-        inner = net.inner(torch.ones(3, 4))
-    assert torch.equal(inner, net.inner(torch.ones(3, 4)) * 2)
-    assert "aten.exp" in [operator for operator, _ in seen]
+    reported = {}
+    with observe(net, lambda call, _, __, result: reported.update({call.operator: result}), around=doubled):
+        inner = net.inner(X)
+    assert torch.equal(inner, net.inner(X) * 2)
+    assert reported["aten.exp"] is inner
 
-
-def test_a_module_that_raises_is_left(net):
-    class Raising(nn.Module):
-        def forward(self, x):
-            raise KeyError
-
-    model = nn.Sequential(Raising())
-    calls = []
-    with observe(model, lambda call, *_: calls.append(call)) as observer:
-        with pytest.raises(KeyError):
-            model(torch.ones(1))
-        assert observer.module is None
-        torch.ones(2)
-    assert [call.module for call in calls][-1] is None
-
-
-def test_compiled_modules_are_seen(net):
-    net.compile(backend="eager")
-    calls = calls_of(net, a_step(net, torch.ones(3, 4)))
-    assert one(calls, "aten.exp").module == "inner"
+    with observe(net, lambda *_: None) as observer:
+        with pytest.raises(RuntimeError):
+            net(torch.ones(3, 5))
+        assert (observer.module, observer.failed.module) == (None, "inner.layer")

@@ -1,6 +1,6 @@
 """Memory that ranks take for each other: buckets of gradients and gathered parameters, each byte in one category.
 
-The one rank of these groups exchanges nothing with the others, which do not exist: torch's fake process group.
+Only one rank of each group is there: torch's fake process group.
 """
 
 import gc
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules import module
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -21,26 +21,21 @@ from ampsweep.observe.memory_limit import TensorBytes
 from ampsweep.observe.step import trace_step
 
 WIDTH, BATCH = 64, 16
+OF_BLOCK, OF_ROOT = 4 * (8 * WIDTH * WIDTH + 5 * WIDTH), 4 * (33 * WIDTH + WIDTH + WIDTH * 7 + 7)
+BYTES = 3 * OF_BLOCK + OF_ROOT
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first = nn.Linear(33, WIDTH)
-        self.blocks = nn.ModuleList(self.block() for _ in range(3))
-        self.last = nn.Linear(WIDTH, 7)
-
-    def block(self):
-        return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        blocks = (nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(3))
+        self.first, self.blocks, self.last = nn.Linear(33, WIDTH), nn.ModuleList(blocks), nn.Linear(WIDTH, 7)
 
     def forward(self, x):
         x = self.first(x)
         for block in self.blocks:
             x = x + block(x)
         return self.last(x)
-
-
-BYTES = 4 * sum(parameter.numel() for parameter in Net().parameters())
 
 
 @contextmanager
@@ -52,19 +47,12 @@ def one_of(world_size, rank=0):
         dist.destroy_process_group()
 
 
-def reduced(_, bucket):
-    """Reduce a bucket in place, as DDP does by itself; the fake group's own results are None."""
-    dist.all_reduce(bucket.buffer(), async_op=True)
-    done = torch.futures.Future()
-    done.set_result(bucket.buffer())
-    return done
-
-
-def halved(_, bucket):
-    """Reduce a bucket in half precision, as torch's compression hooks do."""
-    compressed = bucket.buffer().to(torch.bfloat16)
-    dist.all_reduce(compressed, async_op=True)
-    bucket.buffer().copy_(compressed)
+def reduced(dtype, bucket):
+    """Reduce a bucket in place as DDP does by itself, or in half precision as torch's compression hooks do."""
+    compressed = bucket.buffer().to(dtype)
+    dist.all_reduce(compressed, async_op=True)  # the fake group's own results are None
+    if compressed is not bucket.buffer():
+        bucket.buffer().copy_(compressed)
     done = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done
@@ -72,14 +60,18 @@ def halved(_, bucket):
 
 class Training:
     def __init__(self, model, *, micro_batches=1, max_norm=None, autocast=False):
-        self.model, self.micro_batches, self.max_norm = model, micro_batches, max_norm
+        self.model, self.max_norm = model, max_norm
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=autocast)
         self.optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         self.batches = [torch.randn(BATCH, 33) for _ in range(micro_batches)]
 
     def step(self):
         for batch in self.batches:
-            with self.reducing(batch is self.batches[-1]):
+            is_last = batch is self.batches[-1]
+            if isinstance(self.model, FSDPModule):
+                self.model.set_requires_gradient_sync(is_last)
+            waits = isinstance(self.model, DistributedDataParallel) and not is_last
+            with self.model.no_sync() if waits else nullcontext():
                 with self.autocast:
                     loss = self.model(batch).float().square().mean()
                 loss.backward()
@@ -87,12 +79,6 @@ class Training:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-
-    def reducing(self, is_last):
-        if isinstance(self.model, DistributedDataParallel):
-            return nullcontext() if is_last else self.model.no_sync()
-        self.model.set_requires_gradient_sync(is_last)
-        return nullcontext()
 
     def traced(self):
         for _ in range(2):  # DDP forms its buckets anew in the second step
@@ -103,9 +89,9 @@ class Training:
         return trace.result, trace.result.held_bytes + truth.peak_bytes
 
 
-def ddp(hook=reduced, **settings):
+def ddp(reduce_dtype=torch.float32, **settings):
     model = DistributedDataParallel(Net(), gradient_as_bucket_view=True)
-    model.register_comm_hook(None, hook)
+    model.register_comm_hook(reduce_dtype, reduced)
     return Training(model, **settings)
 
 
@@ -117,15 +103,11 @@ def fsdp2(world_size, param_dtype=None, **settings):
     return Training(model, **settings)
 
 
-SETTINGS = ({}, {"micro_batches": 3}, {"max_norm": 1.0})
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings), "plain"))
+@pytest.mark.parametrize("settings", [{}, {"micro_batches": 3}, {"max_norm": 1.0}], ids=str)
 def test_every_byte_of_ddp(settings):
     with one_of(2):
         traced, truth = ddp(**settings).traced()
-
-    assert traced.peak_bytes == truth, "of which torch's profiler counts every allocation"
+    assert traced.peak_bytes == truth, "torch's profiler counts every allocation"
     assert traced.peak["communication"] == traced.end_of_forward["communication"] == BYTES
     assert traced.peak["parameters"] == BYTES
     accumulates = "micro_batches" in settings
@@ -133,14 +115,15 @@ def test_every_byte_of_ddp(settings):
     assert traced.peak["other"] == settings.get("micro_batches", 1) * 4 * BATCH * 33
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings), "plain"))
-@pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (2, 0), (3, 0), (3, 2), (8, 7)])
+@pytest.mark.parametrize(
+    ("world_size", "rank", "settings"),
+    [(1, 0, {}), (2, 0, {"micro_batches": 3}), (3, 0, {"max_norm": 1.0}), (3, 2, {"micro_batches": 3}), (8, 7, {})],
+)
 def test_every_byte_of_fsdp2(world_size, rank, settings):
     with one_of(world_size, rank):
         training = fsdp2(world_size, **settings)
         traced, truth = training.traced()
         shards = sum(p.to_local().untyped_storage().nbytes() for p in training.optimizer.param_groups[0]["params"])
-
     padded = 4 * 3 * (86 * WIDTH + 86 + 22 * 4 * WIDTH + 22) if world_size == 3 else 0
     assert 0 <= truth - traced.peak_bytes <= padded, "a block's padded gradients, the kernel's own"
     assert traced.peak["parameters"] == shards, "with the padding that makes them equally long"
@@ -149,39 +132,30 @@ def test_every_byte_of_fsdp2(world_size, rank, settings):
     assert traced.kept["communication"] == 0, "what was gathered is free again"
 
 
-def test_fsdp2_gathers_block_by_block():
+def test_fsdp2_gathers_block_by_block_in_its_dtypes():
     with one_of(2):
         traced, _ = fsdp2(2).traced()
-    blocks = (BYTES - 4 * (33 * WIDTH + WIDTH + WIDTH * 7 + 7)) // 3
-    assert traced.end_of_forward["communication"] < blocks, "after forward, those of the root alone are there"
-    assert 2 * blocks < traced.peak["communication"] < BYTES + 2 * blocks
-
-
-def test_gradients_wait_in_the_dtype_of_their_reduction():
-    with one_of(2):
-        traced, _ = fsdp2(2, torch.bfloat16, micro_batches=2).traced()
-    assert traced.end_of_forward["gradients"] == BYTES
-
-
-def test_copies_that_autocast_makes_of_gathered_parameters():
-    with one_of(2):
+        waiting, _ = fsdp2(2, torch.bfloat16, micro_batches=2).traced()
         whole, _ = ddp(autocast=True).traced()
         gathered, _ = fsdp2(2, autocast=True).traced()
+    assert traced.end_of_forward["communication"] < OF_BLOCK, "after forward, those of the root alone are there"
+    assert 2 * OF_BLOCK < traced.peak["communication"] < BYTES + 2 * OF_BLOCK
+    assert waiting.end_of_forward["gradients"] == BYTES, "in the dtype of their reduction"
     assert gathered.end_of_forward["autocast_weights"] == whole.end_of_forward["autocast_weights"] > 0
 
 
 def test_compressed_buckets_are_communication():
     with one_of(2):
-        training = ddp(halved)
+        training = ddp(torch.bfloat16)
         training.step()
         with trace_step(training.model, training.optimizer) as trace:
             training.step()
-        sizes = [one.num_bytes for one in trace.ledger.allocations if one.category == "communication" and one.died]
+        sizes = [a.num_bytes for a in trace.ledger.allocations if a.category == "communication" and a.died]
     assert BYTES // 2 in sizes
     assert trace.result.end_of_forward["communication"] == BYTES, "the buckets themselves"
 
 
-def test_a_memory_limit_counts_gathered_parameters():
+def test_a_limit_counts_gathered_parameters_and_one_process_none():
     with one_of(2):
         training = fsdp2(2)
         training.step()
@@ -189,14 +163,9 @@ def test_a_memory_limit_counts_gathered_parameters():
             training.step()
             traced, _ = training.traced()
     assert counted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.02)
-
-
-def test_a_step_of_one_process_watches_no_module():
-    model = Net()
-    training = Training(model)
-    training.reducing = lambda _: nullcontext()
-    training.step()
-    with trace_step(model, training.optimizer) as trace:
+    alone = Training(Net())
+    alone.step()
+    with trace_step(alone.model, alone.optimizer) as trace:
         assert not module._global_forward_hooks
-        training.step()
+        alone.step()
     assert trace.result.peak["communication"] == 0

@@ -1,6 +1,8 @@
-"""A memory limit: what is over it raises, in whatever phase, and what is within it computes as ever."""
+"""Growth of CPU memory as torch's allocator sees it, and a memory limit, which changes no value."""
 
 import gc
+import os
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,80 +10,87 @@ import torch.nn.functional as F
 from amp_loops import amp_step
 from devices import needs_cuda
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
+from ampsweep.observe.host_memory import measure_host_peak
 from ampsweep.observe.memory_limit import MemoryLimit, MemoryLimitError, memory_bytes, why_no_limit
 from ampsweep.observe.step import trace_step
 
+MIB = 2**20
+
+
+def test_growth_is_the_most_that_was_allocated_at_once():
+    held = torch.ones(4 * MIB, dtype=torch.uint8)
+    with measure_host_peak() as growth:
+        first = torch.ones(2 * MIB, dtype=torch.uint8)
+        second = torch.ones(MIB, dtype=torch.uint8)
+        del first
+        third = torch.ones(MIB, dtype=torch.uint8)
+    assert growth.peak_bytes == 3 * MIB
+    assert held.nbytes == 4 * second.nbytes == 4 * third.nbytes
+
+
+def test_a_profiler_that_runs_already_is_left_alone():
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
+        with measure_host_peak() as growth:
+            torch.ones(3)
+        torch.zeros(3)
+    assert growth.peak_bytes is None
+    assert {"aten::ones", "aten::zeros"} <= {event.key for event in profiled.key_averages()}
+
+
+def test_the_environment_is_restored(monkeypatch):
+    for level in (None, "3"):
+        if level is not None:
+            monkeypatch.setenv("KINETO_LOG_LEVEL", level)
+        with measure_host_peak() as growth:
+            pass
+        assert growth.peak_bytes == 0
+        assert os.environ.get("KINETO_LOG_LEVEL") == level
+
+
 CPU = torch.device("cpu")
 GIB = 2**30
-FLOAT = 4
 
 
 def limited_to(num_bytes):
     return MemoryLimit(CPU, num_bytes / GIB)
 
 
-def take(num_floats):
-    return torch.empty(num_floats)
-
-
 def test_exactly_the_limit_may_be_in_use_and_no_byte_more():
-    with limited_to(100 * FLOAT):
-        kept = take(60)
-        more = take(40)
-        with pytest.raises(MemoryLimitError) as raised:
-            take(1)
-        assert (raised.value.requested_bytes, raised.value.in_use_bytes) == (FLOAT, 100 * FLOAT)
+    before, limit = torch.empty(90), limited_to(400)
+    with limit:
+        kept, more = torch.empty(60), torch.empty(40)
+        kept.view(10, 6).t()[3:].mul_(2)
+        kept.detach().zero_()
+        assert limit.peak_bytes == 400, "views and writing in place take nothing"
+        with pytest.raises(torch.OutOfMemoryError, match="limited to 400") as raised:
+            torch.empty(1)
+        assert isinstance(raised.value, MemoryLimitError)
+        assert (raised.value.requested_bytes, raised.value.in_use_bytes) == (4, 400)
         del more, raised  # the traceback holds what was too much
-        take(40)
-    assert len(kept) == 60
-
-
-def test_whoever_handles_a_lack_of_memory_handles_this_one():
-    with limited_to(FLOAT), pytest.raises(torch.OutOfMemoryError, match="limited to 4"):
-        take(2)
-
-
-def test_views_and_what_is_written_in_place_take_nothing():
-    with limited_to(100 * FLOAT) as limit:
-        whole = take(100)
-        whole.view(10, 10).t()[3:].mul_(2)
-        whole.detach().zero_()
-    assert limit.peak_bytes == 100 * FLOAT
-
-
-def test_what_was_there_before_counts_from_its_first_use():
-    before = take(90)
-    with limited_to(100 * FLOAT):
-        take(100)
+        torch.empty(40)
+    torch.empty(60)
+    with limit, pytest.raises(MemoryLimitError):  # entered again, it goes on counting
+        torch.empty(60)
+    del kept
+    with limit:
+        torch.empty(60)
         with pytest.raises(MemoryLimitError):
-            before + 1
-
-
-def test_it_goes_on_counting_when_it_is_entered_again():
-    limit = limited_to(100 * FLOAT)
-    with limit:
-        first = take(60)
-    unseen = take(60)
-    with limit, pytest.raises(MemoryLimitError):
-        take(60)
-    del first
-    with limit:
-        take(60)
-    assert len(unseen) == 60
+            before + 1  # counts from its first use
 
 
 class Training:
     """Three steps of a small model and an evaluation, as a training takes them."""
 
-    def __init__(self, limit, batch=16, scaler=False):
+    def __init__(self, limit, scaler=False):
         torch.manual_seed(0)
         with limit:
             self.model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8))
             self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
             self.scaler = torch.amp.GradScaler("cpu", enabled=scaler)
-            self.x, self.y = torch.randn(batch, 32), torch.randn(batch, 8)
-        self.limit, self.scaling = limit, scaler
+            self.x, self.y = torch.randn(16, 32), torch.randn(16, 8)
+        self.limit, self.dtype = limit, torch.float16 if scaler else None
 
     def run(self):
         with self.limit:
@@ -91,53 +100,31 @@ class Training:
                 return F.mse_loss(self.model(self.x), self.y).item()
 
     def step(self):
-        dtype = torch.float16 if self.scaling else None
-        amp_step(self.model, self.optimizer, self.scaler, [(self.x, self.y)], dtype=dtype)
-
-
-@pytest.mark.parametrize("scaler", [False, True])
-def test_a_limit_that_is_not_reached_changes_no_value(scaler):
-    limit = limited_to(2**30)
-    assert Training(limit, scaler=scaler).run() == Training(MemoryLimit(CPU, None), scaler=scaler).run()
+        amp_step(self.model, self.optimizer, self.scaler, [(self.x, self.y)], dtype=self.dtype)
 
 
 @pytest.mark.parametrize("scaler", [False, True])
 def test_a_training_needs_its_peak_and_no_byte_more(scaler):
-    limit = limited_to(2**30)
-    Training(limit, scaler=scaler).run()
+    without, limit = MemoryLimit(CPU, None), limited_to(2**30)
+    expected = Training(without, scaler).run()
+    assert Training(limit, scaler).run() == expected, "it changes no value"
     gc.collect()
-    Training(limited_to(limit.peak_bytes), scaler=scaler).run()
+    Training(limited_to(limit.peak_bytes), scaler).run()
     with pytest.raises(MemoryLimitError):
-        Training(limited_to(limit.peak_bytes - 1), scaler=scaler).run()
+        Training(limited_to(limit.peak_bytes - 1), scaler).run()
+    assert limit.slows
+    assert (without.slows, without.bytes, without.peak_bytes) == (False, None, None)
 
 
-def test_its_peak_is_that_of_a_traced_step():
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_its_peak_is_that_of_a_traced_step(is_inside):
     limit = limited_to(2**30)
     training = Training(limit)
-    training.run()
-    with trace_step(training.model, training.optimizer) as trace:
+    if not is_inside:
+        training.run()
+    with limit if is_inside else nullcontext(), trace_step(training.model, training.optimizer) as trace:
         training.step()
     assert trace.result.peak_bytes == limit.peak_bytes
-
-
-def test_a_step_can_be_traced_under_it():
-    limit = limited_to(2**30)
-    training = Training(limit)
-    with limit, trace_step(training.model, training.optimizer) as trace:
-        training.step()
-    assert trace.result.peak_bytes == limit.peak_bytes
-
-
-def test_only_a_watched_device_is_slowed():
-    assert limited_to(GIB).slows
-    assert not MemoryLimit(CPU, None).slows
-    assert MemoryLimit(CPU, None).bytes is None
-
-
-def test_without_a_limit_nothing_is_limited():
-    with MemoryLimit(CPU, None) as limit:
-        take(1000)
-    assert limit.peak_bytes is None
 
 
 def test_what_cannot_be_limited_is_refused_with_a_reason():
@@ -147,19 +134,14 @@ def test_what_cannot_be_limited_is_refused_with_a_reason():
     assert why_no_limit(torch.device("mps"), 0.1, compiles=False).startswith("the memory of mps cannot be limited")
 
 
-@pytest.mark.parametrize(
-    ("used_otherwise", "left"),
-    [(0.5 * GIB, 79.5 * GIB), (30 * GIB, 79 * GIB)],  # a context; other processes, which may be gone by then
-)
+@pytest.mark.parametrize(("used_otherwise", "left"), [(0.5 * GIB, 79.5 * GIB), (30 * GIB, 79 * GIB)])
 def test_a_cuda_context_is_no_memory_for_a_run(used_otherwise, left, monkeypatch):
-    reserved = 2 * GIB
-    free = 80 * GIB - used_otherwise - reserved
-    asked = []
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (free, 80 * GIB))
+    """A context takes less than 1 GiB; the rest is of other processes, which may have ended by then."""
+    device, asked, reserved = torch.device("cuda", 1), [], 2 * GIB
+    info = (80 * GIB - used_otherwise - reserved, 80 * GIB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or info)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
-    device = torch.device("cuda", 1)
-    assert memory_bytes(device, None) == left
-    assert (memory_bytes(device, 16), memory_bytes(device, 80)) == (16 * GIB, left)
+    assert [memory_bytes(device, limit) for limit in (None, 16, 80)] == [left, 16 * GIB, left]
     assert set(asked) == {device}
 
 

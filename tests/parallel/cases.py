@@ -1,28 +1,30 @@
-"""What the tests have both ranks do; each function gets its rank, and returns what can be sent to the test."""
+"""Functions that both ranks call for the tests; each gets its rank, and returns what can be pickled."""
 
 import tempfile
 import time
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.fsdp import FSDPModule
 from trainings import Collectives, assemble, by_hand, same, seeded
 
-from ampsweep.launch.signals import StopRequest
-from ampsweep.parallel.place import RankPlace
+from ampsweep.launch.signal_handlers import StopRequest
+from ampsweep.nested_tensors import plain_tensors_in
+from ampsweep.parallel.rank_environment import RankPlace
 from ampsweep.run.rank import held_devices
+from ampsweep.training.found_checkpoint import find_checkpoint
+from ampsweep.training.resume import resume, take_checkpoint
 
 
 def train(rank, config):
     """Train by losses without chance; returns rows and whole parameters."""
     training = assemble(config, rank, loss=seeded)
     training.train()
-    buffers = {name: one.clone() for name, one in training.built.model.named_buffers()}
+    buffers = {name: buffer.clone() for name, buffer in training.built.model.named_buffers()}
     return training.rows, training.parameters(), buffers
 
 
 def train_and_by_hand(rank, config):
-    """Train, and by hand: rows, whole parameters, and the loop's losses, scales and whether its parameters are the same
+    """Train, and by hand: rows and whole parameters, and the loop's losses, scales, and if its parameters are the same
     bits."""
     training = assemble(config, rank)
     training.train()
@@ -54,7 +56,7 @@ def collectives_of_a_step(rank, configs):
 
 
 def waits_of_steps(rank, config, slow_rank=None, slow_s=0.0):
-    """Take steps, the third one and those after it timed: ms that each waited, and what gloo was busy for on the way.
+    """Take four steps, the last two timed: ms that each waited, and what gloo was busy for on the way.
 
     The slow rank sleeps before each loss.
     """
@@ -64,14 +66,15 @@ def waits_of_steps(rank, config, slow_rank=None, slow_s=0.0):
     found = []
     trainer.model.train()
     with trainer.precision.flags():
-        for step in range(5):
+        for _ in range(2):
+            trainer.train_step()
+        for _ in range(2):
             waits.begin_step(time.perf_counter)
             with Collectives() as seen:
                 trainer.train_step()
             stretches = waits.end_step()
-            if step >= 2:
-                busy = sum(end - begin for begin, end in seen.spans) / 1e3
-                found.append((sum(1e3 * (end - begin) for begin, end in stretches), busy, len(stretches)))
+            busy = sum(end - begin for begin, end in seen.spans) / 1e3
+            found.append((sum(1e3 * (end - begin) for begin, end in stretches), busy, len(stretches)))
     return found
 
 
@@ -118,22 +121,6 @@ def disagree(rank, config):
     return None
 
 
-def refusal(rank, config):
-    """Train; returns the error that it ends with on this rank. A rank without one is told of the other's by gloo."""
-    try:
-        training = assemble(config, rank)
-        training.train()
-    except (RuntimeError, ValueError) as error:
-        return str(error)
-    return None
-
-
-def units(rank, config):
-    """The names of the modules that FSDP2 gathers one at a time."""
-    model = assemble(config, rank).built.model
-    return [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
-
-
 def hold_devices(rank, folder, local_ranks):
     """Hold the CPU as a rank with this number of a launcher does; returns what is said, and when it was held."""
     tempfile.tempdir = folder  # where its lock is
@@ -142,3 +129,31 @@ def hold_devices(rank, folder, local_ranks):
     said = []
     with held_devices("cpu", place, store, said.append, StopRequest()):
         return said, time.time()
+
+
+def torchao_facts(training):
+    optimizer = training.built.optimizers["optimizer"]
+    states = optimizer.state_dict()["state"]
+    return training.parameters(), [[tensor.clone() for tensor in plain_tensors_in(state)] for state in states.values()]
+
+
+def torchao_whole_and_in_two(rank, config, place):
+    """The facts at the end of a training, of one that stopped after two steps, and of one that went on from there."""
+    unbroken = assemble(config, rank)
+    unbroken.train()
+    first = assemble(config, rank)
+    first.trainer.num_steps = 2
+    first.train()
+    take_checkpoint(first.trainer, place, "hash", "mlp", "arm")
+    second = assemble(config, rank)
+    found = find_checkpoint(place / "checkpoints/last", second.built.parallel)
+    notes = resume(second.trainer, found)
+    restored = torchao_facts(second)
+    second.train()
+    return {
+        "unbroken": torchao_facts(unbroken),
+        "saved": torchao_facts(first),
+        "restored": restored,
+        "resumed": torchao_facts(second),
+        "notes": notes,
+    }

@@ -7,5 +7,6 @@ from rank_pair import RankPair
 @pytest.fixture(scope="session")
 def pair() -> Iterator[RankPair]:
     """Two ranks of one gloo group, in processes that run case after case."""
-    with RankPair() as ranks:
-        yield ranks
+    ranks = RankPair()
+    yield ranks
+    ranks.end()

@@ -5,30 +5,22 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """Two layers, which no attribute calls blocks."""
+    """Two layers, not in an attribute `blocks`."""
 
-    def __init__(self):
+    def __init__(self, bias=True):
         super().__init__()
-        self.first, self.last = nn.Linear(64, 15), nn.Linear(15, 10)
+        self.first, self.last = nn.Linear(64, 15, bias=bias), nn.Linear(15, 10, bias=bias)
 
     def forward(self, inputs):
         return self.last(self.first(inputs.flatten(1)).relu())
 
 
-class Unbiased(nn.Module):
-    """Two layers of matrices alone."""
-
+class Unbiased(Net):
     def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 15, bias=False), nn.Linear(15, 10, bias=False)
-
-    def forward(self, inputs):
-        return self.last(self.first(inputs.flatten(1)).relu())
+        super().__init__(bias=False)
 
 
 class Frozen(Net):
-    """The first layer is not trained."""
-
     def __init__(self):
         super().__init__()
         self.first.requires_grad_(False)
@@ -43,8 +35,6 @@ class Normalized(Net):
 
 
 class Unused(Net):
-    """A layer is never called."""
-
     def __init__(self):
         super().__init__()
         self.idle = nn.Linear(3, 3)
@@ -67,8 +57,6 @@ class Tied(nn.Module):
 
 
 class Scalar(Net):
-    """A parameter without a dimension."""
-
     def __init__(self):
         super().__init__()
         self.gain = nn.Parameter(torch.ones(()))

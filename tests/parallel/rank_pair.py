@@ -1,4 +1,4 @@
-"""Two ranks in long-lived processes of their own, which call functions of `cases` and `trainings` for the tests."""
+"""Two ranks in long-lived processes of their own, which call functions of `cases` and `saved_trainings` for tests."""
 
 import contextlib
 import importlib
@@ -12,8 +12,7 @@ from pathlib import Path
 
 from children import LASTING
 
-_HERE = str(Path(__file__).parent)
-_LIMIT_S = 120.0
+WORLD_SIZE = 2
 
 
 class CaseError(Exception):
@@ -21,81 +20,66 @@ class CaseError(Exception):
 
 
 class RankPair:
-    """Two processes in one gloo group. A case that fails on one of them ends both; the next one finds new ones."""
+    """Two processes in one gloo group. A case that fails on one of them ends both; the next case starts new ones."""
 
-    def __init__(self, world_size=2):
-        self.world_size = world_size
+    def __init__(self):
         self._processes, self._pipes = [], []
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._end()
-
     def run(self, name, /, **arguments):
-        """Call `module.function` on both ranks, with this rank's `place` first; returns what each returned."""
+        """Call `module.function(rank, **arguments)` on both ranks; returns their results."""
         if not self._processes:
             self._start()
         for pipe in self._pipes:
             pipe.send((name, arguments))
         found, faults = [], []
         for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(_LIMIT_S if not faults else 1.0):
-                faults.append(f"rank {rank} does not answer")
-                continue
-            try:
-                is_error, answer = pipe.recv()
-            except EOFError:
-                is_error, answer = True, "its process has ended"
+            is_error, answer = True, "does not answer"
+            if pipe.poll(120.0 if not faults else 1.0):
+                with contextlib.suppress(EOFError):
+                    is_error, answer = pipe.recv()
+            found.append(answer)
             if is_error:
                 faults.append(f"on rank {rank}: {answer}")
-            found.append(answer)
         if faults:
-            if len(found) < self.world_size or len(faults) < self.world_size:
-                self._end()  # one may have left the other within a collective
+            self.end()  # the other rank may be within a collective
             raise CaseError("\n".join(faults))
         return found
 
     def _start(self):
         context = multiprocessing.get_context("spawn")
-        self._store = tempfile.mkdtemp(prefix="rank-pair-")
-        for rank in range(self.world_size):
+        store = tempfile.mkdtemp(prefix="rank-pair-")
+        for rank in range(WORLD_SIZE):
             ours, theirs = context.Pipe()
-            arguments = (theirs, rank, self.world_size, f"{self._store}/store")
-            process = context.Process(target=_serve, args=arguments, daemon=True, name=f"{LASTING} rank {rank}")
+            name = f"{LASTING} rank {rank}"
+            process = context.Process(target=_serve, args=(theirs, rank, f"{store}/store"), daemon=True, name=name)
             process.start()
             theirs.close()
             self._processes.append(process)
             self._pipes.append(ours)
 
-    def _end(self):
-        for pipe in self._pipes:
+    def end(self):
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
             pipe.close()
-        for process in self._processes:
             process.kill()
             process.join()
         self._processes, self._pipes = [], []
 
 
-def _serve(pipe, rank, world_size, store):
-    sys.path.insert(0, _HERE)
+def _serve(pipe, rank, store):
+    sys.path.insert(0, str(Path(__file__).parent))
     os.environ["OMP_NUM_THREADS"] = "1"
     warnings.simplefilter("error")
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
-    while True:
-        try:
+    dist.init_process_group("gloo", store=dist.FileStore(store, WORLD_SIZE), rank=rank, world_size=WORLD_SIZE)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
             name, arguments = pipe.recv()
-        except EOFError:
-            return
-        module, _, function = name.partition(".")
-        try:
-            answer = False, getattr(importlib.import_module(module), function)(rank, **arguments)
-        except Exception:  # noqa: BLE001 - whatever the case raises is the answer
-            answer = True, traceback.format_exc()
-        with contextlib.suppress(OSError):
+            module, _, function = name.partition(".")
+            try:
+                answer = False, getattr(importlib.import_module(module), function)(rank, **arguments)
+            except Exception:  # noqa: BLE001 - whatever the case raises is the answer
+                answer = True, traceback.format_exc()
             pipe.send(answer)

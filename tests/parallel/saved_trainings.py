@@ -1,7 +1,7 @@
-"""Trainings of two ranks whose checkpoints are compared.
+"""Trainings of two ranks whose checkpoints are compared, with every kind of state.
 
-A module of several kinds of state: parameters of sizes that two ranks do not share evenly, tied ones, buffers that are
-each rank's own, random numbers, two optimizers, and a scale that backs off.
+Parameters that two ranks cannot share evenly, tied ones, buffers of each rank, random numbers, two optimizers, a scale
+that backs off.
 """
 
 import resource
@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 
 class Counts:
-    """What a trainer's instruments count."""
+    """Stands for a trainer's instruments."""
 
     def __init__(self, precision):
         self.precision, self.applied = precision, 0
@@ -54,7 +54,7 @@ class Counts:
     observed = staticmethod(dict)
 
     def go_on(self, observed, step, *, is_same_run):
-        """Have seen nothing before."""
+        pass
 
     def load_state_dict(self, state, *, applied_steps):
         self.applied = applied_steps
@@ -105,15 +105,14 @@ class Training:
         return take_checkpoint(self, directory, "hash", "net", "arm")
 
     def resumed(self, path):
-        """Go on from a checkpoint; what was said about it stays in `notes`."""
         self.notes = resume(self, find_checkpoint(path, self.parallel))
         return self
 
     def facts(self):
-        """All that a checkpoint holds, with tensors whole, as plain values."""
+        """Everything that a checkpoint holds, with whole tensors."""
         return {
             "model": whole(self.model.state_dict()),
-            "optimizers": {name: whole(one.state_dict()) for name, one in self.optimizers.items()},
+            "optimizers": {name: whole(optimizer.state_dict()) for name, optimizer in self.optimizers.items()},
             "scaler": self.precision.state_dict(),
             "step": self.step,
             "next_batch": self.next_batch,
@@ -129,14 +128,14 @@ def whole(value):
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {key: whole(one) for key, one in value.items()}
+        return {key: whole(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [whole(one) for one in value]
+        return [whole(item) for item in value]
     return value
 
 
 def without_room(training, directory, is_here):
-    """Save where a file of this rank cannot become as large; returns what was raised."""
+    """Save with a limit of this rank's file size; returns the error."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000 if is_here else limits[0], limits[1]))
     try:
@@ -148,7 +147,7 @@ def without_room(training, directory, is_here):
 
 
 def save_and_resume(rank, place):
-    """Train by each strategy in `place`, and leave there what is to be compared."""
+    """Train by each strategy in `place`, and leave the facts there."""
     facts = {}
     for strategy in ("ddp", "fsdp2"):
         training = Training(strategy, rank).train(SAVED_AT)

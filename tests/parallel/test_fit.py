@@ -8,7 +8,7 @@ from trainings import GPT, MLP, STRATEGIES, composed
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UnsupportedError, UserError
-from ampsweep.parallel.fitting import blocks_of, check_fit
+from ampsweep.parallel.model_support import blocks_of, check_fit
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight_checks import check_ranks
 from ampsweep.training.components.built import build_data

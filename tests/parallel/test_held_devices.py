@@ -1,4 +1,4 @@
-"""Ranks that a launcher has started hold the devices of their machine, and wait for who holds them."""
+"""Ranks that a launcher has started hold the devices of their machine together, and wait for whoever holds them."""
 
 import tempfile
 import threading
@@ -7,19 +7,14 @@ import time
 import pytest
 from devices import device_lock
 
-ONE_LAUNCHER, ONE_EACH = (0, 1), (0, 0)
 
-
-@pytest.mark.parametrize("local_ranks", [ONE_LAUNCHER, ONE_EACH], ids=["one launcher", "a launcher each"])
-def test_ranks_of_a_machine_do_not_wait_for_each_other(pair, local_ranks, tmp_path):
-    assert [said for said, _ in pair.run("cases.hold_devices", folder=str(tmp_path), local_ranks=local_ranks)] == [
-        []
-    ] * 2
-
-
-@pytest.mark.parametrize("local_ranks", [ONE_LAUNCHER, ONE_EACH], ids=["one launcher", "a launcher each"])
-def test_all_wait_for_another_training(pair, local_ranks, tmp_path, monkeypatch):
+@pytest.mark.parametrize("local_ranks", [(0, 1), (0, 0)], ids=["one launcher", "a launcher each"])
+def test_ranks_wait_for_another_training_not_each_other(pair, local_ranks, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    ranks = pair.run("cases.hold_devices", folder=str(alone), local_ranks=local_ranks)
+    assert [said for said, _ in ranks] == [[], []]
     is_held, released = threading.Event(), []
 
     def other():
@@ -31,9 +26,8 @@ def test_all_wait_for_another_training(pair, local_ranks, tmp_path, monkeypatch)
     training = threading.Thread(target=other)
     training.start()
     is_held.wait()
-    (said, held_at), (of_second, held_by_second_at) = pair.run(
-        "cases.hold_devices", folder=str(tmp_path), local_ranks=local_ranks
-    )
+    ranks = pair.run("cases.hold_devices", folder=str(tmp_path), local_ranks=local_ranks)
+    (said, held_at), (of_second, held_by_second_at) = ranks
     training.join()
     assert [text.partition(" (lock ")[0] for text in said] == ["waiting for cpu: another training runs on it"]
     assert of_second == []

@@ -21,15 +21,27 @@ OPTIMIZERS = {
         for name in ("NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Muon")
     },
 }
-"""Those of torch's that take shards of parameters, beside SGD."""
+"""Optimizers of torch that take shards of parameters, beside SGD."""
 TWICE = ("wgan_gp",)
 """Cases that differentiate a backward pass, which FSDP2 cannot."""
 
 
-@pytest.mark.parametrize(
-    ("name", "strategy"), [(n, s) for s in ("ddp", "autocast") for n in CASES if s == "ddp" or n not in TWICE]
+ALWAYS = (
+    *(("wgan_gp", "ddp", "fp32"), ("gan", "autocast", "amp_fp16"), ("two_losses", "ddp", "amp_fp16")),
+    *(("checkpointed", "autocast", "fp32"), ("frozen", "ddp", "fp32"), ("own", "autocast", "amp_fp16")),
+    ("normalized", "ddp", "fp32"),
 )
-@pytest.mark.parametrize("mode", ["fp32", "amp_fp16"])
+"""The triples that run each time: each case once, each pair of a strategy and a mode."""
+TRIPLES = [
+    pytest.param(name, strategy, mode, marks=() if (name, strategy, mode) in ALWAYS else pytest.mark.nightly)
+    for strategy in ("ddp", "autocast")
+    for name in CASES
+    for mode in ("fp32", "amp_fp16")
+    if strategy == "ddp" or name not in TWICE
+]
+
+
+@pytest.mark.parametrize(("name", "strategy", "mode"), TRIPLES)
 def test_ranks_train_what_one_process_trains(pair, name, strategy, mode):
     config = composed(*CASES[name], f"precision={mode}", *STRATEGIES[strategy], "precision.init_scale=1024.0")
     (rows, parameters, _), (_, others, _) = pair.run("cases.train", config=config)
@@ -43,7 +55,9 @@ def test_ranks_train_what_one_process_trains(pair, name, strategy, mode):
     assert column(rows, "amp/applied_steps") == column(alone.rows, "amp/applied_steps")
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", [name if name == "Muon" else pytest.param(name, marks=pytest.mark.nightly) for name in OPTIMIZERS]
+)
 def test_every_optimizer_steps_shards_as_it_steps_the_whole(pair, name):
     config = composed(
         *OWN,

@@ -1,5 +1,4 @@
-"""Trainings of the suite on a rank of the pair or in one process, loops that anyone would write by hand, and what their
-collectives are handed."""
+"""Trainings on a rank of the pair or in one process, the same by hand, and the collectives of their steps."""
 
 import copy
 import functools
@@ -25,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from ampsweep.config.compose import compose_one
 from ampsweep.data.base import for_rank
 from ampsweep.parallel.base import SINGLE
-from ampsweep.parallel.place import RankPlace
+from ampsweep.parallel.rank_environment import RankPlace
 from ampsweep.parallel.strategy import make_parallel
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.checkpoint import seed_everything
@@ -58,12 +57,6 @@ STRATEGIES = {
 """By the short name of a strategy, with what FSDP2 casts by."""
 
 
-class NoStop:
-    """Nobody asks the run to end."""
-
-    reason = ""
-
-
 @functools.cache
 def composed(*overrides):
     return compose_one((*LOGGED, *overrides))
@@ -85,11 +78,11 @@ class Training:
 
     def train(self):
         with self.trainer.instruments:
-            return self.trainer.train(NoStop())
+            return self.trainer.train(SimpleNamespace(reason=""))
 
     def parameters(self):
         """The parameters, whole; every rank must ask."""
-        return {name: whole(one.detach()) for name, one in self.built.model.named_parameters()}
+        return {name: whole(weight.detach()) for name, weight in self.built.model.named_parameters()}
 
 
 def strategy_of(rank, config):
@@ -99,18 +92,11 @@ def strategy_of(rank, config):
     return make_parallel(config.parallel, SimpleNamespace(place=place), CPU)
 
 
-def assemble(config, rank=None, *, change=None, loss=None):
-    """A training: of this rank, or in one process.
-
-    Args:
-        change: called with the built parts before the trainer is assembled.
-        loss: called with a turn's loss, gives the one to train by.
-    """
+def assemble(config, rank=None, *, loss=None):
+    """A training of this rank, or in one process; `loss` maps the loss of a turn to the loss to train by."""
     config = copy.deepcopy(config)
     parallel = SINGLE if rank is None else strategy_of(rank, config)
     built = build(config, CPU, build_data(config, CPU), parallel)
-    if change is not None:
-        change(built)
     if loss is not None:
         built = replace(built, turns=tuple(replace(turn, loss=loss(turn.loss)) for turn in built.turns))
     rows = []
@@ -121,7 +107,6 @@ def assemble(config, rank=None, *, change=None, loss=None):
 
 
 def whole(tensor):
-    """The values of a tensor of which each rank may have a part."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
 
 
@@ -137,7 +122,6 @@ def apart(some, others, begun):
 
 
 def same(some, others):
-    """Tell whether parameters are bitwise the same."""
     assert some.keys() == others.keys()
     return all(torch.equal(some[name], others[name]) for name in some)
 
@@ -155,9 +139,9 @@ class Collectives:
         with tempfile.TemporaryDirectory() as folder:
             self._profile.export_chrome_trace(f"{folder}/trace.json")
             events = json.loads(Path(folder, "trace.json").read_text())["traceEvents"]
-        found = [one for one in events if str(one.get("name", "")).startswith("gloo:")]
-        self.all = sorted((one["ts"], one["name"][5:], *_handed(one)) for one in found)
-        self.spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in found)
+        found = [event for event in events if str(event.get("name", "")).startswith("gloo:")]
+        self.all = sorted((event["ts"], event["name"][5:], *_handed(event)) for event in found)
+        self.spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in found)
 
     def reduced(self, *, more_than=64):
         """dtype and number of values of each reduction of more values than a norm, a row or an optimizer has."""
@@ -224,7 +208,7 @@ def by_hand(rank, config):
         scaler.update()
         optimizer.zero_grad()
         losses.append(float(total))
-    return losses, scales, {name: whole(one.detach()) for name, one in model.named_parameters()}
+    return losses, scales, {name: whole(weight.detach()) for name, weight in model.named_parameters()}
 
 
 def seeded(loss):

@@ -1,4 +1,4 @@
-"""Calls of attention, and torch's own choice of a kernel for each: it asks the device for its capability only.
+"""Calls of attention, and torch's own choice of a kernel for each, by the device's capability alone.
 
 As a script it prints a line of `attention_choices.txt`, which has releases of torch for CUDA 13:
 
@@ -19,14 +19,9 @@ WAYS = [
     *product((None, "rows", "trained"), (0.0, 0.125), (40,), (40,), (False,)),
 ]
 """Mask, dropout, lengths of query and keys, whether a backward pass follows."""
-CALLS = [
-    *product(
-        (torch.float32, torch.float16, torch.bfloat16),
-        ((8, False), (2, True), (1, False), (3, True)),  # of keys, of 8
-        WAYS,
-        HEADS,
-    )
-]
+GROUPS = ((8, False), (2, True), (1, False), (3, True))
+"""Heads of the keys, to 8 of the queries, and `enable_gqa`."""
+CALLS = [*product((torch.float32, torch.float16, torch.bfloat16), GROUPS, WAYS, HEADS)]
 
 
 def call(choose, device, dtype, groups, way, heads):
@@ -48,7 +43,7 @@ def call(choose, device, dtype, groups, way, heads):
 
 def choices_of_torch():
     """The initials of the kernels that torch chooses on this device."""
-    return "".join("mfec"[call(torch._fused_sdp_choice, "cuda", *one)] for one in CALLS)
+    return "".join("mfec"[call(torch._fused_sdp_choice, "cuda", *inputs)] for inputs in CALLS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""On fake CPU tensors operators are cast and broken up as CUDA does it, and only while that is asked for."""
+"""On fake CPU tensors operators are cast and split as CUDA does it, and only inside the context."""
 
 import base64
 import zlib
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from attention_calls import CALLS, call, choices_of_torch
 from devices import needs_cuda
-from programs import trace_program
+from steps import trace_program
 from torch import nn
 
 from ampsweep.predict.cuda_attention import AttentionCall
@@ -25,11 +25,15 @@ MATH = ("UnsafeViewBackward0", "ToCopyBackward0")
 def saved_by(output):
     """dtypes of the tensors that the output's node keeps for backward."""
     node = output.grad_fn
-    return [
-        getattr(node, name).dtype
-        for name in dir(node)
-        if name.startswith("_saved_") and isinstance(getattr(node, name), torch.Tensor)
-    ]
+    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
+    return [value.dtype for value in saved if isinstance(value, torch.Tensor)]
+
+
+def chain(node):
+    """Names of the nodes from this one back along first inputs."""
+    while node is not None:
+        yield node.name()
+        node = node.next_functions[0][0] if node.next_functions else None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -43,41 +47,31 @@ def test_softmax_and_normalization_are_float32_under_autocast(dtype):
         assert set(saved_by(nn.LayerNorm(8)(hidden))) == {torch.float32}
 
 
-def chain(node):
-    """Names of the nodes from this one back along first inputs."""
-    while node is not None:
-        yield node.name()
-        node = node.next_functions[0][0] if node.next_functions else None
-
-
-def test_cross_entropy_is_what_it_is_made_of():
-    """The CPU casts the logits; CUDA only what reaches nll_loss, after a log_softmax in the logits' own dtype."""
+def test_losses_softmax_and_dropout_keep_what_cuda_keeps():
     with FakeDevice(A100)():
         logits, classes = torch.randn(8, 10, dtype=torch.bfloat16, requires_grad=True), torch.randint(10, (8,))
         with torch.autocast("cpu", torch.bfloat16):
             loss = F.cross_entropy(logits, classes)
         assert loss.dtype == torch.float32
+        # The CPU casts the logits; CUDA only what reaches nll_loss, after a log_softmax in the logits' own dtype.
         assert [*chain(loss.grad_fn)][:3] == ["NllLossBackward0", "ToCopyBackward0", "LogSoftmaxBackward0"]
         loss.backward()
         assert logits.grad.dtype == torch.bfloat16
-
-
-def test_a_softmax_of_float16_does_not_copy_its_input():
-    with FakeDevice(A100)():
-        for dtype, nodes in ((torch.float16, 2), (torch.bfloat16, 3)):
+        for dtype, nodes in ((torch.float16, 2), (torch.bfloat16, 3)):  # the kernel itself takes float16
             scores = torch.randn(8, 10, dtype=dtype, requires_grad=True)
             with torch.autocast("cpu", dtype):
                 assert len([*chain(scores.softmax(-1).grad_fn)]) == nodes
-
-
-def test_dropout_keeps_a_mask_of_booleans():
-    with FakeDevice(A100)():
         assert saved_by(F.dropout(torch.randn(8, 8, requires_grad=True), 0.5)) == [torch.bool]
         assert F.dropout(torch.randn(8), 0.5, training=False).grad_fn is None
 
 
-def chooser(target):
-    return lambda *inputs, enable_gqa: AttentionCall(*inputs, enable_gqa, target).backend()[0]
+def choices(target, device):
+    """The initials of the kernels that are predicted."""
+
+    def choose(*inputs, enable_gqa):
+        return AttentionCall(*inputs, enable_gqa, target).backend()[0]
+
+    return "".join(call(choose, device, *inputs) for inputs in CALLS)
 
 
 @pytest.mark.parametrize("line", (Path(__file__).parent / "attention_choices.txt").read_text().splitlines())
@@ -85,16 +79,14 @@ def test_attention_is_by_the_kernel_that_torch_chooses(line):
     """`attention_choices.txt` has its choices, as `attention_calls.py` asks for them."""
     *pairs, packed = line.split(" ")
     version, capability = (tuple(map(int, pair.split("."))) for pair in pairs)
-    choose = chooser(TargetDevice("cuda", capability, version))
     truth = zlib.decompress(base64.b85decode(packed)).decode()
-    chosen = [call(choose, "meta", *one) for one in CALLS]
-    assert not [(*both, one) for *both, one in zip(truth, chosen, CALLS, strict=True) if both[0] != both[1]]
+    chosen = choices(TargetDevice("cuda", capability, version), "meta")
+    assert not [(*both, inputs) for *both, inputs in zip(truth, chosen, CALLS, strict=True) if both[0] != both[1]]
 
 
 @needs_cuda
 def test_attention_is_by_the_kernel_that_this_torch_chooses():
-    choose = chooser(TargetDevice("cuda", torch.cuda.get_device_capability()))
-    assert choices_of_torch() == "".join(call(choose, "cuda", *one) for one in CALLS)
+    assert choices_of_torch() == choices(TargetDevice("cuda", torch.cuda.get_device_capability()), "cuda")
 
 
 @pytest.mark.parametrize(
@@ -117,43 +109,29 @@ def test_grouped_queries_attend_by_each_kernel(target, dtype, masked, node):
         assert (query.grad.shape, key.grad.shape) == (query.shape, key.shape)
 
 
-def test_a_mask_is_padded_for_efficient_attention_alone():
-    masks = {}
-    for target in (A100, H100):
+def test_masks_are_padded_for_efficient_attention_alone():
+    for target, is_padded in ((A100, True), (H100, False)):
         device = FakeDevice(target)
         with device(), trace_program(device) as trace:
             query = torch.randn(2, 4, 40, 64, dtype=torch.bfloat16, requires_grad=True)
             mask = torch.zeros(40, 40, dtype=torch.bfloat16)
             F.scaled_dot_product_attention(query, query, query, attn_mask=mask).sum().backward()
-        sizes = {life.num_bytes for life in trace.ledger.allocations}
-        masks[target] = 2 * 40 * 48 in sizes  # rows of 40 in 48
-    assert masks == {A100: True, H100: False}
-
-
-def test_a_head_padded_for_flash_keeps_its_size():
+        padded = 2 * 40 * 48  # rows of 40 in 48
+        assert (padded in {life.num_bytes for life in trace.ledger.allocations}) is is_padded
     with FakeDevice(A100)():
         query = torch.randn(2, 4, 40, 60, dtype=torch.bfloat16, requires_grad=True)
         assert F.scaled_dot_product_attention(query, query, query).shape == query.shape
+        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):  # a switch of torch decides, too
+            assert F.scaled_dot_product_attention(query, query, query).grad_fn.name() in MATH
 
 
-def test_a_switch_of_torch_decides_too():
-    with FakeDevice(A100)(), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
-        query = torch.randn(2, 4, 40, 64, dtype=torch.bfloat16, requires_grad=True)
-        assert F.scaled_dot_product_attention(query, query, query).grad_fn.name() in MATH
-
-
-def test_rms_norm_is_one_kernel():
+def test_rms_norm_is_one_kernel_and_the_cpu_is_restored():
     device = FakeDevice(A100)
     with device(), trace_program(device) as trace:
         norm, x = nn.RMSNorm(16), torch.randn(8, 16, requires_grad=True)
         norm(x).sum().backward()
     assert norm.weight.grad.shape == (16,)
     assert trace.result.peak_bytes < 6 * x.numel() * 4
-
-
-def test_afterwards_everything_is_the_cpus_again():
-    with FakeDevice(A100)():
-        pass
     x = torch.randn(64, requires_grad=True)
     assert F.dropout(x, 0.5).grad_fn.name() == "MulBackward0"
     with torch.autocast("cpu", torch.bfloat16):

@@ -17,48 +17,38 @@ MLP = ("model=mlp_recipe", "data.num_batches=4", "data.batch_size=512")
 GPT = ("model=gpt_small", "model.num_layers=4", "data.seq_len=512", "data.batch_size=8", "data.num_batches=4")
 PENALIZED = ("model=mlp_small", "model.hidden_size=2048", "data.batch_size=512", "task.gradient_penalty=0.1")
 RESNET = ("model=resnet18", "data.image_size=64", "data.batch_size=64", "data.num_batches=4")
+MODES = ("fp32", "amp_fp16", "amp_bf16", "pure_bf16")
 
 
-@pytest.fixture
-def on_gpu():
+def train(config, parallel=SINGLE):
     """The peak of a training's third step and what it has reserved by then."""
-
-    def train(config, parallel=SINGLE):
-        device = torch.device("cuda", 0)
-        torch._C._cuda_clearCublasWorkspaces()  # which an earlier training of this process has left
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-        built = build(config, device, build_data(config, device), parallel)
-        trainer = assemble_trainer(config, built, device)
-        trainer.model.train()
-        with built.precision.flags():
-            for _ in range(3):
-                torch.cuda.reset_peak_memory_stats()
-                trainer.train_step()
-        return torch.cuda.max_memory_allocated() - before[0], torch.cuda.max_memory_reserved() - before[1]
-
-    return train
+    device = torch.device("cuda", 0)
+    torch._C._cuda_clearCublasWorkspaces()  # which an earlier training of this process has left
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    built = build(config, device, build_data(config, device), parallel)
+    trainer = assemble_trainer(config, built, device)
+    trainer.model.train()
+    with built.precision.flags():
+        for _ in range(3):
+            torch.cuda.reset_peak_memory_stats()
+            trainer.train_step()
+    return torch.cuda.max_memory_allocated() - before[0], torch.cuda.max_memory_reserved() - before[1]
 
 
-@pytest.mark.parametrize("mode", ["fp32", "amp_fp16", "amp_bf16", "pure_bf16"])
-@pytest.mark.parametrize(
-    ("workload", "error_pct"),
-    [(MLP, 1.0), (PENALIZED, 1.0), (GPT, 1.0), (RESNET, 3.0)],
-    ids=["mlp", "mlp penalized", "gpt", "resnet"],
-)
-def test_the_peak_is_the_predicted_one(on_gpu, workload, error_pct, mode):
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("workload", "error_pct"), [(MLP, 1.0), (PENALIZED, 1.0), (GPT, 1.0), (RESNET, 3.0)])
+def test_the_peak_is_the_predicted_peak(workload, error_pct, mode):
     config = composed(*workload, f"precision={mode}", "device=cuda", "predict.target=cuda")
     predicted = predict_arm(config, resolve_target(config.predict, config.device)).memory
-
-    allocated, reserved = on_gpu(config)
-
+    allocated, reserved = train(config)
     assert allocated == pytest.approx(predicted.allocated_bytes, rel=error_pct / 100)
     assert reserved == pytest.approx(predicted.reserved_bytes, rel=0.1)
 
 
-@pytest.mark.parametrize("mode", ["fp32", "amp_fp16", "amp_bf16", "pure_bf16"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("settings", [(), ("trainer.grad_accum_steps=2",), ("parallel.mixed_precision=autocast",)])
-def test_the_peak_of_one_of_eight_ranks_is_the_predicted_one(on_gpu, settings, mode):
+def test_the_peak_of_one_of_eight_ranks_is_the_predicted_peak(settings, mode):
     """What a rank allocates is real; the others, of torch's fake process group, do not exist."""
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
@@ -68,9 +58,7 @@ def test_the_peak_of_one_of_eight_ranks_is_the_predicted_one(on_gpu, settings, m
     shared = ("parallel=fsdp2", "parallel.num_processes=8", *settings)
     config = composed(*GPT, *shared, f"precision={mode}", "device=cuda", "predict.target=cuda")
     predicted = predict_arm(config, resolve_target(config.predict, config.device)).memory
-
     ranks = FakeRanks(config.parallel, torch.device("cuda", 0), 8)
     with ranks():
-        allocated, _ = on_gpu(config, ranks.parallel)
-
+        allocated, _ = train(config, ranks.parallel)
     assert allocated == pytest.approx(predicted.allocated_bytes, rel=0.02)

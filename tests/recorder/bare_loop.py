@@ -1,6 +1,5 @@
-"""A loop that knows nothing of configs or trainers, and the recorder around it: `python bare_loop.py DIR MODE SEED`."""
+"""A loop that knows nothing of configs or trainers, and the recorder around it."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,16 +28,8 @@ def train(directory: Path, mode: str, seed: int) -> None:
         identity=Identity(**names, precision_mode=mode, dtype=precision.config.dtype, batch_size=BATCH, lr=1e-3,
                           grad_accum_steps=1, steps=STEPS, compile=False, channels_last=False, seed=seed, device="cpu"),
     )  # fmt: skip
-    instruments = Instruments(
-        model,
-        [optimizer],
-        precision,
-        None,
-        warmup_steps=3,
-        samples_per_step=BATCH,
-        tokens_per_step=None,
-        is_fused=False,
-    )
+    rest = {"warmup_steps": 3, "samples_per_step": BATCH, "tokens_per_step": None, "is_fused": False}
+    instruments = Instruments(model, [optimizer], precision, None, **rest)
     recorder = Recorder(instruments, precision, record=record, tracker=Tracker(), directory=directory)
     with precision.flags(), recorder as run:
         for number, (x, y) in enumerate(zip(inputs, targets, strict=True), 1):
@@ -52,9 +43,3 @@ def train(directory: Path, mode: str, seed: int) -> None:
                 optimizer.zero_grad()
             value = loss.detach()
             run.log({"train/loss": value, "val/loss": value} if number == STEPS else {"train/loss": value})
-
-
-if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    place.mkdir(parents=True)
-    train(place, sys.argv[2], int(sys.argv[3]))

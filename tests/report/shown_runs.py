@@ -1,32 +1,31 @@
-"""Records for the reports' tests, with all that a GPU measures, and their dashboards."""
+"""Records for the reports' tests, and documents made of them."""
 
 import io
 import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 # The records with a known truth that the analysis is tested on.
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
-from synthetic_records import Entry, run
+from synthetic_records import contaminated, disproved, failed, run, sweep
 
 from ampsweep.analysis.comparison import compare
+from ampsweep.record import HISTORY_NAME, find_records, history_line
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import comparison_document
 from ampsweep.report.console import show
 from ampsweep.report.dashboard import curve_keys
-from ampsweep.report.document import Document, tables
+from ampsweep.report.document import tables
 from ampsweep.report.histories import read_histories
-from ampsweep.report.panels import PANELS, Panel
+from ampsweep.report.panels import PANELS
 from ampsweep.report.terminal import Terminal
 
 GIB = 2**30
 
 
-def memory(arm: str, batch_size: int) -> dict[str, int]:
-    """Bytes by category: half-precision arms hold half the activations and copies of the weights."""
+def memory(arm, batch_size):
+    """Bytes by category: half-precision arms hold half the activations, and copies of the weights."""
     half = arm.startswith("amp")
     activations = (GIB // 8) * batch_size
     return {
@@ -40,8 +39,8 @@ def memory(arm: str, batch_size: int) -> dict[str, int]:
     }
 
 
-def on_gpu(arm: str, seed: int, *, batch_size: int = 8, step_ms: float = 100.0, **more: Any) -> Entry:
-    """A run on a GPU that measured everything, with a prediction made for it."""
+def on_gpu(arm, seed, *, batch_size=8, step_ms=100.0, **more):
+    """A run on a GPU with every measurement, and a prediction."""
     peak = memory(arm, batch_size)
     directory, record = run(
         arm,
@@ -60,8 +59,6 @@ def on_gpu(arm: str, seed: int, *, batch_size: int = 8, step_ms: float = 100.0, 
     if record.status == "completed":
         record.summary |= {f"memory/{category}_gib": size / GIB for category, size in peak.items()}
         record.summary |= {
-            "memory/peak_reserved_gib": 1.1 * sum(peak.values()) / GIB,
-            "memory/process_gib": 1.2 * sum(peak.values()) / GIB,
             "perf/samples_per_sec": 1000 * batch_size / step_ms,
             "device/utilization_pct": 95.0 + seed,
             "device/power_w": 400.0,
@@ -69,15 +66,79 @@ def on_gpu(arm: str, seed: int, *, batch_size: int = 8, step_ms: float = 100.0, 
     return directory, record
 
 
-def like(entry: Entry) -> dict[str, Any]:
-    """What makes a run one of the same workload as `entry`."""
+def like(entry):
+    """The settings that make a run one of the same workload as `entry`."""
     identity = entry[1].identity
     facts = {key: getattr(identity, key) for key in ("batch_size", "device", "device_name")}
     return {"facts": facts, "config": {"data": {"batch_size": identity.batch_size}}}
 
 
-def history(arm: str, record: Any, num_rows: int = 8) -> list[dict[str, Any]]:
-    """Falling losses; a diverged run's last one is NaN."""
+def gpu_runs():
+    """Two batch sizes on a GPU, three seeds, and a run out of memory at the larger."""
+    entries = []
+    for batch_size in (8, 16):
+        for seed in range(3):
+            noise = 1 + 0.01 * seed
+            entries.append(on_gpu("fp32", seed, batch_size=batch_size, step_ms=100.0 * noise))
+            entries.append(on_gpu("amp_bf16", seed, batch_size=batch_size, step_ms=50.0 / noise))
+        entries += [on_gpu("amp_fp16", seed, batch_size=batch_size, step_ms=52.0 + seed) for seed in range(2)]
+    lost = failed("amp_fp16", 2, "oom", "CUDA out of memory. Tried to allocate 2.00 GiB", **like(entries[-1]))
+    return [*entries, lost]
+
+
+def cpu_runs():
+    """Four arms on a CPU: one faster, one unsupported, one cut short."""
+    cut = "trainer.max_seconds=20 passed after 17 of 40 steps"
+    return [
+        *sweep("fp32", [6.1, 6.0, 6.3], peak_mib=100.0, val_loss=[2.41, 2.43, 2.40], skipped=0, num_operators=430),
+        *(failed("tf32", seed, "unsupported", "tf32 needs a CUDA device; this is a CPU.") for seed in range(3)),
+        *sweep("amp_bf16", [4.0, 4.1, 4.05], peak_mib=70.0, val_loss=[2.412, 2.431, 2.404], skipped=0),
+        *sweep("amp_fp16", [71.0, 70.0, 73.0], peak_mib=110.0, skipped=[3, 0, 1], cut_short=cut),
+        run("amp_fp16", 3, pair_key="older code", wandb={"url": "https://wandb.ai/team/ampsweep/runs/a1"}),
+    ]
+
+
+def broken_runs():
+    """A run with each kind of trouble, and three good ones of the baseline."""
+    return [
+        *sweep("fp32", [10.0, 10.1, 10.2]),
+        failed("tf32", 0, "unsupported", "tf32 needs a GPU"),
+        failed("amp_fp16", 0, "diverged", "the scale collapsed to 1e-08 at step 12"),
+        failed("amp_fp16", 1, "oom", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+        failed("amp_fp16", 2, "failed", "RuntimeError: the disk is full"),
+        contaminated("amp_bf16", 0),
+        disproved("amp_bf16", 1),
+        run("amp_bf16", 2, cut_short="trainer.max_seconds=20 passed after 17 of 40 steps"),
+        run("amp_bf16", 7),
+    ]
+
+
+def front_runs():
+    """Three arms, of which two are on the Pareto front; Adam's settings make a pitfall of the third."""
+    wide = {"compute": "float32", "parameters": "float32", "gradients": "float32", "optimizer_state": "float32"}
+    adam = {"optimizer": {"weight_decay": 0.0, "beta2": 0.999}}
+    losses, worse = [2.00, 2.02, 1.98], [2.1, 2.12, 2.08]
+    return [
+        *sweep("fp32", [150.0, 151.0, 149.0], val_loss=losses, dtypes=wide, config=adam),
+        *sweep(
+            *("amp_bf16", [90.0, 91.0, 89.0]),
+            val_loss=losses,
+            dtypes=wide | {"compute": "bfloat16"},
+            config=adam,
+            peak_mib=800.0,
+        ),
+        *sweep(
+            *("pure_bf16", [75.0, 76.0, 74.0]),
+            val_loss=worse,
+            dtypes=dict.fromkeys(wide, "bfloat16"),
+            config=adam,
+            peak_mib=500.0,
+        ),
+    ]
+
+
+def history(arm, record, num_rows=8):
+    """Falling losses; a diverged run's last loss is NaN."""
     rows = []
     for index in range(1, num_rows + 1):
         row = {"step": 5 * index, "train/loss": 4 * math.exp(-index / 3) + 2 + 0.01 * record.identity.seed}
@@ -90,27 +151,41 @@ def history(arm: str, record: Any, num_rows: int = 8) -> list[dict[str, Any]]:
     return rows
 
 
-def compared_of(records: Sequence[Entry], panels: Sequence[Panel] = PANELS, *, baseline: str = "fp32") -> Compared:
+def write_runs(entries, directory):
+    """Write records with a history each below a directory, and read them back."""
+    for path, record in entries:
+        there = directory / path.name
+        there.mkdir()
+        record.write(there)
+        (there / HISTORY_NAME).write_text("".join(map(history_line, history(record.arm, record))))
+    return find_records(directory).records
+
+
+def compared_of(records, panels=PANELS):
     histories = read_histories(records, curve_keys(panels))
-    comparison = compare(records, baseline=baseline, margin_pct=1.0, file_problems=histories.omissions)
+    comparison = compare(records, baseline="fp32", margin_pct=1.0, file_problems=histories.omissions)
     return Compared(comparison, records, histories)
 
 
-def document_of(records: Sequence[Entry], directory: Path | None = None, panels: Sequence[Panel] = PANELS) -> Document:
-    """The document of a comparison, as the commands make it."""
+def document_of(records, directory=None, panels=PANELS):
     return comparison_document(compared_of(records, panels), directory, panels)
 
 
-def rows(document: Document, key: str) -> list[dict[str, str]]:
+def section_of(document, key):
+    (found,) = (section for section in document.sections if section.key == key)
+    return found
+
+
+def rows(document, key):
     """The rows of a table of the document by header, a cell with its detail in brackets."""
-    (table,) = (one.shown() for one in tables(document) if one.key == key)
+    (table,) = (table.shown() for table in tables(document) if table.key == key)
     titles = [column.title for column in table.columns]
     texts = [[f"{cell.text} ({cell.detail})" if cell.detail else cell.text for cell in row.cells] for row in table.rows]
     return [dict(zip(titles, row, strict=True)) for row in texts]
 
 
-def printed(document: Document, width: int = 200) -> str:
-    """What a terminal of this width shows, spaces collapsed."""
+def printed(document, width=200, *, is_terminal=None):
+    """What a terminal of this width, or a log file, shows."""
     stream = io.StringIO()
-    show(document, Terminal(file=stream, width=width))
-    return " ".join(stream.getvalue().split())
+    show(document, Terminal(file=stream, width=width, force_terminal=is_terminal, color_system=None))
+    return stream.getvalue()

@@ -1,18 +1,24 @@
-"""Histories become curves; one that is damaged is told and not drawn."""
+"""Histories become curves, thinned for a page; a damaged history is named and not drawn."""
 
+import json
 import math
 
+import numpy as np
 import pytest
 from synthetic_records import failed, run
 
 from ampsweep.record import HISTORY_NAME, history_digest, history_line
-from ampsweep.report.histories import read_curves, read_histories
+from ampsweep.report.histories import Curve, band, read_curves, read_histories, short_numbers
 
 LOSS = "train/loss"
 
 
+def curve(values, steps=None):
+    values = np.array(values, dtype=float)
+    return Curve(np.arange(1.0, len(values) + 1) if steps is None else np.array(steps, dtype=float), values)
+
+
 def write(directory, *lines):
-    directory.mkdir(exist_ok=True)
     content = [line if isinstance(line, bytes) else history_line(line).encode() for line in lines]
     (directory / HISTORY_NAME).write_bytes(b"".join(content))
 
@@ -21,14 +27,62 @@ def rows(*steps):
     return [{"step": step, LOSS: 1 / step} for step in steps]
 
 
-def test_curves_have_their_own_steps_and_non_finite_values(tmp_path):
-    write(tmp_path, {"step": 5, LOSS: 2.0}, {"step": 10, LOSS: math.inf, "val/loss": 1}, b'{"step": 15, "train/lo')
+def test_a_thinned_curve_keeps_extremes_and_gaps_at_their_steps():
+    values = np.sin(np.arange(1000) / 50)
+    values[[333, 777]] = [9.0, -9.0]
+    thin = curve(values).thinned(60)
+    assert len(thin) <= 60
+    points = dict(zip(thin.steps.tolist(), thin.values.tolist(), strict=True))
+    assert (points[334.0], points[778.0]) == (9.0, -9.0)
+    assert (np.diff(thin.steps) > 0).all()
+    values[400:500] = math.nan
+    assert np.isnan(curve(values).thinned(30).values).any()
+    whole = curve([1.0, 2.0])
+    assert whole.thinned(2) is whole
+
+
+def test_a_band_covers_the_steps_that_all_runs_logged():
+    made = band([curve([1.0, 2.0, 4.0]), curve([3.0, math.nan, 8.0, 9.0])])
+    assert made.steps.tolist() == [1.0, 3.0]
+    assert (made.low.tolist(), made.mean.tolist(), made.high.tolist()) == ([1.0, 4.0], [2.0, 6.0], [3.0, 8.0])
+    for curves in ([], [curve([1.0, 2.0])], [curve([1.0, 2.0]), curve([1.0, 2.0], steps=[7, 8])]):
+        assert band(curves) is None
+    values = np.random.default_rng(0).normal(size=(2, 1000))
+    thin = band([curve(values[0]), curve(values[1])]).thinned(40)
+    assert len(thin.steps) == 40
+    assert (thin.low.min(), thin.high.max()) == (values.min(), values.max())
+    assert (thin.low <= thin.mean).all()
+    assert (thin.mean <= thin.high).all()
+
+
+def test_numbers_of_a_page_have_five_digits():
+    values = np.array([1.0, 65536.0, -3.0, math.nan, math.inf, 0.0, 2.5])
+    assert json.dumps(short_numbers(values)) == "[1, 65536, -3, null, null, 0, 2.5]"
+    assert json.dumps(short_numbers(np.array([5.0, 10.0]))) == "[5, 10]"
+    assert short_numbers(np.array([1e-300, 1e300, 123456789.75, 1e-18])) == [1e-300, 1e300, 123456790, 1e-18]
+    random = np.random.default_rng(0)
+    values = random.normal(size=5000) * 10.0 ** random.integers(-10, 5, size=5000)
+    written = short_numbers(values)
+    assert np.allclose(np.array(written, dtype=float), values, rtol=5.1e-5, atol=0)
+    assert max(len(repr(abs(number))) for number in written) <= len("0.00012345")
+
+
+def test_curves_have_their_own_steps_gaps_and_a_torn_end(tmp_path):
+    write(
+        *(tmp_path, {"step": 5, LOSS: 2.0}, {"step": 10, LOSS: math.inf, "val/loss": 1}),
+        *(b'{"step": 12, "train/loss": null}\n', b'{"step": 15, "train/lo'),
+    )
     found = read_curves(tmp_path, [LOSS, "val/loss", "amp/scale"])
     assert found.curves.keys() == {LOSS, "val/loss"}
-    assert found.curves[LOSS].steps.tolist() == [5.0, 10.0]
-    assert found.curves[LOSS].values.tolist() == [2.0, math.inf]
+    assert found.curves[LOSS].steps.tolist() == [5.0, 10.0, 12.0]
+    assert found.curves[LOSS].values.tolist()[:2] == [2.0, math.inf]
+    assert math.isnan(found.curves[LOSS].values[2])
     assert found.curves["val/loss"].steps.tolist() == [10.0]
     assert (found.missing, found.is_torn) == (None, True)
+    for content, is_torn in ((b"", False), (b'{"step": 1, "tr', True)):
+        write(tmp_path, content)
+        found = read_curves(tmp_path, [LOSS])
+        assert (found.curves, found.missing, found.is_torn) == ({}, None, is_torn)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +102,8 @@ def test_curves_have_their_own_steps_and_non_finite_values(tmp_path):
         (b'{"step": 7, "train/loss": 1' + 400 * b"0" + b"}\n", "has no number at train/loss"),
         (b'{"step": 7, "train/loss": 1' + 5000 * b"0" + b"}\n", "is not JSON"),
         (20_000 * b"[" + b"\n", "is not JSON"),
+        # Joined by commas these would be two rows of two lines.
+        (b'{"step": 6}, {"step": 7}\n{"step": 8, "a": [1\n2]}\n', "is not JSON"),
     ],
 )
 def test_a_damaged_line_costs_the_history(tmp_path, line, why):
@@ -56,63 +112,45 @@ def test_a_damaged_line_costs_the_history(tmp_path, line, why):
     assert (found.curves, found.missing) == ({}, f"is damaged: line 3 {why}")
 
 
-def test_lines_that_are_rows_only_together_are_none(tmp_path):
-    """Joined by commas these would be two rows of two lines."""
-    write(tmp_path, b'{"step": 1}, {"step": 2}\n', b'{"step": 3, "a": [1\n', b"2]}\n")
-    assert read_curves(tmp_path, [LOSS]).missing == "is damaged: line 1 is not JSON"
-
-
-def test_null_is_a_gap(tmp_path):
-    write(tmp_path, b'{"step": 1, "train/loss": null}\n', *rows(3))
-    found = read_curves(tmp_path, [LOSS])
-    assert found.missing is None
-    assert [math.isnan(value) for value in found.curves[LOSS].values] == [True, False]
-
-
-@pytest.mark.parametrize(("content", "is_torn"), [(b"", False), (b'{"step": 1, "tr', True)])
-def test_a_history_without_a_whole_line_is_empty(tmp_path, content, is_torn):
-    write(tmp_path, content)
-    found = read_curves(tmp_path, [LOSS])
-    assert (found.curves, found.missing, found.is_torn) == ({}, None, is_torn)
-
-
 def omissions(tmp_path, record=None, **more):
     _, made = run("fp32", attempts=[{"started_at": "2026-11-21T10:00:00+00:00"}], facts={"steps": 4}, **more)
     found = read_histories([(tmp_path, record or made)], [LOSS, "val/loss"]).omissions
-    assert all(one.path == (tmp_path / HISTORY_NAME).as_posix() for one in found)
-    return [(one.name, one.reason) for one in found]
+    assert all(problem.path == (tmp_path / HISTORY_NAME).as_posix() for problem in found)
+    return [(problem.name, problem.reason) for problem in found]
 
 
-@pytest.mark.parametrize(("from_step", "named"), [(4, []), (3, [("damaged history", "has no row")])])
-def test_a_run_that_began_at_its_end_logs_no_row(tmp_path, from_step, named):
-    write(tmp_path)
-    _, record = run("fp32", attempts=[{"saved_in": "fp32", "from_step": from_step}], facts={"steps": 4})
-    assert omissions(tmp_path, record) == named
-
-
-def test_a_missing_history_counts_where_the_run_began_to_train(tmp_path):
+def test_a_history_may_be_missing_if_the_run_never_trained(tmp_path):
     assert omissions(tmp_path) == [("no history", "is not there")]
     _, unsupported = failed("tf32", 0, "unsupported", "tf32 needs a GPU")
     assert omissions(tmp_path, unsupported) == []
-
-
-def test_something_else_than_a_file_is_no_history(tmp_path):
+    write(tmp_path)
+    for from_step, named in ((4, []), (3, [("damaged history", "has no row")])):
+        _, record = run("fp32", attempts=[{"saved_in": "fp32", "from_step": from_step}], facts={"steps": 4})
+        assert omissions(tmp_path, record) == named, "a run that began at its end logs no row"
+    (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()
     assert omissions(tmp_path) == [("no history", "is a directory")]
 
 
 @pytest.mark.parametrize(
-    ("left", "why"), [((), "has no row"), (rows(1, 2), "ends at step 2 of 4"), (rows(1, 2, 3, 4), None)]
+    ("left", "why"),
+    [
+        ((), "has no row"),
+        (rows(1, 2), "ends at step 2 of 4"),
+        (rows(1, 2, 3, 4), None),
+        ((*rows(1, 2), b'{"step": 3, "tr'), "ends within a line"),
+    ],
 )
 def test_a_completed_run_has_a_history_to_its_last_step(tmp_path, left, why):
     write(tmp_path, *left)
     damage = [] if why is None else [("damaged history", why)]
     assert omissions(tmp_path) == damage
-    assert omissions(tmp_path, cut_short="trainer.max_seconds=1 reached") == ([] if left else damage)
     assert omissions(tmp_path, status="interrupted") == []
+    if why != "ends within a line":
+        assert omissions(tmp_path, cut_short="trainer.max_seconds=1 reached") == ([] if left else damage)
 
 
-def test_changed_rows_are_told_and_not_drawn(tmp_path):
+def test_changed_histories_and_losses_not_finite_are_named(tmp_path):
     write(tmp_path, *rows(1, 2, 3, 4))
     path, digest = tmp_path / HISTORY_NAME, history_digest(tmp_path)
     assert omissions(tmp_path, history_digest=digest) == []
@@ -121,15 +159,6 @@ def test_changed_rows_are_told_and_not_drawn(tmp_path):
     assert omissions(tmp_path, history_digest=digest) == changed
     assert omissions(tmp_path, history_digest=digest, status="interrupted") == changed
     assert read_curves(tmp_path, [LOSS], digest).curves == {}
-
-
-def test_a_torn_end_is_damage_only_where_the_run_came_to_its_end(tmp_path):
-    write(tmp_path, *rows(1, 2), b'{"step": 3, "tr')
-    assert omissions(tmp_path) == [("damaged history", "ends within a line")]
-    assert omissions(tmp_path, status="interrupted") == []
-
-
-def test_losses_that_are_no_numbers_are_told_of_completed_runs(tmp_path):
     write(tmp_path, *rows(1), {"step": 2, LOSS: math.nan}, *rows(3), {"step": 4, LOSS: -math.inf})
     assert omissions(tmp_path) == [("not finite", "has no finite train/loss in 2 of 4 rows, first at step 2")]
     assert omissions(tmp_path, status="diverged") == [], "its status says so"

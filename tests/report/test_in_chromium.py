@@ -1,19 +1,27 @@
-"""The page in a real browser; Debian's package is `chromium`."""
-
-import json
+"""Pages in a real browser; Debian's package is `chromium`."""
 
 import pytest
 from chromium import EXECUTABLE, Page
-from shown_runs import document_of
+from shown_diagnoses import diagnosis, numerics
 
+from ampsweep.doctor.diagnosis_document import diagnosis_document
 from ampsweep.report.html import html
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(EXECUTABLE is None, reason="there is no chromium on this machine"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(EXECUTABLE is None, reason="there is no chromium here")]
 
-VISIBLE = "[...document.querySelectorAll('{}')].filter(one => one.checkVisibility()).length"
+VISIBLE = "[...document.querySelectorAll('{}')].filter(element => element.checkVisibility()).length"
+CUT = """(() => {{
+  const plot = document.querySelector('[data-key={}] .plot'), box = plot.getBoundingClientRect();
+  const texts = [...plot.querySelectorAll('.xtitle, .ytitle, .ytick text, .textpoint text, .bartext')];
+  const drawn = texts.map((text) => [text.textContent, text.getBoundingClientRect()]).filter(([_, at]) => at.width > 0);
+  return drawn.filter(([_, at]) => at.right > box.right + 1 || at.left < box.left - 1).map(([text, _]) => text);
+}})()"""
+"""Texts of a panel that its picture cuts."""
+OVERLAPPING = """(() => {{
+  const boxes = [...document.querySelectorAll('[data-key={}] .ytick text')].map((text) => text.getBoundingClientRect());
+  boxes.sort((first, second) => first.top - second.top);
+  return boxes.filter((box, index) => index > 0 && box.top < boxes[index - 1].bottom - 3).length;
+}})()"""
 
 
 @pytest.fixture(scope="module")
@@ -23,38 +31,40 @@ def page():
 
 
 @pytest.fixture
-def path(write, gpu_runs, tmp_path):
-    path = tmp_path / "comparison.html"
-    path.write_text(html(document_of(write(gpu_runs), tmp_path)), encoding="utf-8")
-    return path
+def opened(page, tmp_path):
+    """Opens a document as a page; returns its path."""
+
+    def opened(document):
+        path = tmp_path / "page.html"
+        path.write_text(html(document), encoding="utf-8")
+        page.open(path)
+        return path
+
+    yield opened
+    assert page.errors == []
+
+
+@pytest.fixture
+def diagnosed():
+    return diagnosis_document(diagnosis(), numerics(70, scale=4096.0))
 
 
 def traces(page, panel, place=0):
-    """(name, number of points) of what is drawn in a panel, of the first workload unless said otherwise."""
+    """(name, number of points) of the traces in a panel, by default that of the first workload."""
     plot = f"document.querySelectorAll('[data-key={panel}] .plot')[{place}]"
     page.evaluate(f"{plot}.scrollIntoView({{behavior: 'instant'}})")
     page.wait_until(f"'drawn' in {plot}.dataset")
-    return [tuple(one) for one in page.evaluate(f"{plot}.data.map(one => [one.name ?? '', one.x.length])")]
+    return [tuple(trace) for trace in page.evaluate(f"{plot}.data.map(trace => [trace.name ?? '', trace.x.length])")]
 
 
-CUT = """(() => {{
-  const plot = document.querySelector('[data-key={}] .plot'), box = plot.getBoundingClientRect();
-  const texts = [...plot.querySelectorAll('.xtitle, .ytitle, .textpoint text, .bartext')];
-  const drawn = texts.filter((one) => one.getBoundingClientRect().width > 0);
-  const ends = drawn.map((one) => [one.textContent, one.getBoundingClientRect()]);
-  return ends.filter(([_, at]) => at.right > box.right + 1 || at.left < box.left - 1).map(([text, _]) => text);
-}})()"""
-"""Texts of a panel that do not fit on its picture."""
+def requests(page):
+    return [url for url in page.requests if not url.startswith(("data:", "blob:"))]
 
 
-def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
-    page.open(path)
-    drawn = traces(page, "train-loss")
-    assert ("fp32", 8) in drawn
-    assert drawn.count(("fp32", 8)) == 4, "the mean of a band, and a line a seed"
+def test_it_draws_and_filters_without_errors_or_requests(page, opened, gpu_document):
+    path = opened(gpu_document)
+    assert traces(page, "train-loss").count(("fp32", 8)) == 4, "the mean of a band, and a line for each seed"
     assert len(traces(page, "memory-categories")) == 7
-
-    # Everything by keyboard: the arm's button is reached and pressed.
     page.evaluate("document.querySelector('[data-arm=\"amp_bf16\"].arm').focus()")
     page.press(" ", code=32, text=" ")
     assert {name for name, _ in traces(page, "train-loss", 1)} - {""} == {"fp32", "amp_fp16"}
@@ -63,14 +73,18 @@ def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     page.evaluate("document.getElementById('show-all').click()")
     page.settle()
     assert page.evaluate(VISIBLE.format("article")) == 2
+    assert requests(page) == [path.as_uri()]
 
+
+@pytest.mark.nightly
+def test_themes_paper_and_a_phone(page, opened, gpu_document):
+    opened(gpu_document)
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
     page.evaluate("document.getElementById('theme').click()")
     assert page.evaluate(ground) != light
     assert page.pdf().startswith(b"%PDF")
-
-    page.resize(400, 800)
+    page.look(400, 800)
     page.settle()
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     boxes = "[...document.querySelectorAll('article .scroll')]"
@@ -79,32 +93,44 @@ def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     for panel in ("front", "memory-categories", "speedup", "samples-per-sec"):
         traces(page, panel)
         page.wait_until(f"{CUT.format(panel)}.length === 0")
-    page.resize(1400, 1000)
-    assert page.errors == []
-    assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
-
-
-def test_it_follows_the_theme_of_the_system(page, path):
     page.evaluate("localStorage.clear()")
-    page.prefer(dark=True)
-    page.open(path)
+    page.look(dark=True)
+    opened(gpu_document)
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
     assert page.evaluate("document.getElementById('theme').textContent") == "Light theme"
 
 
-def test_hostile_names_stay_text(page, write, gpu_runs, tmp_path):
-    hostile = "<img src=x onerror=document.title='run'>"
-    for _, record in gpu_runs:
-        record.identity.model = hostile
-        record.arm = record.arm.replace("amp_fp16", hostile)
-    path = tmp_path / "comparison.html"
-    path.write_text(html(document_of(write(gpu_runs), tmp_path)), encoding="utf-8")
-    page.open(path)
-    traces(page, "step-time")
-    page.settle()
-    legend = "[...document.querySelectorAll('[data-key=step-time] .legendtext')].map(one => one.textContent)"
-    labels = page.evaluate(legend)
-    assert json.dumps(labels).count(hostile) == 1
-    assert page.evaluate("document.title") == "Precision compared with fp32"
-    assert page.evaluate("document.images.length") == 0
-    assert page.errors == []
+@pytest.mark.nightly
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (400, True)])
+def test_a_diagnosis_is_readable_in_both_themes_and_widths(page, opened, diagnosed, width, dark):
+    page.look(width, dark=dark)
+    path = opened(diagnosed)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for panel in ("losses", "error-growth", "activation", "activation_gradient", "update"):
+        traces(page, panel)
+        page.settle()
+        assert page.evaluate(CUT.format(panel)) == []
+    assert page.evaluate(OVERLAPPING.format("activation")) == 0
+    map_drawn = "document.querySelector('[data-key=activation] .plot').data[0]"
+    assert page.evaluate(f"{map_drawn}.reversescale") is not dark, "the least is near the background"
+    assert requests(page) == [path.as_uri()]
+
+
+@pytest.mark.nightly
+def test_a_format_is_drawn_and_code_copied_by_a_click(page, opened, diagnosed):
+    page.look()
+    opened(diagnosed)
+    traces(page, "weight")
+    drawn = "document.querySelectorAll('[data-key=weight] .scatterlayer .trace').length"
+    before = page.evaluate(drawn)
+    page.evaluate(
+        "(() => { const plot = document.querySelector('[data-key=weight] .plot');"
+        " const index = plot.data.findIndex((trace) => trace.name === 'float8_e4m3fn');"
+        " return Plotly.restyle(plot, {visible: true}, [index]).then(() => index); })()"
+    )
+    assert page.evaluate(drawn) == before + 1
+    button = "document.querySelector('[data-copy]')"
+    page.evaluate(f"{button}.click()")
+    page.wait_until(f"{button}.textContent !== 'Copy'")
+    if page.evaluate(f"{button}.textContent") == "Chosen":
+        assert page.evaluate("getSelection().toString()") == "hidden = hidden.to(self.head.weight.dtype)"

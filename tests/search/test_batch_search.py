@@ -1,6 +1,7 @@
-"""The search for the largest batch: right for every truth, and where it was interrupted it goes on."""
+"""The search for the largest batch: right for every truth, and resumed where it was interrupted."""
 
 import copy
+from itertools import product
 
 import pytest
 
@@ -11,14 +12,14 @@ LIMIT = 40
 
 
 def probe(size, truth):
-    """What a device on which batches up to `truth` train answers."""
+    """The answer of a device on which batches up to `truth` train."""
     if size <= truth:
         return Probe(batch_size=size, outcome="trains", peak_bytes=size)
     return Probe(batch_size=size, outcome="oom", oom=OutOfMemory(phase="forward"), error="too large")
 
 
 def ended(search, truth):
-    """The search at its end, with the batches it asked for."""
+    """Take the search to its end; return the batches it asked for."""
     asked = []
     while (size := search.next_batch) is not None:
         asked.append(size)
@@ -27,9 +28,8 @@ def ended(search, truth):
 
 
 @pytest.mark.parametrize("doubling", [True, False])
-@pytest.mark.parametrize("truth", range(LIMIT + 3))
-def test_it_finds_the_largest_batch_from_wherever_it_begins(truth, doubling):
-    for first in range(1, LIMIT + 3):
+def test_it_finds_the_largest_batch_from_wherever_it_begins(doubling):
+    for truth, first in product(range(LIMIT + 3), range(1, LIMIT + 3)):
         search = BatchSearch(limit=LIMIT, first=first, stride=first if doubling else 1)
         asked = ended(search, truth)
         assert search.largest == min(truth, LIMIT)
@@ -40,24 +40,16 @@ def test_it_finds_the_largest_batch_from_wherever_it_begins(truth, doubling):
             assert search.refusing.batch_size == search.largest + 1, "the very next batch was tried"
 
 
-def test_a_right_guess_takes_two_probes():
-    search = BatchSearch(limit=65536, first=1000, stride=1)
-    assert ended(search, 1000) == [1000, 1001]
-
-
-def test_a_guess_that_is_a_little_off_takes_few():
+def test_a_good_guess_takes_few_probes_and_none_bisects():
+    assert ended(BatchSearch(limit=65536, first=1000, stride=1), 1000) == [1000, 1001]
     assert len(ended(BatchSearch(limit=65536, first=1000, stride=1), 1007)) <= 8
     assert len(ended(BatchSearch(limit=65536, first=1000, stride=1), 993)) <= 8
-
-
-def test_it_begins_by_doubling_and_then_bisects():
     assert ended(BatchSearch(limit=65536, first=8, stride=8), 50) == [8, 16, 32, 64, 48, 56, 52, 50, 51]
 
 
 @pytest.mark.parametrize("truth", [0, 1, 13, 29, LIMIT])
 def test_an_interrupted_search_asks_what_it_would_have_asked(truth):
-    whole = BatchSearch(limit=LIMIT, first=8, stride=8)
-    expected = ended(whole, truth)
+    expected = ended(BatchSearch(limit=LIMIT, first=8, stride=8), truth)
     for stopped_after in range(len(expected)):
         search = BatchSearch(limit=LIMIT, first=8, stride=8)
         for size in expected[:stopped_after]:
@@ -65,13 +57,13 @@ def test_an_interrupted_search_asks_what_it_would_have_asked(truth):
         assert ended(copy.deepcopy(search), truth) == expected[stopped_after:]
 
 
-def test_an_answer_that_fails_later_moves_the_search_below_it():
+def test_a_batch_that_fails_later_moves_the_search_below_it():
     search = BatchSearch(limit=LIMIT, first=8, stride=8)
     ended(search, 20)
     search.add(probe(20, truth=18))
     assert ended(search, 18) == [18, 19]
     assert search.largest == 18
-    assert [one.batch_size for one in search.probes].count(20) == 1
+    assert [tried.batch_size for tried in search.probes].count(20) == 1
 
 
 def test_on_a_device_with_gaps_it_finds_a_batch_below_a_failure():

@@ -1,6 +1,6 @@
 """A real Slurm of one node on the loopback interface, without systemd, cgroups or accounting.
 
-`python tests/slurm/cluster.py` starts one and prints how to reach it; Ctrl-C stops it. Debian and Ubuntu have what it
+`python tests/slurm/cluster.py` starts it and prints how to reach it; Ctrl-C stops it. Debian and Ubuntu have what it
 needs as `slurm-wlm` and `munge`.
 """
 
@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-_PATIENCE_S = 60.0
+_USER = f"--user={getpass.getuser()}"
 
 _CONF = """\
 ClusterName=one
@@ -59,7 +59,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP DefMemPerCPU=
 
 
 def why_not_here() -> str | None:
-    """Tell why no Slurm can be started here; None: it can."""
+    """The reason why no Slurm can be started here, None if it can."""
     missing = [program for program in _PROGRAMS if shutil.which(program, path=_PATH) is None]
     return f"needs Slurm (Debian's slurm-wlm and munge): no {', '.join(missing)}" if missing else None
 
@@ -70,12 +70,10 @@ class OneNodeSlurm:
     def __init__(self, directory: Path, num_cpus: int) -> None:
         self._directory = directory
         self._host = socket.gethostname().partition(".")[0]
-        conf = directory / "slurm.conf"
-        self.environment = {"SLURM_CONF": str(conf), "PATH": _PATH}
-        ports = {"controller_port": _free_port(), "node_port": _free_port()}
-        conf.write_text(
-            _CONF.format(directory=directory, host=self._host, user=getpass.getuser(), num_cpus=num_cpus, **ports)
-        )
+        self.environment = {"SLURM_CONF": str(directory / "slurm.conf"), "PATH": _PATH}
+        facts = {"controller_port": _free_port(), "node_port": _free_port(), "user": getpass.getuser()}
+        conf = _CONF.format(directory=directory, host=self._host, num_cpus=num_cpus, **facts)
+        (directory / "slurm.conf").write_text(conf)
 
     def start(self) -> None:
         """Start the daemons, and wait until the node takes jobs."""
@@ -90,71 +88,59 @@ class OneNodeSlurm:
         self.command("munged", "--num-threads=2", *(f"--{name}={path}" for name, path in munge.items()))
         self.command("slurmctld", "-c")
         self.command("slurmd", "-N", self._host)
-        until = time.monotonic() + _PATIENCE_S
-        while (state := self._node_state()) != "idle":
-            if time.monotonic() > until:
-                raise RuntimeError(f"the node is {state!r}: {(directory / 'slurmd.log').read_text()}")
+        until, state = time.monotonic() + 60, ""
+        while state != "idle":
+            assert time.monotonic() < until, f"the node is {state!r}: {(directory / 'slurmd.log').read_text()}"
             time.sleep(0.1)
+            with suppress(subprocess.CalledProcessError):
+                state = self.command("sinfo", "--noheader", "--format=%T").strip()
 
     def stop(self) -> None:
         """End all jobs and daemons."""
+        until, pids = time.monotonic() + 10, []
         with suppress(subprocess.SubprocessError):
-            self.command("scancel", "--signal=KILL", "--full", f"--user={getpass.getuser()}")
-            self.command("scancel", f"--user={getpass.getuser()}")
-            until = time.monotonic() + 10
+            self.command("scancel", "--signal=KILL", "--full", _USER)
+            self.command("scancel", _USER)
             while self.command("squeue", "--noheader") and time.monotonic() < until:
                 time.sleep(0.1)
-        pids = []
         for name in ("slurmd.pid", "slurmctld.pid", "munge/pid"):
             with suppress(FileNotFoundError, ProcessLookupError, ValueError):
                 pids.append(int((self._directory / name).read_text()))
                 os.kill(pids[-1], signal.SIGTERM)
-        until = time.monotonic() + 10
-        while any(map(_is_alive, pids)) and time.monotonic() < until:
+        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
             time.sleep(0.05)
 
     def command(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
-        """Run a command of Slurm and return what it says on stdout."""
+        """Run a Slurm command and return its output."""
         environment = {**os.environ, **(environment or {}), **self.environment}
         program = shutil.which(words[0], path=_PATH)
         assert program is not None
-        # Daemons keep the streams of who has started them: files, as the end of a pipe would never come.
+        # Daemons keep their starter's streams: files, as the end of a pipe would never come.
         with tempfile.TemporaryFile("w+") as out:
-            subprocess.run([program, *words[1:]], env=environment, check=True, stdout=out, timeout=_PATIENCE_S)
+            subprocess.run([program, *words[1:]], env=environment, check=True, stdout=out, timeout=60)
             out.seek(0)
             return out.read()
-
-    def _node_state(self) -> str:
-        with suppress(subprocess.CalledProcessError):
-            return self.command("sinfo", "--noheader", "--format=%T").strip()
-        return "unknown"
 
 
 @contextmanager
 def one_node_slurm(num_cpus: int = 4) -> Iterator[OneNodeSlurm]:
     """A cluster of one node that seems to have `num_cpus` processors."""
-    with ExitStack() as stack:
-        directory = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: sockets lie in it
-        directory.chmod(0o755)  # which munged insists on
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        cluster = OneNodeSlurm(directory, num_cpus)
-        stack.callback(cluster.stop)
+    directory = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: sockets lie in it
+    directory.chmod(0o755)  # required by munged
+    cluster = OneNodeSlurm(directory, num_cpus)
+    try:
         cluster.start()
         yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
         return port
-
-
-def _is_alive(pid: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""A cluster for all tests of a session, and a user's command line on it."""
+"""A cluster for all tests of a session, and a user's environment on it."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from cluster import OneNodeSlurm, one_node_slurm, why_not_here
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[OneNodeSlurm]:
-    """A Slurm that takes jobs; without one the tests are skipped, and say why."""
+    """A Slurm that takes jobs; without it the tests are skipped, and say why."""
     if (reason := why_not_here()) is not None:
         pytest.skip(reason)
     with one_node_slurm() as running:
@@ -26,20 +24,3 @@ def environment(cluster: OneNodeSlurm, tmp_path_factory: pytest.TempPathFactory)
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     home = str(tmp_path_factory.mktemp("home"))
     return kept | cluster.environment | {"PYTHONPATH": path, "HOME": home, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-
-
-@pytest.fixture(scope="session")
-def train(repository: Path, environment: dict[str, str]) -> Callable[..., subprocess.Popen[str]]:
-    """`python train.py ARGUMENTS` in `directory`, on the cluster's login node."""
-
-    def train(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(repository / "train.py"), *arguments],
-            env=environment,
-            cwd=directory,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return train

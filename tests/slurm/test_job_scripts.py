@@ -3,8 +3,8 @@
 import re
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from cluster import OneNodeSlurm
 
 from ampsweep.record import RunRecord, find_records, read_history
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]  # the first one starts all jobs
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(600)]  # the first one starts all jobs
 
 PATIENCE_S = 240.0
 SMALL = (
@@ -22,14 +22,6 @@ SMALL = (
 )
 STEPS_OF_RANKS = 500
 """Ranks agree to stop a quarter of a second or 100 steps after they were asked."""
-
-
-@pytest.fixture(scope="module")
-def scripts(repository: Path) -> list[str]:
-    """The scripts of the page, in their order."""
-    found = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", (repository / "docs/cluster.md").read_text(), re.DOTALL)
-    assert len(found) == 2
-    return found
 
 
 @dataclass(frozen=True)
@@ -51,32 +43,27 @@ class BatchJob:
             time.sleep(0.2)
 
     def state(self) -> str:
-        told = self.cluster.command("scontrol", "--oneliner", "show", "job", self.job)
-        return re.search(r"JobState=(\S+)", told)[1]
+        shown = self.cluster.command("scontrol", "--oneliner", "show", "job", self.job)
+        return re.search(r"JobState=(\S+)", shown)[1]
 
     def runs(self) -> list[tuple[Path, RunRecord]]:
         return find_records(self.directory / "outputs").records
 
 
-class Submit:
-    """Submits scripts of the page as they are, but without GPUs, and with a training of a second."""
-
-    def __init__(self, cluster: OneNodeSlurm, environment: dict[str, str], repository: Path, top: Path) -> None:
-        self._cluster, self._environment, self._repository, self._top = cluster, environment, repository, top
-
-    def __call__(self, name: str, script: str, *changes: str, options: Sequence[str] = ()) -> BatchJob:
-        directory = self._top / name
-        for folder in ("orders", "t"):
-            (directory / folder).mkdir(parents=True)
-        script = re.sub(r"--(gpus-per-node|cpus-per-task|nodes|ntasks-per-node)=\S+ ?", "", script)
-        script = re.sub(r"#SBATCH *\n", "", script).replace("torchrun", "python -m torch.distributed.run")
-        training = " ".join([f"{self._repository}/train.py", "-m" if " -m seed" in script else "", *SMALL, *changes])
-        script = re.sub(r"train\.py.*", training, script).replace("python ", f"{sys.executable} ")
-        (directory / "job.sh").write_text(script)
-        words = ("sbatch", "--parsable", f"--chdir={directory}", *options, str(directory / "job.sh"))
-        # None of the jobs waits for another's lock of the device.
-        environment = self._environment | {"TMPDIR": str(directory / "t")}
-        return BatchJob(self._cluster, directory, self._cluster.command(*words, environment=environment).strip())
+def submitted(cluster, environment, repository, directory, script, *changes, options=()) -> BatchJob:
+    """Submit a script of the page as it is, but without GPUs, and with a training of a second."""
+    for folder in ("orders", "t"):
+        (directory / folder).mkdir(parents=True)
+    (directory / "orders/job").write_text("wait")
+    script = re.sub(r"--(gpus-per-node|cpus-per-task|nodes|ntasks-per-node)=\S+ ?", "", script)
+    script = re.sub(r"#SBATCH *\n", "", script).replace("torchrun", "python -m torch.distributed.run")
+    training = " ".join([f"{repository}/train.py", "-m" if " -m seed" in script else "", *SMALL, *changes])
+    script = re.sub(r"train\.py.*", training, script).replace("python ", f"{sys.executable} ")
+    (directory / "job.sh").write_text(script)
+    words = ("sbatch", "--parsable", f"--chdir={directory}", *options, str(directory / "job.sh"))
+    # None of the jobs waits for another's lock of the device.
+    job = cluster.command(*words, environment=environment | {"TMPDIR": str(directory / "t")})
+    return BatchJob(cluster, directory, job.strip())
 
 
 @dataclass(frozen=True)
@@ -89,36 +76,31 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(
-    cluster: OneNodeSlurm,
-    environment: dict[str, str],
-    repository: Path,
-    scripts: list[str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Jobs:
-    submit = Submit(cluster, environment, repository, tmp_path_factory.mktemp("jobs"))
-    of_sweep, of_ranks = scripts
-    sweep = submit("sweep", of_sweep, "precision=fp32,amp_bf16", "seed=0")
-    single = submit("single", of_sweep.replace(" -m seed=0,1,2 precision=fp32,amp_bf16", ""), "seed=1")
-    ranks = submit("ranks", of_ranks, "parallel=ddp", f"trainer.steps={STEPS_OF_RANKS}", options=["--ntasks=2"])
-    for one in (sweep, single, ranks):
-        (one.directory / "orders/job").write_text("wait")
-    for one in (single, sweep, ranks):
-        obeyed = one.directory / "orders/job.obeyed"
+def jobs(cluster, environment, repository, tmp_path_factory) -> Jobs:
+    page = (repository / "docs/cluster.md").read_text()
+    of_sweep, of_ranks = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
+    submit = partial(submitted, cluster, environment, repository)
+    top = tmp_path_factory.mktemp("jobs")
+    sweep = submit(top / "sweep", of_sweep, "precision=fp32,amp_bf16", "seed=0")
+    single = submit(top / "single", of_sweep.replace(" -m seed=0,1,2 precision=fp32,amp_bf16", ""), "seed=1")
+    changes = ("parallel=ddp", f"trainer.steps={STEPS_OF_RANKS}")
+    ranks = submit(top / "ranks", of_ranks, *changes, options=["--ntasks=2"])
+    for job in (single, sweep, ranks):
+        obeyed = job.directory / "orders/job.obeyed"
         until = time.monotonic() + PATIENCE_S
         while not obeyed.exists():
-            assert time.monotonic() < until, one.log
+            assert time.monotonic() < until, job.log
             time.sleep(0.1)
-        if one is sweep:
-            cluster.command("scancel", "--signal=USR1", f"{one.job}.0")
+        if job is sweep:
+            cluster.command("scancel", "--signal=USR1", f"{job.job}.0")
         else:
-            cluster.command("scontrol", "requeue", one.job)
+            cluster.command("scontrol", "requeue", job.job)
         time.sleep(1)
-        (one.directory / "orders/job").unlink()  # the step ends, in which the signals found it
+        (job.directory / "orders/job").unlink()  # the step ends, in which the signals found it
     sweep.wait_for("FAILED")  # it has ended by itself, with a run that was interrupted
     cluster.command("scontrol", "requeue", sweep.job)
-    for one in (sweep, single, ranks):
-        one.wait_for("COMPLETED")
+    for job in (sweep, single, ranks):
+        job.wait_for("COMPLETED")
     return Jobs(sweep, single, ranks)
 
 

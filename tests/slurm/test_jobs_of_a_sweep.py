@@ -1,23 +1,22 @@
-"""Twelve runs submitted to a real Slurm, with all that befalls jobs: requeued, warned, out of memory, out of time."""
+"""Twelve runs submitted to a real Slurm, whose jobs are requeued, warned, out of memory or out of time."""
 
 import re
 import subprocess
+import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cluster import OneNodeSlurm
 
 from ampsweep.record import RunRecord, find_records, read_history
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]  # the first one starts all jobs
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(600)]  # the first one starts all jobs
 
 PATIENCE_S = 240.0
 REQUEUED, WARNED, EATS, OUT_OF_TIME = "0", "1", "2", "3"
 """The jobs of the array to which something happens."""
-POINTS = ("seed=0,1,2,3,4,5", "precision=fp32,amp_bf16")
+POINTS = ("precision=fp32,amp_bf16",)
 TRAINING = (
     *("model=custom", "model._target_=ordered_models.Ordered", "+model.orders=orders", "data=digits"),
     *("trainer.steps=16", "trainer.log_every=1", "trainer.eval_every=null", "optimizer.lr=0.01"),
@@ -48,64 +47,60 @@ class Submitted:
         )
 
 
-class Orders:
-    """Orders for the models in jobs."""
+@pytest.fixture(scope="module")
+def train(repository, environment):
+    """`python train.py ARGUMENTS` in a directory, on the cluster's login node; returns what came of the multirun."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory / "orders"
-        self._directory.mkdir()
+    def train(directory, *arguments, meanwhile=lambda process: None):
+        command = [sys.executable, str(repository / "train.py"), "-m", *TRAINING, *arguments]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=environment, cwd=directory, **streams) as process:
+            meanwhile(process)
+            out, err = process.communicate(timeout=PATIENCE_S)
+        (sweep,) = (path.parent for path in directory.glob("outputs/*/*/multirun.yaml"))
+        return Submitted(sweep, process.returncode, out, err)
 
-    def give(self, job: str, order: str) -> None:
-        (self._directory / job).write_text(order)
-
-    def take_back(self, job: str) -> None:
-        (self._directory / job).unlink()
-
-    def wait_for(self, job: str, process: subprocess.Popen[str]) -> None:
-        """Wait until the model in the job obeys."""
-        until = time.monotonic() + PATIENCE_S
-        while not (self._directory / f"{job}.obeyed").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < until, f"job {job} has not begun"
-            time.sleep(0.05)
+    return train
 
 
 @pytest.fixture(scope="module")
-def submitted(
-    cluster: OneNodeSlurm,
-    train: Callable[..., subprocess.Popen[str]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Submitted:
+def submitted(cluster, train, tmp_path_factory):
     directory = tmp_path_factory.mktemp("submitted")
-    orders = Orders(directory)
+    orders = directory / "orders"
+    orders.mkdir()
     for job in (REQUEUED, WARNED, OUT_OF_TIME):
-        orders.give(job, "wait")
-    orders.give(EATS, "eat")
-    with train(directory, "-m", *TRAINING, *SLURM, *POINTS) as process:
-        orders.wait_for(OUT_OF_TIME, process)
+        (orders / job).write_text("wait")
+    (orders / EATS).write_text("eat")
+
+    def trouble(process):
+        def wait_for(job):
+            until = time.monotonic() + PATIENCE_S
+            while not (orders / f"{job}.obeyed").exists():
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < until, f"job {job} has not begun"
+                time.sleep(0.05)
+
+        wait_for(OUT_OF_TIME)
         array = cluster.command("squeue", "--noheader", "--format=%F").split()[0]
         cluster.command("scontrol", "update", f"jobid={array}_{OUT_OF_TIME}", "EndTime=now+2")  # noticed within 30 s
-        orders.wait_for(WARNED, process)
+        wait_for(WARNED)
         cluster.command("scancel", "--signal=USR2", f"{array}_{WARNED}.0")  # as Slurm itself does, to the step
-        orders.wait_for(REQUEUED, process)
+        wait_for(REQUEUED)
         cluster.command("scontrol", "requeue", f"{array}_{REQUEUED}")
         time.sleep(1)
         # The signals found a step going on; now it ends, and the run goes no further.
-        orders.take_back(WARNED)
-        orders.take_back(REQUEUED)
-        out, err = process.communicate(timeout=PATIENCE_S)
-    (sweep,) = (path.parent for path in directory.glob("outputs/*/*/multirun.yaml"))
-    return Submitted(sweep, process.returncode, out, err)
+        (orders / WARNED).unlink()
+        (orders / REQUEUED).unlink()
+
+    return train(directory, *SLURM, "seed=0,1,2,3,4,5", *POINTS, meanwhile=trouble)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(submitted: Submitted, train: Callable[..., subprocess.Popen[str]]) -> Submitted:
+def uninterrupted(train, tmp_path_factory):
     """The two runs that were requeued, as they are without Slurm."""
-    directory = submitted.directory.parents[2]
-    with train(directory, "-m", *TRAINING, "seed=0", "precision=fp32,amp_bf16", "output_dir=uninterrupted") as process:
-        out, err = process.communicate(timeout=PATIENCE_S)
-    (sweep,) = (path.parent for path in directory.glob("uninterrupted/*/*/multirun.yaml"))
-    return Submitted(sweep, process.returncode, out, err)
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    (directory / "orders").mkdir()
+    return train(directory, "seed=0", *POINTS)
 
 
 def test_all_runs_are_recorded_and_compared(submitted):
@@ -119,7 +114,7 @@ def test_all_runs_are_recorded_and_compared(submitted):
     assert (submitted.directory / "comparison.html").stat().st_size > 10_000
 
 
-def test_each_run_is_told_once_when_it_has_ended(submitted):
+def test_each_run_has_a_line_when_it_has_ended(submitted):
     lines = [line.split() for line in submitted.err.splitlines() if "/12 " in line]
     assert [line[0] for line in lines] == [f"{number}/12" for number in range(1, 13)]
     assert len({(line[1], line[3]) for line in lines}) == 12
@@ -142,8 +137,10 @@ def test_a_job_killed_by_its_memory_limit_is_oom(submitted):
     _, record = submitted.record(1, "fp32")
     assert record.status == "oom"
     job = record.attempts[-1].slurm_job
-    told = rf"out of memory: Slurm killed job {job}, which had [\d.]+ GiB, for its memory limit of 3.00 GiB \(--mem\)"
-    assert re.fullmatch(told, record.error)
+    sentence = (
+        rf"out of memory: Slurm killed job {job}, which had [\d.]+ GiB, for its memory limit of 3.00 GiB \(--mem\)"
+    )
+    assert re.fullmatch(sentence, record.error)
     assert record.ended_at is not None
 
 
@@ -155,6 +152,6 @@ def test_a_job_killed_by_its_time_limit_is_interrupted(submitted):
 
 
 def _values(directory: Path) -> list[dict[str, object]]:
-    """The rows of a history without what the clock or the process tells."""
+    """The rows of a history without times and memory."""
     computed = ("step", "train/", "val/", "amp/")
     return [{key: value for key, value in row.items() if key.startswith(computed)} for row in read_history(directory)]

@@ -1,5 +1,5 @@
 // A CUDA runtime without a GPU: device memory is the host's, streams and events are in order and over at once, events
-// tell the host's clock, and a kernel computes nothing. Also the handles that torch asks of cuBLAS and cuDNN.
+// have the host's clock, and a kernel computes nothing. Also the handles that torch asks of cuBLAS and cuDNN.
 //
 // STAND_IN_GIB: capacity of the device, 16 by default. STAND_IN_CAPABILITY: its compute capability, 9.0 by default.
 // STAND_IN_LOG: print the name of each kernel that is launched, none of which computes: what torch should not have come

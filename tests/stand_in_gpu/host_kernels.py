@@ -91,7 +91,7 @@ def drawing(values):
 
 
 def in_tf32(name):
-    """Tell whether torch's switches have an operator compute float32 in TF32."""
+    """Return True if torch's switches make an operator compute float32 in TF32."""
     if name in MATRIX:
         return torch.backends.cuda.matmul.fp32_precision == "tf32"
     return name.startswith("convolution") and torch.backends.cudnn.conv.fp32_precision == "tf32"
@@ -225,5 +225,5 @@ def install():
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch tells each kernel that is replaced
+    warnings.simplefilter("ignore")  # torch warns of each kernel that is replaced
     _LIBRARY = install()

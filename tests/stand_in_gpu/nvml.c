@@ -17,7 +17,7 @@ static double now_s(void) {
   return at.tv_sec + 1e-9 * at.tv_nsec;
 }
 
-static int tell(char *to, unsigned size, const char *text) {
+static int write_text(char *to, unsigned size, const char *text) {
   snprintf(to, size, "%s", text);
   return OK;
 }
@@ -42,8 +42,8 @@ int nvmlInitWithFlags(unsigned flags) { return nvmlInit_v2(); }
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int error) { return error == NOT_SUPPORTED ? "Not Supported" : "Unknown Error"; }
 
-int nvmlSystemGetDriverVersion(char *to, unsigned size) { return tell(to, size, "580.0 (stand-in)"); }
-int nvmlSystemGetProcessName(unsigned id, char *to, unsigned size) { return tell(to, size, "python"); }
+int nvmlSystemGetDriverVersion(char *to, unsigned size) { return write_text(to, size, "580.0 (stand-in)"); }
+int nvmlSystemGetProcessName(unsigned id, char *to, unsigned size) { return write_text(to, size, "python"); }
 
 int nvmlSystemGetCudaDriverVersion_v2(int *version) {
   *version = 13000;
@@ -58,10 +58,10 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { return the_device(device); }
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) { return the_device(device); }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { return the_device(device); }
-int nvmlDeviceGetName(void *device, char *to, unsigned size) { return tell(to, size, "NVIDIA H200"); }
+int nvmlDeviceGetName(void *device, char *to, unsigned size) { return write_text(to, size, "NVIDIA H200"); }
 
 int nvmlDeviceGetUUID(void *device, char *to, unsigned size) {
-  return tell(to, size, "GPU-12345678-9abc-def0-1234-56789abcde00");
+  return write_text(to, size, "GPU-12345678-9abc-def0-1234-56789abcde00");
 }
 
 int nvmlDeviceGetClockInfo(void *device, int clock, unsigned *mhz) {

@@ -35,62 +35,46 @@ class ByHand(Own):
         return loss + sum(gradient.square().sum() for gradient in found)
 
 
-class Vector(Own):
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("rounding has no gradient")
+
+
+LOSSES = {
+    "Vector": lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
+    "Number": lambda logits, labels: 1.0,
+    "Detached": lambda logits, labels: F.cross_entropy(logits, labels).detach(),
+    "Nothing": lambda logits, labels: (),
+    "NotDifferentiable": lambda logits, labels: Rounded.apply(F.cross_entropy(logits, labels)),
+}
+EVALUATIONS = {
+    "Broken": lambda logits, labels: F.cross_entropy(logits[:, :3].contiguous(), labels.float()),
+    "Bare": lambda logits, labels: {"loss": F.cross_entropy(logits, labels)},
+    "Float": lambda logits, labels: ({"loss": 1.0}, 3),
+    "Uncounted": lambda logits, labels: ({"loss": F.cross_entropy(logits, labels)}, None),
+    "Absent": None,
+}
+
+
+class OddLoss(Own):
+    def __init__(self, kind):
+        self._loss = LOSSES[kind]
+
     def loss(self, model, batch):
-        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        return self._loss(model(batch[0]), batch[1])
 
 
-class Number(Own):
-    def loss(self, model, batch):
-        return 1.0
+class OddEvaluation(Own):
+    def __init__(self, kind):
+        self._evaluate = EVALUATIONS[kind]
 
-
-class Detached(Own):
-    def loss(self, model, batch):
-        return super().loss(model, batch).detach()
-
-
-class Nothing(Own):
-    def loss(self, model, batch):
-        return ()
-
-
-class NotDifferentiable(Own):
-    class Rounded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.round()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            raise RuntimeError("rounding has no gradient")
-
-    def loss(self, model, batch):
-        return self.Rounded.apply(super().loss(model, batch))
-
-
-class NoEvaluation(Own):
-    evaluate = None
-
-
-class BrokenEvaluation(Own):
     def evaluate(self, model, batch):
-        return {"loss": F.cross_entropy(model(batch[0])[:, :3].contiguous(), batch[1].float())}, len(batch[1])
-
-
-class BareEvaluation(Own):
-    def evaluate(self, model, batch):
-        return super().evaluate(model, batch)[0]
-
-
-class FloatEvaluation(Own):
-    def evaluate(self, model, batch):
-        return {"loss": 1.0}, 3
-
-
-class Uncounted(Own):
-    def evaluate(self, model, batch):
-        return super().evaluate(model, batch)[0], None
+        return self._evaluate(model(batch[0]), batch[1])
 
 
 class BrokenAfterStep(Own):
@@ -99,7 +83,7 @@ class BrokenAfterStep(Own):
 
 
 class Looking(Own):
-    """Looks at values, and draws from every generator."""
+    """Depends on values, and draws from every generator."""
 
     def loss(self, model, batch):
         loss = super().loss(model, batch)
@@ -107,12 +91,15 @@ class Looking(Own):
         return loss * 2 if loss > 1 else loss
 
 
-class LookingInVain(Looking, BrokenEvaluation):
+class LookingInVain(Looking):
     """The same, with an evaluation that fails."""
+
+    def evaluate(self, model, batch):
+        raise RuntimeError("no evaluation")
 
 
 class Seen(Own):
-    """Tells in which mode and how often it was called; `turns` of two optimizers, the second of two losses."""
+    """Notes in which mode it was called; two optimizers, the second with two losses."""
 
     calls = []
 
@@ -143,12 +130,9 @@ class NoTurn:
     """Has neither a loss nor turns."""
 
 
-class NumberOfTurns(Own):
-    turns = 3
-
-
-class NamesOfTurns(Own):
-    turns = ("judge", "maker")
+class OddTurns(Own):
+    def __init__(self, turns):
+        self.turns = turns
 
 
 class Net(nn.Module):

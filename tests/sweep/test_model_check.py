@@ -27,85 +27,62 @@ def own(task, *overrides):
     return checked(*OWN_NET, "task=custom", f"task._target_=own_tasks.{task}", *overrides)
 
 
-@pytest.mark.parametrize("task", ["Own", "Penalized", "ByHand", "Looking", "Seen"])
-@pytest.mark.parametrize("model", [OWN_NET, ("model=mlp_small",)], ids=["own", "suite's"])
-def test_a_task_that_trains_is_taken(task, model):
-    if task == "Seen" and model != OWN_NET:
-        model = (*model, "model.hidden_size=8", "model.num_layers=2")
-    _, found = checked(*model, "task=custom", f"task._target_=own_tasks.{task}")
-    assert found.output_bytes > 0
-    assert {parameter.device.type for parameter in found.model.parameters()} == {"meta"}
-    assert not any(parameter.grad is not None for parameter in found.model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("task", "sentence"),
-    [
-        ("Vector", r"the loss must be a scalar, got shape \(64,\)"),
-        ("Number", "the loss must be a tensor, or several in a tuple, got float"),
-        ("Nothing", "the loss must be a tensor, or several in a tuple, got an empty tuple"),
-        ("Detached", "the loss has no gradient: it is detached, or computed from nothing that is trained"),
-        ("NotDifferentiable", "RuntimeError: rounding has no gradient"),
-        ("NoEvaluation", "TypeError: 'NoneType' object is not callable"),
-        ("BrokenEvaluation", "RuntimeError: "),
-        ("BareEvaluation", "evaluate must return a mapping of means and a count, got dict"),
-        ("FloatEvaluation", "evaluate must return means that are scalar tensors, got float as loss"),
-        ("Uncounted", "evaluate must return the number of items that its means are of, got NoneType"),
-        ("BrokenAfterStep", "RuntimeError: no target network"),
-        ("LookingInVain", "RuntimeError: "),
-    ],
-)
-def test_what_a_training_would_find_is_found_before(task, sentence):
-    named = f"model=custom cannot be trained on data=digits with task=custom: {sentence}"
-    with pytest.raises(UserError, match=named):
-        own(task)
-
-
-@pytest.mark.parametrize(
-    ("task", "sentence"),
-    [
-        ("NoTurn", "task=custom has no turns: AttributeError: 'NoTurn' object has no attribute 'loss'"),
-        ("NumberOfTurns", "a task's turns must be a list of ampsweep.tasks.base.Turn, got int"),
-        ("NamesOfTurns", "a task's turns must be a list of ampsweep.tasks.base.Turn, got str"),
-    ],
-)
-def test_what_has_no_turns_is_refused(task, sentence):
-    with pytest.raises(UserError, match=sentence):
-        own(task)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        ((), "the model returns a dict with the tensors logits, hidden; task.output must name the one that the task"),
-        (("task.output=logit",), "task.output=logit: the model returns a dict with the tensors logits, hidden"),
-    ],
-)
-def test_a_wrong_output_is_answered_with_those_there_are(overrides, sentence):
-    with pytest.raises(UserError, match=sentence):
-        checked("model=custom", "model._target_=own_tasks.Wrapped", "data=digits", *overrides)
-    checked("model=custom", "model._target_=own_tasks.Wrapped", "data=digits", "task.output=logits")
-
-
-def test_code_is_called_as_in_a_training():
-    own_tasks.Seen.calls.clear()
-    own("Seen")
-    assert own_tasks.Seen.calls == [
-        ("loss", True, True, "meta"),
-        ("loss", True, True, "meta"),
-        ("after_step", True, False, "meta"),
-        ("evaluate", False, False, "meta"),
-    ]
-
-
-@pytest.mark.parametrize("task", ["Own", "Looking"])
-def test_a_check_changes_no_random_state(task):
+def test_a_task_that_trains_is_accepted_and_no_random_state_changes():
     def states():
         return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
 
     before = states()
-    own(task, "model.name=net")
+    own_tasks.Seen.calls.clear()
+    suites = ("model=mlp_small", "model.hidden_size=8", "model.num_layers=2")
+    for task in ("Own", "Penalized", "ByHand", "Looking", "Seen"):
+        for model in ((*OWN_NET, "model.name=net"), suites)[: 1 if task == "ByHand" else 2]:
+            _, found = checked(*model, "task=custom", f"task._target_=own_tasks.{task}")
+            assert found.output_bytes > 0
+            assert {parameter.device.type for parameter in found.model.parameters()} == {"meta"}
+            assert not any(parameter.grad is not None for parameter in found.model.parameters())
     assert states() == before
+    assert own_tasks.Seen.calls[:4] == [
+        ("loss", True, True, "meta"),
+        ("loss", True, True, "meta"),
+        ("after_step", True, False, "meta"),
+        ("evaluate", False, False, "meta"),
+    ], "as in a training"
+
+
+NOT_TRAINABLE = {
+    "OddLoss kind=Vector": r"the loss must be a scalar, got shape \(64,\)",
+    "OddLoss kind=Number": "the loss must be a tensor, or several in a tuple, got float",
+    "OddLoss kind=Nothing": "the loss must be a tensor, or several in a tuple, got an empty tuple",
+    "OddLoss kind=Detached": "the loss has no gradient: it is detached, or computed from nothing that is trained",
+    "OddLoss kind=NotDifferentiable": "RuntimeError: rounding has no gradient",
+    "OddEvaluation kind=Absent": "TypeError: 'NoneType' object is not callable",
+    "OddEvaluation kind=Broken": "RuntimeError: ",
+    "OddEvaluation kind=Bare": "evaluate must return a mapping of means and a count, got dict",
+    "OddEvaluation kind=Float": "evaluate must return means that are scalar tensors, got float as loss",
+    "OddEvaluation kind=Uncounted": "evaluate must return the number of items that its means are of, got NoneType",
+    "BrokenAfterStep": "RuntimeError: no target network",
+    "LookingInVain": "RuntimeError: no evaluation",
+}
+NO_TURNS = {
+    "NoTurn": "task=custom has no turns: AttributeError: 'NoTurn' object has no attribute 'loss'",
+    "OddTurns turns=3": "a task's turns must be a list of ampsweep.tasks.base.Turn, got int",
+    "OddTurns turns=[judge]": "a task's turns must be a list of ampsweep.tasks.base.Turn, got str",
+}
+
+
+def test_an_error_that_a_training_would_find_is_found_before():
+    cannot = "model=custom cannot be trained on data=digits with task=custom: "
+    for task, sentence in ({task: cannot + said for task, said in NOT_TRAINABLE.items()} | NO_TURNS).items():
+        name, *arguments = task.split()
+        with pytest.raises(UserError, match=sentence):
+            own(name, *(f"+task.{argument}" for argument in arguments))
+    wrapped = ("model=custom", "model._target_=own_tasks.Wrapped", "data=digits")
+    names = "the model returns a dict with the tensors logits, hidden"
+    with pytest.raises(UserError, match=f"{names}; task.output must name the tensor that the task"):
+        checked(*wrapped)
+    with pytest.raises(UserError, match=f"task.output=logit: {names}"):
+        checked(*wrapped, "task.output=logit")
+    checked(*wrapped, "task.output=logits")
 
 
 class OneBatch:

@@ -12,21 +12,17 @@ from ampsweep.metrics import METRICS
 from ampsweep.tracking.wandb.agent import agent_overrides
 
 ROOT = Path(__file__).parents[2]
-PLAN = ROOT / "sweeps/results/plan.yaml"
-FILES = {path.stem: path for path in sorted((ROOT / "sweeps").rglob("*.yaml")) if path != PLAN}
-NAMES = [name for name, path in FILES.items() if path.parent.name == "sweeps"]
+FILES = [path for path in sorted((ROOT / "sweeps").rglob("*.yaml")) if path.name != "plan.yaml"]
+SWEEPS = {path.stem: yaml.safe_load(path.read_text()) for path in FILES}
+NAMES = [path.stem for path in FILES if path.parent.name == "sweeps"]
 
 
-def content(name):
-    return yaml.safe_load(FILES[name].read_text())
-
-
-def points(name):
+def points(sweep):
     """Every combination, of intervals the ends, as `${args_no_hyphens}` writes it: `key=value`, as Python prints it."""
     choices = []
-    for key, parameter in content(name)["parameters"].items():
+    for key, parameter in sweep["parameters"].items():
         if "min" in parameter:
-            assert content(name)["method"] != "grid", f"{key}: a grid takes a value or a list of values"
+            assert sweep["method"] != "grid", f"{key}: a grid takes a value or a list of values"
             values = [parameter["min"], parameter["max"]]
         else:
             assert set(parameter) in ({"value"}, {"values"})
@@ -36,64 +32,33 @@ def points(name):
     return list(itertools.product(*choices))
 
 
-def test_the_sweeps_are_there():
+def test_a_sweep_file_is_one_that_wandb_and_its_agents_run():
     assert {"fp32_vs_amp", "scaler_tuning", "memory_by_batch", "amp_fp16_search"} <= set(NAMES)
-
-
-def test_a_search_that_has_no_end_of_its_own_has_a_cap():
-    searches = [content(name) for name in NAMES if content(name)["method"] != "grid"]
-    assert searches
-    assert all(search["run_cap"] > 0 for search in searches)
-
-
-def test_a_point_that_is_ended_early_was_evaluated_before():
-    search = content("amp_fp16_search")
+    for name, sweep in SWEEPS.items():
+        assert sweep["name"] == name
+        assert sweep["method"] in ("grid", "random", "bayes")
+        assert (ROOT / sweep["program"]).is_file()
+        assert sweep["command"] == ["${env}", "${interpreter}", "${program}", "${args_no_hyphens}"]
+        better = {"minimize": "lower", "maximize": "higher"}[sweep["metric"]["goal"]]
+        assert METRICS[sweep["metric"]["name"]].better == better
+        assert sweep["method"] == "grid" or sweep["run_cap"] > 0, "a search without an end of its own has a cap"
+    search = SWEEPS["amp_fp16_search"]
     evaluations = search["parameters"]["trainer.steps"]["value"] / search["parameters"]["trainer.eval_every"]["value"]
     assert search["metric"]["name"] == "val/loss"
-    assert 0 < search["early_terminate"]["min_iter"] < evaluations
+    assert 0 < search["early_terminate"]["min_iter"] < evaluations, "a point that is ended early was evaluated before"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_point_composes(name):
-    found = points(name)
-    seeds = {next((key for key in point if key.startswith("seed=")), None) for point in found}
-    first_seed = next(key for key in found[0] if key.startswith("seed="))
-    # Seeds after the first differ in nothing but the number: each is composed once.
-    for point in [point for point in found if first_seed in point]:
-        config = compose_one(agent_overrides(point))
-        assert config.name == name
-    for seed in seeds - {first_seed}:
-        compose_one(agent_overrides([seed if key == first_seed else key for key in found[0]]))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_sweep_has_a_name_a_method_and_a_program_that_exists(name):
-    sweep = content(name)
-    assert sweep["name"] == name
-    assert sweep["method"] in ("grid", "random", "bayes")
-    assert (ROOT / sweep["program"]).is_file()
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_agent_calls_the_program_with_overrides(name):
-    assert content(name)["command"] == ["${env}", "${interpreter}", "${program}", "${args_no_hyphens}"]
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_metric_is_logged_and_improved_the_right_way(name):
-    metric = content(name)["metric"]
-    assert metric["name"] in METRICS
-    better = {"minimize": "lower", "maximize": "higher"}[metric["goal"]]
-    assert METRICS[metric["name"]].better == better
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_sweep_varies_the_precision_or_its_settings(name):
-    varied = [key for key, parameter in content(name)["parameters"].items() if "value" not in parameter]
-    assert any(key.startswith("precision") for key in varied)
-
-
-def test_a_seed_of_the_results_is_run_by_one_command():
-    found = points_of(FILES["recipe"], ["seed=0"])
-    assert len(found) == len(set(found)) == 5
-    assert all("seed=0" in point for point in found)
+@pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.nightly)])
+def test_points_compose_and_the_precision_varies(every):
+    for name in NAMES:
+        varied = [key for key, parameter in SWEEPS[name]["parameters"].items() if "value" not in parameter]
+        assert any(key.startswith("precision") for key in varied)
+        found = points(SWEEPS[name])
+        first_seed = next(key for key in found[0] if key.startswith("seed="))
+        for point in [point for point in found if first_seed in point][
+            ::every
+        ]:  # the other seeds differ in the number only
+            assert compose_one(agent_overrides(point)).name == name
+    of_a_seed = points_of(FILES[[path.stem for path in FILES].index("recipe")], ["seed=0"])
+    assert len(of_a_seed) == len(set(of_a_seed)) == 5
+    assert all("seed=0" in point for point in of_a_seed)

@@ -1,4 +1,6 @@
-"""What holds for every task: one differentiable loss, and evaluation that agrees with it and waits for nothing."""
+"""Every task: a differentiable loss, computed by hand, and evaluation that agrees with it and waits for nothing."""
+
+import math
 
 import pytest
 import torch
@@ -13,13 +15,12 @@ from ampsweep.tasks.model_loss import ModelLoss
 from ampsweep.tasks.regression import Regression
 
 
-class Autoencoder(nn.Module):
+class Autoencoder(nn.Linear):
     def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(5, 5)
+        super().__init__(5, 5)
 
     def forward(self, inputs, targets):
-        return (self.net(inputs) - targets).square().mean()
+        return (super().forward(inputs) - targets).square().mean()
 
 
 def language_modeling():
@@ -40,56 +41,61 @@ def model_loss():
     return ModelLoss(targets="inputs"), Autoencoder(), (torch.randn(4, 5), torch.randn(4, 5)), 4
 
 
-@pytest.fixture(
-    params=[language_modeling, classification, regression, model_loss], ids=lambda setting: setting.__name__
-)
-def setting(request):
+@pytest.mark.parametrize("make", [language_modeling, classification, regression, model_loss])
+def test_loss_and_evaluation_agree_and_read_no_value(make):
     torch.manual_seed(0)
-    return request.param()
-
-
-def test_the_loss_reaches_every_parameter(setting):
-    task, model, batch, _ = setting
-    loss = task.loss(model, batch)
-    assert loss.shape == ()
+    task, model, batch, num_items = make()
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
+        loss = task.loss(model, batch)
+        values, count = task.evaluate(model, batch)
+    assert "aten::_local_scalar_dense" not in {event.key for event in trace.key_averages()}
+    assert torch.equal(values["loss"], loss.detach())
+    assert count == num_items
+    assert all(value.shape == () and not value.requires_grad for value in values.values()), "no graph is kept"
     loss.backward()
     assert all(parameter.grad.any() for parameter in model.parameters())
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            loss, (values, _) = task.loss(model, batch), task.evaluate(model, batch)
+        assert loss.dtype is values["loss"].dtype is torch.float32
+    if make is not model_loss:
+        low = tuple(tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in batch)
+        assert task.loss(model.bfloat16(), low).dtype is torch.float32
 
 
-def test_evaluation_gives_the_same_loss_and_number_of_items(setting):
-    task, model, batch, num_items = setting
-    values, count = task.evaluate(model, batch)
-    assert torch.equal(values["loss"], task.loss(model, batch).detach())
-    assert count == num_items
+class Fixed(nn.Module):
+    """Returns the same output whatever the input."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.output = torch.tensor(output)
+
+    def forward(self, inputs):
+        return self.output
 
 
-def test_evaluation_keeps_no_graph(setting):
-    task, model, batch, _ = setting
-    values, _ = task.evaluate(model, batch)
-    assert all(value.shape == () and not value.requires_grad for value in values.values())
+NOTHING = torch.empty(0)
 
 
-def test_neither_loss_nor_evaluation_reads_a_value(setting):
-    task, model, batch, _ = setting
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
-        task.loss(model, batch)
-        task.evaluate(model, batch)
-    assert "aten::_local_scalar_dense" not in {event.key for event in trace.key_averages()}
+def test_losses_and_accuracy_are_those_computed_by_hand():
+    thirds = [math.log(1), math.log(2)]  # probabilities 1/3 and 2/3
+    batch = (NOTHING, torch.tensor([[0, 1], [1, 1]]))
+    values, num_tokens = LanguageModeling().evaluate(Fixed([[thirds, thirds], [thirds, thirds]]), batch)
+    assert values["loss"].item() == pytest.approx((math.log(3) + 3 * math.log(1.5)) / 4)
+    assert num_tokens == 4
+    logits = [[3.0, 1.0], [0.0, 2.0], [5.0, 1.0], [0.0, 1.0]]
+    values, num_items = Classification().evaluate(Fixed(logits), (NOTHING, torch.tensor([0, 1, 1, 1])))
+    assert (values["accuracy"], num_items) == (0.75, 4)
+    # Probabilities 1/4 and 3/4; the smoothed target is 0.1 and 0.9.
+    loss = Classification(label_smoothing=0.2).loss(Fixed([[0.0, math.log(3)]]), (NOTHING, torch.tensor([1])))
+    assert loss.item() == pytest.approx(-0.1 * math.log(1 / 4) - 0.9 * math.log(3 / 4))
+    loss = Regression().loss(Fixed([[1.0, 2.0], [3.0, 4.0]]), (NOTHING, torch.tensor([[1.0, 0.0], [3.0, 1.0]])))
+    assert loss == (4 + 9) / 4
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_under_autocast_the_loss_is_float32(setting, dtype):
-    task, model, batch, _ = setting
-    with torch.autocast("cpu", dtype=dtype):
-        loss, (values, _) = task.loss(model, batch), task.evaluate(model, batch)
-    assert loss.dtype is values["loss"].dtype is torch.float32
-
-
-@pytest.mark.parametrize("setting", [language_modeling, classification, regression], indirect=True)
-def test_a_half_precision_model_still_gets_a_full_precision_loss(setting):
-    task, model, batch, _ = setting
-    batch = tuple(tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in batch)
-    loss = task.loss(model.bfloat16(), batch)
-    loss.backward()
-    assert loss.dtype is torch.float32
-    assert all(parameter.grad.dtype is torch.bfloat16 for parameter in model.parameters())
+def test_wrong_settings_and_shapes_are_refused():
+    for label_smoothing in (-0.1, 1.0):
+        with pytest.raises(ValueError, match=f"label_smoothing must be at least 0 and below 1, got {label_smoothing}"):
+            Classification(label_smoothing=label_smoothing)
+    with pytest.raises(ValueError, match=r"outputs have shape \(2, 1\), the targets \(2,\)"):
+        Regression().loss(Fixed([[1.0], [2.0]]), (NOTHING, torch.zeros(2)))

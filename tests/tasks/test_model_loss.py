@@ -9,39 +9,33 @@ from torch import nn
 
 from ampsweep.tasks.model_loss import ModelLoss
 
-
-class SelfTaught(nn.Module):
-    """A linear model that returns its loss wrapped as ``wrap`` says."""
-
-    def __init__(self, wrap=lambda loss: loss):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-        self.wrap = wrap
-
-    def forward(self, inputs, targets):
-        return self.wrap(F.mse_loss(self.layer(inputs), targets))
-
-
 BATCH = (torch.randn(4, 3), torch.randn(4, 2))
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
+class SelfTaught(nn.Linear):
+    """A linear model that returns its loss wrapped by ``wrap``."""
+
+    def __init__(self, wrap):
+        super().__init__(3, 2)
+        self.wrap = wrap
+
+    def forward(self, inputs, targets):
+        return self.wrap(F.mse_loss(super().forward(inputs), targets))
+
+
+def test_the_loss_is_found_where_models_put_it():
+    for wrap in (
         lambda loss: loss,
         lambda loss: (loss, "logits"),
         lambda loss: [loss],
         lambda loss: {"logits": None, "loss": loss},
         lambda loss: SimpleNamespace(loss=loss),
-    ],
-    ids=["scalar", "tuple", "list", "dict", "object"],
-)
-def test_the_loss_is_found_where_models_put_it(wrap):
-    model = SelfTaught(wrap)
-    loss = ModelLoss().loss(model, BATCH)
-    assert torch.equal(loss, F.mse_loss(model.layer(BATCH[0]), BATCH[1]))
-    loss.backward()
-    assert model.layer.weight.grad.any()
+    ):
+        model = SelfTaught(wrap)
+        loss = ModelLoss().loss(model, BATCH)
+        assert torch.equal(loss, F.mse_loss(F.linear(BATCH[0], model.weight, model.bias), BATCH[1]))
+        loss.backward()
+        assert model.weight.grad.any()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +48,6 @@ def test_the_loss_is_found_where_models_put_it(wrap):
         (lambda loss: loss.item(), "got float without a loss"),
         (lambda loss: loss.expand(4), r"the model's loss must be a scalar, got shape \(4,\)"),
     ],
-    ids=["nothing", "empty", "dict", "object", "float", "vector"],
 )
 def test_an_output_without_a_loss_is_refused(wrap, sentence):
     with pytest.raises(ValueError, match=sentence):
@@ -65,7 +58,7 @@ class Recorder(nn.Module):
     """Keeps the arguments of its call."""
 
     def forward(self, *positional, **named):
-        self.positional, self.named = positional, named
+        self.arguments = positional, named
         return torch.zeros(())
 
 
@@ -79,26 +72,19 @@ class Recorder(nn.Module):
         (ModelLoss("input_ids", "labels", "inputs"), (), {"input_ids": "x", "labels": "x"}),
     ],
 )
-def test_a_pair_is_passed_as_the_task_says(task, positional, named):
+def test_a_batch_is_passed_as_the_task_says(task, positional, named):
     model = Recorder()
     task.loss(model, ("x", "y"))
-    assert (model.positional, model.named) == (positional, named)
-
-
-def test_a_mapping_is_passed_as_keywords():
-    model, batch = Recorder(), {"inputs": torch.zeros(3), "mask": torch.ones(3)}
-    _, num_items = ModelLoss().evaluate(model, batch)
-    assert model.named.keys() == batch.keys()
-    assert num_items == 3
+    assert model.arguments == (positional, named)
+    mapping = {"inputs": torch.zeros(3), "mask": torch.ones(3)}
+    assert task.evaluate(model, mapping)[1] == 3
+    assert model.arguments[1].keys() == mapping.keys()
 
 
 def test_a_hugging_face_model_shifts_the_labels_itself():
     transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2)
-    ).eval()
-    tokens = torch.randint(11, (3, 8))
+    config = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    model, tokens = transformers.GPT2LMHeadModel(config).eval(), torch.randint(11, (3, 8))
     task = ModelLoss(input_argument="input_ids", target_argument="labels", targets="inputs")
     loss = task.loss(model, (tokens, tokens.roll(-1, dims=1)))
     expected = F.cross_entropy(model(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
@@ -107,28 +93,8 @@ def test_a_hugging_face_model_shifts_the_labels_itself():
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_a_hugging_face_model_learns():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=16, n_layer=1, n_head=2)
-    )
-    task = ModelLoss(input_argument="input_ids", target_argument="labels", targets="inputs")
-    batch = (torch.randint(11, (4, 8)), torch.empty(0))
-    before = task.evaluate(model, batch)[0]["loss"]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(30):
-        optimizer.zero_grad()
-        task.loss(model, batch).backward()
-        optimizer.step()
-    assert task.evaluate(model, batch)[0]["loss"] < 0.7 * before
-
-
-def test_unknown_targets_are_refused():
+def test_impossible_arguments_are_refused():
     with pytest.raises(ValueError, match='targets must be "targets" or "inputs", got \'labels\''):
         ModelLoss(targets="labels")
-
-
-def test_a_name_for_the_inputs_alone_is_refused():
     with pytest.raises(ValueError, match="target_argument must be named when input_argument is"):
         ModelLoss(input_argument="input_ids")

@@ -1,24 +1,27 @@
-"""W&B as tests have it: a server, the process that tracks runs on it, and one that sends what is missing."""
+"""W&B as tests have it: a machine, a server, a W&B process that is logged in to it, and trainings that are tracked."""
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 from wandb_server import Run, WandbServer
 
+from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
+from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.library import WandbError
-from ampsweep.tracking.wandb.process import WandbAddress
-from ampsweep.tracking.wandb.sync_run import Synced, complete_runs
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.sync_run import complete_runs
 
 
 @contextmanager
 def machine(home: Path, **environment: str) -> Iterator[None]:
-    """Inside, nobody has a home or W&B settings; the server's address refuses connections, or is in ``environment``."""
+    """A machine without W&B settings; the server's address refuses connections unless `environment` names another."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
             patch.delenv(name)
@@ -29,14 +32,37 @@ def machine(home: Path, **environment: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def wandb_process(home: Path, **environment: str) -> Iterator[WandbAddress]:
+    """A W&B process started on such a machine; only its start sees the environment."""
+    with ExitStack() as stack:
+        with machine(home, **environment):
+            process = stack.enter_context(WandbProcess())
+        yield process.address
+
+
 def wandb_cores() -> list[psutil.Process]:
-    """The wandb-cores below this process that still run; one may end while it is looked at."""
+    """The wandb-cores below this process that still run."""
     found = []
-    for one in psutil.Process().children(recursive=True):
+    for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE:
-                found.append(one)
+            if process.name().startswith("wandb-core") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
+
+
+def wait_until(condition, seconds: float = 30.0):
+    """Wait for a condition; returns its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return value
+
+
+def bits(rows) -> list[dict[str, str]]:
+    """Rows whose values are the same to the last bit, NaN included, are equal."""
+    return [{key: float(value).hex() for key, value in row.items()} for row in rows]
 
 
 @dataclass(frozen=True)
@@ -47,22 +73,69 @@ class Wandb:
     address: WandbAddress
 
     def run(self, record: RunRecord) -> Run:
-        """What the server has of the run."""
+        """The run on the server."""
         (found,) = [run for run in self.server.runs if run.name == record.run_id]
         return found
 
-
-@dataclass(frozen=True)
-class Syncing:
-    """Completes one run after another, with less patience than people have."""
-
-    address: WandbAddress
-
-    def __call__(self, directory: Path) -> str:
-        """What `complete` returned, or the error it raised, as text."""
-        done: list[Synced | None] = []
+    def sync(self, directory: Path, silence_s: float = 10.0) -> str:
+        """Complete a run on the server; returns what `complete_runs` sent, or its error."""
+        done = []
         try:
-            self.address.call(complete_runs, [(directory, "multirun-7")], 3.0, silence_s=10.0, on_message=done.append)
+            runs = [(directory, "multirun-7")]
+            self.address.call(complete_runs, runs, 3.0, silence_s=silence_s, on_message=done.append)
         except WandbError as error:
             return f"WandbError: {error}"
         return str(done[-1])
+
+
+@dataclass
+class Tracked:
+    """Lines for the user, and the time that the training waited for its tracker."""
+
+    said: list[str]
+    start_s: float = 0.0
+    finish_s: float = 0.0
+
+
+def train(
+    record,
+    directory,
+    address,
+    steps=range(1, 21),
+    *,
+    events=None,
+    rows=None,
+    resume_after=None,
+    ending=None,
+    **tracking,
+) -> Tracked:
+    """Track a training to its end.
+
+    Args:
+        events: functions to call before a step's row; of step 0 before the start, of step -1 before the end.
+        rows: further metrics by step.
+        ending: what the record has at the end.
+        tracking: settings of the tracking config.
+    """
+    events, rows = events or {}, rows or {}
+    config = TrackingConfig(**{"mode": "offline", "project": "p", **tracking})
+    record.config["tracking"] = asdict(config)
+    tracked = Tracked([])
+    tracker = make_tracker(config, "multirun-7", tracked.said.append, address)
+    record.write(directory)
+    events.get(0, int)()
+    began = time.perf_counter()
+    tracker.start(record, directory, resume_after=resume_after)
+    tracked.start_s = time.perf_counter() - began
+    record.write(directory)
+    for step in steps:
+        events.get(step, int)()
+        tracker.log({"train/loss": 1 / step, **rows.get(step, {})}, step)
+    events.get(-1, int)()
+    for name, value in {"status": "completed", "summary": {"val/loss": 0.5}, **(ending or {})}.items():
+        setattr(record, name, value)
+    began = time.perf_counter()
+    tracker.finish(record)
+    tracked.finish_s = time.perf_counter() - began
+    record.write(directory)
+    return tracked

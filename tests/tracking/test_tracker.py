@@ -1,127 +1,209 @@
-"""Rows go to the history file alone; who shows the run elsewhere follows it, and ends whatever happens."""
+"""Rows go to `history.jsonl`, each step once, whatever happens; a follower shows the file elsewhere."""
 
+import json
+import math
+import signal
+import subprocess
+import sys
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, read_history
+from ampsweep.record import HISTORY_NAME, RecordError, read_history
 from ampsweep.tracking.tracker import Tracker, make_tracker
-from ampsweep.tracking.wandb.process import WandbAddress
 
 
-class InMemoryFollower:
-    """Keeps the calls in their order, and copies of the records as they were; fails where it is told to."""
+def write(record, directory, steps, *, resume_after=None):
+    """The history of a run whose process before was killed, if there was one: it has no digest."""
+    record.history_digest, tracker = None, Tracker()
+    tracker.start(record, directory, resume_after=resume_after)
+    for step in steps:
+        tracker.log({"train/loss": 1 / step}, step)
+    tracker.finish(record)
+    return tracker
 
-    def __init__(self, failing: str | None = None) -> None:
-        self.failing = failing
-        self.calls: list[str] = []
-        self.records: list[RunRecord] = []
-        self.directory: Path | None = None
-        self.reached: int | None = None
 
-    def start(self, record: RunRecord, directory: Path, reached: int) -> None:
-        self.directory, self.reached = directory, reached
+def steps_in(directory):
+    return [row["step"] for row in read_history(directory)]
+
+
+class Follower:
+    """Keeps the calls in their order, with copies of the records; fails in the call that it is given."""
+
+    def __init__(self, failing=None):
+        self.failing, self.calls, self.records, self.begun = failing, [], [], None
+
+    def start(self, record, directory, reached):
+        self.begun = directory, reached, (directory / HISTORY_NAME).exists()
         self._note("start", record)
 
-    def finish(self, record: RunRecord) -> None:
+    def finish(self, record):
         self._note("finish", record)
 
-    def _note(self, call: str, record: RunRecord) -> None:
+    def _note(self, call, record):
         self.calls.append(call)
         self.records.append(deepcopy(record))
         if call == self.failing:
             raise OSError(f"{call} failed")
 
 
-def test_a_follower_gets_the_run_and_no_rows(record: RunRecord, tmp_path: Path) -> None:
+def test_a_row_is_on_file_when_log_returns(record, tmp_path):
+    tracker = Tracker()
+    tracker.start(record, tmp_path, resume_after=None)
+    for step in (1, 2):
+        tracker.log({"train/loss": 0.1 + step, "amp/scale": 65536.0}, step)
+        assert (tmp_path / HISTORY_NAME).read_text().splitlines()[-1] == (
+            f'{{"step": {step}, "train/loss": {0.1 + step}, "amp/scale": 65536.0}}'
+        )
+    with pytest.raises(AssertionError, match="step 2 after step 2"):
+        tracker.log({}, 2)
+    tracker.finish(record)
+    assert record.history_digest is not None
+    tracker.finish(record)
+    Tracker().finish(record)
+
+
+def test_non_finite_values_are_strict_json_and_come_back(record, tmp_path):
+    tracker = Tracker()
+    tracker.start(record, tmp_path, resume_after=None)
+    tracker.log({"train/loss": math.nan, "train/grad_norm": math.inf, "x": -math.inf}, 1)
+    tracker.finish(record)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    json.loads((tmp_path / HISTORY_NAME).read_text(), parse_constant=refuse)
+    (row,) = read_history(tmp_path)
+    assert math.isnan(row["train/loss"])
+    assert (row["train/grad_norm"], row["x"]) == (math.inf, -math.inf)
+
+
+def test_a_resume_keeps_the_rows_there_and_adds_the_others(record, tmp_path):
+    write(record, tmp_path, range(1, 11))
+    path = tmp_path / HISTORY_NAME
+    before, inode = path.read_text(), path.stat().st_ino
+    assert write(record, tmp_path, range(7, 9), resume_after=6).reached == 10
+    assert path.read_text() == before
+    write(record, tmp_path, range(7, 13), resume_after=6)
+    assert steps_in(tmp_path) == list(range(1, 13))
+    assert path.read_text().startswith(before)
+    assert path.stat().st_ino == inode
+    assert write(record, tmp_path, range(1, 3)).reached == 0, "a run from nothing starts an empty history"
+    assert steps_in(tmp_path) == [1, 2]
+
+
+def test_a_torn_last_line_is_cut_atomically(record, tmp_path):
+    write(record, tmp_path, range(1, 11))
+    path = tmp_path / HISTORY_NAME
+    old = path.read_text() + '{"step": 11, "tr'
+    path.write_text(old)
+    with path.open() as reader:
+        assert write(record, tmp_path, range(3, 13), resume_after=2).reached == 10
+        assert reader.read() == old, "the old file stays as it was for whoever has it open"
+    assert steps_in(tmp_path) == list(range(1, 13))
+    assert [entry.name for entry in tmp_path.iterdir()] == [HISTORY_NAME]
+
+
+def test_a_damaged_history_is_not_continued(record, tmp_path):
+    damaged = '{"step": 1}\nloss,step\n{"step": 3}\n{"st'
+    (tmp_path / HISTORY_NAME).write_text(damaged)
+    with pytest.raises(RecordError, match="is damaged: line 2 is not JSON"):
+        write(record, tmp_path, range(4, 5), resume_after=3)
+    assert (tmp_path / HISTORY_NAME).read_text() == damaged
+
+
+SCRIPT = """
+import os, resource, signal, sys
+from pathlib import Path
+from types import SimpleNamespace
+from ampsweep.tracking.tracker import Tracker
+record, fate, unlimited = SimpleNamespace(history_digest=None), sys.argv[2], resource.RLIM_INFINITY
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+history = Tracker()
+history.start(record, Path(sys.argv[1]), resume_after=None)
+for step in range(1, 31):
+    if step == 10 and fate != "kill":
+        taken = (Path(sys.argv[1]) / "history.jsonl").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (taken + 20, unlimited))  # room for a part of a row
+    if step == 20 and fate == "full for a while":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
+    history.log({"train/loss": 1 / step}, step)
+if fate == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+history.finish(record)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of a file's size there")
+@pytest.mark.parametrize("fate", ["kill", "full for a while", "full for good"])
+def test_rows_survive_a_kill_and_wait_for_room_on_disk(fate, tmp_path):
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), fate]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    rows = read_history(tmp_path)
+    assert rows == [{"step": step, "train/loss": 1 / step} for step in range(1, len(rows) + 1)]
+    if fate == "full for good":
+        assert 0 < len(rows) < 30
+        assert done.stderr.splitlines()[-1] == (
+            f"OSError: [Errno 27] File too large: {30 - len(rows)} rows are lost: '{tmp_path / HISTORY_NAME}'"
+        )
+    else:
+        assert (len(rows), done.returncode) == (30, -signal.SIGKILL if fate == "kill" else 0)
+
+
+def test_a_follower_gets_the_run_and_no_rows(record, tmp_path):
     (tmp_path / HISTORY_NAME).write_text('{"step": 4, "train/loss": 3.0}\n')
-    follower = InMemoryFollower()
-    tracker = Tracker(follower)
+    tracker = Tracker(follower := Follower())
     tracker.start(record, tmp_path, resume_after=4)
     tracker.log({"train/loss": 2.0}, 5)
     tracker.log({"train/loss": 1.0}, 6)
     record.status = "completed"
     tracker.finish(record)
     assert follower.calls == ["start", "finish"]
-    assert (follower.directory, follower.reached) == (tmp_path, 4)
-    assert [one.status for one in follower.records] == ["interrupted", "completed"]
-    assert [row["step"] for row in read_history(tmp_path)] == [4, 5, 6]
+    assert follower.begun == (tmp_path, 4, True)
+    assert [seen.status for seen in follower.records] == ["interrupted", "completed"]
+    assert [seen.history_digest is None for seen in follower.records] == [True, False], "the history is closed first"
+    assert steps_in(tmp_path) == [4, 5, 6]
 
 
-def test_the_history_is_whole_before_its_follower_ends(record: RunRecord, tmp_path: Path) -> None:
-    order: list[str] = []
-
-    class Noting(InMemoryFollower):
-        def start(self, record: RunRecord, directory: Path, reached: int) -> None:
-            order.append(f"history there: {(directory / HISTORY_NAME).exists()}")
-
-        def finish(self, record: RunRecord) -> None:
-            order.append("follower ended")
-
-    with pytest.MonkeyPatch.context() as patch:
-        close = Tracker._close
-        patch.setattr(Tracker, "_close", lambda self, record: (order.append("history closed"), close(self, record)))
-        tracker = Tracker(Noting())
-        tracker.start(record, tmp_path, resume_after=None)
-        tracker.finish(record)
-    assert order == ["history there: True", "history closed", "follower ended"]
-
-
-def test_a_follower_ends_even_where_rows_are_lost(
-    record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(tracker: Tracker, record: RunRecord) -> None:
-        raise OSError("finish failed")
-
-    follower = InMemoryFollower()
-    tracker = Tracker(follower)
-    tracker.start(record, tmp_path, resume_after=None)
+def test_a_follower_ends_even_where_rows_are_lost(record, tmp_path, monkeypatch):
     close = Tracker._close
-    monkeypatch.setattr(Tracker, "_close", lambda self, record: (close(self, record), fail(self, record)))
-    with pytest.raises(OSError, match="finish failed"):
+
+    def fail(tracker, record):
+        close(tracker, record)
+        raise OSError("no room")
+
+    tracker = Tracker(follower := Follower())
+    tracker.start(record, tmp_path, resume_after=None)
+    monkeypatch.setattr(Tracker, "_close", fail)
+    with pytest.raises(OSError, match="no room"):
         tracker.finish(record)
     assert follower.calls == ["start", "finish"]
 
 
-def test_a_history_that_cannot_be_opened_has_no_follower(record: RunRecord, tmp_path: Path) -> None:
-    (tmp_path / HISTORY_NAME).mkdir()
-    follower = InMemoryFollower()
-    tracker = Tracker(follower)
-    with pytest.raises(RecordError):
-        tracker.start(record, tmp_path, resume_after=1)
-    assert follower.calls == []
-    tracker.finish(record)
-    assert follower.calls == ["finish"]
-
-
-def test_a_follower_that_cannot_start_can_be_finished(record: RunRecord, tmp_path: Path) -> None:
-    follower = InMemoryFollower(failing="start")
-    tracker = Tracker(follower)
+def test_a_tracker_that_failed_to_start_can_finish(record, tmp_path):
+    unstarted = Tracker(follower := Follower(failing="start"))
     with pytest.raises(OSError, match="start failed"):
-        tracker.start(record, tmp_path, resume_after=None)
-    tracker.finish(record)
+        unstarted.start(record, tmp_path, resume_after=None)
+    unstarted.finish(record)
     assert follower.calls == ["start", "finish"]
+    (tmp_path / "run" / HISTORY_NAME).mkdir(parents=True)
+    unopened = Tracker(follower := Follower())
+    with pytest.raises(RecordError):
+        unopened.start(record, tmp_path / "run", resume_after=1)
+    assert follower.calls == [], "without a history there is nothing to follow"
+    unopened.finish(record)
 
 
-def test_history_is_written_also_where_wandb_is_disabled(record: RunRecord, tmp_path: Path) -> None:
-    said: list[str] = []
-    tracker = make_tracker(TrackingConfig(mode="disabled"), None, said.append)
+@pytest.mark.parametrize("variable", [None, "disabled"])
+def test_a_run_has_a_history_where_wandb_is_disabled(variable, record, tmp_path, monkeypatch):
+    if variable is not None:
+        monkeypatch.setenv("WANDB_MODE", variable)
+    config = TrackingConfig(mode="auto" if variable else "disabled")
+    tracker = make_tracker(config, None, pytest.fail)
     tracker.start(record, tmp_path, resume_after=None)
     tracker.log({"train/loss": 2.0}, 1)
     tracker.finish(record)
     assert read_history(tmp_path) == [{"step": 1, "train/loss": 2.0}]
-    assert not said
     assert not record.wandb
-
-
-def test_wandb_follows_where_it_is_not_disabled(shared: WandbAddress, record: RunRecord, tmp_path: Path) -> None:
-    said: list[str] = []
-    tracker = make_tracker(TrackingConfig(mode="offline"), None, said.append, shared)
-    tracker.start(record, tmp_path, resume_after=None)
-    tracker.log({"train/loss": 2.0}, 1)
-    tracker.finish(record)
-    assert [line.partition(",")[0] for line in said] == ["W&B: offline"]
-    assert record.wandb.last_step == 1
-    assert read_history(tmp_path) == [{"step": 1, "train/loss": 2.0}]
+    assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]

@@ -1,4 +1,4 @@
-"""What an agent's SIGTERM means: the wish of its sweep, or the end of its machine."""
+"""SIGTERM under an agent: the wish of its sweep, or the end of its machine."""
 
 import psutil
 import pytest
@@ -9,31 +9,27 @@ AGENT = ("/usr/bin/python", "/usr/bin/wandb", "agent", "team/p/s1")
 
 
 @pytest.mark.parametrize(
-    ("parent", "reason", "is_wish"),
+    ("parent", "reason", "sweep", "is_wish"),
     [
-        (AGENT, "SIGTERM", True),
-        (("python", "-m", "wandb", "agent", "--count", "3", "team/p/s1"), "SIGTERM", True),
-        (AGENT, "SIGINT", False),
-        (AGENT, STOPPED_THERE, True),
-        ((*AGENT, "--forward-signals"), "SIGTERM", False),
-        ((*AGENT, "-f"), "SIGTERM", False),
-        ((*AGENT, "-f"), STOPPED_THERE, True),
-        (("/sbin/init",), "SIGTERM", False),
-        (None, "SIGTERM", False),
+        (AGENT, "SIGTERM", "s1", True),
+        (("python", "-m", "wandb", "agent", "--count", "3", "team/p/s1"), "SIGTERM", "s1", True),
+        (AGENT, "SIGINT", "s1", False),
+        (AGENT, STOPPED_THERE, "s1", True),
+        ((*AGENT, "--forward-signals"), "SIGTERM", "s1", False),
+        ((*AGENT, "-f"), "SIGTERM", "s1", False),
+        ((*AGENT, "-f"), STOPPED_THERE, "s1", True),
+        (("/sbin/init",), "SIGTERM", "s1", False),
+        (None, "SIGTERM", "s1", False),
+        (AGENT, "SIGTERM", None, False),
     ],
 )
-def test_an_agent_that_goes_on_stops_its_run_on_purpose(parent, reason, is_wish, monkeypatch: pytest.MonkeyPatch):
-    def cmdline(process: psutil.Process) -> list[str]:
+def test_a_sweep_stops_its_run_through_an_agent_that_goes_on(parent, reason, sweep, is_wish, monkeypatch):
+    def cmdline(process):
         if parent is None:
             raise psutil.NoSuchProcess(process.pid)
         return list(parent)
 
     monkeypatch.setattr(psutil.Process, "cmdline", cmdline)
-    monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
+    if sweep is not None:
+        monkeypatch.setenv("WANDB_SWEEP_ID", sweep)
     assert is_stopped_by_sweep(reason) == is_wish
-
-
-def test_no_other_run_is_stopped_by_a_sweep(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("WANDB_SWEEP_ID", raising=False)
-    monkeypatch.setattr(psutil.Process, "cmdline", lambda process: list(AGENT))
-    assert not is_stopped_by_sweep("SIGTERM")

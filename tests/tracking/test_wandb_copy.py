@@ -1,244 +1,199 @@
 """Runs of a W&B server as run directories: each is loaded once, and whatever is wrong is one sentence."""
 
+import secrets
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
+from served import bits
 from wandb_runs import record_run
-from wandb_server import Fault, WandbServer
+from wandb_server import Fault, Sweep
 
-from ampsweep.record import FILE_NAME, RunRecord, find_records, read_history
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record import FILE_NAME, find_records, read_history
+from ampsweep.record.sections import WandbFacts
+from ampsweep.tracking.wandb import copy as copying
 from ampsweep.tracking.wandb.copy import Copied, copy_runs
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import Selection
 
-ALL = Selection("team", "mine")
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     {"step": 1, "train/loss": 4.0, "amp/skipped_steps": 0},
     {"step": 2, "train/loss": float("nan"), "amp/scale": float("inf")},
     {"step": 3, "train/loss": 0.1 + 0.2, "val/loss": 1e-300},
 ]
 
-Copy = Callable[..., Copied]
 
-
-def of(record: RunRecord, arm: str, seed: int) -> RunRecord:
+def of(record, arm, seed):
     identity = replace(record.identity, precision_mode=arm, seed=seed)
     return replace(record, identity=identity, arm=arm, config_hash=f"{arm}{seed}", run_id=f"{arm}{seed}")
 
 
-def bits(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    return [{key: float(value).hex() for key, value in row.items()} for row in rows]
+class Project:
+    """A project of its own on the server, with three runs, two of them of one group; and a copy of it."""
 
+    def __init__(self, online, record, directory):
+        self.server, self.record, self.directory = online.server, record, directory
+        self.name = secrets.token_hex(4)
+        self.server.recorded.requests.clear()
+        self.all = Selection("team", self.name)
+        for seed, group in enumerate(("a", "a", "b & c")):
+            self.add(f"id{seed}", of(record, "amp_bf16", seed), groupName=group, sweep="s1")
 
-@pytest.fixture
-def server(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch, record: RunRecord) -> WandbServer:
-    """Three runs, two of them of one group."""
-    for name, value in wandb_server.environment.items():
-        monkeypatch.setenv(name, value)
-    for seed, group in enumerate(("a", "a", "b & c")):
-        record_run(wandb_server, f"id{seed}", of(record, "amp_bf16", seed), ROWS, groupName=group, sweep="s1")
-    return wandb_server
+    def add(self, id, record, rows=ROWS, **more):
+        return record_run(self.server, id, record, rows, project=self.name, **more)
 
+    def copy(self, selection=None, progress=lambda number, of: None):
+        return copy_runs(selection or self.all, self.directory, progress)
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Copy:
-    def copy(selection: Selection = ALL, progress: Callable[[int, int], None] = lambda number, of: None) -> Copied:
-        return copy_runs(selection, tmp_path / "copy", progress)
-
-    return copy
-
-
-@pytest.fixture
-def refused(copy: Copy) -> Callable[..., str]:
-    """The sentence about a selection that cannot be had."""
-
-    def refused(selection: Selection = ALL) -> str:
+    def refused(self, selection=None):
         with pytest.raises(WandbError) as caught:
-            copy(selection)
+            self.copy(selection)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    return refused
+    def records(self):
+        return find_records(self.directory).records
+
+    def seeds(self):
+        return [there.identity.seed for _, there in self.records()]
+
+    def loads(self):
+        """Runs whose history has been asked for since the last call."""
+        with self.server.lock:
+            asked = [one.body.decode() for one in self.server.recorded.requests if one.operation == "RunParquetHistory"]
+            self.server.recorded.requests.clear()
+        return sorted(name for name in ("id0", "id1", "id2") for body in asked if f'"{name}"' in body)
 
 
-def loads(server: WandbServer) -> list[str]:
-    """Runs whose history has been asked for, in the order of their names."""
-    with server.lock:
-        asked = [one.body.decode() for one in server.recorded.requests if one.operation == "RunParquetHistory"]
-        server.recorded.requests.clear()
-    return sorted(name for name in ("id0", "id1", "id2") for body in asked if f'"{name}"' in body)
+@pytest.fixture
+def project(online, record, tmp_path, monkeypatch):
+    def with_server(function, *arguments, **limits):
+        return online.address.call(function, *arguments, **limits)
+
+    monkeypatch.setattr(copying, "with_server", with_server)  # no process of its own each time
+    return Project(online, record, tmp_path / "copy")
 
 
-def test_a_copy_has_record_and_rows_as_they_were_sent(server, copy, record, tmp_path):
-    seen: list[tuple[int, int]] = []
-    assert copy(progress=lambda number, of: seen.append((number, of))) == Copied(3, 0, ())
-    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    found = find_records(tmp_path / "copy").records
-    assert [replace(there, wandb=WandbFacts()) for _, there in found] == [
-        of(record, "amp_bf16", seed) for seed in range(3)
-    ]
-    assert found[2][1].wandb.url == f"{server.url}/team/mine/runs/id2", "sent offline, it would name a directory"
-    assert [there.wandb.group for _, there in found] == ["a", "a", "b & c"]
+def test_a_copy_has_record_and_rows_as_they_were_sent(project, record):
+    project.add("id9", of(record, "amp_bf16", 0))
+    seen = []
+    assert project.copy(progress=lambda number, of: seen.append((number, of))) == Copied(4, 0, ())
+    assert seen == [(number, 4) for number in range(5)]
+    found = project.records()
+    sent = [of(record, "amp_bf16", seed) for seed in (0, 1, 2, 0)]
+    assert [replace(there, wandb=WandbFacts()) for _, there in found] == sent
+    assert found[2][1].wandb.url == f"{project.server.url}/team/{project.name}/runs/id2"
+    assert [there.wandb.group for _, there in found] == ["a", "a", "b & c", None]
     for place, _ in found:
         assert bits(read_history(place)) == bits(ROWS)
-    assert [place.name for place, _ in found] == [f"run_id{seed}-id{seed}" for seed in range(3)]
+    assert [place.name for place, _ in found] == ["run_id0-id0", "run_id1-id1", "run_id2-id2", "run_id9-id9"]
 
 
-def test_no_name_from_the_server_leads_out_of_the_copy(server, copy, record, tmp_path):
+def test_no_name_from_the_server_leads_out_of_the_copy(project, record, tmp_path):
     hostile = replace(of(record, "amp_bf16", 7), config_hash="/../../x", arm="../../up", run_id="../../y")
     for run_id in ("id7", "id8"):
-        record_run(server, run_id, hostile, ROWS)
-    before = sorted(path.name for path in tmp_path.iterdir())
-    assert copy().num_loaded == 5
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "copy"])
+        project.add(run_id, hostile)
+    before = {path.name for path in tmp_path.iterdir()}
+    assert project.copy().num_loaded == 5
+    assert {path.name for path in tmp_path.iterdir()} == before | {"copy"}
     places = [path for path, _ in find_records(tmp_path).records]
-    assert {place.parent for place in places} == {tmp_path / "copy"}
-    assert len(places) == 5
-    assert copy().num_kept == 5
+    assert ({place.parent for place in places}, len(places)) == ({project.directory}, 5)
+    assert project.copy().num_kept == 5
 
 
-def test_rows_stored_as_a_table_are_as_they_were_logged(server, copy, record, tmp_path):
+def test_rows_from_a_parquet_table_are_as_they_were_logged(project, record):
     """W&B moves long histories into Parquet files, where steps can be floats and what a row lacks is null."""
-    stored = [{"step": float(row["step"]), "val/loss": row.get("val/loss"), **row} for row in ROWS]
-    record_run(server, "id0", of(record, "amp_bf16", 0), [row | {"step": float(row["step"])} for row in stored])
-    copy()
-    rows = read_history(find_records(tmp_path / "copy").records[0][0])
-    assert bits(rows) == bits(ROWS)
-    assert {type(row["step"]) for row in rows} == {int}
+    stored = [{"val/loss": None, **row, "step": float(row["step"])} for row in ROWS]
+    project.add("id0", of(record, "amp_bf16", 0), stored)
+    project.add("twice", of(record, "fp32", 8), [*ROWS, ROWS[-1]])
+    project.add("other", of(record, "fp32", 9), [*ROWS, {**ROWS[-1], "train/loss": 9.0}])
+    assert dict(project.copy().skipped) == {"run other": "has two rows of step 3 that differ"}
+    for place, there in project.records():
+        rows = read_history(place)
+        assert bits(rows) == bits(ROWS), there.arm
+        assert {type(row["step"]) for row in rows} == {int}
 
 
-def test_only_what_has_changed_is_loaded_again(server, copy, record, tmp_path):
-    copy()
-    assert loads(server) == ["id0", "id1", "id2"]
-    assert copy() == Copied(0, 3, ())
-    assert loads(server) == []
-    changed = record_run(server, "id1", replace(of(record, "amp_bf16", 1), status="oom"), ROWS[:1])
+def test_only_what_has_changed_is_loaded_again(project, record):
+    project.copy()
+    assert project.loads() == ["id0", "id1", "id2"]
+    changed = project.add("id1", replace(of(record, "amp_bf16", 1), status="oom"), ROWS[:1])
     changed.heartbeat_at = "2026-11-21T12:00:00.000Z"
-    assert copy() == Copied(1, 2, ())
-    assert loads(server) == ["id1"]
-    (place,) = [place for place, there in find_records(tmp_path / "copy").records if there.status == "oom"]
+    del project.server.recorded.runs["team", project.name, "id0"]
+    assert project.copy() == Copied(1, 1, ())
+    assert project.loads() == ["id1"]
+    assert project.seeds() == [1, 2], "a run that the server has no more is gone"
+    (place,) = [place for place, there in project.records() if there.status == "oom"]
     assert len(read_history(place)) == 1
-
-
-def test_a_run_gone_from_the_server_is_gone_from_the_copy(server, copy, tmp_path):
-    copy()
-    del server.recorded.runs["team", "mine", "id0"]
-    copy()
-    assert [there.identity.seed for _, there in find_records(tmp_path / "copy").records] == [1, 2]
-
-
-def test_a_point_that_was_run_twice_is_there_twice(server, copy, record, tmp_path):
-    record_run(server, "id9", of(record, "amp_bf16", 0), ROWS)
-    copy()
-    names = [place.name for place, there in find_records(tmp_path / "copy").records if there.identity.seed == 0]
-    assert names == ["run_id0-id0", "run_id9-id9"]
+    assert project.copy() == Copied(0, 2, ())
+    assert project.loads() == []
 
 
 @pytest.mark.parametrize(
-    ("selection", "seeds"),
-    [
-        (Selection("team", "mine", "s1"), [0, 1, 2]),
-        (Selection("team", "mine", groups=("a",)), [0, 1]),
-        (Selection("team", "mine", groups=("a", "b & c")), [0, 1, 2]),
-        (Selection("team", "mine", "s1", ("b & c",)), [2]),
-    ],
-    ids=str,
+    ("sweep", "groups", "seeds"),
+    [("s1", (), [0, 1, 2]), (None, ("a",), [0, 1]), (None, ("a", "b & c"), [0, 1, 2]), ("s1", ("b & c",), [2])],
 )
-def test_sweeps_and_groups_can_be_chosen(server, copy, tmp_path, selection, seeds):
-    server.recorded.sweeps["team", "mine", "s1"] = sweep_of("s1")
-    copy(selection)
-    assert [there.identity.seed for _, there in find_records(tmp_path / "copy").records] == seeds
+def test_sweeps_and_groups_can_be_chosen(project, sweep, groups, seeds):
+    config = "method: grid\nparameters: {seed: {values: [0]}}\n"
+    project.server.recorded.sweeps["team", project.name, "s1"] = Sweep("team", project.name, "s1", config)
+    project.copy(Selection("team", project.name, sweep, groups))
+    assert project.seeds() == seeds
 
 
-def sweep_of(name: str) -> Any:
-    from wandb_server import Sweep
-
-    return Sweep("team", "mine", name, "method: grid\nparameters: {seed: {values: [0]}}\n")
-
-
-def test_runs_of_others_are_named_and_left_out(server, copy, record, tmp_path):
-    record_run(server, "other", None, [{"loss": 1.0}])
-    record_run(server, "newer", replace(record, schema=99), ROWS)
-    record_run(server, "table", None, jobType="comparison")
-    copied = copy()
-    assert copied.num_loaded == 3
-    assert dict(copied.skipped).keys() == {"run other", "run newer"}, "a comparison is no training, and not missed"
-    assert dict(copied.skipped)["run other"] == "has no record.json, as runs of this suite have"
-    assert "schema 99" in dict(copied.skipped)["run newer"]
-    assert len(find_records(tmp_path / "copy").records) == 3
+@pytest.mark.nightly
+def test_runs_of_others_are_named_and_left_out(project, record):
+    project.add("other", None, [{"loss": 1.0}])
+    project.add("newer", replace(record, schema=99))
+    project.add("table", None, [], jobType="comparison")
+    copied = project.copy()
+    skipped = dict(copied.skipped)
+    assert (copied.num_loaded, len(project.records())) == (3, 3)
+    assert skipped.keys() == {"run other", "run newer"}, "a comparison is no training, and not missed"
+    assert skipped["run other"] == "has no record.json, as runs of this suite have"
+    assert "schema 99" in skipped["run newer"]
 
 
-def test_a_row_that_is_there_twice_counts_once(server, copy, record, tmp_path):
-    record_run(server, "twice", of(record, "fp32", 0), [*ROWS, ROWS[-1]])
-    record_run(server, "other", of(record, "fp32", 1), [*ROWS, {**ROWS[-1], "train/loss": 9.0}])
-    copied = copy()
-    assert dict(copied.skipped) == {"run other": f"has two rows of step {ROWS[-1]['step']} that differ"}
-    (path,) = [path for path, there in find_records(tmp_path / "copy").records if there.arm == "fp32"]
-    assert bits(read_history(path)) == bits(ROWS)
+def test_a_busy_server_is_retried_and_a_failed_copy_resumed(project):
+    with project.server.failing(Fault("/id2/record.json", status=404)):
+        assert project.refused().startswith(f"wandb://team/{project.name}: ")
+    had = set(project.loads())
+    with project.server.failing(Fault("RunFiles|HistoryKeys", status=429, times=1)):
+        project.copy()
+    assert set(project.loads()) | had == {"id0", "id1", "id2"}
+    assert project.copy() == Copied(0, 3, ())
 
 
-def test_a_server_that_is_busy_is_asked_again(server, copy):
-    with server.failing(Fault("RunFiles|HistoryKeys", status=429, times=3)):
-        assert copy().num_loaded == 3
+def test_a_server_that_does_not_answer_is_given_up(project, monkeypatch):
+    monkeypatch.setattr(copying, "_LISTING_S", 1.0)
+    with project.server.failing(Fault("RunParquetHistory", status=500)):
+        assert project.refused() == f"wandb://team/{project.name}: not done in 1 s"
+    project.server.refuse()
+    sentence = project.refused()
+    project.server.accept()
+    assert sentence.startswith(
+        f"wandb://team/{project.name}: the W&B server {project.server.url} cannot be reached: no connection"
+    )
 
 
-def test_after_a_failure_the_rest_is_loaded(server, copy, refused):
-    with server.failing(Fault("/id2/record.json", status=404)):
-        assert refused().startswith("wandb://team/mine: ")
-    had = set(loads(server))
-    copy()
-    assert set(loads(server)) | had == {"id0", "id1", "id2"}
-    assert copy() == Copied(0, 3, ())
+def test_a_missing_project_sweep_or_group_is_an_error(project):
+    name = project.name
+    for selection, sentence in {
+        Selection("team", "none"): "wandb://team/none: no such project, or not for this API key",
+        Selection("team", name, "gone"): f"wandb://team/{name}/gone: no such sweep; it may have been deleted",
+        Selection("team", name, groups=("x",)): f"wandb://team/{name}?group=x: there are no runs in it",
+    }.items():
+        assert project.refused(selection) == sentence
+    record_run(project.server, "other", None, project=f"{name}-others")
+    assert project.refused(Selection("team", f"{name}-others")).startswith(
+        f"wandb://team/{name}-others: none of its runs can be compared (1; run other has no record.json"
+    )
+    project.server.key = "9" * 40
+    assert "user is not logged in" in project.refused()
 
 
-def test_a_server_that_stops_answering_is_given_up(server, refused, monkeypatch):
-    monkeypatch.setattr("ampsweep.tracking.wandb.copy._LISTING_S", 1.0)
-    with server.failing(Fault("RunParquetHistory", status=500)):
-        assert refused() == "wandb://team/mine: not done in 1 s"
-
-
-def test_an_unreachable_server_is_given_up(server, refused):
-    server.refuse()
-    assert refused().startswith(f"wandb://team/mine: the W&B server {server.url} cannot be reached: ")
-
-
-@pytest.mark.parametrize(
-    ("selection", "said"),
-    [
-        (Selection("team", "none"), "wandb://team/none: no such project, or not for this API key"),
-        (Selection("nobody", "mine"), "wandb://nobody/mine: no such project, or not for this API key"),
-        (Selection("team", "mine", "gone"), "wandb://team/mine/gone: no such sweep; it may have been deleted"),
-        (Selection("team", "mine", groups=("x",)), "wandb://team/mine?group=x: there are no runs in it"),
-    ],
-    ids=str,
-)
-def test_what_is_not_there_is_said(server, refused, selection, said):
-    assert refused(selection) == said
-
-
-def test_a_wrong_key_is_said(server, refused, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "9" * 40)
-    assert "user is not logged in" in refused()
-    monkeypatch.setenv("WANDB_API_KEY", "short")
-    assert "API key must have 40+ characters" in refused()
-    monkeypatch.delenv("WANDB_API_KEY")
-    assert "not logged in (`wandb login` or WANDB_API_KEY)" in refused()
-
-
-def test_a_project_of_other_tools_is_said(wandb_server, server, refused):
-    record_run(server, "other", None, project="others")
-    said = refused(Selection("team", "others"))
-    assert said.startswith("wandb://team/others: none of its runs can be compared (1; run other has no record.json")
-
-
-def test_runs_that_were_trained_here_are_not_touched(server, refused, record, tmp_path):
-    own = tmp_path / "copy" / "own"
+def test_runs_that_were_trained_here_are_not_touched(project, record):
+    own = project.directory / "own"
     own.mkdir(parents=True)
     record.write(own)
-    assert "holds runs of its own" in refused()
-    assert Counter(path.name for path in (tmp_path / "copy").rglob("*")) == {"own": 1, FILE_NAME: 1}
+    assert "holds runs of its own" in project.refused()
+    assert Counter(path.name for path in project.directory.rglob("*")) == {"own": 1, FILE_NAME: 1}

@@ -1,248 +1,206 @@
-"""The training goes on, and nothing of W&B stays behind, whatever becomes of its server or its own processes."""
+"""The training goes on, and every wait ends, whatever becomes of W&B's server or its processes."""
 
 import os
-import subprocess
-import sys
+import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer
 
 import psutil
 import pytest
-from served import Wandb, wandb_cores
+from served import train, wait_until, wandb_cores, wandb_process
 from wandb_server import Fault, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord, read_history
-from ampsweep.record.parts import MemoryUse, ModeProof
-from ampsweep.tracking.tracker import make_tracker
+from ampsweep.record import history_line, read_history
+from ampsweep.tracking.tracker import TrackingCheck
+from ampsweep.tracking.wandb import process
 from ampsweep.tracking.wandb.follower import SYNC_LATER
-from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.library import CORE_ENDED, WandbError
 
-Event = Callable[[], object]
-
-
-class Training:
-    """Tracks 20 rows; what it was held up for, and what the user was told."""
-
-    def __init__(self, record: RunRecord, directory: Path, address: WandbAddress | None) -> None:
-        self.record, self.directory, self.address = record, directory, address
-        self.said: list[str] = []
-        self.start_s = self.finish_s = 0.0
-
-    def run(self, events: dict[int, Event] | None = None, seconds: float = 2.0) -> None:
-        """``events`` happen before a row; 0 is before the start, 21 before the end."""
-        events = events or {}
-        events.get(0, int)()
-        tracker = make_tracker(TrackingConfig(mode="online", project="p"), "g", self.said.append, self.address)
-        began = time.perf_counter()
-        tracker.start(self.record, self.directory, resume_after=None)
-        self.start_s = time.perf_counter() - began
-        for step in range(1, 21):
-            events.get(step, int)()
-            tracker.log({"train/loss": 1 / step}, step)
-            time.sleep(seconds / 20)
-        events.get(21, int)()
-        self.record.status = "completed"
-        self.record.memory, self.record.proof = MemoryUse(peak={"parameters": 4096}), ModeProof(outputs={"bfloat16": 9})
-        began = time.perf_counter()
-        tracker.finish(self.record)
-        self.finish_s = time.perf_counter() - began
-
-    @property
-    def rows(self) -> list[dict[str, float]]:
-        return read_history(self.directory)
+nightly = pytest.mark.nightly
+SLOW_END = "it had not taken all of the run 5 s after its end"
 
 
-@pytest.fixture
-def training(record: RunRecord, tmp_path: Path, online: Wandb) -> Iterator[Training]:
-    yield Training(record, tmp_path, online.address)
-    deadline = time.monotonic() + 5  # one that was killed may still be listed for a moment
-    while wandb_cores() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert wandb_cores() == []
+def do_nothing(caller):
+    pass
 
 
-def kill_core() -> None:
-    for core in wandb_cores():
-        core.kill()
+@pytest.fixture(autouse=True)
+def _no_core_is_left():
+    yield
+    wait_until(lambda: wandb_cores() == [], 5)  # a killed process may still be listed for a moment
 
 
-def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: Wandb) -> None:
-    training.run(seconds=0.2)
-    run, noted = online.run(training.record), training.record.wandb
-    assert run.rows == training.rows
-    assert (run.state, run.summary["status"], run.attributes["groupName"]) == ("finished", "completed", "g")
-    assert (noted.url, noted.last_step) == (f"{online.server.url}/team/p/runs/{run.name}", 20)
+def slowed(events=None, seconds=2.0):
+    """A training of so many seconds, with these events."""
+    events = events or {}
+
+    def before(step):
+        time.sleep(seconds / 20)
+        events.get(step, int)()
+
+    return {step: (lambda step=step: before(step)) for step in (*range(21), -1)}
 
 
 @pytest.mark.parametrize(
-    ("kind", "seen"),
+    ("fault", "seen"),
     [
-        ("refuses", "no connection to the server: Connection refused"),
-        ("is silent", "the server does not answer"),
-        ("resets", "no connection to the server: Remote end closed connection without response"),
-        ("fails", "the server answered 500 Internal Server Error"),
-        ("fails at runs only", "it had not taken all of the run 5 s after its end"),
+        (None, "no connection to the server: Connection refused"),
+        pytest.param(Fault(status=200, delay_s=30.0), "the server does not answer", marks=nightly),
+        pytest.param(
+            Fault(status=0),
+            "no connection to the server: Remote end closed connection without response",
+            marks=nightly,
+        ),
+        pytest.param(Fault(status=500), "the server answered 500 Internal Server Error", marks=nightly),
+        pytest.param(Fault(on="UpsertBucket", status=500), SLOW_END, marks=nightly),
     ],
+    ids=["refuses", "is silent", "resets", "fails", "fails at runs only"],
 )
-def test_a_bad_server_costs_a_run_a_second(
-    kind: str, seen: str, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faults = {
-        "is silent": Fault(status=200, delay_s=30.0),
-        "resets": Fault(status=0),
-        "fails": Fault(status=500),
-        "fails at runs only": Fault(on="UpsertBucket", status=500),
-    }
-    with WandbServer() as server, monkeypatch.context() as patch:
+def test_a_bad_server_costs_a_run_a_second(fault, seen, record, tmp_path, monkeypatch):
+    with WandbServer() as server, wandb_process(tmp_path, **server.environment) as address:
         for name, value in server.environment.items():
-            patch.setenv(name, value)
-        server.faults += [faults[kind]] if kind in faults else []
-        if kind == "refuses":
+            monkeypatch.setenv(name, value)
+        server.faults += [fault] if fault is not None else []
+        if fault is None:
             server.refuse()
-        with WandbProcess() as process:
-            training = Training(record, tmp_path, process.address)
-            training.run(seconds=0.2)
-            first_s = training.start_s + training.finish_s
-            training.directory = tmp_path / "second"
-            training.directory.mkdir()
-            training.record.run_id = "run0124"
-            training.run(seconds=0.2)
-            second_s = training.start_s + training.finish_s
-        if kind == "refuses":
+        address.call(do_nothing, silence_s=60.0)  # it has imported wandb
+        tracked = train(record, tmp_path, address, mode="online")
+        if fault is None:
             server.accept()
-    most_s = 1.0 if "5 s" not in seen else 5.0
-    assert max(first_s, second_s) < most_s + 2.5, "on a busy machine, W&B is yet being imported"
-    lost = f"W&B: lost ({seen}); {SYNC_LATER}"
-    assert training.said == ["W&B: online, project p", lost] * 2
+    assert tracked.start_s + tracked.finish_s < 5.0 + (5 if seen == SLOW_END else 0), "1 s on a quiet machine"
+    assert tracked.said == ["W&B: online, project p", f"W&B: lost ({seen}); {SYNC_LATER}"]
     assert (record.wandb.mode, record.wandb.error) == ("offline", seen)
-    assert len(training.rows) == 20
-
-
-@pytest.mark.slow
-def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online: Wandb) -> None:
-    """It is away as the run starts, and again later on."""
-    server = online.server
-    training.run({0: server.refuse, 4: server.accept, 14: server.refuse, 16: server.accept})
-    run = online.run(training.record)
-    assert run.rows == training.rows
-    assert run.state == "finished"
-    assert training.record.wandb.error is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [0, 10], ids=["as the run begins", "in the middle"])
-def test_a_key_that_becomes_wrong_stops_no_training(
-    step: int, training: Training, online: Wandb, impatient: WandbAddress
-) -> None:
-    training.address = impatient
-    training.run({step: lambda: setattr(online.server, "key", "9" * 40)})
-    assert len(training.rows) == 20
-    assert training.record.status == "completed"
-    assert training.record.wandb.error
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SYNC_LATER}"]
+    assert len(read_history(tmp_path)) == 20
 
 
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (Fault(on="file_stream", status=500), "it had not taken all of the run 5 s after its end"),
         (Fault(status=429), "the server answered 429 Too Many Requests"),
-        (Fault(status=0), "no connection to the server: Remote end closed connection without response"),
-        (Fault(status=500, delay_s=5.0), "the server does not answer"),
-        (Fault(on="CreateRunFiles", status=500), "it had not taken all of the run 5 s after its end"),
-        (Fault(on="CreateRunFiles", status=500, delay_s=5.0), "it had not taken all of the run 5 s after its end"),
+        pytest.param(Fault(on="file_stream", status=500), SLOW_END, marks=nightly),
+        pytest.param(Fault(status=0), "no connection to the server: Remote end closed connection", marks=nightly),
+        pytest.param(Fault(status=500, delay_s=5.0), "the server does not answer", marks=nightly),
+        pytest.param(Fault(on="CreateRunFiles", status=500), SLOW_END, marks=nightly),
+        pytest.param(Fault(on="CreateRunFiles", status=500, delay_s=5.0), SLOW_END, marks=nightly),
     ],
-    ids=["rows 500", "429", "dropped", "silent", "addresses 500", "addresses silent"],
+    ids=["429", "rows 500", "dropped", "silent", "addresses 500", "addresses silent"],
 )
-def test_a_server_that_fails_at_the_end_is_given_up(
-    fault: Fault, why: str, training: Training, online: Wandb, impatient: WandbAddress
-) -> None:
-    training.address = impatient
-    training.run({21: lambda: online.server.faults.append(fault)}, seconds=0.2)
-    assert training.finish_s < 6.5
-    assert training.record.wandb.error == why
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SYNC_LATER}"]
-    assert len(training.rows) == 20
+def test_a_server_that_fails_at_the_end_is_given_up(fault, why, record, tmp_path, online, impatient):
+    tracked = train(record, tmp_path, impatient, events={-1: lambda: online.server.faults.append(fault)}, mode="online")
+    assert tracked.finish_s < 6.5
+    assert record.wandb.error.startswith(why)
+    assert tracked.said[1:] == [f"W&B: lost ({record.wandb.error}); {SYNC_LATER}"]
+    assert len(read_history(tmp_path)) == 20
 
 
-@pytest.mark.slow
-def test_a_server_that_is_slow_is_waited_for(training: Training, online: Wandb, impatient: WandbAddress) -> None:
-    """W&B asks it one question after the other at the end: together longer than a silent one is waited for."""
-    training.address = impatient
-    with online.server.failing(Fault(status=200, delay_s=0.1)):
-        training.run(seconds=1.0)
-    assert training.finish_s > 0.6
-    run = online.run(training.record)
-    assert (run.rows, run.state) == (training.rows, "finished")
-    assert training.record.wandb.error is None
-
-
-def test_an_answer_that_is_lost_doubles_no_row(training: Training, online: Wandb) -> None:
+def test_an_answer_that_is_lost_doubles_no_row(record, tmp_path, online):
     lost = Fault(on="file_stream", status=0, is_heard=True, times=1)
-    training.run({2: lambda: online.server.faults.append(lost)}, seconds=0.2)
-    run = online.run(training.record)
+    train(record, tmp_path, online.address, events={2: lambda: online.server.faults.append(lost)}, mode="online")
+    run = online.run(record)
     assert lost.times == 0
-    assert run.rows == training.rows
-    assert run.state == "finished"
+    assert (run.rows, run.state) == (read_history(tmp_path), "finished")
 
 
-@pytest.mark.slow
-def test_a_finish_waits_as_long_as_the_user_says(training: Training, online: Wandb) -> None:
-    def be_away() -> None:
+@nightly
+def test_a_server_that_comes_back_gets_the_missing_rows(record, tmp_path, online):
+    server = online.server
+    events = {0: server.refuse, 4: server.accept, 14: server.refuse, 16: server.accept}
+    train(record, tmp_path, online.address, events=slowed(events), mode="online")
+    run = online.run(record)
+    assert (run.rows, run.state) == (read_history(tmp_path), "finished")
+    assert record.wandb.error is None
+
+
+@nightly
+@pytest.mark.parametrize("step", [0, 10], ids=["as the run begins", "in the middle"])
+def test_a_key_that_becomes_wrong_stops_no_training(step, record, tmp_path, online, impatient):
+    def become_wrong():
+        online.server.key = "9" * 40
+
+    tracked = train(record, tmp_path, impatient, events=slowed({step: become_wrong}), mode="online")
+    assert tracked.finish_s < 6.5
+    assert "user is not logged in" in record.wandb.error
+    assert tracked.said[1:] == [f"W&B: lost ({record.wandb.error}); {SYNC_LATER}"]
+    assert len(read_history(tmp_path)) == 20
+
+
+@nightly
+def test_a_slow_server_is_waited_for(record, tmp_path, online, impatient):
+    """W&B asks it one question after the other at the end: together longer than a silent one is waited for."""
+    with online.server.failing(Fault(status=200, delay_s=0.1)):
+        tracked = train(record, tmp_path, impatient, events=slowed(seconds=1.0), mode="online")
+    assert tracked.finish_s > 0.6
+    run = online.run(record)
+    assert (run.rows, run.state, record.wandb.error) == (read_history(tmp_path), "finished", None)
+
+
+@nightly
+def test_a_finish_waits_as_long_as_the_user_says(record, tmp_path, online):
+    def be_away():
         online.server.refuse()
         Timer(2.0, online.server.accept).start()
 
-    training.run({21: be_away}, seconds=0.2)
-    run = online.run(training.record)
-    assert run.rows == training.rows
-    assert run.state == "finished"
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
-from ampsweep.tracking.tracker import make_tracker
-directory = Path(sys.argv[1])
-tracker = make_tracker(TrackingConfig(mode="online", project="p"), None, lambda line: None)
-tracker.start(RunRecord.read(directory), directory, resume_after=None)
-for step in range(1, 1000):
-    tracker.log({"train/loss": 1 / step}, step)
-    if step == 5:
-        print(flush=True)
-    time.sleep(0.05)
-"""
-
-
-@pytest.mark.slow
-def test_nothing_outlives_a_killed_training(record: RunRecord, tmp_path: Path, online: Wandb) -> None:
-    record.write(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        deadline = time.monotonic() + 30
-        while not any(run.name == record.run_id and run.rows for run in online.server.runs):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert {"wandb-core"} < {one.name() for one in family}
-        process.kill()
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert alive == []
+    train(record, tmp_path, online.address, events={-1: be_away}, mode="online")
     run = online.run(record)
-    assert run.rows == read_history(tmp_path)
-    assert (run.state, run.summary["status"]) == ("failed", "interrupted")
+    assert (run.rows, run.state) == (read_history(tmp_path), "finished")
 
 
-def test_a_training_does_not_use_the_wandb_core_of_its_parent(
-    record: RunRecord, tmp_path: Path, online: Wandb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it would under `wandb agent`, whose runs must not end with it."""
-    monkeypatch.setenv("WANDB_SERVICE", f"3-{os.getpid()}-unix-/nowhere")
-    with WandbProcess() as process:
-        Training(record, tmp_path, process.address).run(seconds=0.2)
-    assert online.run(record).rows == read_history(tmp_path)
+def hang(caller):
+    time.sleep(60)
+
+
+def vanish(caller):
+    os._exit(3)
+
+
+def test_a_task_that_vanishes_or_hangs_is_an_error(online):
+    with pytest.raises(WandbError, match="not done in 0 s"):
+        online.address.call(hang, silence_s=0.2)
+    with pytest.raises(WandbError, match=f"^{CORE_ENDED}$"):
+        online.address.call(vanish, silence_s=30.0)
+
+
+def test_a_silent_process_refuses_nothing(tmp_path, monkeypatch):
+    with wandb_process(tmp_path) as address:
+        monkeypatch.setattr(process, "_ANSWER_S", 0.3)
+        os.kill(address.pid, signal.SIGSTOP)
+        TrackingCheck(TrackingConfig(mode="online", project="p"), address).require()
+
+
+@nightly
+@pytest.mark.parametrize("who", ["wandb-core", "W&B process"])
+def test_a_training_goes_on_beside_a_silent_process(who, record, tmp_path, online, impatient):
+    with wandb_process(tmp_path, **online.server.environment) as address:
+
+        def stop():
+            wait_until(wandb_cores)
+            for found in wandb_cores() if who == "wandb-core" else [psutil.Process(address.pid)]:
+                os.kill(found.pid, signal.SIGSTOP)
+
+        tracked = train(record, tmp_path, address, range(1, 2000), events={1: stop}, mode="online")
+        assert tracked.finish_s < 15
+    if who == "wandb-core":  # the other's rows are in a process that goes on, of which it is only the root
+        assert tracked.said[1:] == [f"W&B: lost ({SLOW_END}); {SYNC_LATER}"]
+    assert len(read_history(tmp_path)) == 1999
+
+
+@nightly
+@pytest.mark.parametrize(("number", "sentence"), [(signal.SIGSTOP, "not done in 3 s"), (signal.SIGKILL, "")])
+def test_a_sync_gives_a_lost_wandb_core_up(number, sentence, record, tmp_path, online):
+    record.status = "completed"
+    record.config["tracking"] |= {"project": "p"}
+    record.write(tmp_path)
+    (tmp_path / "history.jsonl").write_text(history_line({"step": 1, "train/loss": 1.0}))
+    online.server.recorded.requests.clear()
+
+    def watch():
+        wait_until(lambda: "UpsertBucket" in [request.operation for request in list(online.server.recorded.requests)])
+        for core in wandb_cores():
+            core.send_signal(number)
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    assert online.sync(tmp_path, silence_s=3.0).startswith(f"WandbError: {sentence}")
+    watcher.join()
+    assert "num_sent" in online.sync(tmp_path, silence_s=30.0)

@@ -22,13 +22,13 @@ def test_an_address_is_read_and_written(address, selection):
 
 
 @pytest.mark.parametrize("rest", ["", "team", "team/", "/mine", "team/mine/s/run", "t/m?job=a", "t/m?group=", "t/m#a"])
-def test_another_form_is_refused_with_those_there_are(rest):
+def test_an_invalid_address_is_refused_with_the_valid_forms(rest):
     with pytest.raises(ValueError, match=r"wandb://ENTITY/PROJECT\?group=NAME") as caught:
         Selection.parse(f"wandb://{rest}")
     assert str(caught.value).startswith(f"wandb://{rest}: ")
 
 
-def test_each_selection_has_a_place_whose_name_every_disk_takes():
+def test_each_selection_has_a_folder_of_its_own():
     addresses = ("t/m", "t/m/s", "t/m?group=a", "t/m/s?group=a", "t/m?group=..%2F..", "t/..")
     places = {Selection.parse(f"wandb://{address}").folders for address in addresses}
     assert len(places) == len(addresses)

@@ -1,4 +1,4 @@
-"""Trainings composed, built and assembled as a run does it, in this process, with everything they say kept."""
+"""Trainings composed, built and assembled as a run does it, in this process, with their rows and checkpoints kept."""
 
 import copy
 import functools
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ampsweep.config.compose import compose_one
+from ampsweep.config.compose import _Composer, compose_one, initialized
 from ampsweep.config.schema import Config
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.components.built import Built, build, build_data
@@ -25,6 +25,8 @@ GPT = (
 )
 """Small, with dropout, so that the generators of random numbers count."""
 LOGGED = ("trainer.log_every=1", "trainer.warmup_steps=2", "device=cpu", "tracking=disabled")
+COMPOSER = _Composer([])
+"""Calls Hydra (a third of a second) once for each choice of options, and sets values afterwards."""
 
 
 class Rows:
@@ -35,14 +37,12 @@ class Rows:
 
 
 class NoStop:
-    """Nobody asks the run to end."""
-
     reason = ""
 
 
 @dataclass
 class StopAfter:
-    """Asks the run to end after so many steps; it is asked once a step."""
+    """Requests the end of a training after so many steps; it is asked once a step."""
 
     num_steps: int
 
@@ -54,18 +54,19 @@ class StopAfter:
 
 @dataclass
 class Assembled:
-    """One training: its parts, and what it logged and saved."""
+    """A training: its parts, its rows (with the step), and the steps after which it was saved."""
 
     config: Config
     built: Built
     trainer: Trainer
     rows: list = field(default_factory=list)
-    """What was logged, with its step."""
     saved: list = field(default_factory=list)
-    """Steps after which a checkpoint was written."""
+
+    @property
+    def instruments(self):
+        return self.trainer.instruments
 
     def use_loss(self, loss):
-        """Train by another loss."""
         self.trainer.turns = tuple(replace(turn, loss=loss) for turn in self.trainer.turns)
 
     def train(self, stop=None) -> Ending:
@@ -85,13 +86,16 @@ class Assembled:
 
 @functools.cache
 def composed(*overrides) -> Config:
-    return compose_one(overrides)  # a quarter of a second, and often the same in one test
+    if any(override.startswith("hydra") for override in overrides):
+        return compose_one(overrides)
+    with initialized():
+        return COMPOSER.point(overrides).config
 
 
-def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
-    """A training with these overrides; checkpoints go to `directory`, `parts` replace the trainer's own."""
+def assemble(*overrides, directory: Path | None = None, device=CPU, **parts) -> Assembled:
+    """Assemble a training; checkpoints go to `directory`, and `parts` replace attributes of the trainer."""
     config = copy.deepcopy(composed(*LOGGED, *overrides))
-    built = build(config, CPU, build_data(config, CPU))
+    built = build(config, device, build_data(config, device))
     rows, saved = [], []
 
     def save(trainer):
@@ -99,14 +103,7 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
         if directory is not None:
             take_checkpoint(trainer, directory, "hash", "my_model", "my_arm")
 
-    trainer = assemble_trainer(
-        config,
-        built,
-        CPU,
-        tracker=Rows(rows),
-        save=save,
-        may_watch=True,
-    )
+    trainer = assemble_trainer(config, built, device, tracker=Rows(rows), save=save, may_watch=True)
     training = Assembled(config, built, trainer, rows, saved)
     for name, part in parts.items():
         setattr(trainer, name, part)
@@ -115,12 +112,29 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
     return training
 
 
+def trained(*overrides, **parts) -> Assembled:
+    """Assemble a training and run it to its end."""
+    training = assemble(*overrides, **parts)
+    assert training.train().status == "completed"
+    return training
+
+
 def resumed(directory: Path, *overrides) -> tuple[Assembled, list[str]]:
-    """A training with these overrides that goes on from the checkpoint in `directory`, and what was said about it."""
-    return resumed_from(directory / "checkpoints/last.pt", *overrides)
-
-
-def resumed_from(file: Path, *overrides) -> tuple[Assembled, list[str]]:
-    """The same from a checkpoint's file."""
+    """Assemble a training that resumes from a checkpoint or run directory; returns it and the notes for the user."""
     training = assemble(*overrides)
-    return training, resume(training.trainer, find_checkpoint(file), "hash")
+    return training, resume(training.trainer, find_checkpoint(directory), "hash")
+
+
+def assert_resumes_bitwise(directory, *overrides, stop_after=5) -> Assembled:
+    """Train without a break, and stopped and resumed, and compare every figure; returns the whole training."""
+    whole = trained(*overrides)
+    assemble(*overrides, directory=directory).train(StopAfter(stop_after))
+    rest, notes = resumed(directory, *overrides)
+    assert rest.train().status == "completed"
+    assert notes == []
+    for key in ("train/loss", "train/grad_norm", "train/lr", "val/loss", "amp/scale", "amp/growth_tracker",
+                "amp/skipped_steps", "amp/applied_steps"):  # fmt: skip
+        expected = {step: value for step, value in whole.column(key).items() if step > stop_after}
+        assert str(rest.column(key)) == str(expected), key  # as text, since NaN is not equal to itself
+    assert all(map(torch.equal, rest.parameters(), whole.parameters()))
+    return whole

@@ -1,99 +1,124 @@
-"""The suite's losses are those of a loop that anyone would write by hand from torch's own parts."""
+"""The suite's figures are bitwise those of a loop that anyone would write by hand from torch's own parts."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from assembled import CPU, assemble
-from assembled import MLP as MLP_ON_DIGITS
+from assembled import MLP, assemble, assert_resumes_bitwise, resumed, trained
+from hand_loop import MODES, OVERFLOWS, assert_same, by_hand, settings
 from torch import nn
 
-from ampsweep.data.digits import Digits
-from ampsweep.models.mlp import MLP
+from ampsweep.config.errors import UserError
+from ampsweep.training.components.instantiate import locate
 
-SEED, LR, NUM_STEPS = 5, 3e-3, 12
-DTYPES = {"fp32": torch.float32, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
-OVERFLOWS = 2.0**24
-"""A scale that is too large at first for float16 gradients."""
+LR, NUM_STEPS, HEAD = 3e-3, 12, "precision.fp32_modules=[head]"
 
 
-def by_hand(mode, *, accumulate, init_scale, max_norm=1.0, max_value=None):
-    """AdamW, clipping, a cosine over applied steps, as in torch's own examples of automatic mixed precision."""
-    torch.manual_seed(SEED)
-    model = MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3)
-    data = Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU)
-    amp, scaled = mode != "fp32", mode == "amp_fp16"
-    lr = torch.tensor(LR) if scaled else LR
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5 * (1 + math.cos(math.pi * (n / NUM_STEPS))))
-    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=4, enabled=scaled)
-    rows = []
-    for step in range(NUM_STEPS):
-        loss = 0.0
-        for micro in range(accumulate):
-            inputs, classes = data.train_batch(step * accumulate + micro)
-            with torch.autocast("cpu", DTYPES[mode], enabled=amp):
-                micro_loss = F.cross_entropy(model(inputs), classes) / accumulate
-            scaler.scale(micro_loss).backward()
-            loss += micro_loss.detach()
-        scaler.unscale_(optimizer)
-        norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
-        if max_value is not None:
-            nn.utils.clip_grad_value_(model.parameters(), max_value)
-        if max_norm is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        rows.append([loss.item(), norm.item(), float(optimizer.param_groups[0]["lr"]), scaler.get_scale()])
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-        if scaler.get_scale() >= rows[-1][-1]:
-            schedule.step()
-    return rows, list(model.parameters())
+def cosine(applied):
+    return 0.5 * (1 + math.cos(math.pi * (applied / NUM_STEPS)))
 
 
-MODES = pytest.mark.parametrize(
-    ("mode", "init_scale"), [("fp32", 1.0), ("amp_bf16", 1.0), ("amp_fp16", 65536.0), ("amp_fp16", OVERFLOWS)]
+@pytest.mark.parametrize(
+    ("accumulate", "max_norm", "max_value"), [(1, 1.0, None), (3, 0.05, 0.003), (2, None, 0.003)], ids=str
 )
+@pytest.mark.parametrize(("mode", "init_scale"), MODES)
+def test_accumulation_clipping_and_schedule(mode, init_scale, accumulate, max_norm, max_value):
+    """Where the scale overflows, clipping by value makes infinite gradients finite, and yet the step is skipped."""
+    peak = torch.tensor(LR) if mode == "amp_fp16" else LR  # on the device, where steps are counted there
+
+    def clip(parameters):
+        if max_value is not None:
+            nn.utils.clip_grad_value_(parameters, max_value)
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def set_rate(optimizer, applied):
+        optimizer.param_groups[0]["lr"] = peak * cosine(applied)
+
+    def adamw(parameters):
+        return torch.optim.AdamW(parameters, lr=peak, weight_decay=0.01, fused=True)
+
+    parts = {"accumulate": accumulate, "clip": clip, "set_rate": set_rate}
+    hand = by_hand(mode, adamw, steps=NUM_STEPS, init_scale=init_scale, **parts)
+    limits = {"max_grad_norm": max_norm, "max_grad_value": max_value}
+    training = trained(
+        *MLP, *settings(mode, init_scale), "optimizer=adamw", f"optimizer.lr={LR}", "scheduler=cosine",
+        f"trainer.steps={NUM_STEPS}", f"trainer.grad_accum_steps={accumulate}",
+        *(f"trainer.{key}={'null' if limit is None else limit}" for key, limit in limits.items()),
+    )  # fmt: skip
+    assert_same(training, hand)
 
 
-@MODES
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_every_loss_is_bitwise_that_of_a_hand_written_loop(mode, init_scale, accumulate):
-    expected = check_against_hand(mode, init_scale, accumulate, max_norm=1.0)
-    assert init_scale == OVERFLOWS or expected[-1][0] < expected[0][0]
+def penalized(model, batch, autocast, scaler):
+    """The example "Gradient penalty" of torch's AMP examples."""
+    with autocast():
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+    scaled = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)
+    inverse = 1.0 / scaler.get_scale()
+    gradients = [p * inverse for p in scaled]
+    with autocast():
+        norm = 0
+        for gradient in gradients:
+            norm += gradient.pow(2).sum()
+        return loss + 0.5 * norm.sqrt()
 
 
-@MODES
-@pytest.mark.parametrize("max_norm", [None, 0.05])
-def test_clipping_by_value_is_that_of_a_hand_written_loop(mode, init_scale, max_norm):
-    """Where the scale overflows, infinite gradients become finite, and yet the step is skipped."""
-    check_against_hand(mode, init_scale, 2, max_norm=max_norm, max_value=0.003)
+PENALTY = (*MLP, "task.gradient_penalty=0.5", "optimizer=sgd", "optimizer.lr=0.01", "trainer.max_grad_norm=null")
 
 
-def check_against_hand(mode, init_scale, accumulate, **clipping):
-    expected, parameters = by_hand(mode, accumulate=accumulate, init_scale=init_scale, **clipping)
-    limits = {key: "null" if value is None else value for key, value in clipping.items()}
-    training = assemble(
-        *MLP_ON_DIGITS,
-        f"precision={mode}",
-        f"precision.init_scale={init_scale:.1f}",
-        "precision.growth_interval=4",
-        f"seed={SEED}",
-        "optimizer=adamw",
-        f"optimizer.lr={LR}",
-        "scheduler=cosine",
-        f"trainer.steps={NUM_STEPS}",
-        f"trainer.grad_accum_steps={accumulate}",
-        *(f"trainer.{key.replace('max_', 'max_grad_')}={limit}" for key, limit in limits.items()),
-    )
-    assert training.train().status == "completed"
-    keys = ("train/loss", "train/grad_norm", "train/lr", "amp/scale")
-    rows = [[row.get(key, 1.0) for key in keys] for row in training.rows]
-    same = [pytest.approx(row, rel=0, abs=0, nan_ok=True) for row in expected]  # a norm may be no number
-    assert rows == same
-    assert all(map(torch.equal, training.parameters(), parameters))
-    if init_scale == OVERFLOWS:
-        skipped = training.rows[-1]["amp/skipped_steps"]
-        assert 0 < skipped < NUM_STEPS, "some steps were skipped, and some not"
-    return expected
+@pytest.mark.parametrize(("mode", "init_scale", "accumulate"), [(*mode, 1 + n % 2) for n, mode in enumerate(MODES)])
+def test_a_gradient_penalty(mode, init_scale, accumulate):
+    sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.01, fused=True)  # noqa: E731
+    hand = by_hand(mode, sgd, steps=14, init_scale=init_scale, loss=penalized, accumulate=accumulate)
+    steps = ("trainer.steps=14", f"trainer.grad_accum_steps={accumulate}")
+    assert_same(trained(*PENALTY, *settings(mode, init_scale), *steps), hand)
+
+
+def test_a_penalized_training_resumes_bitwise(tmp_path):
+    assert_resumes_bitwise(tmp_path, *PENALTY, *settings("amp_fp16", OVERFLOWS), "trainer.steps=12")
+
+
+HERE = [f"HERE.{name}" for name in ("WithAutocastable", "WithFloat32", "Decorated", "DecoratedOff", "Region")]
+ON_CUDA = [f"ON_CUDA.{name}" for name in ("Decorated", "DecoratedOff", "Region")]
+
+
+def own(name):
+    return ("model=custom", f"model._target_=autocast_users.{name}", "data=digits", "data.batch_size=16")
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "mode"), [*((name, "amp_fp16") for name in (*HERE, *ON_CUDA)), (HERE[-1], "amp_bf16"), (HERE[0], "fp32")]
+)
+def test_a_model_that_uses_autocast_itself(name, mode, seen):
+    """Custom autograd functions, decorators and regions, for this device and for another."""
+    make_model = lambda: locate("model", {"_target_": f"autocast_users.{name}"})()  # noqa: E731
+    sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True)  # noqa: E731
+    clip = lambda parameters: nn.utils.clip_grad_norm_(parameters, 1.0)  # noqa: E731
+    hand = by_hand(mode, sgd, steps=4, init_scale=1024.0, make_model=make_model, clip=clip)
+    dtypes = [*seen]
+    seen.clear()
+    sgd = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0", "trainer.max_grad_norm=1", "trainer.steps=4")
+    assert_same(trained(*own(name), *settings(mode, 1024.0), *sgd), hand)
+    assert seen[: len(dtypes)] == dtypes
+
+
+@pytest.mark.parametrize("mode", ["amp_bf16", "amp_fp16"])
+def test_modules_kept_in_float32_are_a_subregion_by_hand(mode, tmp_path):
+    settings = (*MLP, f"precision={mode}", "trainer.steps=6", "precision.init_scale=1024")
+    training, by_hand, plain = trained(*settings, HEAD), assemble(*settings), trained(*settings)
+    head = by_hand.built.model.head
+
+    def subregion(hidden, forward=head.forward):
+        with torch.autocast("cpu", enabled=False):
+            return forward(hidden.float())
+
+    head.forward = subregion
+    by_hand.train()
+    assert training.column("train/loss") == by_hand.column("train/loss") != plain.column("train/loss")
+    assert training.instruments.proof().fp32_module_flops.keys() == {"float32"}
+    others, _ = resumed(training.keep(tmp_path), *MLP, "trainer.steps=8")
+    assert all(map(torch.equal, others.parameters(), by_hand.parameters())), "its checkpoint fits others"
+    with pytest.raises(UserError, match="there are blocks, head"):
+        assemble(*MLP, "precision.fp32_modules=[haed]")

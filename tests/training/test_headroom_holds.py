@@ -1,4 +1,4 @@
-"""The headroom told from float32 steps is what float16 then has; all cases: `tests/benchmarks/headroom.py`."""
+"""The headroom predicted from float32 steps is what float16 then has; all cases: `tests/benchmarks/headroom.py`."""
 
 import sys
 from pathlib import Path
@@ -13,33 +13,28 @@ from headroom import agrees, in_float16, judged
 from headroom_models import CASES
 
 from ampsweep.doctor.side_by_side.examine import note_lowered_layers
-from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
+from ampsweep.monitors.observation_schedule import ObservationSchedule
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import INPUT_LAYER
 
-BY_NAME = {case.name: case for case in CASES}
 
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
-        ("mlp", "works"),
-        ("mlp, loss x 1e6", "works_with_another_scale"),
         ("mlp, loss x 1e-11", "works_with_another_scale"),
         ("mlp, inputs x 1e5, first weights / 1e5", "does_not_work"),
-        ("mlp, weights x 300, norms", "works"),
+        ("mlp", "works"),
         ("two losses, one x 1e-12", "does_not_work"),
     ],
 )
-def test_float16_does_as_its_headroom_tells(name, verdict):
-    case = BY_NAME[name]
-    told, full = judged(case)
-    assert told.verdict == verdict
-    scales = [told.best_scale] if told.best_scale > told.scale else []
-    did = in_float16(case, full, scales)
-    assert agrees(told, did), (told.verdict, told.max_scale, did)
+def test_float16_does_as_its_headroom_predicts(name, verdict):
+    (case,) = (case for case in CASES if case.name == name)
+    predicted, full = judged(case)
+    assert predicted.verdict == verdict
+    scales = [predicted.best_scale] if predicted.best_scale > predicted.scale else []
+    outcome = in_float16(case, full, scales)
+    assert agrees(predicted, outcome), (predicted.verdict, predicted.max_scale, outcome)
 
 
 class Stream(nn.Module):
@@ -54,28 +49,14 @@ class Stream(nn.Module):
         return self.head(self.norm(self.gain(self.embed(tokens) * 2))) + self.head(features)
 
 
-def test_layers_that_float16_has_nothing_to_do_with_are_known():
+def test_layers_that_float16_does_not_touch_are_known():
     model = Stream()
     with note_lowered_layers(model, torch.float16) as noted, torch.autocast("cpu", torch.float16):
         model(torch.tensor([1, 2]), torch.ones(2, 4))
     assert noted.outside == {"embed", "gain", "embed.weight", "norm.weight", "norm.bias"}
-
-
-def test_without_autocast_every_layer_is_outside():
-    model = Stream()
     with note_lowered_layers(model, torch.float16) as noted:
         model(torch.tensor([1, 2]), torch.ones(2, 4))
-    assert noted.outside >= {"embed", "head", "head.weight", INPUT_LAYER, ""}
-
-
-def test_what_the_model_is_called_with_is_looked_at():
-    model = Stream()
-    watch = NumericsWatch(model, Precision("fp32", "cpu"), Looks(1, 1))
-    with watch.look():
-        model(torch.tensor([1, 2]), features=torch.full((2, 4), 3e5)).sum().backward()
-    watch.read(1)
-    (one,) = [one for one in watch.numerics().magnitudes if one.layer == INPUT_LAYER]
-    assert (one.kind, one.max_abs, one.num_elements) == ("activation", 3e5, 8)
+    assert noted.outside >= {"embed", "head", "head.weight", INPUT_LAYER, ""}, "without autocast every layer is outside"
 
 
 class WithLoss(nn.Linear):
@@ -86,12 +67,20 @@ class WithLoss(nn.Linear):
         return {"loss": values.square().mean(), "logits": values}
 
 
-def test_a_loss_is_no_activation_of_the_model():
-    model = WithLoss(4, 2)
-    watch = NumericsWatch(model, Precision("fp32", "cpu"), Looks(1, 1))
+def watched(model, run):
+    watch = NumericsWatch(model, Precision("fp32", "cpu"), ObservationSchedule(1, 1))
     with watch.look():
-        model(torch.ones(3, 4))["loss"].backward()
+        run(model).backward()
     watch.read(1)
-    of_model = {one.kind: one for one in watch.numerics().magnitudes if one.layer == ""}
-    assert {kind: one.num_elements for kind, one in of_model.items()} == {"activation": 6, "activation_gradient": 6}
-    assert of_model["activation_gradient"].max_abs < 1, "that of a loss is 1"
+    return watch.numerics().magnitudes
+
+
+def test_inputs_are_activations_and_a_loss_is_none():
+    features = torch.full((2, 4), 3e5)
+    magnitudes = watched(Stream(), lambda model: model(torch.tensor([1, 2]), features=features).sum())
+    (row,) = [row for row in magnitudes if row.layer == INPUT_LAYER]
+    assert (row.kind, row.max_abs, row.num_elements) == ("activation", 3e5, 8)
+    magnitudes = watched(WithLoss(4, 2), lambda model: model(torch.ones(3, 4))["loss"])
+    rows = {row.kind: row for row in magnitudes if row.layer == ""}
+    assert {kind: row.num_elements for kind, row in rows.items()} == {"activation": 6, "activation_gradient": 6}
+    assert rows["activation_gradient"].max_abs < 1, "that of a loss is 1"

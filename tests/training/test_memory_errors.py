@@ -1,4 +1,4 @@
-"""A lack of memory is told from other errors, and in which phase it ended a training: each part of a step runs out."""
+"""A lack of memory is recognized among other errors, with the phase of the step in which it ended a training."""
 
 import contextlib
 
@@ -11,74 +11,6 @@ from torch.utils.checkpoint import checkpoint
 
 from ampsweep.observe.memory_limit import MemoryLimit, is_out_of_memory
 from ampsweep.recorder.out_of_memory import out_of_memory
-from ampsweep.tasks.classification import Classification
-
-
-class ExhaustedError(Exception):
-    """What the allocator would raise."""
-
-
-def exhausts(*_):
-    raise ExhaustedError
-
-
-class InBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ExhaustedError
-
-
-class OnlyInBackward(nn.Module):
-    """Is computed a second time in backward, by activation checkpointing, and then exhausts the memory."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.num_calls = model, 0
-
-    def forward(self, x):
-        return checkpoint(self.inner, x, use_reentrant=False)
-
-    def inner(self, x):
-        self.num_calls += 1
-        return exhausts() if self.num_calls > 1 else self.model(x)
-
-
-class Unreadable:
-    def __iter__(self):
-        exhausts()
-
-
-class NoBatch:
-    def train_batch(self, index):
-        exhausts()
-
-
-class InTask(Classification):
-    def __init__(self, where):
-        super().__init__()
-        self.where = where
-
-    def loss(self, model, batch):
-        if self.where == "forward":
-            exhausts()
-        loss = super().loss(model, batch)
-        return InBackward.apply(loss) if self.where == "backward" else loss
-
-    def evaluate(self, model, batch):
-        return exhausts() if self.where == "eval" else super().evaluate(model, batch)
-
-
-def test_a_lack_of_memory_is_told_from_other_errors():
-    assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(torch.OutOfMemoryError())
-    assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
-    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
-    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
-
 
 NO_ENGINE = RuntimeError("GET was unable to find an engine to execute this computation")
 """What a convolution says both of a dtype that cuDNN cannot do and of workspaces for which there was no room."""
@@ -98,36 +30,34 @@ def full_device(monkeypatch):
     return full_device
 
 
-def test_a_convolution_without_an_engine_may_lack_memory(full_device):
+def test_a_lack_of_memory_is_recognized_and_recorded(full_device):
+    for error in (
+        MemoryError(),
+        torch.OutOfMemoryError(),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ):
+        assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
     assert not is_out_of_memory(NO_ENGINE)
     full_device(num_refused=0)
     assert not is_out_of_memory(NO_ENGINE)
+    device = torch.device("cuda", 1)
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+    assert 0 < out_of_memory(error, device, MemoryLimit(device, None)).in_use_bytes < 100 * 2**30, "of the process"
     full_device(num_refused=3)
     assert is_out_of_memory(NO_ENGINE)
     assert not is_out_of_memory(ValueError(str(NO_ENGINE)))
-
-
-def test_such_a_lack_is_told_with_what_the_device_held(full_device):
-    full_device(num_refused=3)
-    device = torch.device("cuda", 1)
     oom = out_of_memory(NO_ENGINE, device, MemoryLimit(device, None))
     assert (oom.in_use_bytes, oom.requested_bytes) == (139 * 2**30, None)
     assert oom.error == f"RuntimeError: {NO_ENGINE}"
-
-
-def test_the_hosts_lack_is_told_with_what_the_process_held(full_device):
-    full_device(num_refused=0)
-    device = torch.device("cuda", 1)
-    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
-    assert 0 < out_of_memory(error, device, MemoryLimit(device, None)).in_use_bytes < 100 * 2**30
 
 
 @needs_cuda
 def test_on_cuda_a_convolution_without_room_lacks_memory():
     device, held = torch.device("cuda", 0), []
     convolution = nn.Conv2d(256, 256, 3, padding=1, device=device)
-    x = torch.randn(16, 256, 64, 64, device=device, requires_grad=True)
-    output = convolution(x)
+    output = convolution(torch.randn(16, 256, 64, 64, device=device, requires_grad=True))
     try:
         for mib in (1024, 64, 2):
             with contextlib.suppress(torch.OutOfMemoryError):
@@ -141,46 +71,54 @@ def test_on_cuda_a_convolution_without_room_lacks_memory():
         torch.cuda.empty_cache()
 
 
-def phase(training):
+class ExhaustedError(Exception):
+    """Stands for the error of the allocator."""
+
+
+def exhausts(*_, **__):
+    raise ExhaustedError
+
+
+class Recomputed(nn.Module):
+    """Is computed a second time in backward, by activation checkpointing, and then exhausts the memory."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.num_calls = model, 0
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+    def inner(self, x):
+        self.num_calls += 1
+        return exhausts() if self.num_calls > 1 else self.model(x)
+
+
+def hook_gradient(training):
+    next(training.built.model.parameters()).register_hook(exhausts)
+
+
+def recompute(training):
+    training.trainer.model = Recomputed(training.trainer.model)
+
+
+@pytest.mark.parametrize(
+    ("phase", "exhaust"),
+    [
+        ("data", lambda training: setattr(training.trainer.data, "train_batch", exhausts)),
+        ("forward", lambda training: training.use_loss(exhausts)),
+        ("backward", hook_gradient),
+        ("backward", recompute),
+        ("optimizer", lambda training: setattr(training.trainer, "_clip", exhausts)),
+        ("optimizer", lambda training: training.trainer.optimizers["optimizer"].register_step_pre_hook(exhausts)),
+        ("eval", lambda training: setattr(training.built.task, "evaluate", exhausts)),
+        ("other", lambda training: setattr(training.trainer.recorder, "_log_row", exhausts)),
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16"])
+def test_the_phase_that_ran_out_of_memory_is_known(phase, exhaust, precision):
+    training = assemble(*MLP, f"precision={precision}", "precision.init_scale=16", "trainer.steps=2")
+    exhaust(training)
     with pytest.raises(ExhaustedError):
         training.train()
-    return training.trainer.recorder.phase
-
-
-@pytest.mark.parametrize("where", ["forward", "backward", "eval"])
-@pytest.mark.parametrize("precision", ["fp32", "amp_fp16"])
-def test_the_pass_is_told(where, precision):
-    training = assemble(*MLP, f"precision={precision}", "trainer.steps=2", task=InTask(where))
-    assert phase(training) == where
-
-
-def test_what_is_computed_again_in_backward_is_backward():
-    training = assemble(*MLP, "trainer.steps=2")
-    training.trainer.model = OnlyInBackward(training.trainer.model)
-    assert phase(training) == "backward"
-
-
-@pytest.mark.parametrize("precision", ["fp32", "amp_fp16"])
-def test_the_optimizer_is_told(precision):
-    training = assemble(*MLP, f"precision={precision}", "trainer.steps=2", "precision.init_scale=16")
-    training.trainer.optimizers["optimizer"].register_step_pre_hook(exhausts)
-    assert phase(training) == "optimizer"
-
-
-@pytest.mark.parametrize("limit", ["1.0", "null"])
-def test_clipping_and_the_norm_of_a_row_are_the_optimizers(limit):
-    training = assemble(*MLP, "trainer.steps=2", f"trainer.max_grad_norm={limit}")
-    training.trainer._parameters = dict.fromkeys(training.trainer._parameters, Unreadable())
-    assert phase(training) == "optimizer"
-
-
-def test_getting_a_batch_is_told():
-    training = assemble(*MLP, "trainer.steps=2")
-    training.trainer.data = NoBatch()
-    assert phase(training) == "data"
-
-
-def test_what_comes_between_steps_is_no_phase_of_one():
-    training = assemble(*MLP, "trainer.steps=2")
-    training.trainer.recorder._log_row = exhausts
-    assert phase(training) == "other"
+    assert training.trainer.recorder.phase == phase

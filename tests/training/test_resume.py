@@ -1,13 +1,14 @@
-"""A training goes on from its checkpoint as if it had never stopped."""
+"""A training resumes from its checkpoint as if it had never stopped, in the same precision or another."""
 
 import pytest
 import torch
-from assembled import GPT, MLP, StopAfter, assemble, resumed
+from assembled import GPT, MLP, StopAfter, assemble, assert_resumes_bitwise, resumed
 
-SAME = ("train/loss", "train/grad_norm", "train/lr", "val/loss")
-SCALER = ("amp/scale", "amp/growth_tracker", "amp/skipped_steps", "amp/applied_steps")
+from ampsweep.training.checkpoint import load_checkpoint
+
 VARYING = ("scheduler=cosine", "scheduler.num_warmup_steps=3", "optimizer.lr=1e-2")
 OVERFLOWING = ("precision=amp_fp16", "precision.init_scale=4194304", "precision.growth_interval=3")
+SCALER = ("precision.init_scale=1048576",)
 
 
 @pytest.fixture
@@ -24,46 +25,34 @@ def stopped(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        ("precision=fp32",),
+        ("precision=fp32", "optimizer=sgd", "optimizer.momentum=0.9"),
         ("precision=amp_bf16",),
-        ("precision=pure_bf16",),
         OVERFLOWING,
         (*OVERFLOWING, "optimizer.fused=false"),
-        ("precision=fp32", "optimizer=sgd", "optimizer.momentum=0.9"),
+        *((f"precision={mode}", *SCALER) for mode in ("pure_bf16", "bf16_sr", "master_bf16", "master_fp16")),
     ],
-    ids=["fp32", "amp_bf16", "pure_bf16", "amp_fp16", "amp_fp16, not fused", "sgd"],
+    ids=" ".join,
 )
-def test_losses_after_a_resume_are_those_of_an_unbroken_run(settings, stopped):
+def test_a_resumed_training_is_bitwise_an_unbroken_one(settings, tmp_path):
     overrides = (*GPT, *settings, *VARYING, "trainer.steps=14", "trainer.grad_accum_steps=2")
-    reference = assemble(*overrides)
-    reference.train()
-    training, notes = resumed(stopped(*overrides), *overrides)
-    assert training.train().status == "completed"
-    assert notes == []
-    for key in SAME + SCALER:
-        expected = {step: value for step, value in reference.column(key).items() if step > 5}
-        assert training.column(key) == expected, key
-    assert all(map(torch.equal, training.parameters(), reference.parameters()))
+    whole = assert_resumes_bitwise(tmp_path, *overrides)
     if settings[:3] == OVERFLOWING:
-        skipped = training.column("amp/skipped_steps")
+        skipped = whole.column("amp/skipped_steps")
         assert skipped[6] > 0, "some were skipped before"
         assert skipped[14] < 14, "and some applied"
-
-
-def test_with_other_random_numbers_the_losses_would_differ(stopped):
-    overrides = (*GPT, "trainer.steps=8")
-    reference = assemble(*overrides)
-    reference.train()
-    training, _ = resumed(stopped(*overrides), *overrides)
-    torch.manual_seed(99)
-    training.train()
-    assert training.column("train/loss")[6] != reference.column("train/loss")[6]
+    if settings == ("precision=amp_bf16",):
+        training, _ = resumed(tmp_path, *overrides)
+        torch.manual_seed(99)
+        training.train()
+        losses = training.column("train/loss")[6], whole.column("train/loss")[6]
+        assert losses[0] != losses[1], "random numbers count"
 
 
 def test_the_hyperparameters_are_those_of_the_run_that_resumes(stopped):
-    directory = stopped(*MLP, "optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0.9", "trainer.steps=8")
+    sgd = (*MLP, "optimizer=sgd", "trainer.steps=8")
+    directory = stopped(*sgd, "optimizer.lr=0.1", "optimizer.momentum=0.9")
     changed = ("optimizer.lr=0.01", "optimizer.momentum=0.5", "optimizer.weight_decay=0.1")
-    training, notes = resumed(directory, *MLP, "optimizer=sgd", *changed, "trainer.steps=8")
+    training, notes = resumed(directory, *sgd, *changed)
     assert notes == []
     (group,) = training.built.optimizers["optimizer"].param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.01, 0.5, 0.1)
@@ -72,65 +61,73 @@ def test_the_hyperparameters_are_those_of_the_run_that_resumes(stopped):
     assert set(training.column("train/lr").values()) == {0.01}
 
 
-def test_a_schedule_on_the_device_takes_the_resuming_runs_peak(stopped):
-    amp = (*MLP, "precision=amp_fp16", "scheduler=linear", "trainer.steps=10")
-    training, _ = resumed(stopped(*amp, "optimizer.lr=1e-2"), *amp, "optimizer.lr=1e-3")
-    training.train()
-    expected = {step: 1e-3 * (1 - (step - 1) / 10) for step in range(6, 11)}
-    assert training.column("train/lr") == pytest.approx(expected)
-
-
-def test_the_scaler_takes_the_resuming_runs_growth(stopped):
-    amp = (*MLP, "precision=amp_fp16", "precision.init_scale=128", "trainer.steps=14")
-    training, notes = resumed(stopped(*amp), *amp, "precision.growth_interval=4")
+def test_scaler_and_schedule_take_the_resuming_runs_settings(stopped):
+    amp = (*MLP, "precision=amp_fp16", "precision.init_scale=128", "trainer.steps=14", "scheduler=linear")
+    directory = stopped(*amp, "optimizer.lr=1e-2")
+    training, notes = resumed(directory, *amp, "optimizer.lr=1e-3", "precision.growth_interval=4")
     training.train()
     assert notes == []
+    assert training.column("train/lr") == pytest.approx({n: 1e-3 * (1 - (n - 1) / 14) for n in range(6, 15)})
     assert list(training.column("amp/growth_tracker").values()) == [2, 3, 0, 1, 2, 3, 0, 1, 2]
     assert list(training.column("amp/scale").values()) == [128] * 3 + [256] * 4 + [512] * 2
 
 
-def test_an_optimizer_of_another_class_starts_fresh_and_says_so(stopped):
-    directory = stopped(*MLP, "optimizer=adamw", "trainer.steps=8")
-    training, notes = resumed(directory, *MLP, "optimizer=sgd", "trainer.steps=8")
-    assert notes == ["the checkpoint's AdamW state is ignored; SGD starts fresh"]
-    assert training.built.optimizers["optimizer"].state == {}
-    assert training.train().status == "completed"
-
-
-def test_a_run_that_had_no_scaler_starts_a_fresh_one(stopped):
-    directory = stopped(*MLP, "trainer.steps=8")
-    training, notes = resumed(directory, *MLP, "precision=amp_fp16", "precision.init_scale=1024", "trainer.steps=8")
-    assert notes == ["the checkpoint has no GradScaler state; a fresh one starts at scale 1024"]
+def test_a_scaler_starts_afresh_or_is_left_behind(stopped):
+    steps = ("trainer.steps=8", "scheduler=linear")
+    directory = stopped(*MLP, "precision=amp_bf16", *steps)
+    training, notes = resumed(directory, *MLP, "precision=amp_fp16", "precision.init_scale=1e38", *steps)
+    assert notes == ["the checkpoint has no GradScaler state; a fresh one starts at scale 1e+38"]
     training.train()
-    assert training.column("amp/scale") == {6: 1024, 7: 1024, 8: 1024}
-    assert training.column("amp/applied_steps") == {6: 6, 7: 7, 8: 8}
-
-
-def test_a_scalers_state_is_ignored_where_there_is_no_scaler(stopped):
-    directory = stopped(*MLP, *OVERFLOWING, "scheduler=linear", "trainer.steps=8")
-    training, notes = resumed(directory, *MLP, "scheduler=linear", "trainer.steps=8")
+    assert training.column("amp/skipped_steps")[8] == 3
+    assert training.column("amp/applied_steps")[8] == 5, "those before the checkpoint"
+    training, notes = resumed(stopped(*MLP, *OVERFLOWING, *steps), *MLP, *steps)
     assert notes == ["the checkpoint's GradScaler state is ignored; this run has no scaler"]
-    applied = int(training.trainer.instruments.applied_steps())
+    applied = int(training.instruments.applied_steps())
     assert applied < 5, "the schedule goes on from the steps that were applied"
     training.train()
     assert training.column("train/lr")[6] == pytest.approx(1e-3 * (1 - applied / 8))
     assert not [key for row in training.rows for key in row if key.startswith("amp/")]
 
 
-def test_the_next_batch_is_the_one_that_was_not_seen_yet(stopped):
+def test_the_next_batch_is_the_first_that_was_not_seen(stopped):
     directory = stopped(*MLP, "trainer.steps=8", "trainer.grad_accum_steps=3")
     training, _ = resumed(directory, *MLP, "trainer.steps=8", "trainer.grad_accum_steps=2")
-    asked = []
-    train_batch = training.trainer.data.train_batch
+    asked, train_batch = [], training.trainer.data.train_batch
     training.trainer.data.train_batch = lambda index: asked.append(index) or train_batch(index)
     training.train()
     assert asked == [15, 16, 17, 18, 19, 20]
 
 
 def test_where_nothing_is_left_to_train_the_end_is_evaluated(stopped):
-    directory = stopped(*MLP, "trainer.steps=8")
-    training, notes = resumed(directory, *MLP, "trainer.steps=5")
+    training, notes = resumed(stopped(*MLP, "trainer.steps=8"), *MLP, "trainer.steps=5")
     assert notes == ["the checkpoint is of step 5 of 5: nothing is left to train"]
     assert training.train().status == "completed"
     assert training.rows == []
     assert training.trainer.recorder.values.keys() == {"val/loss", "val/accuracy"}
+
+
+def test_weights_and_state_take_the_dtype_of_the_precision(stopped, tmp_path):
+    directory = stopped(*MLP, "trainer.steps=7")
+    low, notes = resumed(directory, *MLP, "precision=pure_bf16", "trainer.steps=7")
+    assert notes == [
+        "the checkpoint's parameters in float32 became bfloat16: rounded",
+        "the checkpoint's AdamW's state in float32 became bfloat16: rounded",
+    ]
+    checkpoint = load_checkpoint(directory / "checkpoints/last.pt")
+    for name, parameter in low.built.model.named_parameters():
+        assert torch.equal(parameter, checkpoint.model[name].bfloat16())
+    (saved,) = checkpoint.optimizers.values()
+    states = [*low.built.optimizers["optimizer"].state.values()]
+    for state, before in zip(states, saved["state"]["state"].values(), strict=True):
+        assert float(state["step"]) == 5
+        assert state["step"].dtype == torch.float32, "a count that bfloat16 could not hold beyond 256"
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert torch.equal(state[name], before[name].bfloat16())
+    back, notes = resumed(low.keep(tmp_path), *MLP, "trainer.steps=7")
+    assert notes == [
+        "the checkpoint's parameters in bfloat16 became float32: exact, with no more digits than were saved",
+        "the checkpoint's AdamW's state in bfloat16 became float32: exact, with no more digits than were saved",
+    ]
+    for state, before in zip(back.built.optimizers["optimizer"].state.values(), states, strict=True):
+        assert state["exp_avg_sq"].dtype == torch.float32
+        assert torch.equal(state["exp_avg_sq"], before["exp_avg_sq"].float())

@@ -1,51 +1,171 @@
-"""A step in which something is compiled is warm-up, whenever it comes; what an evaluation compiles makes none."""
+"""Steps in figures: neither warm-up nor traced or compiling steps; rows are read together, with their own values."""
 
+import math
 import time
 
+import pytest
 import torch
-import torch._dynamo  # whoever compiles in warm-up has loaded it
-from assembled import MLP, assemble
+import torch._dynamo  # a process that compiles in warm-up has loaded it
+from assembled import CPU, MLP, assemble, composed
 
+from ampsweep.config.errors import UserError
+from ampsweep.config.identity import config_hash
+from ampsweep.monitors.device_sampler import EnergyMeter
+from ampsweep.recorder import instruments, recorder
 from ampsweep.tasks.classification import Classification
+from ampsweep.training import assembly
 
-SLOW_S, SLOW_STEP = 0.2, 6
-
-
-def compile_something():
-    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+SKIPS = ("precision=amp_fp16", "optimizer.fused=false", "trainer.steps=20")
 
 
-class Compiling(Classification):
-    """Its sixth step is slow, and compiles where that is asked for; so can an evaluation."""
+@pytest.fixture
+def timed(monkeypatch):
+    """Train while time passes by 10 ms with each batch; returns the instruments and the traced steps."""
+    now_s = 0.0
+    monkeypatch.setattr(instruments, "perf_counter", lambda: now_s)
 
-    def __init__(self, *, step_compiles, evaluation_compiles):
+    def train(*overrides):
+        training, traced = assemble(*MLP, *overrides), []
+        own, read, trace = training.instruments, training.trainer.data.train_batch, training.instruments._traced_step
+
+        def train_batch(index):
+            nonlocal now_s
+            now_s += 0.01
+            return read(index)
+
+        def note():
+            traced.append(own.num_steps_seen + 1)
+            return trace()
+
+        monkeypatch.setattr(training.trainer.data, "train_batch", train_batch)
+        own._traced_step = note
+        training.train()
+        return own, traced
+
+    return train
+
+
+def test_warmup_lasts_until_both_steps_and_seconds_have_passed(timed):
+    own, _ = timed("trainer.steps=40", "trainer.warmup_steps=5", "trainer.warmup_seconds=0.095")
+    assert own.num_warmup_steps == 12  # ten steps after the traced step, the second
+    assert len(own._clock._steady.step_ms) == 28
+    assert own.summary()["perf/step_ms"] > 0
+    assert own.absent() == {}
+    own, _ = timed("trainer.steps=40", "trainer.warmup_steps=15", "trainer.warmup_seconds=0.095")
+    assert own.num_warmup_steps == 15
+    own, _ = timed("trainer.steps=10", "trainer.warmup_seconds=2")
+    assert not [key for key in own.summary() if key.startswith("perf/")]
+    assert "before its warm-up (2 steps and 2 s) was over" in own.absent()["perf/step_ms"]
+    assert own.contamination(None).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("settings", "warmup_steps", "traced_steps", "expected"),
+    [
+        (("optimizer=sgd", "precision=amp_fp16", "precision.init_scale=16"), 10, {2}, 10),
+        (("optimizer=adamw", "precision=amp_fp16", "precision.init_scale=16"), 10, {2}, 10),
+        (("precision=fp32",), 2, {2}, 3),  # a traced step does not end warm-up
+        ((*SKIPS, "precision.init_scale=1e12", "precision.backoff_factor=1e-3"), 10, {*range(3, 10)}, 10),
+        ((*SKIPS, "precision.init_scale=1e30", "precision.backoff_factor=0.999"), 10, {9}, 10),  # all are skipped
+        ((*SKIPS, "precision.init_scale=1e30", "precision.backoff_factor=0.999"), 3, {2}, 3),
+    ],
+)
+def test_the_step_after_the_first_applied_step_is_traced(settings, warmup_steps, traced_steps, expected, timed):
+    own, (traced,) = timed(*settings, "trainer.steps=20", f"trainer.warmup_steps={warmup_steps}")
+    assert traced in traced_steps
+    assert own.num_warmup_steps == expected
+
+
+def test_by_default_only_an_accelerator_needs_time():
+    cuda, config, given = torch.device("cuda", 0), composed(*MLP), composed(*MLP, "trainer.warmup_seconds=0.5")
+    assert [assembly.warmup_seconds(config, CPU), assembly.warmup_seconds(config, cuda)] == [0, 2]
+    assert assembly.warmup_seconds(given, cuda) == 0.5
+    default, other = (composed(*MLP, f"trainer.warmup_seconds={value}") for value in ("null", "3"))
+    assert config_hash(default) == config_hash(composed(*MLP)) != config_hash(other), "finished points stay finished"
+    with pytest.raises(UserError, match=r"trainer.warmup_seconds=-1: must not be negative"):
+        composed(*MLP, "trainer.warmup_seconds=-1")
+
+
+class Costly(Classification):
+    """A step takes 5 J, and the sixth 0.2 s; all else 1000 J. Either it or each evaluation compiles."""
+
+    def __init__(self, step_compiles):
         super().__init__()
-        self.step_compiles, self.evaluation_compiles = step_compiles, evaluation_compiles
-        self.num_steps = 0
+        self.step_compiles, self.num_steps, self.joules = step_compiles, 0, 0.0
 
     def loss(self, model, batch):
         self.num_steps += 1
-        if self.num_steps == SLOW_STEP:
-            time.sleep(SLOW_S)
-            if self.step_compiles:
-                compile_something()
+        self.joules += 5
+        if self.num_steps == 6:
+            time.sleep(0.2)
+            self.compile_if(self.step_compiles)
         return super().loss(model, batch)
 
     def evaluate(self, model, batch):
-        if self.evaluation_compiles:
-            compile_something()
+        self.joules += 1000
+        self.compile_if(not self.step_compiles)
         return super().evaluate(model, batch)
 
+    def compile_if(self, asked):
+        if asked:
+            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 
-def p95_ms(**compiles):
-    training = assemble(*MLP, "trainer.steps=10", "trainer.eval_every=5", task=Compiling(**compiles))
+    def save(self, trainer):
+        self.joules += 1000
+
+
+@pytest.mark.parametrize(("step_compiles", "warmup_steps"), [(True, 0), (False, 1), (False, 4)])
+def test_only_ordinary_steps_are_in_time_and_energy(step_compiles, warmup_steps):
+    task = Costly(step_compiles)
+    often = ("trainer.steps=12", "trainer.eval_every=5", "trainer.checkpoint_every=4")
+    training = assemble(*MLP, *often, f"trainer.warmup_steps={warmup_steps}", task=task, _save=task.save)
+    training.instruments._energy = EnergyMeter(lambda: task.joules, samples_per_step=16, min_stretch_s=0)
     training.train()
-    return training.trainer.instruments.summary()["perf/step_ms_p95"]
+    summary = training.instruments.summary()
+    assert (summary["perf/step_ms_p95"] < 70) == step_compiles, "an evaluation that compiles excludes no step"
+    assert summary["device/energy_per_sample_j"] == 5 / 16
 
 
-def test_a_step_that_compiles_is_in_no_figure():
-    assert p95_ms(step_compiles=True, evaluation_compiles=False) < 1e3 * SLOW_S / 3
+def test_values_of_a_row_are_those_of_its_step():
+    rows, loss, count = recorder.UnreadRows(CPU), torch.tensor(1 / 3), torch.tensor(2**24 + 1)
+    for step in (10, 20):
+        rows.add(step, {"train/loss": loss, "amp/applied_steps": count, "train/lr": 0.1})
+        loss += 1
+        count += 1
+    rows.add(30, {"train/loss": torch.tensor(math.inf, dtype=torch.bfloat16)})  # rows may have different keys
+    (step, first), (_, second), last = rows.take()
+    assert (step, last) == (10, (30, {"train/loss": math.inf}))
+    assert first == {"train/loss": torch.tensor(1 / 3).item(), "amp/applied_steps": 2**24 + 1, "train/lr": 0.1}
+    assert second["amp/applied_steps"] == 2**24 + 2
+    while not rows.full:
+        rows.add(len(rows), {"train/loss": torch.tensor(float(len(rows)))})
+    assert [values["train/loss"] for _, values in rows.take()] == [float(n) for n in range(32)]
+    assert (rows.full, len(rows)) == (False, 0)
 
 
-def test_what_an_evaluation_compiles_takes_no_step_out():
-    assert p95_ms(step_compiles=False, evaluation_compiles=True) > 1e3 * SLOW_S / 3
+def test_rows_read_together_are_those_read_one_by_one(monkeypatch):
+    overrides = (*MLP, "precision=amp_fp16", "trainer.steps=80", "trainer.eval_every=30", "scheduler=cosine")
+    results = []
+    for flush_every_s in (0.0, math.inf):
+        monkeypatch.setattr(recorder, "FLUSH_EVERY_S", flush_every_s)
+        training = assemble(*overrides)
+        training.train()
+        keys = ("step", "train/loss", "train/lr", "train/grad_norm", "val/loss", "amp/scale", "amp/skipped_steps")
+        results.append([{key: row[key] for key in keys if key in row} for row in training.rows])
+        diverging = assemble(*MLP, "optimizer=sgd", "optimizer.lr=1e30", "trainer.steps=20")
+        ending = diverging.train()
+        assert ending.status == "diverged"
+        assert [math.isfinite(row["train/loss"]) for row in diverging.rows[-2:]] == [True, False]
+        assert ending.error.endswith(f"at step {diverging.rows[-1]['step']}")
+    assert results[0] == results[1]
+    assert len(results[0]) == 80
+
+
+def test_rows_before_a_failing_step_are_logged(monkeypatch):
+    monkeypatch.setattr(recorder, "FLUSH_EVERY_S", math.inf)
+    training = assemble(*MLP, "trainer.steps=20")
+    train_batch = training.trainer.data.train_batch
+    training.trainer.data.train_batch = lambda index: 1 / 0 if index == 10 else train_batch(index)
+    with pytest.raises(ZeroDivisionError):
+        training.train()
+    assert [row["step"] for row in training.rows] == list(range(1, 11))

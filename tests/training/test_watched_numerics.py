@@ -1,24 +1,29 @@
-"""Watching a training tells the magnitudes of its values, what its updates lose and what makes its steps be skipped."""
+"""Watching a training records the magnitudes of its values, lost updates, and the gradients that make it skip steps."""
 
 import copy
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
-from assembled import CPU, GPT, MLP, StopAfter, assemble, resumed
+from assembled import GPT, MLP, StopAfter, assemble, resumed, trained
 from torch import nn
 
-from ampsweep.config.compose import compose_one
 from ampsweep.record.numerics import INPUT_LAYER, RunNumerics
 from ampsweep.tasks.classification import Classification
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.components.built import build, build_data
 
+CPU = torch.device("cpu")
 WATCH = ("numerics.watch=true",)
 EACH = (*WATCH, "numerics.every=1")
 
 
+def numerics(training):
+    return training.instruments.watch.numerics()
+
+
 def rows_of(training, kind):
-    return {one.layer: one for one in training.trainer.instruments.watch.numerics().magnitudes if one.kind == kind}
+    return {row.layer: row for row in numerics(training).magnitudes if row.kind == kind}
 
 
 def histogram(values):
@@ -30,99 +35,67 @@ def histogram(values):
     return counts
 
 
-def counts_of(one):
-    return {one.first_exponent + index: count for index, count in enumerate(one.counts) if count}
-
-
-@pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "amp_fp16", "pure_bf16"])
-@pytest.mark.parametrize("workload", [MLP, GPT], ids=["mlp", "gpt"])
+@pytest.mark.parametrize(
+    ("workload", "precision"), [(MLP, "fp32"), (GPT, "amp_bf16"), (MLP, "amp_fp16"), (GPT, "pure_bf16")], ids=str
+)
 def test_watching_changes_no_loss_and_no_parameter(workload, precision):
     overrides = (*workload, f"precision={precision}", "trainer.steps=9", "trainer.grad_accum_steps=2")
-    plain = assemble(*overrides)
-    plain.train()
-    watched = assemble(*overrides, *EACH)  # built after that, as both draw from the same generators
-    watched.train()
-    assert watched.column("train/loss") == plain.column("train/loss")
-    assert watched.column("train/grad_norm") == plain.column("train/grad_norm")
-    assert watched.column("val/loss") == plain.column("val/loss")
+    plain = trained(*overrides)
+    watched = trained(*overrides, *EACH)  # built after that, as both draw from the same generators
+    for key in ("train/loss", "train/grad_norm", "val/loss"):
+        assert watched.column(key) == plain.column(key)
     assert all(map(torch.equal, watched.parameters(), plain.parameters()))
+    assert plain.instruments.watch is None
+    assert not plain.trainer.observers
+    assert not any(key.startswith("numerics/") for row in plain.rows for key in row)
+    modules = [*watched.built.model.modules()]
+    assert not any(module._forward_hooks or module._backward_hooks for module in modules), "no hook is left behind"
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in watched.built.model.parameters())
+    assert not torch.nn.modules.module._global_forward_hooks
+    config = watched.config
+    measuring = assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU)
+    assert measuring.instruments.watch is None, "only a run is watched"
 
 
-def test_without_watching_nothing_of_it_is_there():
-    training = assemble(*MLP, "trainer.steps=3")
-    training.train()
-    assert training.trainer.instruments.watch is None
-    assert not training.trainer.observers
-    assert not any(key.startswith("numerics/") for row in training.rows for key in row)
-
-
-def test_only_a_run_is_watched():
-    """What measures something else with the same config has neither hooks nor a guard."""
-    from ampsweep.training.assembly import assemble_trainer
-    from ampsweep.training.components.built import build, build_data
-
-    config = compose_one([*MLP, *WATCH, "device=cpu"])
-    assert assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU).instruments.watch is None
-
-
-@pytest.mark.parametrize("precision", ["fp32", "amp_fp16"])
-def test_watching_takes_the_memory_of_running_statistics(precision):
-    images = ("model=resnet18", "data=synthetic_images", "data.image_size=8", "data.batch_size=2", "trainer.steps=4")
-    memory = []
-    for more in ((), (*WATCH, "numerics.every=3")):
-        training = assemble(*images, f"precision={precision}", *more)
-        training.train()
-        memory.append(training.trainer.instruments.memory())
-    plain, watched = memory
-    num_bytes = sum(buffer.nbytes for buffer in training.built.model.buffers())
+def test_watching_takes_the_memory_of_running_statistics():
+    images = ("experiment=gan", "data.batch_size=8", "trainer.steps=4")
+    mode = ("precision=amp_fp16", "precision.init_scale=16")
+    trainings = [trained(*images, *mode, *more) for more in ((), (*WATCH, "numerics.every=3"))]
+    plain, watched = (training.instruments.memory() for training in trainings)
+    num_bytes = sum(buffer.nbytes for buffer in trainings[0].built.model.buffers())
     assert 0 <= sum(watched.peak.values()) - sum(plain.peak.values()) < num_bytes + 64, "copies of running statistics"
     assert abs(sum(plain.kept.values()) - sum(watched.kept.values())) < 64, "single numbers"
+    layers = {row.layer.split(".")[0] for row in numerics(trainings[1]).magnitudes if row.kind == "update"}
+    assert layers == {"generator", "discriminator"}
 
 
-def test_the_first_step_and_the_last_are_looked_into():
-    training = assemble(*MLP, *WATCH, "trainer.steps=40")
-    training.train()
-    steps = training.trainer.instruments.watch.numerics().steps
-    assert (steps[0], steps[1], steps[-1]) == (1, 5, 40)
-
-
-def test_steps_are_looked_into_at_an_interval():
-    training = assemble(*MLP, *WATCH, "numerics.every=4", "trainer.steps=10")
-    training.train()
-    assert training.trainer.instruments.watch.numerics().steps == [1, 4, 8, 10]
-
-
-def test_the_traced_step_is_not_looked_into():
-    training = assemble(*MLP, *EACH, "trainer.steps=6")
-    training.train()
-    assert training.trainer.instruments.proof().num_operators, "a step was traced"
-    assert training.trainer.instruments.watch.numerics().steps == [1, 3, 4, 5, 6]
-
-
-def test_looked_steps_are_in_no_figure_of_time():
-    training = assemble(*MLP, *EACH, "trainer.steps=12", "trainer.warmup_steps=2")
-    training.train()
-    assert "perf/step_ms" not in training.trainer.instruments.summary()
-    assert training.trainer.instruments.num_steps_seen == 12
+def test_observed_steps_are_neither_traced_nor_timed():
+    training = trained(*MLP, *EACH, "trainer.steps=6", "trainer.warmup_steps=2")
+    assert training.instruments.proof().num_operators, "a step was traced"
+    assert numerics(training).steps == [1, 3, 4, 5, 6]
+    assert "perf/step_ms" not in training.instruments.summary()
+    assert training.instruments.num_steps_seen == 6
+    steps = numerics(trained(*MLP, *WATCH, "trainer.steps=40")).steps
+    assert (steps[0], steps[1], steps[-1]) == (1, 5, 40), "the first, the last and some between"
+    assert numerics(trained(*MLP, *WATCH, "numerics.every=4", "trainer.steps=10")).steps == [1, 4, 8, 10]
 
 
 def test_values_of_all_kinds_are_those_of_the_step():
     """Against a step by hand: one batch, three layers, plain SGD."""
-    training = assemble(
-        *MLP, *EACH, "trainer.steps=1", "optimizer=sgd", "optimizer.lr=0.5", "trainer.max_grad_norm=null"
-    )
+    sgd = ("trainer.steps=1", "optimizer=sgd", "optimizer.lr=0.5", "trainer.max_grad_norm=null")
+    training = assemble(*MLP, *EACH, *sgd)
     model = copy.deepcopy(training.built.model)
     (turn,) = training.trainer.turns
     outputs, gradients = {}, {}
-    for name, module in model.named_modules():
-        if name and not [*module.children()]:
-            module.register_forward_hook(lambda _, __, output, name=name: keep(name, output))
 
     def keep(name, output):
         outputs[name] = output.detach().clone()
         output.register_hook(lambda gradient: gradients.setdefault(name, gradient.clone()))
 
-    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    for name, module in model.named_modules():
+        if name and not [*module.children()]:
+            module.register_forward_hook(lambda _, __, output, name=name: keep(name, output))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     batch = training.trainer._prepare(training.built.data.train_batch(0))
     outputs[INPUT_LAYER] = batch[0]
     turn.loss(model, batch).backward()
@@ -131,123 +104,93 @@ def test_values_of_all_kinds_are_those_of_the_step():
     for kind, expected in {
         "activation": outputs,
         "activation_gradient": gradients,
-        "gradient": {name: one.grad for name, one in model.named_parameters()},
+        "gradient": {name: parameter.grad for name, parameter in model.named_parameters()},
         "weight": before,
         "update": {name: after[name].detach() - before[name] for name in before},
     }.items():
-        found = rows_of(training, kind)
-        assert {*found} <= {*expected}
-        for name, one in found.items():
-            assert counts_of(one) == histogram(expected[name]), (kind, name)
-            assert one.max_abs == expected[name].abs().max()
-            assert one.num_elements == expected[name].numel()
+        rows = rows_of(training, kind)
+        assert {*rows} <= {*expected}
+        for name, row in rows.items():
+            counts = {row.first_exponent + index: count for index, count in enumerate(row.counts) if count}
+            assert counts == histogram(expected[name]), (kind, name)
+            assert row.max_abs == expected[name].abs().max()
+            assert row.num_elements == expected[name].numel()
     assert [*rows_of(training, "gradient")] == [*before]
     assert [*rows_of(training, "activation")] == [INPUT_LAYER, *rows_of(training, "activation_gradient")]
     assert {*rows_of(training, "activation")} == {*outputs}
-
-
-def test_magnitudes_of_gradients_are_without_the_scale():
-    scaled, plain = (
-        assemble(*MLP, *EACH, "trainer.steps=1", f"precision={mode}", "optimizer=sgd") for mode in ("amp_fp16", "fp32")
-    )
-    for training in (scaled, plain):
-        training.train()
-    for kind in ("gradient", "activation_gradient"):
-        mine, theirs = rows_of(scaled, kind), rows_of(plain, kind)
-        assert [*mine] == [*theirs]
-        for name, one in mine.items():
-            assert one.max_abs == pytest.approx(theirs[name].max_abs, rel=0.05)
-    assert scaled.trainer.instruments.watch.numerics().scale == 65536
+    scaled = trained(*MLP, *EACH, *sgd, "precision=amp_fp16")
+    for kind in ("gradient", "activation_gradient"):  # without the scale
+        rows, expected = rows_of(scaled, kind), rows_of(training, kind)
+        assert [*rows] == [*expected]
+        for name, row in rows.items():
+            assert row.max_abs == pytest.approx(expected[name].max_abs, rel=0.05)
+    assert numerics(scaled).scale == 65536
 
 
 @pytest.mark.parametrize(("precision", "lr"), [("pure_bf16", 1e-3), ("fp32", 1e-3), ("pure_bf16", 10.0)])
 def test_the_share_that_an_update_leaves_unchanged_is_exact(precision, lr):
     """Weights of float32 hold any update of that size; of bfloat16 none below half a unit in their last place."""
-    training = assemble(
-        *MLP, *EACH, "trainer.steps=1", f"precision={precision}", "optimizer=sgd", f"optimizer.lr={lr}",
-        "trainer.max_grad_norm=null", "optimizer.fused=false",
-    )  # fmt: skip
-    parameters = dict(training.built.model.named_parameters())
-    before = {name: one.detach().clone() for name, one in parameters.items()}
-    model = copy.deepcopy(training.built.model)
+    sgd = ("optimizer=sgd", f"optimizer.lr={lr}", "trainer.max_grad_norm=null", "optimizer.fused=false")
+    training = assemble(*MLP, *EACH, "trainer.steps=1", f"precision={precision}", *sgd)
+    before, model = training.parameters(), copy.deepcopy(training.built.model)
     training.trainer.turns[0].loss(model, training.trainer._prepare(training.built.data.train_batch(0))).backward()
     training.train()
-    for name, one in model.named_parameters():
-        has_gradient = one.grad != 0
-        same = (parameters[name] == before[name]) & has_gradient
+    rows = rows_of(training, "update")
+    for (name, parameter), old, new in zip(model.named_parameters(), before, training.parameters(), strict=True):
+        has_gradient = parameter.grad != 0
+        same = (new == old) & has_gradient
         expected = None if not has_gradient.any() else 100 * float(same.sum()) / float(has_gradient.sum())
-        assert rows_of(training, "update")[name].unchanged_pct == expected
+        assert rows[name].unchanged_pct == expected
     total = training.column("numerics/unchanged_pct")[1]
     assert total > 90 if (precision, lr) == ("pure_bf16", 1e-3) else total < 60
 
 
-@dataclass
 class Overflowing(Classification):
-    """The gradient of one layer's output overflows in some batches."""
+    """The gradient of the last layer's output overflows in the third and the sixth batch."""
 
-    batches: tuple = (2, 5)
-    layer: int = 2
-
-    def __post_init__(self):
-        super().__init__()
-        self.seen = 0
+    num_seen = 0
 
     def loss(self, model, batch):
-        is_bad, self.seen = self.seen in self.batches, self.seen + 1
-        module = [one for one in model.modules() if isinstance(one, nn.Linear)][self.layer]
-        handle = module.register_full_backward_hook(lambda _, inputs, __: (inputs[0] * math.inf,)) if is_bad else None
+        self.num_seen += 1
+        handle, layer = None, [module for module in model.modules() if isinstance(module, nn.Linear)][2]
+        if self.num_seen in (3, 6):
+            handle = layer.register_full_backward_hook(lambda _, inputs, __: (inputs[0] * math.inf,))
         loss = super().loss(model, batch)
         if handle is not None:
             handle.remove()  # what it has put into the graph stays
         return loss
 
 
-@pytest.mark.parametrize("clips", ["1.0", "null"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize(("optimizer", "clips"), [("sgd", "1.0"), ("sgd", "null"), ("adamw", "1.0"), ("adamw", "null")])
 def test_gradients_that_make_steps_be_skipped_are_named(optimizer, clips):
-    task = Overflowing()
     training = assemble(
         *MLP, *WATCH, "precision=amp_fp16", "precision.init_scale=1024", "trainer.steps=8", f"optimizer={optimizer}",
-        f"trainer.max_grad_norm={clips}", task=task,
+        f"trainer.max_grad_norm={clips}", task=Overflowing(),
     )  # fmt: skip
-    linear = [name for name, one in training.built.model.named_modules() if isinstance(one, nn.Linear)]
-    assert len(linear) > 2
+    linear = [name for name, module in training.built.model.named_modules() if isinstance(module, nn.Linear)]
     training.train()
     assert training.column("amp/skipped_steps")[8] == 2
-    numerics = training.trainer.instruments.watch.numerics()
-    below = [f"{name}.{part}" for name in linear[:2] for part in ("weight", "bias")]
-    assert {*numerics.nonfinite_gradients} == {*below}
-    assert {*numerics.nonfinite_gradients.values()} == {2}
-    (first,) = numerics.first_nonfinite
-    assert numerics.first_nonfinite == {first: 2}
+    found = numerics(training)
+    assert found.nonfinite_gradients == {f"{name}.{part}": 2 for name in linear[:2] for part in ("weight", "bias")}
+    (first,) = found.first_nonfinite
+    assert found.first_nonfinite == {first: 2}
     assert first.startswith(linear[1]), "the layer next to the one whose gradient overflowed"
-    assert next(iter(numerics.nonfinite_gradients)) == first
+    assert next(iter(found.nonfinite_gradients)) == first
 
 
-def test_a_skipped_step_has_no_update():
+def test_a_skipped_step_has_no_update_and_numerics_are_kept(tmp_path):
     training = assemble(*MLP, *EACH, "precision=amp_fp16", "precision.init_scale=1e30", "trainer.steps=1")
     training.train()
     assert rows_of(training, "update") == {}
     assert rows_of(training, "gradient")
-
-
-def test_numerics_are_read_as_they_were_written(tmp_path):
-    training = assemble(*MLP, *EACH, "precision=amp_fp16", "trainer.steps=4")
-    training.train()
-    numerics = training.trainer.instruments.watch.numerics()
-    numerics.write(tmp_path)
-    assert RunNumerics.read(tmp_path) == numerics
-
-
-def test_a_resumed_training_goes_on_with_its_numerics(tmp_path):
+    found = numerics(training)
+    found.write(tmp_path)
+    assert RunNumerics.read(tmp_path) == found
     overrides = (*MLP, *EACH, "trainer.steps=6")
-    whole, first = assemble(*overrides), assemble(*overrides, directory=tmp_path)
-    whole.train()
-    first.train(StopAfter(3))
-    second, _ = resumed(tmp_path, *overrides)  # of the first process nothing but the checkpoint is left
+    assemble(*overrides, directory=tmp_path).train(StopAfter(3))
+    second, _ = resumed(tmp_path, *overrides)  # nothing is left of the first process but the checkpoint
     second.train()
-    assert second.trainer.instruments.watch.numerics().steps == [1, 3, 4, 6]  # each process traces its second step
-    assert second.column("train/loss") == {step: loss for step, loss in whole.column("train/loss").items() if step > 3}
+    assert numerics(second).steps == [1, 3, 4, 6], "each process traces its second step"
 
 
 class Tagger(nn.Module):
@@ -255,8 +198,7 @@ class Tagger(nn.Module):
 
     def __init__(self, in_features=64, num_classes=10):
         super().__init__()
-        self.lstm = nn.LSTM(8, 6, batch_first=True)
-        self.head = nn.Linear(6, num_classes)
+        self.lstm, self.head = nn.LSTM(8, 6, batch_first=True), nn.Linear(6, num_classes)
 
     def forward(self, inputs):
         _, state = self.lstm(inputs.flatten(1).unflatten(1, (-1, 8)))
@@ -264,69 +206,34 @@ class Tagger(nn.Module):
         return self.head(outputs[:, -1])
 
 
-class InPlace(nn.Module):
-    """An activation that works in place, and a container that returns what its last part has returned."""
-
-    def __init__(self, in_features=64, num_classes=10):
-        super().__init__()
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU(inplace=True))
-
-    def forward(self, inputs):
-        return {"logits": self.body(inputs)}["logits"]
+def in_place():
+    """An activation that works in place, and a container that returns the output of its last module."""
+    return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU(inplace=True)))
 
 
-def custom(name, **extra):
-    return ("model=custom", f"model._target_={__name__}.{name}", "data=digits", "data.batch_size=16", *extra)
+def custom(name):
+    return ("model=custom", f"model._target_={__name__}.{name}", "data=digits", "data.batch_size=16")
 
 
-def test_a_module_called_twice_is_one_layer():
-    training = assemble(*custom("Tagger"), *EACH, "trainer.steps=1")
-    training.train()
-    found = rows_of(training, "activation")
-    assert [*found] == [INPUT_LAYER, "lstm", "head"]
-    assert found["lstm"].num_steps == 1
-    assert found["lstm"].num_elements == 2 * 16 * 6 * (8 + 1 + 1)
+def test_each_activation_is_counted_once():
+    training = trained(*custom("Tagger"), *EACH, "trainer.steps=1")
+    rows = rows_of(training, "activation")
+    assert [*rows] == [INPUT_LAYER, "lstm", "head"], "a module called twice is one layer"
+    assert (rows["lstm"].num_steps, rows["lstm"].num_elements) == (1, 2 * 16 * 6 * (8 + 1 + 1))
     assert {*rows_of(training, "activation_gradient")} == {"lstm", "head"}
-
-
-def test_what_is_passed_on_is_no_activation_of_its_own():
-    training = assemble(*custom("InPlace"), *EACH, "trainer.steps=1")
-    training.train()
-    found = rows_of(training, "activation")
-    assert [*found] == [INPUT_LAYER, "body.0", "body.1", "body.2"]
-    assert found["body.2"].num_zeros > 0 == found["body.1"].num_zeros
-
-
-def test_activation_checkpointing_counts_each_activation_once():
-    trainings = []
-    for one in ("false", "true"):
-        training = assemble(*GPT, *EACH, "trainer.steps=1", f"trainer.activation_checkpointing={one}")
-        training.train()
-        trainings.append(training)
-    plain, again = trainings
+    rows = rows_of(trained(*custom("in_place"), *EACH, "trainer.steps=1"), "activation")
+    assert [*rows] == [INPUT_LAYER, "0.0", "0.1", "0.2"], "an output passed on is no activation of its own"
+    assert rows["0.2"].num_zeros > 0 == rows["0.1"].num_zeros
+    plain, again = (
+        trained(*GPT, *EACH, "trainer.steps=1", f"trainer.activation_checkpointing={value}")
+        for value in ("false", "true")
+    )
     assert rows_of(plain, "activation") == rows_of(again, "activation")
     assert {*rows_of(plain, "activation_gradient")} == {*rows_of(again, "activation_gradient")}
-
-
-def test_the_layers_of_a_gan_are_all_seen():
-    training = assemble("experiment=gan", *EACH, "trainer.steps=3", "data.batch_size=8")
-    training.train()
-    layers = {one.split(".")[0] for one in rows_of(training, "update")}
-    assert layers == {"generator", "discriminator"}
 
 
 def test_of_a_compiled_model_the_parameters_are_seen(monkeypatch):
     compile_model = lambda model, task: model.compile(backend="aot_eager")  # noqa: E731  inductor warns, and is slow
     monkeypatch.setattr("ampsweep.training.components.built._compile", compile_model)
-    training = assemble(*MLP, *EACH, "trainer.steps=4", "trainer.compile=true")
-    training.train()
-    kinds = {one.kind for one in training.trainer.instruments.watch.numerics().magnitudes}
-    assert kinds == {"gradient", "weight", "update"}
-
-
-def test_no_hook_is_left_behind():
-    training = assemble(*GPT, *EACH, "trainer.steps=3")
-    training.train()
-    assert not any(module._forward_hooks or module._backward_hooks for module in training.built.model.modules())
-    assert not torch.nn.modules.module._global_forward_hooks
-    assert not any(one._post_accumulate_grad_hooks for one in training.built.model.parameters())
+    training = trained(*MLP, *EACH, "trainer.steps=4", "trainer.compile=true")
+    assert {row.kind for row in numerics(training).magnitudes} == {"gradient", "weight", "update"}

@@ -1,47 +1,31 @@
-"""Which runs a query of the public API means: its filters, as MongoDB writes them, and its order."""
+"""Runs that a query of the public API selects: its filters, as MongoDB writes them, and its order."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .recorded import Run
 
-_COLUMNS: Final[Mapping[str, Callable[[Run], Any]]] = {
-    "name": lambda run: run.name,
-    "display_name": lambda run: run.attributes.get("displayName"),
-    "displayName": lambda run: run.attributes.get("displayName"),
-    "group": lambda run: run.attributes.get("groupName"),
-    "jobType": lambda run: run.attributes.get("jobType"),
-    "job_type": lambda run: run.attributes.get("jobType"),
-    "tags": lambda run: run.attributes.get("tags") or [],
-    "sweep": lambda run: run.attributes.get("sweep"),
-    "state": lambda run: run.state,
-    "created_at": lambda run: run.created_at,
-    "createdAt": lambda run: run.created_at,
+_ATTRIBUTES: Final = {
+    "display_name": "displayName",
+    "displayName": "displayName",
+    "group": "groupName",
+    "jobType": "jobType",
+    "tags": "tags",
+    "sweep": "sweep",
 }
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$ne": lambda value, wanted: not _equal(value, wanted),
-    "$in": lambda value, wanted: any(_equal(value, one) for one in wanted),
-    "$nin": lambda value, wanted: not any(_equal(value, one) for one in wanted),
-    "$gt": lambda value, wanted: value is not None and value > wanted,
-    "$gte": lambda value, wanted: value is not None and value >= wanted,
-    "$lt": lambda value, wanted: value is not None and value < wanted,
-    "$lte": lambda value, wanted: value is not None and value <= wanted,
-    "$regex": lambda value, wanted: value is not None and re.search(wanted, str(value)) is not None,
-    "$exists": lambda value, wanted: (value is not None) == wanted,
+    "$in": lambda value, wanted: any(_equal(value, item) for item in wanted),
 }
 
 
 def matches(run: Run, filters: Mapping[str, Any]) -> bool:
-    """Whether the run is one of those that all of ``filters`` mean."""
     for key, wanted in filters.items():
         if key == "$and":
-            found = all(matches(run, one) for one in wanted)
+            found = all(matches(run, inner) for inner in wanted)
         elif key == "$or":
-            found = any(matches(run, one) for one in wanted)
-        elif key == "$not":
-            found = not matches(run, wanted)
-        elif isinstance(wanted, dict) and any(name.startswith("$") for name in wanted):
+            found = any(matches(run, inner) for inner in wanted)
+        elif isinstance(wanted, dict):
             found = all(_OPERATORS[name](_column(run, key), value) for name, value in wanted.items())
         else:
             found = _equal(_column(run, key), wanted)
@@ -51,11 +35,8 @@ def matches(run: Run, filters: Mapping[str, Any]) -> bool:
 
 
 def ordered(runs: list[Run], order: str | None) -> list[Run]:
-    """By the column that ``order`` names after `+` or `-`; runs without it come last."""
-    direction, column = (order or "+created_at")[0], (order or "+created_at")[1:]
-    with_value = [run for run in runs if _column(run, column) is not None]
-    with_value.sort(key=lambda run: _column(run, column), reverse=direction == "-")
-    return with_value + [run for run in runs if _column(run, column) is None]
+    assert order in (None, "+created_at", "-created_at"), "no other order is asked for"
+    return sorted(runs, key=lambda run: run.created_at, reverse=(order or "+")[0] == "-")
 
 
 def _equal(value: Any, wanted: Any) -> bool:
@@ -65,15 +46,7 @@ def _equal(value: Any, wanted: Any) -> bool:
 def _column(run: Run, key: str) -> Any:
     section, _, name = key.partition(".")
     if section == "config":
-        return _inner(run.config, name.removesuffix(".value"))
-    if section == "summary_metrics":
-        return _inner(run.summary, name)
-    return _COLUMNS[key](run)
-
-
-def _inner(values: Mapping[str, Any], name: str) -> Any:
-    if name in values:
-        return values[name]
-    head, _, rest = name.partition(".")
-    inner = values.get(head)
-    return _inner(inner, rest) if rest and isinstance(inner, dict) else None
+        return run.config.get(name.removesuffix(".value"))
+    if key in ("name", "state"):
+        return getattr(run, key)
+    return run.attributes.get(_ATTRIBUTES[key])

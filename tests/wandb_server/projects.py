@@ -1,15 +1,14 @@
-"""Projects and their user, as the W&B client queries them."""
+"""Projects, their views and their user, as the W&B client queries them."""
 
 import json
 from typing import Any
 
 from .artifacts import artifact_node, find_artifact, membership_node
 from .filters import matches, ordered
-from .graphql import Node, connection
-from .recorded import Recorded, Run, now
+from .graphql import GraphQLError, Node, connection
+from .recorded import Recorded, Run, View, now
 from .runs import run_node
 from .sweeps import sweep_node
-from .views import view_node
 
 
 class Projects:
@@ -27,7 +26,20 @@ class Projects:
             "model": self._project,
             "models": self._all,
             "upsertModel": lambda input: {"project": None, "model": None, "inserted": False},
+            "upsertView": self._upsert_view,
         }
+
+    def _upsert_view(self, input: dict[str, Any]) -> Node:
+        entity, project = input["entityName"], input["projectName"]
+        if entity != self._entity:
+            raise GraphQLError(f"entity {entity} not found during upsertView", 404)
+        view = next((view for view in self._recorded.views if view.id == input.get("id")), None)
+        if view is None:
+            id = f"Vmlldzo{self._recorded.new_name()}="
+            view = View(id, entity, project, input["type"], input["name"], input["displayName"], input["spec"])
+            self._recorded.views.append(view)
+        view.title, view.spec = input["displayName"], input["spec"]
+        return {"view": _view_node(view), "inserted": True}
 
     def _named(self, name: str) -> Node | None:
         about = {"__typename": "Entity", "available": False, "xxhashDigestsEnabled": False, "organization": None}
@@ -37,10 +49,8 @@ class Projects:
         return {
             "__typename": "User",
             "id": "user:1",
-            "name": self._entity,
-            "username": self._entity,
+            **dict.fromkeys(("name", "username", "entity"), self._entity),
             "email": f"{self._entity}@example.com",
-            "entity": self._entity,
             "admin": False,
             "flags": "{}",
             "deletedAt": None,
@@ -83,7 +93,7 @@ class Projects:
             mine = [
                 view for view in recorded.views if (view.entity, view.project, view.type) == (entity, project, viewType)
             ]
-            return connection([view_node(view) for view in mine if viewName in (None, view.name)])
+            return connection([_view_node(view) for view in mine if viewName in (None, view.name)])
 
         def artifact(name: str) -> Node | None:
             found = find_artifact(recorded, entity, project, name)
@@ -120,3 +130,14 @@ class Projects:
                 "artifactMembership": lambda aliasName: membership(f"{name}:{aliasName}"),  # noqa: N803
             },
         }
+
+
+def _view_node(view: View) -> Node:
+    return {
+        "__typename": "View",
+        **{key: getattr(view, key) for key in ("id", "type", "name", "spec")},
+        "displayName": view.title,
+        "description": "",
+        "project": {"__typename": "Project", "id": "1", "name": view.project, "entityName": view.entity},
+        "updatedAt": now(),
+    }

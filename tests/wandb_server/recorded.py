@@ -1,6 +1,7 @@
-"""What a server knows: only what clients have sent, as they sent it."""
+"""The state of a server: only what clients have sent, as they sent it."""
 
 import json
+import re
 import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,10 +17,34 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+@dataclass
+class Fault:
+    """What happens to requests instead of an answer, while it lasts.
+
+    Args:
+        on: a regular expression for the path or the name of the GraphQL operation, such as "file_stream".
+        status: HTTP status of the answer; 0 drops the connection before the request has had an effect.
+        delay_s: how long the answer keeps the client waiting; with the status 200 the request then works.
+        is_heard: the request has its effect, although the client gets an error.
+        times: the number of requests that it strikes.
+    """
+
+    on: str = ""
+    status: int = 500
+    delay_s: float = 0.0
+    is_heard: bool = False
+    times: float = float("inf")
+
+    def strikes(self, path: str, operation: str) -> bool:
+        """Return True if it is this request's turn; counts it."""
+        if self.times <= 0 or not re.search(self.on, f"{path} {operation}"):
+            return False
+        self.times -= 1
+        return True
+
+
 @dataclass(frozen=True)
 class Alert:
-    """What a run's `alert` sent."""
-
     title: str
     text: str
     severity: str
@@ -27,8 +52,6 @@ class Alert:
 
 @dataclass
 class Run:
-    """A run, by its id in ``name`` as W&B calls it."""
-
     entity: str
     project: str
     name: str
@@ -43,7 +66,6 @@ class Run:
     is_preempting: bool = False
     should_stop: bool = False
     agent_stops: bool = False
-    """Its agent is told to stop it, and nobody else."""
     created_at: str = field(default_factory=now)
     heartbeat_at: str = field(default_factory=now)
 
@@ -53,13 +75,11 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The config's values, W&B's own left out."""
         raw = json.loads(self.attributes.get("config") or "{}")
         return {key: item["value"] for key, item in raw.items() if key != "_wandb"}
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The summary, W&B's own keys included."""
         lines = self.streams.get(SUMMARY, [])
         return json.loads(lines[-1]) if lines else json.loads(self.attributes.get("summaryMetrics") or "{}")
 
@@ -70,25 +90,20 @@ class Run:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows without W&B's own keys."""
         return [{key: value for key, value in row.items() if not key.startswith("_")} for row in self.history]
 
     def append(self, file: str, offset: int, lines: list[str]) -> None:
-        """Put lines of the file stream where they belong, over what lies there."""
         stream = self.streams.setdefault(file, [])
         stream += [""] * (offset - len(stream))
         stream[offset : offset + len(lines)] = lines
 
     def complete(self, exit_code: int) -> None:
-        """The client has said that the run is over."""
         self.exit_code = exit_code
         self.state = "finished" if exit_code == 0 else "preempted" if self.is_preempting else "failed"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A run that a sweep has ordered from an agent."""
-
     run: str
     agent: str
     values: dict[str, Any]
@@ -96,17 +111,13 @@ class Point:
 
 @dataclass
 class Sweep:
-    """A sweep, by its id in ``name``."""
-
     entity: str
     project: str
     name: str
     config: str
-    """YAML, as the client wrote it."""
     state: str = "RUNNING"
     points: list[Point] = field(default_factory=list)
     agents: dict[str, str] = field(default_factory=dict)
-    """Hosts by the agent's id."""
     created_at: str = field(default_factory=now)
 
     @property
@@ -116,8 +127,6 @@ class Sweep:
 
 @dataclass
 class Artifact:
-    """One version of an artifact of a run."""
-
     id: str
     entity: str
     project: str
@@ -126,18 +135,18 @@ class Artifact:
     collection: str
     version: int
     fields: dict[str, Any]
-    """CreateArtifact's input."""
     state: str = "PENDING"
     aliases: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
-    """By path in the artifact; the manifest lies among them."""
     created_at: str = field(default_factory=now)
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.entity, self.project, self.collection
 
 
 @dataclass
 class View:
-    """A saved workspace (of the type `project-view`) or report (`runs`)."""
-
     id: str
     entity: str
     project: str
@@ -145,7 +154,6 @@ class View:
     name: str
     title: str
     spec: str
-    """JSON, as the client wrote it."""
 
 
 @dataclass(frozen=True)
@@ -155,17 +163,13 @@ class Request:
     method: str
     path: str
     operation: str
-    """Name of the GraphQL operation; empty for other requests."""
     body: bytes
     status: int
     at: float
-    """`time.monotonic` when it arrived."""
 
 
 @dataclass
 class Recorded:
-    """All of it; whoever reads or writes holds the server's lock."""
-
     runs: dict[tuple[str, str, str], Run] = field(default_factory=dict)
     sweeps: dict[tuple[str, str, str], Sweep] = field(default_factory=dict)
     artifacts: list[Artifact] = field(default_factory=list)
@@ -173,9 +177,7 @@ class Recorded:
     requests: list[Request] = field(default_factory=list)
 
     def new_name(self) -> str:
-        """A name like those W&B gives: 8 characters of the alphabet that its ids are from."""
         return secrets.token_hex(4)
 
     def projects(self, entity: str) -> set[str]:
-        """Projects come into being with their first run or sweep."""
         return {key[1] for key in (*self.runs, *self.sweeps) if key[0] == entity}

@@ -9,21 +9,8 @@ from .graphql import GraphQLError, Node, connection
 from .recorded import EVENTS, HISTORY, OUTPUT, Alert, Recorded, Run
 
 _ATTRIBUTES = (
-    "displayName",
-    "groupName",
-    "jobType",
-    "description",
-    "notes",
-    "tags",
-    "config",
-    "commit",
-    "host",
-    "debug",
-    "jobProgram",
-    "jobRepo",
-    "sweep",
-    "state",
-    "summaryMetrics",
+    *("displayName", "groupName", "jobType", "description", "notes", "tags", "config", "commit", "host", "debug"),
+    *("jobProgram", "jobRepo", "sweep", "state", "summaryMetrics"),
 )
 
 
@@ -82,6 +69,7 @@ def run_node(recorded: Recorded, run: Run, url: str) -> Node:
     given = run.attributes.get
     lines, events = run.streams.get(HISTORY, []), run.streams.get(EVENTS, [])
     key = run.entity, run.project, run.name
+    entity = {"id": f"entity:{run.entity}", "name": run.entity}
 
     def history() -> list[dict[str, Any]]:
         return [_strict(row) for row in run.history]
@@ -106,18 +94,11 @@ def run_node(recorded: Recorded, run: Run, url: str) -> Node:
         "id": run.id,
         "name": run.name,
         "projectId": 1,
-        "project": {
-            "id": f"project:{run.entity}/{run.project}",
-            "name": run.project,
-            "entity": {"id": f"entity:{run.entity}", "name": run.entity},
-        },
+        "project": {"id": f"project:{run.entity}/{run.project}", "name": run.project, "entity": entity},
         "displayName": given("displayName") or run.name,
-        "description": given("description"),
-        "notes": given("notes"),
+        **{key: given(key) for key in ("description", "notes", "jobType", "commit")},
         "tags": given("tags") or [],
         "group": given("groupName"),
-        "jobType": given("jobType"),
-        "commit": given("commit"),
         "sweepName": given("sweep"),
         "config": given("config") or "{}",
         "wandbConfig": lambda keys: json.dumps({"t": {}}),
@@ -127,8 +108,7 @@ def run_node(recorded: Recorded, run: Run, url: str) -> Node:
         "exitcode": run.exit_code,
         "failed": run.state in ("failed", "crashed"),
         "running": run.state == "running",
-        "stopped": run.should_stop,
-        "shouldStop": run.should_stop,
+        **dict.fromkeys(("stopped", "shouldStop"), run.should_stop),
         "readOnly": False,
         "user": {"__typename": "User", "name": run.entity, "username": run.entity},
         "createdAt": run.created_at,

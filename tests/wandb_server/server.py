@@ -15,21 +15,19 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from .artifacts import Artifacts
-from .faults import Fault
-from .graphql import GraphQLError, execute, parse
+from .graphql import Document, GraphQLError
 from .projects import Projects
-from .recorded import Recorded, Request, Run, Sweep, now
+from .recorded import Fault, Recorded, Request, Run, Sweep, now
 from .runs import Runs
 from .sweeps import Sweeps
-from .views import Views
 
 KEY = "0123456789" * 4
-"""The API key it takes, unless it is told of another."""
+"""The API key that it takes."""
 
 ENTITY = "team"
 
 _TELEMETRY = "/sdk/otel/"
-"""Where the client tells how it is itself, which is nothing to record."""
+"""The client's own measurements, which are not recorded."""
 
 _FILE_STREAM = re.compile(r"/files/([^/]+)/([^/]+)/([^/]+)/file_stream")
 
@@ -51,7 +49,7 @@ class WandbServer:
         self.port: int = self._http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         fields: dict[str, Any] = {"__typename": "Root"}
-        for part in (Projects, Runs, Sweeps, Artifacts, Views):
+        for part in (Projects, Runs, Sweeps, Artifacts):
             fields |= part(self.recorded, self.url, ENTITY).fields()
         self._root = fields
 
@@ -103,13 +101,13 @@ class WandbServer:
         operation, call = "", None
         if path == "/graphql":
             call = json.loads(body)
-            operation = parse(call["query"]).name
+            operation = Document(call["query"]).name
         with self.lock:
             fault = next((fault for fault in self.faults if fault.strikes(path, operation)), None)
         if fault is not None and fault.delay_s:
             time.sleep(fault.delay_s)
         with self.lock:
-            status, answer = 500 if fault is None else fault.status, b'{"error": "as told"}'
+            status, answer = 500 if fault is None else fault.status, b'{"error": "a fault"}'
             if fault is None or fault.is_heard or fault.status == 200:
                 reached, content = self._reach(method, path, authorization, body, call)
                 if fault is None or fault.status == 200:
@@ -136,7 +134,7 @@ class WandbServer:
 
     def _query(self, call: dict[str, Any]) -> tuple[int, bytes]:
         try:
-            data = execute(parse(call["query"]), self._root, call.get("variables") or {})
+            data = Document(call["query"]).execute(self._root, call.get("variables") or {})
         except GraphQLError as error:
             return error.status, json.dumps({"data": None, "errors": [{"message": str(error)}]}).encode()
         return 200, json.dumps({"data": data}).encode()

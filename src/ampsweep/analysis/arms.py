@@ -1,4 +1,4 @@
-"""The figures of one arm in a workload, compared with the baseline by pairs."""
+"""The figures of an arm in a workload, compared with the baseline by pairs."""
 
 import statistics
 from collections import Counter
@@ -27,67 +27,47 @@ from ampsweep.text import GIB
 
 @dataclass(frozen=True, kw_only=True)
 class ArmComparison:
-    """One arm of a workload. A figure that was not measured is None.
+    """An arm of a workload; a figure that was not measured is None.
 
-    Step time, peak memory, loss and accuracy are those of the runs that also give the arm's speedup, saving and gap: of
-    an arm its pairs, of the baseline all runs that are in any pair. Only where no pair has a figure it is of all the
-    arm's runs.
+    Step time, peak memory, loss and accuracy are over the same runs as speedup, saving and gap: an arm's pairs, or the
+    baseline's runs in any pair. Without pairs they are over all runs of the arm.
     """
 
     arm: str
     is_baseline: bool
     num_runs: int
-    num_pairs: int
-    """Pairs with the baseline, cut short or not."""
-    num_completed_pairs: int
-    """Pairs in which both arms took all of their steps."""
-    num_expected_pairs: int
-    """Pairs if this arm and the baseline had completed for every seed that either was run with."""
-    num_contaminated: int
-    """Runs of this arm whose memory and loss count, but not their speed."""
-    statuses: dict[str, int]
-    """Number of runs by `Run.outcome`."""
-    num_timed: int
-    """Runs behind the speedup, the baseline's among them; of the baseline those behind all speedups."""
-    num_unchecked: int
-    """Those of them whose contamination is unknown."""
-    step_ms: float | None
-    """Geometric mean of each uncontaminated run's median step time."""
-    num_operators: int | None
-    """Operators of a traced step, median over runs; None of compiled ones."""
+    num_pairs: int  # pairs with the baseline, cut short or not
+    num_completed_pairs: int  # pairs in which both arms took all of their steps
+    num_expected_pairs: int  # pairs if both had completed every seed that either was run with
+    num_contaminated: int  # runs that count for memory and loss only
+    statuses: dict[str, int]  # number of runs by `Run.outcome`
+    num_timed: int  # runs behind the speedup, including the baseline's; for the baseline behind all speedups
+    num_unchecked: int  # timed runs with unknown contamination
+    step_ms: float | None  # geometric mean of the uncontaminated runs' median step times
+    num_operators: int | None  # median over runs of the operators in a traced step; None if compiled
     us_per_operator: float | None
     limits: tuple[StepLimit, ...]
-    speedup: Estimate | None
-    """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
-    peak_memory_bytes: float | None
-    """Mean of the peak of allocated tensor bytes after warm-up."""
-    predicted_memory_bytes: float | None
-    """Median over runs, those out of memory included."""
-    prediction_error_pct: float | None
-    """Median over runs of the predicted peak minus the measured one, in percent of the measured one."""
+    speedup: Estimate | None  # baseline's step time over this arm's, above 1 is faster: geometric mean over pairs
+    peak_memory_bytes: float | None  # mean peak of allocated tensor bytes after warm-up
+    predicted_memory_bytes: float | None  # median over runs, including runs out of memory
+    prediction_error_pct: float | None  # median of predicted minus measured peak, in percent of the measured peak
     unvouched: tuple[str, ...]
-    memory_saved_bytes: Estimate | None
-    """Baseline's peak minus this arm's: negative if this arm needs more."""
+    memory_saved_bytes: Estimate | None  # baseline's peak minus this arm's
     memory_saved_pct: Estimate | None
     val_loss: Spread | None
-    loss_gap: Estimate | None
-    """This arm's final validation loss minus the baseline's: positive is worse."""
-    loss_gap_pct: float | None
-    """In percent of the mean loss of the baseline's runs in these pairs."""
+    loss_gap: Estimate | None  # final validation loss minus the baseline's: positive is worse
+    loss_gap_pct: float | None  # in percent of the baseline's mean loss in these pairs
     val_accuracy: Spread | None
     autocast_penalty: Estimate | None
-    """Validation loss under autocast minus that in full precision, of the final weights: mean over the arm's runs."""
-    skipped_steps: int | None
-    """Total over the arm's runs that report it."""
-    dtypes: dict[str, str]
-    """As `Run.dtypes`."""
-    casts: str | None
-    """As `Run.casts`."""
+    """Mean over runs of the final validation loss under autocast minus that in full precision."""
+    skipped_steps: int | None  # total over runs
+    dtypes: dict[str, str]  # see `Run.dtypes`
+    casts: str | None  # see `Run.casts`
     ranks: RankTable | None
     notes: tuple[Finding, ...]
 
     def figure(self, key: str) -> float | None:
-        """The arm's one figure of metric `key`, in the metric's unit; None of metrics shown as medians over runs."""
+        """Figure of metric `key` in its unit; None for metrics shown as medians over runs."""
         figures = {
             STEP_MS: self.step_ms,
             PEAK_MEMORY: None if self.peak_memory_bytes is None else self.peak_memory_bytes / GIB,
@@ -105,7 +85,7 @@ def summarise_arm(
     all_pairs: Sequence[Pair],
     findings: Iterable[RunFinding],
 ) -> ArmComparison:
-    """Summarise the `runs` of one arm in one workload, at least one, with the pairs of every arm and their findings."""
+    """Summarise the `runs` (at least one) of an arm in a workload, given the pairs of all arms."""
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
     own_pairs = all_pairs if is_baseline else pairs
@@ -144,7 +124,7 @@ def summarise_arm(
         peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
-        unvouched=tuple(sorted({one.name for run in runs for one in run.unvouched})),
+        unvouched=tuple(sorted({operator.name for run in runs for operator in run.unvouched})),
         memory_saved_bytes=mean_difference([before - after for before, after in memory.values()]),
         memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()]),
         val_loss=spread(own(VAL_LOSS)),
@@ -161,7 +141,6 @@ def summarise_arm(
 
 
 def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:
-    """The runs whose speeds are compared, each once: of an arm with the baseline's of its pairs."""
     compared = paired_figures(pairs, STEP_MS)
     timed = [pair for pair in pairs if pair.pair_key in compared]
     found = [run for pair in timed for run in (*pair.baseline_runs, *(() if is_baseline else pair.arm_runs))]

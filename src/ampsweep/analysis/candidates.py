@@ -1,4 +1,4 @@
-"""An arm as a candidate to train in, with the verdict on it: refused, still to be decided, or eligible."""
+"""The arms as candidates to train in: refused, undecided or eligible."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,16 +19,14 @@ from ampsweep.text import GIB, first_line, plural, seeds_text
 _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
 _UNSUPPORTED: Final = "unsupported on this device"
 LARGER: Final = "compare on a larger model, batch or sequence"
-MAX_DOUBT: Final = 1.1
-"""Factor within which two step times must be known to lie if they are not resolved."""
+MAX_DOUBT: Final = 1.1  # factor within which unresolved step times must be known to lie
 
 
 class Refusal(Finding):
-    """The reason to refuse an arm whatever its speed."""
+    """A reason to refuse an arm whatever its speed."""
 
     severity = "fault"
-    trains: ClassVar[bool] = False
-    """True if the arm trains all the same, so that it has a place beside the others."""
+    trains: ClassVar[bool] = False  # True if the arm trains nevertheless, so that it has a place on the front
 
 
 class Unsupported(Refusal):
@@ -37,22 +35,19 @@ class Unsupported(Refusal):
 
 class OtherArmBefore(Refusal):
     template = "its first steps were in {saved_in}: its speed and memory are those of the rest alone"
-
     saved_in: str
 
 
 class ContradictsMode(Refusal):
     template = "{cause} in {seeds:seeds}"
-
     cause: str
     seeds: tuple[int, ...]
 
 
 class Diverged(Refusal):
-    """Runs diverged with seeds (and all else) with which the baseline did not."""
+    """Runs diverged where the baseline with the same pair key did not."""
 
-    cause: str
-    """The error of the first of them."""
+    cause: str  # the error of the first run
     seeds: tuple[int, ...]
 
     @property
@@ -61,8 +56,6 @@ class Diverged(Refusal):
 
 
 class MostlyFailing(Refusal):
-    """More than half of the arm's runs ended in one way, without figures."""
-
     outcome: str
     cause: str
     num_such: int
@@ -77,7 +70,6 @@ class MostlyFailing(Refusal):
 
 class Emulated(Refusal):
     template = "emulated, hence without speed and memory: {cause}"
-
     cause: str
 
 
@@ -94,13 +86,12 @@ class Worse(Refusal):
 class OverMemory(Refusal):
     trains = True
     template = "needs {peak_bytes:bytes} at its peak, more than the {limit_bytes:bytes} given"
-
     peak_bytes: float
     limit_bytes: float
 
 
 class Missing(Finding):
-    """The first thing that is missing to judge an arm by."""
+    """The first thing missing to decide on an arm."""
 
     remedy: ClassVar[str]
 
@@ -113,12 +104,10 @@ class Missing(Finding):
 
 class TooFewPairs(Missing):
     severity = "warning"
-
     unsupported: bool
     num_completed: int
     num_expected: int
-    failures: dict[str, int]
-    """Runs of the arm that give no complete pair, by outcome."""
+    failures: dict[str, int]  # runs without a complete pair, by outcome
 
     @property
     def sentence(self) -> str:
@@ -140,7 +129,6 @@ class TooFewPairs(Missing):
 class SpeedNotKnown(Missing):
     template = "its speed is not known well enough: {speed}"
     remedy = "time {arm} again with more seeds, on an idle machine"
-
     speed: str
 
 
@@ -154,14 +142,12 @@ class ParityOpen(Missing):
 
     @property
     def sentence(self) -> str:
-        return "; ".join(
-            f"its {metric_words(one.metric)} may be worse by more than the margin ({one.grounds})"
-            for one in self.unsettled
-        )
+        verb = "may be worse by more than the margin"
+        return "; ".join(f"its {metric_words(parity.metric)} {verb} ({parity.grounds})" for parity in self.unsettled)
 
     @property
     def next_step(self) -> str:
-        known = [one.further_seeds for one in self.unsettled if one.further_seeds is not None]
+        known = [parity.further_seeds for parity in self.unsettled if parity.further_seeds is not None]
         if len(known) == len(self.unsettled):
             return f"run about {plural(max(known), 'more seed')} of {self.arm} and the baseline"
         margin = f"for the next runs accept a wider report.margin_pct than {self.unsettled[0].margin_pct:g}"
@@ -175,11 +161,10 @@ class SmallWorkload(Missing):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """The verdict on an arm other than the baseline, with all that a recommendation looks at."""
+    """An arm other than the baseline, with everything that a recommendation considers."""
 
     arm: str
     too_few_pairs: TooFewPairs | None
-    """The reason why nothing is concluded about it."""
     judgements: Judgements
     waterfall: Waterfall | None
     time_to_loss: TimeToLoss | None
@@ -188,7 +173,6 @@ class Candidate:
 
     @property
     def conclusion(self) -> str:
-        """The findings on the arm, or why nothing is concluded about it, in a clause."""
         if self.too_few_pairs is None:
             return self.judgements.summary
         so_far = f", {self.judgements.speed_text}" if self.judgements.is_timed else ""
@@ -203,21 +187,16 @@ class Candidate:
         return self.refusal is None and self.too_few_pairs is None
 
     @property
-    def open_parity(self) -> Missing | None:
-        if self.judgements.parity == "not measured":
-            return NoFinalLoss(arm=self.arm)
-        unsettled = tuple(one for one in self.judgements.parities if not one.not_worse)
-        return ParityOpen(arm=self.arm, unsettled=unsettled) if unsettled else None
-
-    @property
     def missing(self) -> Missing | None:
-        """The first thing that is missing to decide on it."""
         if self.too_few_pairs is not None:
             return self.too_few_pairs
         speedup = self.judgements.figures.speedup
         if speedup is None or not is_known(speedup):
             return SpeedNotKnown(arm=self.arm, speed=self.judgements.speed_text)
-        return self.open_parity
+        if self.judgements.parity == "not measured":
+            return NoFinalLoss(arm=self.arm)
+        unsettled = tuple(parity for parity in self.judgements.parities if not parity.not_worse)
+        return ParityOpen(arm=self.arm, unsettled=unsettled) if unsettled else None
 
 
 def is_known(speedup: Estimate) -> bool:
@@ -261,18 +240,18 @@ def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Seque
     emulated = [run.emulated for run in runs if run.measured]
     if emulated and all(emulated):
         yield Emulated(cause=emulated[0] or "")
-    yield from (Worse(parity=one) for one in parities if one.verdict == "worse")
+    yield from (Worse(parity=parity) for parity in parities if parity.verdict == "worse")
 
 
 def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
-    """The reason why the baseline's runs are nothing to compare with."""
+    """Find a reason why the baseline's runs cannot be compared with."""
     if all(run.outcome == "unsupported" for run in runs):
         return Unsupported()
     return next(_mostly(runs, "disproved", "diverged", "oom", "failed"), None)
 
 
 def over_memory(runs: Sequence[Run], memory_gib: float | None) -> Refusal | None:
-    """The refusal of an arm whose peak on its fullest rank is above the memory given, if there is a limit."""
+    """Refuse an arm whose peak on its fullest rank exceeds the memory given."""
     limit = None if memory_gib is None else memory_gib * GIB
     peaks = [peak for run in runs if run.measured and (peak := run.num_bytes(PEAK_MEMORY)) is not None]
     if limit is None or not peaks or max(peaks) <= limit:

@@ -1,4 +1,4 @@
-"""The comparison of a set of runs: every arm against the baseline, workload by workload."""
+"""The comparison of runs: every arm with the baseline, workload by workload."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,12 +9,12 @@ from typing import Final, Literal, TypeVar
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.pairing import Pair, pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
-from ampsweep.analysis.resumed import AllSeries, ResumedArm, resumed_arms
+from ampsweep.analysis.resumed_runs import AllSeries, ResumedArm, resumed_arms
 from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
 from ampsweep.analysis.step_limits import cautions
-from ampsweep.analysis.swept import Series, swept_series
+from ampsweep.analysis.swept_series import Series, swept_series
 from ampsweep.analysis.time_to_loss import Curves
 from ampsweep.analysis.verdict import Verdict, reach_verdict
 from ampsweep.analysis.workloads import Workload, group_workloads
@@ -25,45 +25,42 @@ from ampsweep.text import predicted_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadComparison:
-    """All arms of one workload, the baseline first."""
-
     title: str
     facts: Mapping[str, Scalar]
     arms: tuple[ArmComparison, ...]
     verdict: Verdict
     cautions: tuple[Finding, ...]
-    """Signs in the baseline's runs that figures do not carry over, or tell little of arithmetic."""
+    """Reasons, from the baseline's runs, why figures may not carry over to larger workloads."""
     runs: tuple[RunEntry, ...]
     resumed: tuple[ResumedArm, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one.arm for one in self.arms)
+        return tuple(arm.arm for arm in self.arms)
 
     @property
     def conclusion(self) -> str:
-        """The findings on all arms, and their limits, in one sentence."""
         baseline, arms = self.verdict.recommendation.baseline, self.verdict.arms
         if not any(arm.is_baseline for arm in self.arms):
             return f"No conclusion: there is no {baseline} run to compare with."
         if not arms:
             return f"No conclusion: there is no arm besides {baseline}."
-        judged = [f"{one.arm}{one.n}: {one.conclusion}" for one in arms if one.too_few_pairs is None]
-        withheld = [f"no conclusion about {one.arm}: {one.conclusion}" for one in arms if one.too_few_pairs is not None]
+        judged = [f"{arm.arm}{arm.n}: {arm.conclusion}" for arm in arms if arm.too_few_pairs is None]
+        withheld = [f"no conclusion about {arm.arm}: {arm.conclusion}" for arm in arms if arm.too_few_pairs is not None]
         clauses = [f"against {baseline}, {'; '.join(judged)}"] if judged else []
-        sentence = "; ".join([*clauses, *withheld, *(one.sentence for one in self.cautions)])
+        sentence = "; ".join([*clauses, *withheld, *(caution.sentence for caution in self.cautions)])
         return f"{sentence[0].upper()}{sentence[1:]}."
 
     @property
     def predicted_peaks(self) -> str | None:
-        """'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB', and the operators that are not vouched for."""
-        told = [
+        """'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB', and the operators not vouched for."""
+        peaks = [
             f"{arm.arm} {predicted_bytes(arm.predicted_memory_bytes, arm.prediction_error_pct)}"
             for arm in self.arms
             if arm.predicted_memory_bytes is not None
         ]
         named = not_vouched_for(name for arm in self.arms for name in arm.unvouched)
-        return f"peak memory of {', '.join(told)}{named}" if told else None
+        return f"peak memory of {', '.join(peaks)}{named}" if peaks else None
 
 
 _GRAVEST: Final[tuple[Severity, ...]] = ("fault", "warning", "note")
@@ -79,11 +76,10 @@ _CONSEQUENCES: Final[dict[FileProblemKind, str]] = {
 
 
 class FileProblem(Finding):
-    """A file of a run that could not be read, or not in full; `reason` is a clause that follows the path."""
+    """A file of a run that could not be read in full; `reason` is a clause that follows the path."""
 
     severity = "warning"
     template = "{path} {reason}"
-
     path: str
     name: FileProblemKind
     reason: str
@@ -99,49 +95,39 @@ class FileProblem(Finding):
 
 @dataclass(frozen=True)
 class Problem:
-    """Runs of one arm and workload with the same problem; a file may belong to no known run."""
+    """Runs of an arm and workload with the same problem; a file may belong to no known run."""
 
     finding: RunFinding | FileProblem
     arm: str | None = None
     seeds: tuple[int, ...] = ()
-    compared: str | None = None
-    """The title of the workload or search that the runs belong to."""
+    compared: str | None = None  # the title of the workload or search
 
 
 class GivenTwice(Finding):
     template = "{num_runs:count run} given more than once, counted once"
-
     num_runs: int
 
 
 class Predicted(Finding):
     template = "{num_runs:count predicted run} left out: only measured runs are compared"
-
     num_runs: int
 
 
 class SeveralDevices(Finding):
     template = "runs of {num_runs_of:size} devices are compared only with those of the same: {num_runs_of:runs}"
-
     num_runs_of: dict[str, int]
 
 
 class SeveralMachines(Finding):
-    """Pairs whose runs trained on different devices, though of one model."""
-
     severity = "warning"
     template = "the runs trained on {num_runs_of:size} devices, whose speed may differ: {num_runs_of:runs}"
-
-    num_runs_of: dict[str, int]
-    """By host and device; of several ranks those of each."""
+    num_runs_of: dict[str, int]  # by host and device, of all ranks of a run
 
 
 class MixedDevices(Finding):
     severity = "warning"
     template = "in some runs the ranks had different devices, and the slowest and smallest decide: {num_runs_of:runs}"
-
-    num_runs_of: dict[str, int]
-    """By the devices of all ranks of a run."""
+    num_runs_of: dict[str, int]  # by the devices of all ranks of a run
 
 
 class SeveralSources(Finding):
@@ -149,39 +135,32 @@ class SeveralSources(Finding):
         "the runs were made by {num_runs_of:size} states of ampsweep's source, which keep no runs of one version from "
         "pairing: {num_runs_of:runs}"
     )
-
-    num_runs_of: dict[str, int]
-    """By version and digest of the source."""
+    num_runs_of: dict[str, int]  # by version and digest of the source
 
 
 class OtherMargin(Finding):
     severity = "warning"
     template = "the margin of {margin_pct:g}% was chosen after the runs, which recorded one of {recorded_margin_pct:g}%"
-
     margin_pct: float
     recorded_margin_pct: float
 
 
 class ContaminationUnknown(Finding):
     template = "whether anything else slowed {num_runs:count run} down is unknown: {cause}"
-
     num_runs: int
     cause: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The comparison of a set of runs: all figures of a report."""
-
     baseline: str
     margin_pct: float
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
     notes: tuple[Finding, ...]
     memory_gib: float | None = None
-    """Peak of allocated tensor bytes that an arm may need on its fullest rank. None: what its device held."""
+    """Limit on the peak of allocated tensor bytes on the fullest rank; None: the memory of the device."""
     series: tuple[Series, ...] = ()
-    """Workloads that differ in one swept key."""
     file_problems: tuple[FileProblem, ...] = ()
 
     @property
@@ -192,28 +171,28 @@ class Comparison:
     def problems(self) -> list[Problem]:
         """Everything that keeps a run's figures from counting in full, the gravest first."""
         of_files: dict[str, list[FileProblem]] = defaultdict(list)
-        for one in self.file_problems:
-            of_files[PurePath(one.path).parent.as_posix()].append(one)
+        for file in self.file_problems:
+            of_files[PurePath(file.path).parent.as_posix()].append(file)
         found = []
         for compared in self.compared:
-            arms = dict.fromkeys(entry.arm for entry in compared.runs)
-            for arm, own in ((arm, [one for one in compared.runs if one.arm == arm]) for arm in arms):
+            for arm in dict.fromkeys(entry.arm for entry in compared.runs):
+                own = [entry for entry in compared.runs if entry.arm == arm]
                 of_runs = merged(finding for entry in own for finding in entry.findings if finding.consequence)
                 found += [Problem(finding, arm, finding.seeds, compared.title) for finding in of_runs]
                 for entry in own:
                     files = of_files.pop(entry.directory, ())
-                    found += [Problem(one, arm, (entry.seed,), compared.title) for one in files]
-        found += [Problem(one) for of_directory in of_files.values() for one in of_directory]
-        return sorted(found, key=lambda one: _GRAVEST.index(one.finding.severity))
+                    found += [Problem(file, arm, (entry.seed,), compared.title) for file in files]
+        found += [Problem(file) for of_directory in of_files.values() for file in of_directory]
+        return sorted(found, key=lambda problem: _GRAVEST.index(problem.finding.severity))
 
     def relative_to(self, directory: Path) -> "Comparison":
-        """A copy with run directories relative to `directory`, so that the tree can be moved."""
+        """A copy with paths relative to `directory`, so that the tree can be moved."""
         base = directory.resolve()
         return replace(
             self,
-            workloads=tuple(_seen_from(base, one) for one in self.workloads),
-            searches=tuple(_seen_from(base, one) for one in self.searches),
-            file_problems=tuple(replace(one, path=_path_from(base, one.path)) for one in self.file_problems),
+            workloads=tuple(_relative(workload, base) for workload in self.workloads),
+            searches=tuple(_relative(search, base) for search in self.searches),
+            file_problems=tuple(replace(file, path=_path_from(base, file.path)) for file in self.file_problems),
         )
 
 
@@ -227,19 +206,14 @@ def compare(
     series: AllSeries | None = None,
     file_problems: Sequence[FileProblem] = (),
 ) -> Comparison:
-    """Compare every arm with the arm `baseline`, within each workload.
+    """Compare every arm with the arm `baseline` within each workload.
 
     Args:
-        records: run directories with their records. A directory given twice counts once, predicted runs not at all.
-        baseline: label of the arm the others are compared with.
-        margin_pct: loss gap, in percent of the baseline's loss, that counts as none.
-        memory_gib: the memory that a recommended arm must fit into; None: what its device held.
-        curves: by run directory the `loss_curves` of its history, for the time to a loss.
-        series: by run directory the series of `RESUMED_KEYS`, for the jump of the loss after a checkpoint.
-        file_problems: files of the runs that could not be read, or not in full.
-
-    Raises:
-        ValueError: `margin_pct` is not positive.
+        records: run directories with their records; duplicates count once, predicted runs not at all.
+        margin_pct: loss gap, in percent of the baseline's loss, that counts as none; a ValueError unless above 0.
+        memory_gib: the memory that a recommended arm must fit into; None: the memory of the device.
+        curves: `loss_curves` by run directory.
+        series: `RESUMED_KEYS` by run directory.
     """
     if not margin_pct > 0:
         raise ValueError(f"report.margin_pct is {margin_pct}; it must be above 0")
@@ -251,18 +225,21 @@ def compare(
     runs = [run for run in measured if run.record.batch_search is None]
     by_id = {run.record.run_id: run for run in runs}
     pairing = pair_runs(runs, baseline)
+    pairs_of: dict[str, list[Pair]] = defaultdict(list)
+    for pair in pairing.pairs:
+        pairs_of[pair.pair_key].append(pair)
     unpaired = {run.directory: reason for run, reason in pairing.unpaired}
 
     def of_workload(workload: Workload) -> WorkloadComparison:
-        pairs = pairing.of(workload.runs)
+        pairs = [pair for key in dict.fromkeys(run.pair_key for run in workload.runs) for pair in pairs_of.get(key, ())]
         runs_of = workload.of_arms(baseline)
         of_baseline = runs_of.get(baseline, [])
         entries = {run.directory: run_entry(run, unpaired.get(run.directory)) for run in workload.runs}
 
         def findings(runs: Sequence[Run]) -> Iterator[RunFinding]:
-            """The verdict says once that there is no baseline to pair with."""
-            every = (one for run in runs for one in entries[run.directory].findings)
-            return (one for one in every if of_baseline or not isinstance(one, NotPaired))
+            every = (finding for run in runs for finding in entries[run.directory].findings)
+            # The verdict already says that there is no baseline to pair with.
+            return (finding for finding in every if of_baseline or not isinstance(finding, NotPaired))
 
         arms = tuple(summarise_arm(arm, own, of_baseline, pairs, findings(own)) for arm, own in runs_of.items())
         return WorkloadComparison(
@@ -289,7 +266,7 @@ def compare(
         margin_pct=margin_pct,
         memory_gib=memory_gib,
         workloads=tuple(map(of_workload, workloads)),
-        searches=tuple(compare_search(one, baseline) for one in group_workloads(searches)),
+        searches=tuple(compare_search(search, baseline) for search in group_workloads(searches)),
         notes=tuple(
             _notes(len(records) - len(unique), len(unique) - len(measured), measured, pairing.pairs, margin_pct)
         ),
@@ -301,12 +278,13 @@ def compare(
 _Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison)
 
 
-def _seen_from(base: Path, one: _Compared) -> _Compared:
-    return replace(one, runs=tuple(replace(run, directory=_path_from(base, run.directory)) for run in one.runs))
+def _relative(compared: _Compared, base: Path) -> _Compared:
+    runs = tuple(replace(run, directory=_path_from(base, run.directory)) for run in compared.runs)
+    return replace(compared, runs=runs)
 
 
 def _path_from(base: Path, path: str) -> str:
-    """`path` relative to `base`, which is resolved, or absolute elsewhere; a link at its end is not followed."""
+    """`path` relative to the resolved `base`, or absolute if elsewhere; a link at its end is not followed."""
     absolute = Path(path).parent.resolve() / Path(path).name
     return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
 
@@ -322,9 +300,9 @@ def _notes(
     if len(devices) > 1:
         yield SeveralDevices(num_runs_of=dict(devices))
     both_sides = [[*pair.baseline_runs, *pair.arm_runs] for pair in pairs]
-    apart = [of_pair for of_pair in both_sides if len({run.trained_on for run in of_pair}) > 1]
+    apart = [runs for runs in both_sides if len({run.trained_on for run in runs}) > 1]
     if apart:
-        trained_on = {run.directory: run.trained_on for of_pair in apart for run in of_pair}
+        trained_on = {run.directory: run.trained_on for runs in apart for run in runs}
         yield SeveralMachines(num_runs_of=dict(sorted(Counter(trained_on.values()).items())))
     mixed = Counter(" and ".join(run.devices_of_ranks) for run in runs if len(run.devices_of_ranks) > 1)
     if mixed:

@@ -1,4 +1,4 @@
-"""The facts in a run's proof that contradict its precision mode: its arithmetic, its flags, the dtypes of a step."""
+"""Facts in a run's proof that contradict its precision mode: arithmetic, flags, and dtypes of the traced step."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -6,22 +6,23 @@ from typing import Final
 
 from ampsweep.config.modes import fp32_matmul, step_dtypes
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.record.parts import Float8Proof, ModeProof
+from ampsweep.record.sections import Float8Proof, ModeProof
 from ampsweep.text import listed
 
-_ROUNDING_FLAGS: Final = ("tf32", "bf16")
-"""Values of torch's `fp32_precision` switches that let float32 operands lose bits."""
+_ROUNDING_FLAGS: Final = ("tf32", "bf16")  # values of torch's `fp32_precision` switches that round float32 operands
 
 _BITS: Final = {"high": range(10, 18), "medium": range(10)}
-"""Bits behind the point that rounded matmuls may keep: TF32's 10 to the 16 of three products of bfloat16; bfloat16's 7,
-or those of a coarser format."""
+"""Mantissa bits that rounded matmuls may keep: TF32 has 10, three products of bfloat16 16, bfloat16 7, or coarser."""
 
 _WORK: Final = "of the matmul and convolution operations ran in"
 
 
 def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
-    """Sentences on the facts in the `proof` of a run that contradict its settings; absent facts contradict nothing."""
-    found = [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
+    """Find the facts that contradict the settings, as sentences; absent facts contradict nothing."""
+    found, kept = [*_census_contradictions(precision, proof)], "precision.fp32_modules"
+    found += [f"{share} within {kept}, which compute in float32" for share in _narrow(proof.fp32_module_flops or {})]
+    for pattern in proof.idle_fp32_modules or ():
+        found.append(f"no module of {kept}=[{pattern}] was called: its operations run elsewhere")
     found += _float8_contradictions(proof.float8, proof)
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
         found += [*_arithmetic_contradictions(precision, proof), *_flag_contradictions(precision, proof)]
@@ -50,8 +51,8 @@ def _flag_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterat
         kind = "matmul" if "matmul" in name else "convolution"
         if name.endswith("fp32_precision") and (value in _ROUNDING_FLAGS) != _may_round(precision, kind):
             wrong.setdefault(_setting_of(precision, kind), []).append(f"{name} is {value}")
-    for setting, told in wrong.items():
-        yield f"{', '.join(told)} during training, although {setting}"
+    for setting, flags in wrong.items():
+        yield f"{', '.join(flags)} during training, although {setting}"
 
 
 def _may_round(precision: PrecisionConfig, kind: str) -> bool:
@@ -65,11 +66,11 @@ def _setting_of(precision: PrecisionConfig, kind: str) -> str:
 
 
 def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterator[str]:
-    """Sentences on the dtypes of operations that contradict the mode.
+    """Compare the dtypes of operations with the mode.
 
-    A 16-bit mode promises most of the operations: torch's unfused attention computes in float32 inside. Where parts of
-    the model compute apart, in float32 or float8, the forward pass of the others is judged. In compiled code parts
-    cannot be told apart, except by float8 itself.
+    A 16-bit mode promises most operations, since torch's unfused attention computes in float32 inside. Where modules
+    compute separately in float32 or float8, only the forward pass of the rest is judged. In compiled code modules
+    cannot be separated, except by float8 itself.
     """
     is_compiled = proof.traced == "compiled"
     is_mixed = precision.fp32_modules or (proof.float8 is not None and proof.float8.emulated)
@@ -85,32 +86,24 @@ def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iter
     if promised.startswith("float8_"):
         if is_compiled:
             flops = {dtype: count for dtype, count in flops.items() if not dtype.startswith("float8_")}
-        promised = precision.dtype  # of everything but the converted layers, which are judged by themselves
+        promised = precision.dtype  # the converted layers are judged separately
     total = sum(flops.values())
     if total == 0:
         return
     if promised == "float32":
-        yield from (f"{told}, although the mode computes in float32" for told in _narrow(flops))
+        yield from (f"{share}, although the mode computes in float32" for share in _narrow(flops))
     elif flops.get(promised, 0) <= total / 2:
         yield f"only {_percent(flops.get(promised, 0), total)} {_WORK} {promised}, in which the mode computes"
 
 
-def _fp32_module_contradictions(proof: ModeProof) -> Iterator[str]:
-    for told in _narrow(proof.fp32_module_flops or {}):
-        yield f"{told} within precision.fp32_modules, which compute in float32"
-    for pattern in proof.idle_fp32_modules or ():
-        yield f"no module of precision.fp32_modules=[{pattern}] was called: what it holds is computed elsewhere"
-
-
 def _narrow(flops: Mapping[str, int]) -> Iterator[str]:
-    """Clauses on the parts of operations in 16 bits."""
     for dtype in ("bfloat16", "float16"):
         if flops.get(dtype, 0) > 0:
             yield f"{_percent(flops[dtype], sum(flops.values()))} {_WORK} {dtype}"
 
 
 def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iterator[str]:
-    """Sentences on converted layers that did not multiply in float8, in forward or in backward.
+    """Find converted layers that did not multiply in float8, in forward or backward.
 
     Backward multiplies and casts twice as often as forward. Emulated products are proved by their casts.
     """
@@ -119,7 +112,7 @@ def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iter
     if float8.arithmetic == "exact":
         yield "a product of float8 layers kept a bit that float8 does not have"
     layers = float8.converted or ()
-    if proof.traced == "compiled":  # in whose code there are no layers
+    if proof.traced == "compiled":  # compiled code has no layers
         if layers and not float8.emulated and not _float8_part(proof.flops or {}):
             yield "nothing of the compiled step computed in float8"
         return

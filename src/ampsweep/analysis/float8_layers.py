@@ -1,10 +1,10 @@
-"""The layers that multiply in float8, and those that do not, in words."""
+"""Sentences on the layers that multiply in float8 and those that do not."""
 
 from collections import defaultdict
 from typing import Final
 
 from ampsweep.finding import Finding
-from ampsweep.record.parts import Float8Proof, WhyKept
+from ampsweep.record.sections import Float8Proof, WhyKept
 from ampsweep.text import listed, plural
 
 _WHY: Final[dict[WhyKept, str]] = {
@@ -18,14 +18,10 @@ _WHY: Final[dict[WhyKept, str]] = {
 
 
 class Float8Summary(Finding):
-    """The layers that multiply in float8, and those that do not."""
-
     recipe: str
     num_converted: int
-    emulated: str | None
-    """The reason why the device emulates them; None: it does not."""
-    kept: tuple[tuple[WhyKept, tuple[str, ...]], ...]
-    """Names of the other layers by the reason why they are not in float8."""
+    emulated: str | None  # why the device emulates float8; None if it does not
+    kept: tuple[tuple[WhyKept, tuple[str, ...]], ...]  # names of the other layers by reason
 
     @property
     def sentence(self) -> str:
@@ -35,7 +31,7 @@ class Float8Summary(Finding):
 
 
 def float8_summary(proof: Float8Proof | None) -> Float8Summary | None:
-    """Sum up the float8 part of a proof; None without a traced step."""
+    """Summarise the float8 part of a proof; None without a traced step."""
     if proof is None or proof.recipe is None or proof.converted is None:
         return None
     kept: dict[WhyKept, list[str]] = defaultdict(list)
@@ -50,5 +46,4 @@ def float8_summary(proof: Float8Proof | None) -> Float8Summary | None:
 
 
 def emulated_memory(arm: str, why: str) -> str:
-    """A sentence on the bytes predicted for an arm that the device emulates."""
     return f"{arm} is emulated, and its bytes are those of the emulation, which multiplies float32 copies: {why}."

@@ -1,16 +1,13 @@
-"""The headroom of a training in a low-precision format, judged from the magnitudes of any run of it.
+"""Headroom of a training in low-precision formats, judged from the magnitudes of a run in any format.
 
-A training under autocast with a scaler works in a format if no activation or weight that is cast exceeds the format's
-largest number, and if there is a scale with which no gradient does either and next to nothing of any layer's gradients
-falls below half of the smallest number, where it becomes zero. `GradScaler` finds its way down from too large a scale
-within a few steps; up from one that is too small it takes thousands.
+A training under autocast with a scaler works in a format if no cast activation or weight exceeds the largest number,
+and some scale keeps all gradients below it while next to nothing of any layer's gradients rounds to zero. `GradScaler`
+comes down from too large a scale within a few steps, but needs thousands to come up. Values that no module returns,
+such as hand-written attention scores, have no magnitudes here.
 
-Values that no module returns, such as the scores of an attention written by hand, are in no magnitudes. A layer whose
-gradients vanish counts even if it hardly contributes to the loss.
-
-In the formats of 8 bits each tensor has a scale of its own, which brings its largest element to the format's largest
-number. They are used as in "FP8 Formats for Deep Learning" (P. Micikevicius et al., 2022,
-https://arxiv.org/abs/2209.05433): e4m3 for activations and weights, e5m2 for gradients of activations.
+In 8-bit formats each tensor has its own scale, which brings its largest element to the format's largest number: e4m3
+for activations and weights, e5m2 for gradients of activations, as in "FP8 Formats for Deep Learning" (P. Micikevicius
+et al., 2022, https://arxiv.org/abs/2209.05433).
 """
 
 import math
@@ -26,18 +23,14 @@ from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
 from ampsweep.text import number, percent, plural
 
 MAX_LOST_PCT: Final = 5.0
-"""The share of the sum of a layer's magnitudes that may become zero: that of the smallest quarter of normal values."""
-INITIAL_SCALE: Final = 65536.0
-"""The scale with which `torch.amp.GradScaler` begins."""
-SMALLEST_SCALE: Final = 2.0**-24
-"""The scale below which a training is given up (`ampsweep.recorder.divergence`)."""
+"""Share of the sum of a layer's magnitudes that may round to zero: that of the smallest quarter of normal values."""
+INITIAL_SCALE: Final = 65536.0  # the default of `torch.amp.GradScaler`
+SMALLEST_SCALE: Final = 2.0**-24  # training is given up below this scale (`ampsweep.recorder.divergence`)
 HeadroomVerdict = Literal["works", "works_with_another_scale", "works_with_tensor_scales", "does_not_work"]
-"""`works_with_another_scale`: than the present one; `works_with_tensor_scales`: a format of 8 bits, each tensor with a
-scale of its own."""
+"""`works_with_another_scale` than the current scale, or with a scale per tensor in 8-bit formats."""
 ObstacleKind = Literal["too_large", "vanishes"]
 
-SCALED: Final[tuple[TensorKind, ...]] = ("activation_gradient", "gradient")
-"""The kinds that the scale multiplies."""
+SCALED: Final[tuple[TensorKind, ...]] = ("activation_gradient", "gradient")  # kinds that the scale multiplies
 _CAST_KINDS: Final[Mapping[str, tuple[TensorKind, ...]]] = {
     FLOAT16.name: ("activation", "weight", *SCALED),
     BFLOAT16.name: ("activation", "weight", *SCALED),
@@ -60,36 +53,26 @@ KIND_NAMES: Final[dict[TensorKind, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Obstacle:
-    """A layer that is in the way of a format."""
-
     kind: ObstacleKind
     layer: str
     tensor: TensorKind
-    max_abs: float
-    """Without the scale."""
-    lost_pct: float
-    """The share of the sum of its magnitudes that becomes zero, with the best scale."""
+    max_abs: float  # unscaled
+    lost_pct: float  # share of the sum of its magnitudes that rounds to zero at the best scale
 
 
 class Headroom(Finding):
-    """The room that a training has in a format: whether it works there, within which scales, and what is in its way."""
+    """Whether a training works in a format, at which scales, and which layers do not fit."""
 
     format: str
     verdict: HeadroomVerdict
-    scale: float
-    """The scale that it is judged from; 1 for formats without a scaler."""
-    best_scale: float
-    """The scale itself where it works; else the one to begin with."""
-    min_scale: float
-    """The smallest scale with which no layer's gradients lose more than `MAX_LOST_PCT`; 0 of formats of 8 bits."""
-    max_scale: float
-    """The largest scale with which no gradient exceeds the largest number; inf of formats of 8 bits."""
+    scale: float  # the scale that is judged; 1 for formats without a scaler
+    best_scale: float  # `scale` itself if it works, else the scale to begin with
+    min_scale: float  # smallest scale at which no layer's gradients lose more than `MAX_LOST_PCT`; 0 for 8-bit formats
+    max_scale: float  # largest scale at which no gradient overflows; inf for 8-bit formats
     fullest_layer: str | None = None
-    """The layer with the largest activation or weight."""
     fullest_pct: float | None = None
-    """The value in percent of the largest number of the format."""
-    obstacles: tuple[Obstacle, ...] = ()
-    """The layers in the way, in the order of the model."""
+    """The largest activation or weight, its layer and its share of the format's largest number."""
+    obstacles: tuple[Obstacle, ...] = ()  # in the order of the model
 
     @property
     def sentence(self) -> str:
@@ -97,23 +80,18 @@ class Headroom(Finding):
 
     @property
     def short(self) -> str:
-        """The same in a few words, without the format."""
-        match self.verdict:
-            case "works":
-                return "works"
-            case "works_with_another_scale":
-                return f"works with a scale of {scale_text(self.best_scale)}"
-            case "works_with_tensor_scales":
-                return "works with a scale for each tensor"
-            case "does_not_work":
-                return f"does not work ({layer_text(self.obstacles[0].layer)})"
+        if self.obstacles:
+            return f"does not work ({layer_text(self.obstacles[0].layer)})"
+        if self.verdict == "works_with_another_scale":
+            return f"works with a scale of {scale_text(self.best_scale)}"
+        return "works" if self.verdict == "works" else "works with a scale for each tensor"
 
-    def unless_mended(self, number_of_finding: int) -> str:
-        """The sentence, where a diagnosis found an operator that makes inf or NaN in the format at any scale."""
+    def given_finding(self, number_of_finding: int) -> str:
+        """The sentence, given a finding about an operator that makes inf or NaN in the format at any scale."""
         if self.verdict == "does_not_work":
             return self.sentence
-        mended = f"{self.format} does not work until finding {number_of_finding} is mended"
-        return f"{mended}; by what layers return, it then{self.sentence.removeprefix(self.format)}"
+        until = f"{self.format} does not work until finding {number_of_finding} is fixed"
+        return f"{until}; judged by the outputs of layers, it then{self.sentence.removeprefix(self.format)}"
 
     @property
     def _clause(self) -> str:
@@ -125,51 +103,50 @@ class Headroom(Finding):
             case "works_with_another_scale":
                 scales = f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
                 return (
-                    f"works with scales from {scales}, of which {scale_text(self.scale)} is none: "
+                    f"works with scales from {scales}, not {scale_text(self.scale)}: "
                     f"use precision.init_scale={self.best_scale:g}"
                 )
             case "does_not_work":
-                first, more = self.obstacles[0], len({one.layer for one in self.obstacles}) - 1
+                first, more = self.obstacles[0], len({obstacle.layer for obstacle in self.obstacles}) - 1
                 rest = f", and {plural(more, 'more layer')} in its way" if more else ""
-                return f"does not work: {self._in_its_way(first)}{rest}"
+                return f"does not work: {self._describe(first)}{rest}"
 
     @property
     def _room(self) -> str:
         if self.format == BFLOAT16.name:
             return ": its range is that of float32"
-        told = []
+        clauses = []
         if math.isfinite(self.max_scale):
             within = f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
-            told.append(f" with scales from {within}, of which {scale_text(self.scale)} is one")
+            clauses.append(f" with scales from {within}, including {scale_text(self.scale)}")
         if self.fullest_pct is not None and self.fullest_layer is not None:
             value = f"the largest value, in {layer_text(self.fullest_layer)}, is {percent(self.fullest_pct)}"
-            told.append(f"{'; ' if told else ': '}{value} of its limit")
-        return "".join(told)
+            clauses.append(f"{'; ' if clauses else ': '}{value} of its limit")
+        return "".join(clauses)
 
-    def _in_its_way(self, one: Obstacle) -> str:
-        layer, kind = layer_text(one.layer), KIND_NAMES[one.tensor]
-        if one.kind == "too_large":
-            reached = "inf" if math.isinf(one.max_abs) else scale_text(one.max_abs)
+    def _describe(self, obstacle: Obstacle) -> str:
+        layer, kind = layer_text(obstacle.layer), KIND_NAMES[obstacle.tensor]
+        if obstacle.kind == "too_large":
+            reached = "inf" if math.isinf(obstacle.max_abs) else scale_text(obstacle.max_abs)
             largest = number(FORMATS[self.format].max)
             return f"{kind} of {layer} reach {reached}, above its largest number, {largest}"
-        is_scaled = one.tensor in SCALED and self.format not in _OF_8_BITS
+        is_scaled = obstacle.tensor in SCALED and self.format not in _OF_8_BITS
         scale = f" with a scale of {scale_text(self.best_scale)}" if is_scaled else ""
-        lost = f"{percent(one.lost_pct)} of the sum of magnitudes (above {MAX_LOST_PCT:.0f}%)"
+        lost = f"{percent(obstacle.lost_pct)} of the sum of magnitudes (above {MAX_LOST_PCT:.0f}%)"
         return f"of {kind} of {layer}, {lost} becomes zero{scale}"
 
 
 @dataclass(frozen=True)
 class ExponentCounts:
-    """Numbers of elements other than zero by the exponent of two of their magnitudes, taken as spread evenly within."""
+    """Counts of nonzero elements by binary exponent, taken as evenly spread within an exponent."""
 
-    counts: Mapping[int, int]
-    """`counts[e]` elements have a magnitude in [2**e, 2**(e + 1))."""
+    counts: Mapping[int, int]  # `counts[e]` elements have a magnitude in [2**e, 2**(e + 1))
 
     @staticmethod
     def of(tensors: Iterable[Magnitudes]) -> "ExponentCounts":
         counts: Counter[int] = Counter()
-        for one in tensors:
-            counts.update({one.first_exponent + place: count for place, count in enumerate(one.counts) if count})
+        for tensor in tensors:
+            counts.update({tensor.first_exponent + place: count for place, count in enumerate(tensor.counts) if count})
         return ExponentCounts(dict(sorted(counts.items())))
 
     @cached_property
@@ -177,12 +154,13 @@ class ExponentCounts:
         return sum(self.counts.values())
 
     def sum_share_below(self, threshold: float) -> float:
-        """The share, 0 to 1, that elements below a threshold have of the sum of all magnitudes."""
-        below = sum(self._sum(exponent, _part_below(exponent, threshold)) for exponent in self.counts)
+        """Share (0 to 1) of the sum of all magnitudes that elements below the threshold hold."""
+        parts = {exponent: math.ldexp(threshold, -exponent) - 1.0 for exponent in self.counts}
+        below = sum(self._sum(exponent, min(max(part, 0.0), 1.0)) for exponent, part in parts.items())
         return below / self._whole if self.counts else 0.0
 
     def threshold_of(self, share: float) -> float | None:
-        """The threshold below which elements have this share (0 to 1, exclusive) of the sum of all magnitudes."""
+        """The threshold with this share (0 to 1, exclusive) of the sum below it; None without elements."""
         left = share * self._whole
         for exponent in self.counts:
             of_exponent = self._sum(exponent, 1.0)
@@ -198,43 +176,31 @@ class ExponentCounts:
         return sum(self._sum(exponent, 1.0) for exponent in self.counts)
 
     def _sum(self, exponent: int, part: float) -> float:
-        """The sum of the magnitudes with an exponent, up to a part of their range."""
         return self.counts[exponent] * math.ldexp(part + part * part / 2, exponent)
-
-
-def _part_below(exponent: int, threshold: float) -> float:
-    """The part of the magnitudes with an exponent that is below a threshold."""
-    return min(max(math.ldexp(threshold, -exponent) - 1.0, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Tensors that are judged together: an activation, or the parameters of one module, few of which may be tiny."""
+    """Tensors judged together: an activation, or the parameters of a module, some of which may be tiny."""
 
     layer: str
     kind: TensorKind
     max_abs: float
     counts: ExponentCounts
 
-    def least_scale(self, of: NumericFormat) -> float:
-        """The smallest scale with which no more than `MAX_LOST_PCT` of it is lost."""
-        threshold = self.counts.threshold_of(MAX_LOST_PCT / 100)
-        return 0.0 if threshold is None else _zero_below(of) / threshold
-
     def lost_pct(self, of: NumericFormat, scale: float = 1.0) -> float:
-        """The share of the sum of its magnitudes that becomes zero."""
         return 100 * self.counts.sum_share_below(_zero_below(of) / scale)
 
 
 def headroom_of(numerics: RunNumerics) -> dict[str, Headroom]:
-    """Judge each low-precision format, by name, by the magnitudes of a run in any dtype.
+    """Judge each low-precision format, by name, from the magnitudes of a run.
 
-    float16 is judged from the scale of the run, else from `INITIAL_SCALE`. Values that the run's own dtype has lost or
-    made infinite are unknown; those that no operator in low precision makes or takes do not count.
+    float16 is judged at the run's scale, else at `INITIAL_SCALE`. Values that the run's own dtype has lost or
+    overflowed are unknown; values that no low-precision operator reads or writes do not count.
     """
     found = {}
     for name, kinds in _CAST_KINDS.items():
-        groups = [one for one in _groups(numerics, name, kinds) if one.counts.total]
+        groups = [group for group in _groups(numerics, name, kinds) if group.counts.total]
         if groups:
             scale = (INITIAL_SCALE if numerics.scale is None else numerics.scale) if name == FLOAT16.name else 1.0
             found[name] = _judged(FORMATS[name], groups, scale)
@@ -243,17 +209,19 @@ def headroom_of(numerics: RunNumerics) -> dict[str, Headroom]:
 
 def _judged(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Headroom:
     scaled = () if of.name in _OF_8_BITS else SCALED
-    gradients = [one for one in groups if one.kind in scaled]
-    largest = max((one.max_abs for one in gradients), default=0.0)
+    gradients = [group for group in groups if group.kind in scaled]
+    largest = max((group.max_abs for group in gradients), default=0.0)
     max_scale = of.max / largest if largest else math.inf
-    min_scale = max((one.least_scale(of) for one in gradients), default=0.0)
-    fullest = max((one for one in groups if one.kind not in scaled), key=lambda one: one.max_abs, default=None)
+    thresholds = [group.counts.threshold_of(MAX_LOST_PCT / 100) for group in gradients]
+    min_scale = max((_zero_below(of) / threshold for threshold in thresholds if threshold is not None), default=0.0)
+    unscaled = [group for group in groups if group.kind not in scaled]
+    fullest = max(unscaled, key=lambda group: group.max_abs, default=None)
     best = _best_scale(scale, min_scale, max_scale) if of is FLOAT16 else scale
     obstacles = tuple(_obstacles(of, groups, best))
     verdict: HeadroomVerdict = "works" if min_scale <= scale <= max_scale else "works_with_another_scale"
     if obstacles:
         verdict = "does_not_work"
-    elif of.name in _OF_8_BITS and any(one.max_abs > of.max or one.lost_pct(of) > MAX_LOST_PCT for one in groups):
+    elif of.name in _OF_8_BITS and any(group.max_abs > of.max or group.lost_pct(of) > MAX_LOST_PCT for group in groups):
         verdict = "works_with_tensor_scales"
     return Headroom(
         format=of.name,
@@ -269,7 +237,7 @@ def _judged(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Headro
 
 
 def _best_scale(scale: float, min_scale: float, max_scale: float) -> float:
-    """The scale itself within the limits; else what halving leads to, or the doubling in the middle of the limits."""
+    """The scale itself if it is allowed; else the result of halving, or the middle of the allowed doublings."""
     if min_scale <= scale <= max_scale or math.isinf(max_scale):
         return scale
     largest = scale * 2.0 ** math.floor(math.log2(max_scale / scale))
@@ -280,46 +248,46 @@ def _best_scale(scale: float, min_scale: float, max_scale: float) -> float:
 
 
 def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Iterator[Obstacle]:
-    for one in groups:
-        has_own = of.name in _OF_8_BITS and one.max_abs > 0
-        own_scale = scale if one.kind in SCALED and not has_own else 1.0
-        if has_own and math.isfinite(one.max_abs):  # of one that overflowed only what did fit is known
-            own_scale = of.max / one.max_abs
-        lost_pct = one.lost_pct(of, own_scale)
+    for group in groups:
+        has_own = of.name in _OF_8_BITS and group.max_abs > 0
+        own_scale = scale if group.kind in SCALED and not has_own else 1.0
+        if has_own and math.isfinite(group.max_abs):  # after an overflow the largest value is unknown
+            own_scale = of.max / group.max_abs
+        lost_pct = group.lost_pct(of, own_scale)
         kind: ObstacleKind
-        if not has_own and one.max_abs * own_scale > of.max:
+        if not has_own and group.max_abs * own_scale > of.max:
             kind = "too_large"
         elif lost_pct > MAX_LOST_PCT:
             kind = "vanishes"
         else:
             continue
-        yield Obstacle(kind=kind, layer=one.layer, tensor=one.kind, max_abs=one.max_abs, lost_pct=lost_pct)
+        yield Obstacle(kind=kind, layer=group.layer, tensor=group.kind, max_abs=group.max_abs, lost_pct=lost_pct)
 
 
 def _groups(numerics: RunNumerics, of: str, kinds: Sequence[TensorKind]) -> Iterator[_Group]:
     together: dict[tuple[str, TensorKind], list[Magnitudes]] = defaultdict(list)
-    for one in numerics.magnitudes:
-        if one.kind not in kinds or one.layer in numerics.outside:
+    for tensor in numerics.magnitudes:
+        if tensor.kind not in kinds or tensor.layer in numerics.outside:
             continue
-        if one.kind in ("weight", "gradient"):
-            together[one.layer.rpartition(".")[0], one.kind].append(one)
-        elif one.num_elements > one.num_steps:  # a scalar is a loss, and autocast has it in float32
-            together[one.layer, one.kind].append(one)
+        if tensor.kind in ("weight", "gradient"):
+            together[tensor.layer.rpartition(".")[0], tensor.kind].append(tensor)
+        elif tensor.num_elements > tensor.num_steps:  # a scalar is a loss, which autocast keeps in float32
+            together[tensor.layer, tensor.kind].append(tensor)
     for (layer, kind), tensors in together.items():
-        overflown = kind not in SCALED and any(one.num_nonfinite and one.dtype == of for one in tensors)
-        max_abs = math.inf if overflown else max(one.max_abs for one in tensors)
+        overflown = kind not in SCALED and any(tensor.num_nonfinite and tensor.dtype == of for tensor in tensors)
+        max_abs = math.inf if overflown else max(tensor.max_abs for tensor in tensors)
         yield _Group(layer, kind, max_abs, ExponentCounts.of(tensors))
 
 
 def _zero_below(of: NumericFormat) -> float:
-    """The magnitude below which everything is rounded to zero."""
+    """The magnitude below which everything rounds to zero."""
     return 2.0 ** (of.min_exponent - 1)
 
 
 def headroom_lines(found: Mapping[str, Headroom]) -> list[str]:
-    """Two sentences at most: what float16 would do, and which of the other formats would work."""
-    lines = [one.sentence for one in found.values() if one.format == FLOAT16.name]
-    others = [f"{one.format}: {one.short}" for one in found.values() if one.format != FLOAT16.name]
+    """At most two sentences: on float16, and on the other formats."""
+    lines = [headroom.sentence for headroom in found.values() if headroom.format == FLOAT16.name]
+    others = [f"{headroom.format}: {headroom.short}" for headroom in found.values() if headroom.format != FLOAT16.name]
     return [*lines, ", ".join(others)] if others else lines
 
 
@@ -328,7 +296,7 @@ def layer_text(layer: str) -> str:
 
 
 def scale_text(value: float) -> str:
-    """A scale or a magnitude, which may be of any size: powers of two as they are, others with three digits.
+    """Format a scale or magnitude of any size: powers of two exactly, others with three digits.
 
     >>> scale_text(65536.0), scale_text(526647.6), scale_text(0.5), scale_text(5.27e16)
     ('65,536', '527,000', '0.500', '5.3e+16')

@@ -1,4 +1,4 @@
-"""Judgements on an arm's speed, memory and learning: a word for each, with its figures and in sentences."""
+"""Judgements on an arm's speed, memory and final metrics: a word for each, with figures and sentences."""
 
 import statistics
 from collections.abc import Sequence
@@ -37,30 +37,24 @@ _OPPOSITE: Final[dict[ParityVerdict, ParityVerdict]] = {"worse": "better", "bett
 
 
 class Parity(Finding):
-    """One final metric of an arm against the baseline's, in the metric's own unit (a loss, a share)."""
+    """A final metric of an arm compared with the baseline's, in the metric's unit (a loss, a share)."""
 
     metric: str
     verdict: ParityVerdict
-    n: int
-    """Pairs in which both arms took all of their steps."""
-    gap: float
-    """Mean over pairs of the arm's value minus the baseline's."""
+    n: int  # pairs in which both arms took all of their steps
+    gap: float  # mean over pairs of the arm's value minus the baseline's
     low: float | None
-    high: float | None
-    """90% t-interval of the gap, that of TOST at 5%; None under three pairs."""
-    margin: float
-    """The gap that counts as none on either side: `margin_pct` of the baseline's mean loss, or percentage points."""
+    high: float | None  # 90% t-interval of the gap, that of TOST at 5%; None under three pairs
+    margin: float  # largest gap that counts as none: `margin_pct` of the baseline's mean loss, or in percentage points
     margin_pct: float
     further_seeds: int | None
-    """About how many more seeds would settle an inconclusive verdict (0 of the others); None if more than 100."""
-    not_worse: bool
-    """True if the interval leaves out that the arm is worse by the margin."""
-    is_share: bool
-    """True if the metric is a share that is better higher; its gaps are in percentage points."""
+    """Seeds that would probably settle an inconclusive verdict (0 for others); None if more than 100."""
+    not_worse: bool  # True if the interval excludes that the arm is worse by the margin
+    is_share: bool  # True if the metric is a share and better higher; gaps are in percentage points
 
     @property
     def is_tested(self) -> bool:
-        """True if there are enough pairs for an interval, and so for another verdict than `inconclusive`."""
+        """True if there are enough pairs for an interval and a verdict other than `inconclusive`."""
         return self.low is not None
 
     @property
@@ -80,7 +74,6 @@ class Parity(Finding):
 
     @property
     def settled_by(self) -> str:
-        """The seeds that would settle an inconclusive verdict; else empty."""
         if self.verdict != "inconclusive" or not self.is_tested:
             return ""
         further = self.further_seeds
@@ -89,18 +82,17 @@ class Parity(Finding):
 
     @property
     def short(self) -> str:
-        """Gap and verdict in a few words."""
         name = metric_words(self.metric)
         if self.gap == 0:
             return f"no {name} gap"
         share = "" if self.is_share else f" ({signed(self.margin_pct * self.gap / self.margin, 2)}%)"
         margin = f"{self.margin_pct:g}{self._unit or '%'}"
-        told = {"equivalent": f"equivalent within {margin}", "inconclusive": "parity inconclusive"}
-        return f"{name} gap {self._gap_alone}{share}, {told.get(self.verdict, f'{self.verdict} by more than {margin}')}"
+        verdicts = {"equivalent": f"equivalent within {margin}", "inconclusive": "parity inconclusive"}
+        verdict = verdicts.get(self.verdict, f"{self.verdict} by more than {margin}")
+        return f"{name} gap {self._gap_alone}{share}, {verdict}"
 
     @property
     def _factor(self) -> float:
-        """Shares are shown in percentage points."""
         return 100.0 if self.is_share else 1.0
 
     @property
@@ -124,13 +116,10 @@ class Parity(Finding):
 
 
 def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity | None:
-    """Hold the paired gaps of `metric` at the end of training against the margin, which is above 0.
+    """Test the paired gaps of the final `metric` against the margin, which is above 0.
 
-    None where no pair has the metric, and where the baseline's loss is 0.
-
-    Args:
-        pairs: an arm's pairs with the baseline.
-        metric: better lower (`margin_pct` is then of the baseline's mean), or a share (in percentage points).
+    The margin is in percent of the baseline's mean loss, or in percentage points of a share that is better higher. None
+    if no pair has the metric, or if the baseline's loss is 0.
     """
     values = [figures for pair in pairs if (figures := pair.figures(metric)) is not None]
     is_share = METRICS[metric].better == "higher"
@@ -157,8 +146,8 @@ def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity |
 
 
 def overall_parity(parities: Sequence[Parity]) -> ParityVerdict | None:
-    """The verdict on all metrics of an arm: `worse` if one is, else `inconclusive` if one is; None without any."""
-    verdicts = {one.verdict for one in parities}
+    """The worst verdict over all metrics of an arm, `better` only if all are; None without any."""
+    verdicts = {parity.verdict for parity in parities}
     order: tuple[ParityVerdict, ...] = ("worse", "inconclusive", "equivalent", "better")
     return next((verdict for verdict in order if verdict in verdicts), None)
 
@@ -170,9 +159,9 @@ ParityWord = ParityVerdict | Literal["not measured"]
 
 @dataclass(frozen=True, kw_only=True)
 class Judgements:
-    """One arm against the baseline: a word for a badge on each of three topics.
+    """A word on speed, memory and parity of an arm against the baseline.
 
-    `unresolved`: the 95% interval does not tell the figure from no difference. `too few pairs`: there is no interval.
+    `unresolved`: the 95% interval includes no difference. `too few pairs`: there is no interval.
     """
 
     figures: ArmComparison = field(repr=False)
@@ -180,48 +169,43 @@ class Judgements:
     memory: MemoryWord
     parity: ParityWord
     parities: tuple[Parity, ...]
-    contaminated: tuple[tuple[str, int], ...]
-    """(arm, number of contaminated runs) of the arm and of the baseline, unless 0."""
-    workload_is_small: bool = False
-    """True if launching operators limits the baseline's step too."""
+    contaminated: tuple[tuple[str, int], ...]  # (arm, contaminated runs) of the arm and of the baseline, without zeros
+    workload_is_small: bool = False  # True if launching operators limits the baseline's step too
 
     @property
     def speed_text(self) -> str:
-        """The speed with its interval and n, what limits it, and how far it was checked."""
+        """The speed with interval and n, its limits, and the runs that were not checked for contamination."""
         n = "" if self.figures.speedup is None or self.contaminated else f", n={self.figures.speedup.n}"
         runs = self._of_which_runs if self.contaminated else []
         return self._speed_text + n + _in_brackets([*runs, *self._remarks(self.figures.limits)])
 
     @property
     def summary(self) -> str:
-        """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
+        """Speed, memory and parity in a clause, with n only where it is not that of the completed pairs."""
         n = self.figures.num_completed_pairs
-        speed = self._speed_text + _in_brackets([*self._of_which_runs, *self._short_remarks])
-        memory = self._memory_text + _other_n(self.figures.memory_saved_bytes, n)
-        learned = [f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS]
+        # Launching is not repeated where the whole workload is called too small.
+        left_out = SmallStep if self.workload_is_small else ()
+        remarks = self._remarks([limit for limit in self.figures.limits if not isinstance(limit, left_out)])
+        speed = self._speed_text + _in_brackets([*self._of_which_runs, *remarks])
+        memory = self._memory_text + _n_unless(n, self.figures.memory_saved_bytes)
+        learned = [f"{parity.short}{_n_unless(n, parity)}" for parity in self.parities] or [_NO_LOSS]
         return ", ".join([speed, memory, *learned])
 
     @property
     def is_timed(self) -> bool:
-        """True if there are enough pairs to judge the speed by."""
         return self.speed in ("faster", "slower", "same", "unresolved")
 
     @property
     def _speed_text(self) -> str:
         if self.figures.speedup is None:
             return f"speed not {'compared' if self.contaminated else 'measured'}"
-        told = self.figures.speedup.ratio_text
-        match self.speed:
-            case "same":
-                return "the same speed"
-            case "unresolved":
-                return f"no resolved speed difference, {told}"
-            case _:
-                return f"{told} the speed"
+        if self.speed == "same":
+            return "the same speed"
+        ratio = self.figures.speedup.ratio_text
+        return f"no resolved speed difference, {ratio}" if self.speed == "unresolved" else f"{ratio} the speed"
 
     @property
     def _of_which_runs(self) -> list[str]:
-        """The n of the speed unless it is that of the completed pairs, and the contaminated runs that it lacks."""
         runs = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in self.contaminated)
         if self.figures.speedup is None:
             return [runs] if runs else []
@@ -233,18 +217,15 @@ class Judgements:
         of = self.figures
         if of.speedup is None:
             return []
-        unchecked = [_unchecked_text(of.num_unchecked, of.num_timed)] if of.num_unchecked else []
-        return [f"limited by {limits_text(limits)}", *unchecked] if limits else unchecked
-
-    @property
-    def _short_remarks(self) -> list[str]:
-        """The remarks on a speed; none on launching if the whole workload is called too small."""
-        told = [limit for limit in self.figures.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
-        return self._remarks(told)
+        remarks = [f"limited by {limits_text(limits)}"] if limits else []
+        if of.num_unchecked:
+            some = of.num_unchecked < of.num_timed
+            share = f" of {of.num_unchecked} of {plural(of.num_timed, 'run')}" if some else ""
+            remarks.append(f"contamination{share} unknown")
+        return remarks
 
     @property
     def _memory_text(self) -> str:
-        """Bytes with their share and its interval."""
         saved, share = self.figures.memory_saved_bytes, self.figures.memory_saved_pct
         if saved is None or share is None:
             return "memory not measured"
@@ -257,14 +238,13 @@ class Judgements:
 
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: tuple[Parity, ...]) -> Judgements:
-    """Judge an arm other than the baseline; `parities` holds its final metrics."""
     return Judgements(
         figures=arm,
         speed=_speed(arm.speedup),
         memory=_memory(arm.memory_saved_bytes),
         parity=overall_parity(parities) or "not measured",
         parities=parities,
-        contaminated=tuple((one.arm, one.num_contaminated) for one in (arm, baseline) if one.num_contaminated),
+        contaminated=tuple((side.arm, side.num_contaminated) for side in (arm, baseline) if side.num_contaminated),
         workload_is_small=any(isinstance(limit, SmallStep) for limit in baseline.limits),
     )
 
@@ -291,15 +271,9 @@ def _memory(saved: Estimate | None) -> MemoryWord:
     return "saves" if saved.value > 0 else "adds"
 
 
-def _unchecked_text(num_unchecked: int, num_timed: int) -> str:
-    """A clause on timed runs whose contamination is unknown."""
-    share = "" if num_unchecked == num_timed else f" of {num_unchecked} of {plural(num_timed, 'run')}"
-    return f"contamination{share} unknown"
-
-
 def _in_brackets(clauses: Sequence[str]) -> str:
     return f" ({'; '.join(clauses)})" if clauses else ""
 
 
-def _other_n(of: Estimate | Parity | None, n: int) -> str:
+def _n_unless(n: int, of: Estimate | Parity | None) -> str:
     return "" if of is None or of.n == n else f" (n={of.n})"

@@ -1,14 +1,12 @@
-"""Pairing of every arm with the baseline arm, and the figures of pairs.
+"""Pairs of every arm with the baseline arm, and their figures.
 
-Runs that share a pair key differ in nothing but precision. A run without a partner is told the one that differs least
-from it.
+Runs with the same pair key differ only in precision. For a run without a partner the nearest baseline run is named.
 """
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from ampsweep.analysis.runs import PEAK_MEMORY, VAL_ACCURACY, VAL_LOSS, Run, Scalar
 from ampsweep.analysis.statistics import Values
-from ampsweep.config.schema import NULL
+from ampsweep.config.field_rules import NULL
 from ampsweep.finding import Finding
 from ampsweep.text import GIB
 
@@ -25,7 +23,7 @@ _NOT_SET: Final = "not set"
 
 
 class NearestRun:
-    """Finds the first of `runs` with the fewest known facts, settings and conditions other than another run's."""
+    """Finds the first of `runs` with the fewest known differences in facts, settings and conditions."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
@@ -33,7 +31,6 @@ class NearestRun:
         self._rows = np.array([self._row(run) for run in runs])
 
     def to(self, run: Run) -> Run:
-        """The run nearest to `run`."""
         row = self._row(run)
         differs = (self._rows != row) & (self._rows != None) & (row != None)  # noqa: E711 - of each element
         return self._runs[int(differs.sum(axis=1).argmin())]
@@ -45,7 +42,7 @@ class NearestRun:
 
 @dataclass(frozen=True)
 class Pair:
-    """The measured runs of the baseline and of another arm under one pair key; several of an arm are repeats."""
+    """Measured runs of the baseline and of another arm with the same pair key; several of an arm are repeats."""
 
     pair_key: str
     arm: str
@@ -57,23 +54,19 @@ class Pair:
         return any(run.finished for run in self.baseline_runs) and any(run.finished for run in self.arm_runs)
 
     def figures(self, key: str) -> tuple[float, float] | None:
-        """(baseline, arm) values of metric `key`, each the mean over its repeats; None if either has none."""
+        """(baseline, arm) values of metric `key`, means over repeats; None if either is missing."""
         baseline, arm = mean_figure(self.baseline_runs, key), mean_figure(self.arm_runs, key)
         return None if baseline is None or arm is None else (baseline, arm)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact in which two runs differ."""
-
     key: str
     there: str
     here: str
 
 
 class Unpaired(Finding):
-    """The reason why a measured run is in no pair."""
-
     baseline: str
 
 
@@ -96,40 +89,28 @@ class BaselineWithoutFigures(Unpaired):
 
 
 class NearestRunDiffers(Unpaired):
-    differences: tuple[Difference, ...]
-    """The most telling ones, three at most of `num_differences`; empty if the records do not tell."""
+    differences: tuple[Difference, ...]  # at most three of `num_differences`; empty if the records show none
     num_differences: int
 
     @property
     def sentence(self) -> str:
         if not self.differences:
             return f"its pair key is that of no {self.baseline} run, for a reason the records do not name"
-        told = ", ".join(f"{one.key} ({one.there} there, {one.here} here)" for one in self.differences)
+        named = ", ".join(f"{fact.key} ({fact.there} there, {fact.here} here)" for fact in self.differences)
         more = self.num_differences - len(self.differences)
-        return f"the nearest {self.baseline} run differs in {told}" + (f" and {more} more" if more else "")
+        return f"the nearest {self.baseline} run differs in {named}" + (f" and {more} more" if more else "")
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """The pairs, and the measured runs that are in none, each with the reason."""
+    """The pairs, and the measured runs without a pair, each with the reason."""
 
     pairs: tuple[Pair, ...]
     unpaired: tuple[tuple[Run, Unpaired], ...]
 
-    def of(self, runs: Iterable[Run]) -> list[Pair]:
-        """The pairs with the pair keys of `runs`."""
-        return [pair for key in dict.fromkeys(run.pair_key for run in runs) for pair in self._by_key.get(key, ())]
-
-    @cached_property
-    def _by_key(self) -> Mapping[str, list[Pair]]:
-        found: dict[str, list[Pair]] = defaultdict(list)
-        for pair in self.pairs:
-            found[pair.pair_key].append(pair)
-        return found
-
 
 def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
-    """Pair the measured runs of every arm with those of the arm `baseline` that have the same pair key."""
+    """Pair the measured runs of every arm with those of the arm `baseline` by pair key."""
     measured: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.measured:
@@ -148,7 +129,7 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     of_seed: dict[int, list[Run]] = defaultdict(list)
     for run in of_baseline:
         of_seed[run.seed].append(run)
-    nearest = {seed: NearestRun(some) for seed, some in of_seed.items()} if left else {}
+    nearest = {seed: NearestRun(runs) for seed, runs in of_seed.items()} if left else {}
 
     def reason(run: Run) -> Unpaired:
         if run.arm == baseline:
@@ -158,17 +139,14 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
         if run.seed not in nearest:
             return NoBaselineRun(baseline=baseline, seed=run.seed if nearest else None)
         found = _differences(run, nearest[run.seed].to(run))
-        told = tuple(found[:_MAX_DIFFERENCES])
-        return NearestRunDiffers(baseline=baseline, differences=told, num_differences=len(found))
+        shown = tuple(found[:_MAX_DIFFERENCES])
+        return NearestRunDiffers(baseline=baseline, differences=shown, num_differences=len(found))
 
     return Pairing(pairs, tuple((run, reason(run)) for run in left))
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
-    """The differences of two runs of one seed, of the most telling kind: identity, config, conditions, else the rest.
-
-    A fact that is None is unknown and no difference.
-    """
+    """Compare runs of the same seed: identity, else config, else conditions, else the rest; None is unknown."""
     conditions = dict.fromkeys([*run.conditions, *other.conditions], _NOT_SET)
     for here, there in (
         (run.facts, other.facts),
@@ -187,7 +165,6 @@ def _differences(run: Run, other: Run) -> list[Difference]:
 
 
 def _settings(run: Run) -> dict[str, Scalar]:
-    """The settings, of which null is a value."""
     return {key: NULL if value is None else value for key, value in run.settings.items()}
 
 
@@ -196,41 +173,38 @@ def _known(run: Run) -> dict[str, Scalar]:
 
 
 def _left_of_key(run: Run) -> dict[str, Scalar]:
-    """The rest of the pair key: our version, without the state of its source, and the content of the data."""
+    """The rest of the pair key: the code's version without its local part, and the content of the data."""
     version = str(run.record.environment.get("code_version", "")).partition("+")[0] or None
     return {"version": version, "data_fingerprint": run.record.identity.data_fingerprint}
 
 
 def mean_figure(runs: Iterable[Run], key: str) -> float | None:
-    """The mean of metric `key` over repeats that may be compared in it; None of none."""
+    """Mean of metric `key` over comparable repeats; None without any."""
     values = [value for run in runs if (value := run.compared_figure(key)) is not None]
     return statistics.fmean(values) if values else None
 
 
-Figures = dict[str, tuple[float, float]]
-"""Pair key -> (baseline, arm), of the pairs that have both."""
+Figures = dict[str, tuple[float, float]]  # pair key -> (baseline, arm)
 
 
 def paired_figures(pairs: Iterable[Pair], key: str) -> Figures:
-    """The figures of metric `key`; a time, an energy or a peak is above 0, as it may be divided by."""
+    """Figures of metric `key` in pairs that have both; times, energies and peaks only if positive."""
     found = {pair.pair_key: both for pair in pairs if (both := pair.figures(key)) is not None}
     return {name: both for name, both in found.items() if key in (VAL_LOSS, VAL_ACCURACY) or min(both) > 0}
 
 
 def peaks_of(pairs: Iterable[Pair]) -> Figures:
-    """Peaks of memory in bytes."""
     return {key: (b * GIB, a * GIB) for key, (b, a) in paired_figures(pairs, PEAK_MEMORY).items()}
 
 
 def one_side(figures: Figures, *, of_baseline: bool) -> dict[str, float]:
-    """The figures of the baseline, which are the same in the pairs of every arm, or of the other arm."""
     return {key: both[0 if of_baseline else 1] for key, both in figures.items()}
 
 
 def figures_of_runs(runs: Iterable[Run], key: str) -> Values:
-    """The figure by pair key of runs that may be in no pair; repeats of a seed are averaged, as they are in pairs."""
+    """Figures by pair key of runs with or without a pair; repeats are averaged."""
     repeats: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         repeats[run.pair_key].append(run)
-    means = {name: mean_figure(of, key) for name, of in repeats.items()}
+    means = {name: mean_figure(runs, key) for name, runs in repeats.items()}
     return {name: mean for name, mean in means.items() if mean is not None}

@@ -1,4 +1,4 @@
-"""The ranks of one run, or of an arm's runs, side by side: which is fullest, which is slowest, and by how much."""
+"""The ranks of a run or an arm side by side: the fullest, the slowest, and the spread between ranks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,51 +6,45 @@ from dataclasses import dataclass
 from ampsweep.analysis.runs import LARGEST_FIGURE, Run
 from ampsweep.analysis.statistics import known_median
 from ampsweep.finding import Finding
-from ampsweep.record.parts import RankFigures
+from ampsweep.record.sections import RankFigures
 from ampsweep.text import GIB, MIB, milliseconds, num_bytes, plural
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankRow:
-    """One rank; figures are medians over runs."""
-
     rank: int
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
     device_names: tuple[str, ...]
     peak_bytes: float | None
-    peak_by_category: dict[str, float]
-    """Bytes of the traced step's peak."""
+    peak_by_category: dict[str, float]  # bytes at the traced step's peak
     step_ms: float | None
     data_wait_ms: float | None
-    communication_ms: float | None
-    """Time of a step in which its device waits for other ranks."""
+    communication_ms: float | None  # time of a step that its device waits for other ranks
 
 
 class RankTable(Finding):
-    """All ranks of one run or several of the same number of ranks."""
-
     num_runs: int
     rows: tuple[RankRow, ...]
-    fullest: int | None
-    """The rank with the highest peak, the first of equals."""
+    fullest: int | None  # first rank with the highest peak
     memory_spread_bytes: float | None
     slowest: int | None
     time_spread_ms: float | None
-    waited_for: int | None
-    """The rank that waits least for the others, where the waits differ."""
-    reduced_mib: float | None
-    """Gradients that a rank hands to the reduction in a step."""
-    communication_ms: float | None
-    """The run's: that of the rank that waits least."""
+    waited_for: int | None  # the rank that waits least for the others, if the waits differ
+    reduced_mib: float | None  # gradients that a rank hands to the reduction in a step
+    communication_ms: float | None  # that of the rank that waits least
 
     @property
     def sentence(self) -> str:
-        told = [self._fullest, self._slowest, self._waiting, self._reduced]
-        return "; ".join(one for one in told if one is not None) or plural(len(self.rows), "rank")
+        clauses = [clause for clause in (self._fullest, self._slowest, self._waiting) if clause is not None]
+        if self.reduced_mib is not None:
+            clauses.append(
+                f"each rank hands {num_bytes(self.reduced_mib * MIB)} of gradients to the reduction in a step"
+            )
+        return "; ".join(clauses) or plural(len(self.rows), "rank")
 
     def _row(self, rank: int | None) -> RankRow | None:
-        return next((one for one in self.rows if one.rank == rank), None)
+        return next((row for row in self.rows if row.rank == rank), None)
 
     @property
     def _fullest(self) -> str | None:
@@ -76,32 +70,26 @@ class RankTable(Finding):
         row = self._row(self.waited_for)
         if row is None or row.communication_ms is None:
             return None
-        longest = max(one.communication_ms for one in self.rows if one.communication_ms is not None)
+        longest = max(row.communication_ms for row in self.rows if row.communication_ms is not None)
         waits = f"in a step it waits {milliseconds(row.communication_ms)} for them"
         return f"the others wait for rank {row.rank}: {waits}, and they up to {milliseconds(longest)}"
 
-    @property
-    def _reduced(self) -> str | None:
-        if self.reduced_mib is None:
-            return None
-        return f"each rank hands {num_bytes(self.reduced_mib * MIB)} of gradients to the reduction in a step"
-
 
 def ranks_of_arm(runs: Sequence[Run]) -> RankTable | None:
-    """The ranks of an arm's comparable `runs`, of one number of ranks; times are those of uncontaminated ones."""
+    """The ranks of an arm's measured `runs`; times are those of uncontaminated runs."""
     measured = [run for run in runs if run.record.ranks and run.measured]
     return _table(measured, [run for run in measured if run.contamination is None]) if measured else None
 
 
 def ranks_of_run(run: Run) -> RankTable | None:
-    """The ranks of one run as its record has them, however it ended."""
     return _table([run], [run]) if run.record.ranks else None
 
 
 def _table(measured: Sequence[Run], timed: Sequence[Run]) -> RankTable:
     rows = tuple(_row(rank, measured, timed) for rank in sorted(_by_rank(measured)))
-    peaks = [(one.peak_bytes, -one.rank) for one in rows if one.peak_bytes is not None]
-    times = [(one.step_ms, -one.rank) for one in rows if one.step_ms is not None]
+    peaks = [(row.peak_bytes, -row.rank) for row in rows if row.peak_bytes is not None]
+    times = [(row.step_ms, -row.rank) for row in rows if row.step_ms is not None]
+    waits = [(row.communication_ms, row.rank) for row in rows if row.communication_ms is not None]
     return RankTable(
         num_runs=len(measured),
         rows=rows,
@@ -109,7 +97,7 @@ def _table(measured: Sequence[Run], timed: Sequence[Run]) -> RankTable:
         memory_spread_bytes=_spread(peaks) if len(peaks) == len(rows) else None,
         slowest=-max(times)[1] if times else None,
         time_spread_ms=_spread(times) if len(times) == len(rows) else None,
-        waited_for=_waited_for(rows),
+        waited_for=min(waits)[1] if waits and len(waits) == len(rows) and _spread(waits) else None,
         reduced_mib=known_median(run.figure("perf/reduced_mib") for run in measured),
         communication_ms=known_median(run.figure("perf/communication_ms") for run in timed),
     )
@@ -118,25 +106,25 @@ def _table(measured: Sequence[Run], timed: Sequence[Run]) -> RankTable:
 def _by_rank(runs: Iterable[Run]) -> dict[int, list[RankFigures]]:
     found: dict[int, list[RankFigures]] = {}
     for run in runs:
-        for place, one in enumerate(run.record.ranks):
-            found.setdefault(place if one.rank is None else one.rank, []).append(one)
+        for place, figures in enumerate(run.record.ranks):
+            found.setdefault(place if figures.rank is None else figures.rank, []).append(figures)
     return found
 
 
 def _row(rank: int, measured: Sequence[Run], timed: Sequence[Run]) -> RankRow:
     there, in_time = (_by_rank(runs).get(rank, []) for runs in (measured, timed))
-    categories = dict.fromkeys(category for one in there for category in one.peak or {})
-    peaks = {key: known_median((one.peak or {}).get(key) for one in there) for key in categories}
+    categories = dict.fromkeys(category for figures in there for category in figures.peak or {})
+    peaks = {key: known_median((figures.peak or {}).get(key) for figures in there) for key in categories}
     return RankRow(
         rank=rank,
-        hosts=tuple(dict.fromkeys(one.host for one in there if one.host is not None)),
-        devices=tuple(dict.fromkeys(one.device for one in there if one.device is not None)),
-        device_names=tuple(dict.fromkeys(one.device_name for one in there if one.device_name is not None)),
-        peak_bytes=None if (peak := _median(one.peak_allocated_gib for one in there)) is None else peak * GIB,
+        hosts=tuple(dict.fromkeys(figures.host for figures in there if figures.host is not None)),
+        devices=tuple(dict.fromkeys(figures.device for figures in there if figures.device is not None)),
+        device_names=tuple(dict.fromkeys(figures.device_name for figures in there if figures.device_name is not None)),
+        peak_bytes=None if (peak := _median(figures.peak_allocated_gib for figures in there)) is None else peak * GIB,
         peak_by_category={str(key): value for key, value in peaks.items() if value is not None},
-        step_ms=_median(one.step_ms for one in in_time),
-        data_wait_ms=_median(one.data_wait_ms for one in in_time),
-        communication_ms=_median(one.communication_ms for one in in_time),
+        step_ms=_median(figures.step_ms for figures in in_time),
+        data_wait_ms=_median(figures.data_wait_ms for figures in in_time),
+        communication_ms=_median(figures.communication_ms for figures in in_time),
     )
 
 
@@ -146,8 +134,3 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _spread(values: Sequence[tuple[float, int]]) -> float:
     return max(values)[0] - min(values)[0]
-
-
-def _waited_for(rows: Sequence[RankRow]) -> int | None:
-    waits = [(one.communication_ms, one.rank) for one in rows if one.communication_ms is not None]
-    return min(waits)[1] if waits and len(waits) == len(rows) and _spread(waits) else None

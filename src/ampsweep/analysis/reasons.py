@@ -1,4 +1,4 @@
-"""Reasons for the speed and memory of the arms, and known pitfalls of the dtypes that they train in."""
+"""Reasons for the speed and memory of the arms, and known pitfalls of their dtypes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,15 +12,14 @@ from ampsweep.finding import Finding
 from ampsweep.numeric_formats import FORMATS
 from ampsweep.record import RunRecord
 
-MAX_MFU_PCT: Final = 20.0
-"""Utilization of the peak, in percent, below which a step is bound by something other than arithmetic."""
+MAX_MFU_PCT: Final = 20.0  # percent of peak FLOPS below which something other than arithmetic limits a step
 MIN_FLOAT32_SHARE: Final = 0.05
 MIN_SKIPPED_SHARE: Final = 0.01
 MIN_ACTIVATIONS_SHARE: Final = 0.5
 
 MULTIPLE: Final = 8
-"""16 bytes of a 16-bit type: sizes that are no multiple of it are slower, or before cuBLAS 11 not done by tensor cores.
-Source: NVIDIA, Matrix Multiplication Background User's Guide, "Tensor Core Requirements"."""
+"""16 bytes of a 16-bit type. Other sizes are slower, or before cuBLAS 11 not run on tensor cores. Source: NVIDIA,
+Matrix Multiplication Background User's Guide, "Tensor Core Requirements"."""
 
 _NARROW: Final = ("bfloat16", "float16")
 _UPDATES: Final = "P. Zamirai et al., Revisiting BFloat16 Training, arXiv:2010.06192"
@@ -29,14 +28,13 @@ _SIZES: Final = ("hidden_size", "vocab_size", "in_features", "out_features")
 
 
 class Reason(Finding):
-    """A fact behind the figures of an arm or (None) of the whole workload."""
+    """A fact behind the figures of an arm, or of the whole workload (None)."""
 
     arm: str | None
 
 
 class LittleArithmetic(Reason):
     template = "{baseline} reaches {mfu_pct:number}% of the device's peak: little of a step is arithmetic"
-
     baseline: str
     mfu_pct: float
 
@@ -46,19 +44,17 @@ class OddSizes(Reason):
 
     @property
     def sentence(self) -> str:
-        told = ", ".join(f"{key} = {size}" for key, size in self.sizes.items())
-        return f"no multiple of {MULTIPLE}, so that tensor cores do not multiply at full rate: {told}"
+        sizes = ", ".join(f"{key} = {size}" for key, size in self.sizes.items())
+        return f"no multiple of {MULTIPLE}, so that tensor cores do not multiply at full rate: {sizes}"
 
 
 class Float32Arithmetic(Reason):
     template = "{share_pct:.0f}% of the matmul and convolution operations stayed in float32"
-
     share_pct: float
 
 
 class SkippedSteps(Reason):
     template = "the scaler skipped {skipped_steps} of {steps} steps, in which nothing was learned"
-
     skipped_steps: int
     steps: int
 
@@ -71,7 +67,6 @@ class CastCache(Reason):
 
 class FewActivations(Reason):
     template = "at the peak of {baseline}, activations, all that autocast shrinks, are {share_pct:.0f}% of the bytes"
-
     baseline: str
     activations_bytes: int
     peak_bytes: int
@@ -82,8 +77,6 @@ class FewActivations(Reason):
 
 
 class Pitfall(Finding):
-    """Something that may go wrong in a dtype."""
-
     arms: tuple[str, ...]
     dtype: str
 
@@ -93,7 +86,6 @@ class VanishingUpdates(Pitfall):
         "updates of less than {lost_below:share} of a weight vanish, "
         f"as {{dtype}} parameters are rounded ({_UPDATES})"
     )
-
     lost_below: float
 
 
@@ -102,7 +94,6 @@ class StuckMoment(Pitfall):
         "the optimizer's second moment cannot fall: a step takes {decay:share} off it, and {dtype} loses changes of "
         "less than {lost_below:share} ({digits} binary digits, torch.finfo)"
     )
-
     decay: float
     lost_below: float
 
@@ -114,7 +105,7 @@ class StuckMoment(Pitfall):
 def find_reasons(
     runs_of: Mapping[str, Sequence[Run]], waterfalls: Mapping[str, Waterfall | None], *, baseline: str
 ) -> tuple[Reason, ...]:
-    """Find the reasons of the whole workload, then arm by arm, the baseline's runs being the first."""
+    """Find the reasons of the whole workload, then arm by arm, starting with the baseline."""
     measured = {arm: own for arm, runs in runs_of.items() if (own := [run for run in runs if run.measured])}
     found = [*_of_the_workload(measured.get(baseline, []), [run for own in measured.values() for run in own])]
     for arm, own in measured.items():
@@ -124,17 +115,17 @@ def find_reasons(
 
 
 def find_pitfalls(runs: Mapping[str, Sequence[Run]]) -> tuple[Pitfall, ...]:
-    """The pitfalls of the arms with these runs, each once."""
+    """Find the pitfalls of the arms, each once with all its arms."""
     arms: dict[Pitfall, list[str]] = {}
     for arm, own in runs.items():
         first = next((run for run in own if run.dtypes), None)
-        for one in () if first is None else _pitfalls(first):
-            arms.setdefault(one, []).append(arm)
-    return tuple(replace(one, arms=tuple(of)) for one, of in arms.items())
+        for pitfall in () if first is None else _pitfalls(first):
+            arms.setdefault(pitfall, []).append(arm)
+    return tuple(replace(pitfall, arms=tuple(names)) for pitfall, names in arms.items())
 
 
 def odd_sizes(record: RunRecord) -> dict[str, int]:
-    """Config keys (or products of them) with sizes of matrix products that are no multiple of 8."""
+    """Sizes of matrix products that are no multiple of 8, by config key or product of keys."""
     model, identity = _section(record.config, "model"), record.identity
     known = {key: size for key, size in model.items() if type(size) is int and size > 0}
     sizes = {f"model.{key}": known[key] for key in _SIZES if key in known}
@@ -149,8 +140,8 @@ def _of_the_workload(baseline_runs: Sequence[Run], runs: Sequence[Run]) -> Itera
     mfu_pct = known_median(run.figure("perf/mfu_pct") for run in baseline_runs)
     if mfu_pct is not None and mfu_pct < MAX_MFU_PCT:
         yield LittleArithmetic(arm=None, baseline=baseline_runs[0].arm, mfu_pct=mfu_pct)
-    identities = ((run.record, run.record.identity) for run in runs)
-    halves = [record for record, of in identities if of.dtype in _NARROW and of.device.startswith("cuda")]
+    narrow = [run.record for run in runs if run.record.identity.dtype in _NARROW]
+    halves = [record for record in narrow if record.identity.device.startswith("cuda")]
     if halves and (sizes := odd_sizes(halves[0])):
         yield OddSizes(arm=None, sizes=sizes)
 
@@ -167,7 +158,7 @@ def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
 
 
 def _of_its_memory(arm: str, baseline: str, run: Run, waterfall: Waterfall | None) -> Iterator[Reason]:
-    """Autocast's effects on memory: float32 weights stay and are copied, activations shrink."""
+    """Explain autocast's memory: float32 weights are copied, activations shrink."""
     precision = _section(run.record.config, "precision")
     if waterfall is None or not precision.get("autocast") or precision.get("parameters") != "float32":
         return
@@ -182,7 +173,6 @@ def _of_its_memory(arm: str, baseline: str, run: Run, waterfall: Waterfall | Non
 
 
 def _pitfalls(run: Run) -> Iterator[Pitfall]:
-    """The pitfalls of a run's dtypes, without arms; of a mode with updates of its own none on these."""
     dtypes = run.dtypes
     parameters, state = dtypes.get("parameters", ""), dtypes.get("optimizer_state", "")
     mode = mode_of(run.arm)
@@ -195,7 +185,6 @@ def _pitfalls(run: Run) -> Iterator[Pitfall]:
 
 
 def _lost_below(dtype: str) -> float:
-    """The part of a number below which rounding to the nearest loses a change of it."""
     return 2.0 ** -(FORMATS[dtype].digits + 1)
 
 

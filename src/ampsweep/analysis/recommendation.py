@@ -1,16 +1,15 @@
-"""The recommendation of an arm to train in, or the facts that are missing to decide on one.
+"""The recommended arm, or what is missing to decide on it.
 
-1. Arms are refused for the reasons of `candidates.refusal`. The baseline may need more than the memory given: it is not
-   recommended then, and the others are compared with it all the same.
+1. Arms are refused for the reasons of `candidates.refusal`. A baseline over the memory given is not recommended, but
+   the others are still compared with it.
 2. An arm is undecided with fewer than three completed pairs, while its step time is neither resolved from the
-   baseline's nor within 10% of it, or while a final metric may be worse by more than the margin. The others are
+   baseline's nor within 10% of it, or while a final metric may be worse by more than the margin. Other arms are
    eligible.
-3. Of the eligible arms, those that the fastest does not beat by 2%, resolved by their pairs, count as no slower. Of
-   these the one with the smallest peak memory is chosen, or the nearest to the baseline that needs at most 2% more.
-4. It is recommended unless an undecided arm might be chosen in its place. Nothing is recommended of a workload too
-   small to judge speed by.
+3. Eligible arms that the fastest does not beat by 2%, resolved by their pairs, count as equally fast. Among these the
+   arm with the smallest peak memory wins, or the first in the order of tables that needs at most 2% more.
+4. The winner is recommended unless an undecided arm might win instead, or the workload is too small to judge speed by.
 
-Intervals are those of single arms: nothing is corrected for how many arms are compared.
+Intervals are those of single arms, without correction for the number of arms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +26,10 @@ from ampsweep.text import GIB
 Standing = Literal["recommended", "eligible", "undecided", "refused"]
 
 MIN_DIFFERENCE: Final = 0.02
-"""Smaller differences of speed or memory decide nothing: a change of driver or library makes as large ones."""
+"""Smaller differences of speed or memory decide nothing: a new driver or library changes as much."""
 
 
 class Undecided(Finding):
-    """The reason why no arm can be recommended yet."""
-
     remedy: ClassVar[str]
 
     baseline: str
@@ -48,9 +45,8 @@ class NoBaseline(Undecided):
 
 
 class BaselineRefused(Undecided):
-    template = "{baseline}, which all is compared with, is refused: {refusal.sentence}"
+    template = "the baseline {baseline} is refused: {refusal.sentence}"
     remedy = "compare with another arm (report.baseline)"
-
     refusal: Refusal
 
 
@@ -62,20 +58,16 @@ class NoOtherArms(Undecided):
 class StepTooSmall(Undecided):
     template = TOO_SMALL
     remedy = LARGER
-
     small_step: SmallStep
 
 
 class NothingFits(Undecided):
     template = "no arm that could be recommended fits into the {limit_bytes:bytes} given"
     remedy = "allow more memory (report.memory_gib), or compare modes that need less"
-
     limit_bytes: float
 
 
 class Rivals(Undecided):
-    """Undecided arms may be better than the one that would be recommended but for them."""
-
     leader: str | None
     missing: tuple[Missing, ...]
 
@@ -86,32 +78,27 @@ class Rivals(Undecided):
 
     @property
     def next_steps(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.next_step for one in self.missing))
+        return tuple(dict.fromkeys(missing.next_step for missing in self.missing))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmStanding:
-    """The outcome of the rule for an arm or the baseline."""
-
     arm: str
     standing: Standing
-    reason: str
-    """The sentence of the refusal or of what is missing, else the arm's judgements in words."""
+    reason: str  # the sentence of the refusal or of what is missing, else the arm's judgements
     refusal: Refusal | None = None
     missing: Missing | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """The `arm` to train in, or the reason (`undecided`) why that is not decidable yet; one of the two is None."""
+    """The `arm` to train in, or the reason why it is `undecided`; the other is None."""
 
     baseline: str
     arm: str | None
     undecided: Undecided | None
-    standings: tuple[ArmStanding, ...] = ()
-    """The baseline's first; none where it did not run."""
+    standings: tuple[ArmStanding, ...] = ()  # the baseline's first; empty without baseline runs
     memory_gib: float | None = field(default=None, repr=False)
-    """The memory given."""
 
 
 def recommend(
@@ -123,19 +110,14 @@ def recommend(
     small_step: SmallStep | None,
     memory_gib: float | None,
 ) -> Recommendation:
-    """Apply the rule above to one workload.
+    """Apply the rule above to a workload, given step times in milliseconds by arm and pair key.
 
-    Args:
-        baseline: the arm the others are compared with.
-        candidates: the other arms, in the order of tables.
-        step_ms: each arm's own step times by pair key, in milliseconds.
-        baseline_refusal: why the baseline would be refused if it were another arm.
-        small_step: the sign that the figures of the workload do not tell about speed.
-        memory_gib: the memory given; None: what the device held.
+    `candidates` are in the order of tables; `baseline_refusal`: why the baseline would be refused if it were another
+    arm.
     """
     chosen: _Option | None = None
     undecided: Undecided | None = None
-    missing = {one.arm: what for one in candidates if (what := one.missing) is not None}
+    missing = {candidate.arm: what for candidate in candidates if (what := candidate.missing) is not None}
     if baseline_refusal is not None and not isinstance(baseline_refusal, OverMemory):
         undecided = BaselineRefused(baseline=baseline.arm, refusal=baseline_refusal)
     elif not candidates:
@@ -143,16 +125,17 @@ def recommend(
     elif small_step is not None:
         undecided = StepTooSmall(baseline=baseline.arm, small_step=small_step)
     else:
-        in_question = [one for one in candidates if one.refusal is None]
-        eligible = [one for one in in_question if one.arm not in missing]
-        options = [option for one in eligible if (option := _option(one, step_ms)) is not None]
+        in_question = [candidate for candidate in candidates if candidate.refusal is None]
+        eligible = [candidate for candidate in in_question if candidate.arm not in missing]
+        options = [option for candidate in eligible if (option := _option(candidate, step_ms)) is not None]
         if baseline_refusal is None:
             options.insert(0, _Option(baseline.arm, True, 1.0, step_ms[baseline.arm], baseline.peak_memory_bytes))
         chosen = _choose(options) if options else None
-        rivals = [one.arm for one in in_question if one.arm in missing and _might_be_chosen(one, chosen, step_ms)]
+        waiting = [candidate for candidate in in_question if candidate.arm in missing]
+        rivals = [missing[candidate.arm] for candidate in waiting if _might_be_chosen(candidate, chosen, step_ms)]
         if rivals:
             leader = None if chosen is None else chosen.arm
-            undecided = Rivals(baseline=baseline.arm, leader=leader, missing=tuple(missing[arm] for arm in rivals))
+            undecided = Rivals(baseline=baseline.arm, leader=leader, missing=tuple(rivals))
         elif chosen is None:
             undecided = NothingFits(baseline=baseline.arm, limit_bytes=(memory_gib or 0.0) * GIB)
     arm = chosen.arm if chosen is not None and undecided is None else None
@@ -166,15 +149,13 @@ def recommend(
         baseline=baseline.arm,
         arm=arm,
         undecided=undecided,
-        standings=(reference, *(_standing(one, arm, small_step, missing.get(one.arm)) for one in candidates)),
+        standings=(reference, *(_standing(other, arm, small_step, missing.get(other.arm)) for other in candidates)),
         memory_gib=memory_gib,
     )
 
 
 @dataclass(frozen=True)
 class _Option:
-    """An arm that may be chosen."""
-
     arm: str
     is_baseline: bool
     speedup: float
@@ -182,34 +163,30 @@ class _Option:
     peak_bytes: float | None
 
 
-def _option(one: Candidate, step_ms: Mapping[str, Values]) -> _Option | None:
-    figures = one.judgements.figures
+def _option(candidate: Candidate, step_ms: Mapping[str, Values]) -> _Option | None:
+    figures = candidate.judgements.figures
     if figures.speedup is None:
         return None
-    return _Option(one.arm, False, figures.speedup.value, step_ms[one.arm], figures.peak_memory_bytes)
+    return _Option(candidate.arm, False, figures.speedup.value, step_ms[candidate.arm], figures.peak_memory_bytes)
 
 
 def _choose(options: Sequence[_Option]) -> _Option:
-    """Part 3 of the rule."""
-    best = max(options, key=lambda one: one.speedup)
-    as_good = [one for one in options if one is best or not _beats(best, one)]
-    known = [one.peak_bytes for one in as_good if one.peak_bytes is not None]
+    best, as_good = max(options, key=lambda option: option.speedup), []
+    for option in options:
+        ratio = ratio_between(option.step_ms, best.step_ms)
+        if option is best or ratio is None or ratio.value < 1 + MIN_DIFFERENCE or not ratio.resolves(1.0):
+            as_good.append(option)
+    known = [option.peak_bytes for option in as_good if option.peak_bytes is not None]
     if len(known) < len(as_good):
         return as_good[0]
     enough = (1 + MIN_DIFFERENCE) * min(known)
-    return next(one for one, peak in zip(as_good, known, strict=True) if peak <= enough)
+    return next(option for option, peak in zip(as_good, known, strict=True) if peak <= enough)
 
 
-def _beats(one: _Option, other: _Option) -> bool:
-    ratio = ratio_between(other.step_ms, one.step_ms)
-    return ratio is not None and ratio.value >= 1 + MIN_DIFFERENCE and ratio.resolves(1.0)
-
-
-def _might_be_chosen(one: Candidate, chosen: _Option | None, step_ms: Mapping[str, Values]) -> bool:
-    """Return True if an undecided arm might take the place of the chosen one, by its facts so far."""
+def _might_be_chosen(candidate: Candidate, chosen: _Option | None, step_ms: Mapping[str, Values]) -> bool:
     if chosen is None:
         return True
-    speedup, option = one.judgements.figures.speedup, _option(one, step_ms)
+    speedup, option = candidate.judgements.figures.speedup, _option(candidate, step_ms)
     if speedup is None or option is None or not (speedup.interval or speedup.exact):
         return chosen.is_baseline
     if not is_known(speedup):
@@ -218,13 +195,13 @@ def _might_be_chosen(one: Candidate, chosen: _Option | None, step_ms: Mapping[st
 
 
 def _standing(
-    one: Candidate, recommended: str | None, small_step: SmallStep | None, missing: Missing | None
+    of: Candidate, recommended: str | None, small_step: SmallStep | None, missing: Missing | None
 ) -> ArmStanding:
-    if one.refusal is not None:
-        return ArmStanding(arm=one.arm, standing="refused", reason=one.refusal.sentence, refusal=one.refusal)
+    if of.refusal is not None:
+        return ArmStanding(arm=of.arm, standing="refused", reason=of.refusal.sentence, refusal=of.refusal)
     if missing is None and small_step is not None:
-        missing = SmallWorkload(arm=one.arm)
+        missing = SmallWorkload(arm=of.arm)
     if missing is not None:
-        return ArmStanding(arm=one.arm, standing="undecided", reason=missing.sentence, missing=missing)
-    standing: Standing = "recommended" if one.arm == recommended else "eligible"
-    return ArmStanding(arm=one.arm, standing=standing, reason=one.judgements.summary + one.n)
+        return ArmStanding(arm=of.arm, standing="undecided", reason=missing.sentence, missing=missing)
+    standing: Standing = "recommended" if of.arm == recommended else "eligible"
+    return ArmStanding(arm=of.arm, standing=standing, reason=of.judgements.summary + of.n)

@@ -1,4 +1,4 @@
-"""Findings on single runs, and on the runs of an arm together: early ends, repeats, figures that do not count."""
+"""Findings on runs: early ends, repeats, and figures that do not count."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,16 +16,13 @@ from ampsweep.text import first_line, merge_figures, num_bytes, seeds_text
 
 
 class RunFinding(Finding):
-    """A finding on runs of one arm that are alike in all but their seeds and measured figures."""
+    """A finding on runs of an arm that differ in seeds and measured figures only."""
 
-    template: ClassVar[str] = "{cause}"
-    """The sentence without the seeds."""
-    consequence: ClassVar[str] = ""
-    """The figures of these runs that do not count; empty if all do."""
+    template: ClassVar[str] = "{cause}"  # the sentence without the seeds
+    consequence: ClassVar[str] = ""  # their figures that do not count; empty if all count
 
     seeds: tuple[int, ...]
-    cause: str = ""
-    """Text from the records, with ranges where their figures differ: '0.6 to 1.0 cores'."""
+    cause: str = ""  # text from the records, with ranges for differing figures: '0.6 to 1.0 cores'
 
     @property
     def clause(self) -> str:
@@ -41,14 +38,13 @@ class RunFinding(Finding):
 
     @property
     def why(self) -> str:
-        """The clause, or the cause alone where the name says the rest."""
+        """The clause, or the cause alone if the name says the rest."""
         return self.cause
 
 
 class NotCompleted(RunFinding):
     severity = "fault"
     consequence = "no figures"
-
     status: str
 
     @property
@@ -85,7 +81,7 @@ class NotTimed(RunFinding):
 class Leaks(RunFinding):
     severity = "warning"
     template = "a step left {cause} behind"
-    consequence = "its memory may grow beyond the peak told here"
+    consequence = "its memory may grow beyond the peak shown here"
 
     @property
     def why(self) -> str:
@@ -93,14 +89,13 @@ class Leaks(RunFinding):
 
 
 class NotCarriedOver(RunFinding):
-    """A part of another run's checkpoint that did not carry over as it was saved."""
+    """A part of another run's checkpoint that was not restored as saved."""
 
 
 class NotPaired(RunFinding):
     severity = "warning"
     template = "not paired: {why}"
     consequence = "compared with nothing"
-
     reason: Unpaired
 
     @property
@@ -110,7 +105,6 @@ class NotPaired(RunFinding):
 
 class GraphBreaks(RunFinding):
     template = "torch.compile broke the graph in {num_breaks:count place}, first at {cause}"
-
     num_breaks: int
 
 
@@ -124,7 +118,6 @@ class NotCompiled(RunFinding):
 
 class InFloat8(RunFinding):
     template = "{layers.sentence}"
-
     layers: Float8Summary
 
 
@@ -134,7 +127,6 @@ class NothingRecomputed(RunFinding):
 
 class Repeats(Finding):
     template = "{num_runs:count run} of seed {seed} are repeats and averaged"
-
     seed: int
     num_runs: int
 
@@ -143,26 +135,26 @@ _Found = TypeVar("_Found", bound=RunFinding)
 
 
 def merged(findings: Iterable[_Found]) -> tuple[_Found, ...]:
-    """Findings on single runs as one where their causes differ in measured figures at most, the most common first."""
+    """Merge findings whose causes differ at most in measured figures, the most common first."""
     alike: dict[_Found, list[_Found]] = defaultdict(list)
-    for one in findings:
-        alike[replace(one, seeds=(), cause="")].append(one)
+    for finding in findings:
+        alike[replace(finding, seeds=(), cause="")].append(finding)
     found = []
     for common, group in alike.items():
-        causes = merge_figures([one.cause for one in group])
-        for cause, which in sorted(causes, key=lambda item: -len(item[1])):
-            seeds = _unique(seed for place in which for seed in group[place].seeds)
-            found.append(replace(common, seeds=seeds, cause=cause))
+        causes = merge_figures([finding.cause for finding in group])
+        for cause, places in sorted(causes, key=lambda item: -len(item[1])):
+            seeds = sorted({seed for place in places for seed in group[place].seeds})
+            found.append(replace(common, seeds=tuple(seeds), cause=cause))
     return tuple(found)
 
 
 def statuses_text(of: Mapping[str, int]) -> str:
-    """The ends of runs: `completed` where every one did, else '2 completed, 1 failed'."""
+    """`completed` if all were, else '2 completed, 1 failed'."""
     return next(iter(of)) if len(of) == 1 else ", ".join(f"{count} {status}" for status, count in of.items())
 
 
 def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunFinding]:
-    """The findings on one run; `unpaired`: the reason why it is in no pair."""
+    """Yield the findings on a run; `unpaired`: why it is in no pair."""
     record, seeds = run.record, (run.seed,)
     if record.status != "completed":
         yield NotCompleted(seeds=seeds, status=record.status, cause=first_line(record.error or ""))
@@ -188,7 +180,7 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
 
 
 def without_effect(record: RunRecord) -> Iterator[RunFinding]:
-    """Findings on settings of the trainer that changed nothing in the step that was traced."""
+    """Findings on trainer settings without effect in the traced step."""
     trainer, seeds = record.config.get("trainer", {}), (record.identity.seed,)
     if trainer.get("activation_checkpointing") and record.proof.num_repeated_operators == 0:
         yield NothingRecomputed(seeds=seeds)
@@ -202,12 +194,12 @@ def _of_compilation(run: Run) -> Iterator[RunFinding]:
         first = found.graph_breaks[0]
         cause = first.reason if first.place is None else f"{first.place}: {first.reason}"
         yield GraphBreaks(seeds=seeds, num_breaks=len(found.graph_breaks), cause=cause)
-    if late := [one for one in found.recompilations or () if not one.in_warmup]:
+    if late := [again for again in found.recompilations or () if not again.in_warmup]:
         yield Recompiled(seeds=seeds, cause=late[0].reason)
 
 
 def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding]) -> tuple[Finding, ...]:
-    """The `findings` on an arm's single `runs`, merged, then those on its runs together."""
+    """Merge the `findings` on an arm's runs and add those on the runs together."""
     repeats = Counter((run.pair_key, run.seed) for run in runs if run.measured)
     return (
         *merged(findings),
@@ -215,14 +207,8 @@ def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding]) -> tupl
     )
 
 
-def _unique(seeds: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(seeds)))
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """One run in the list of runs; its status is `Run.outcome`."""
-
     directory: str
     run_id: str
     arm: str
@@ -230,13 +216,10 @@ class RunEntry:
     status: str
     error: str | None
     oom: OutOfMemory | None
-    not_paired: Unpaired | None
-    """None of a run that is in a pair, or that was not measured."""
-    contaminated: str | None
-    """The reason why its speed does not count; None where it does, or without figures."""
+    not_paired: Unpaired | None  # None if it is in a pair, or was not measured
+    contaminated: str | None  # why its speed does not count; None if it does, or without figures
     findings: tuple[RunFinding, ...]
-    tracked_at: str | None
-    """As `Run.tracked_at`."""
+    tracked_at: str | None  # see `Run.tracked_at`
     ranks: RankTable | None
     run: Run = field(repr=False)
 

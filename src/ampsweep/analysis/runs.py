@@ -1,4 +1,4 @@
-"""One run as the analysis sees it: its directory, its record, and the facts derived from them."""
+"""A run as the analysis sees it: its directory, its record and the facts derived from them."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import DOTTED_ARM_KEYS
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.record import RunRecord
-from ampsweep.record.parts import UnvouchedOperator
+from ampsweep.record.sections import UnvouchedOperator
 from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
@@ -24,27 +24,24 @@ VAL_ACCURACY: Final = "val/accuracy"
 SKIPPED_STEPS: Final = "amp/skipped_steps"
 
 SMALLEST_FIGURE: Final = 1e-30
-LARGEST_FIGURE: Final = 1e30
-"""No measurement gives a figure of another size (but 0); their squares and ratios are still finite."""
+LARGEST_FIGURE: Final = 1e30  # measurements other than 0 lie between these; their squares and ratios are still finite
 
 OF_SPEED: Final = ("perf/", "instrumentation/", "device/energy")
-_OF_THE_END: Final = ("train/", "val/")
-"""Beginnings of keys of metrics that a contaminated run, or one cut short, has wrong."""
+_OF_THE_END: Final = ("train/", "val/")  # prefixes of metrics that a run cut short has wrong
 
 _KEPT: Final = frozenset({"optimizer_state", "communication"})
-"""Categories of which a step may leave bytes: DDP makes its buckets anew in the second step."""
+"""Categories whose bytes may outlive a step: DDP rebuilds its buckets in the second step."""
 
-_KEPT_BYTES: Final = 1024
-"""A step leaves its loss, its norm and what a scaler counts: some bytes each."""
+_KEPT_BYTES: Final = 1024  # a step leaves its loss, its norm and the scaler's counters: some bytes each
 
 _NO_FACTS: Final = frozenset({"precision_mode", "dtype", "seed", "data_fingerprint"})
-"""Parts of the identity that are the arm, the seed, or may change with it."""
+"""Parts of the identity that are the arm or the seed, or may change with them."""
 _NOT_WORKLOAD: Final = frozenset(
     {"precision", "seed", "tracking", "report", "predict", "name", "device", "resume", "into", "dry_run", "output_dir"}
     | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every"}
     | {"parallel.num_processes", *DOTTED_ARM_KEYS}
 )
-"""Parts of the config that are the arm, the seed or no part of what is computed, or that the identity has."""
+"""Parts of the config that are the arm or the seed, do not change the computation, or are in the identity."""
 
 _CONDITIONS: Final = ("packages.torch", "cuda", "cudnn", "own_code.", "variables.")
 _OTHER_VARIABLES: Final = frozenset(
@@ -55,8 +52,6 @@ _OTHER_VARIABLES: Final = frozenset(
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory and the record in it."""
-
     directory: Path
     record: RunRecord
 
@@ -70,10 +65,7 @@ class Run:
 
     @property
     def measured(self) -> bool:
-        """True if it trained in its mode without failing, to the end or cut short, so that it may be compared.
-
-        Its speed only without `contamination`, its final loss only if `finished`.
-        """
+        """True if it trained in its mode; its speed counts without `contamination`, its final loss if `finished`."""
         return self.record.kind == "measured" and self.record.status == "completed" and not self.contradictions
 
     @property
@@ -82,26 +74,26 @@ class Run:
 
     @property
     def outcome(self) -> str:
-        """The status, with `disproved` and `cut short` set apart from `completed`."""
+        """The status, with `disproved` and `cut short` separate from `completed`."""
         if self.record.status != "completed":
             return self.record.status
         return "disproved" if self.contradictions else "completed" if self.record.cut_short is None else "cut short"
 
     @cached_property
     def contradictions(self) -> tuple[str, ...]:
-        """Sentences on the facts in its proof that contradict its mode; with any, none of its figures counts."""
+        """Facts in its proof that contradict its mode; with any, none of its figures counts."""
         settings = self.record.config.get("precision", {})
-        known = {one.name: settings[one.name] for one in fields(PrecisionConfig) if one.name in settings}
+        known = {field.name: settings[field.name] for field in fields(PrecisionConfig) if field.name in settings}
         return tuple(contradictions(PrecisionConfig(**known), self.record.proof)) if known else ()
 
     @property
     def emulated(self) -> str | None:
-        """The reason why its device emulated its mode, so that only what it learned may be compared."""
+        """Why its device emulates its mode, so that only its losses may be compared."""
         return None if self.record.proof.float8 is None else self.record.proof.float8.emulated
 
     @property
     def contamination(self) -> str | None:
-        """The reasons why its speed may have changed; None if nothing is known. Memory and loss stay valid."""
+        """Why its speed may have changed, if it may; memory and loss stay valid."""
         return self._reasons("contaminated")
 
     @property
@@ -110,19 +102,18 @@ class Run:
 
     @property
     def leaked_bytes(self) -> int | None:
-        """Bytes its traced step left alive beyond new state and some scalars."""
+        """Bytes that its traced step left alive beyond new state and some scalars."""
         kept = self.record.memory.kept or {}
         leaked = sum(num_bytes for category, num_bytes in kept.items() if category not in _KEPT)
         return leaked if leaked > _KEPT_BYTES else None
 
     @property
     def predicted_bytes(self) -> int | None:
-        """The peak predicted for it, of the bytes that its device counts."""
+        """Its predicted peak, of the bytes that its device counts."""
         return None if self.is_compiled else self.eager_predicted_bytes
 
     @property
     def is_compiled(self) -> bool:
-        """True of a measured run whose steps were compiled; its prediction is of the eager step."""
         return self.record.identity.compile and self.record.kind == "measured"
 
     @property
@@ -138,17 +129,17 @@ class Run:
 
     @property
     def prediction_error_pct(self) -> float | None:
-        """The predicted peak minus the measured one, in percent of the measured one."""
+        """Predicted minus measured peak, in percent of the measured peak."""
         return None if self.record.prediction is None or self.is_compiled else self.record.prediction.error_pct
 
     @property
     def tracked_at(self) -> str | None:
-        """The run's address on W&B, or the local directory of one logged offline."""
+        """The run's address on W&B, or the local directory of an offline run."""
         return self.record.wandb.url or self.record.wandb.directory
 
     @property
     def casts(self) -> str | None:
-        """The part that casts to the compute dtype: `autocast`, or `policy` (FSDP2's); None where nothing is cast."""
+        """What casts to the compute dtype: `autocast`, or `policy` for FSDP2; None without casts."""
         parallel, precision = self.record.config.get("parallel", {}), self.record.config.get("precision", {})
         if not precision.get("autocast"):
             return None
@@ -156,7 +147,6 @@ class Run:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The five dtypes of its step, as far as its record has them."""
         names = ("compute", "parameters", "gradients", "reduction", "optimizer_state")
         return {name: value for name in names if (value := getattr(self.record.dtypes, name)) is not None}
 
@@ -166,7 +156,7 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:
-        """The identity without arm, seed and a batch that was searched; of the device its kind, None if unknown yet."""
+        """The identity without arm, seed and searched batch; of the device only its kind, None if unknown yet."""
         searched = () if self.record.batch_search is None else ("batch_size", "global_batch_size")
         left_out = _NO_FACTS.union(searched)
         facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
@@ -175,28 +165,28 @@ class Run:
 
     @cached_property
     def trained_on(self) -> str:
-        """Host and device, as far as known; of several ranks those of each: 'node1 cuda:0 and node1 cuda:1'."""
+        """Known hosts and devices: 'node1 cuda:0 and node1 cuda:1'."""
         record = self.record
         places = [(rank.host, rank.device) for rank in record.ranks]
-        places = places or [(one.host, record.identity.device) for one in record.attempts[-1:]]
-        told = {" ".join(part for part in place if part is not None) for place in places}
-        return " and ".join(sorted(told)) or record.identity.device
+        places = places or [(attempt.host, record.identity.device) for attempt in record.attempts[-1:]]
+        names = {" ".join(part for part in place if part is not None) for place in places}
+        return " and ".join(sorted(names)) or record.identity.device
 
     @cached_property
     def settings(self) -> dict[str, Scalar]:
-        """The resolved config's leaves that belong to the workload, by dotted key."""
-        searched = () if self.record.batch_search is None else ("data.batch_size",)
-        return {key: value for key, value in leaves(self.record.config) if not _left_out(key) and key not in searched}
+        left_out = _NOT_WORKLOAD.union(() if self.record.batch_search is None else ("data.batch_size",))
+        return {
+            key: value
+            for key, value in leaves(self.record.config)
+            if key not in left_out and key.partition(".")[0] not in _NOT_WORKLOAD
+        }
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
         """Conditions that change figures, by dotted key: libraries, own code, variables, CPU threads."""
         environment = dict(leaves(self.record.environment))
-        kept = {
-            key: value
-            for key, value in environment.items()
-            if key.startswith(_CONDITIONS) and key not in _OTHER_VARIABLES
-        }
+        known = environment.keys() - _OTHER_VARIABLES
+        kept = {key: value for key, value in environment.items() if key in known and key.startswith(_CONDITIONS)}
         if self.facts["device"] == "cpu" and "num_threads" in environment:
             kept["num_threads"] = environment["num_threads"]
         if len(self.devices_of_ranks) > 1:
@@ -205,13 +195,12 @@ class Run:
 
     @cached_property
     def devices_of_ranks(self) -> tuple[str, ...]:
-        """The kinds of device that its ranks ran on, each once, in the order of the ranks."""
-        names = (one.device_name for one in self.record.ranks)
+        names = (rank.device_name for rank in self.record.ranks)
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @cached_property
     def pair_key(self) -> str:
-        """A key equal for runs that differ in precision only: the record's key and a hash of the conditions."""
+        """Equal for runs that differ in precision only: the record's key and a hash of the conditions."""
         conditions = json.dumps(self.conditions, sort_keys=True)
         return f"{self.record.pair_key} {hashlib.sha256(conditions.encode()).hexdigest()[:8]}"
 
@@ -219,20 +208,20 @@ class Run:
         return figure(self.record, key)
 
     def compared_figure(self, key: str) -> float | None:
-        """The figure if it may be compared: no speed of a contaminated run, no loss of one cut short."""
+        """The figure if comparable: no speed of a contaminated run, no loss of a run cut short."""
         if not self.measured or (key.startswith(OF_SPEED) and self.contamination is not None):
             return None
         return None if key.startswith(_OF_THE_END) and not self.finished else self.figure(key)
 
     def num_bytes(self, key: str) -> float | None:
-        """The summary's value of a `_gib` metric in bytes, exact: a whole number of bytes over 2**30 is a double."""
+        """A `_gib` metric in bytes; exact, since a whole number of bytes over 2**30 is a double."""
         assert key.endswith("_gib"), key
         value = self.figure(key)
         return None if value is None else value * GIB
 
 
 def figure(record: RunRecord, key: str) -> float | None:
-    """The summary's value of metric `key`; None where it was not measured or is no number that a measurement gives."""
+    """The summary's value of metric `key`; None if it is absent or no plausible measurement."""
     value: object = record.summary.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -240,12 +229,10 @@ def figure(record: RunRecord, key: str) -> float | None:
 
 
 def metric_words(metric: str) -> str:
-    """A metric's key in a sentence: 'val loss'."""
     return metric.replace("/", " ")
 
 
 def leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]]:
-    """The leaves of nested mappings by dotted key; lists as JSON."""
     found: list[tuple[str, Scalar]] = []
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -255,7 +242,3 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]
         else:
             found.append((f"{prefix}{key}", json.dumps(value, default=str)))
     return found
-
-
-def _left_out(key: str) -> bool:
-    return key in _NOT_WORKLOAD or key.partition(".")[0] in _NOT_WORKLOAD

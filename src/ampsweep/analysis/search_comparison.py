@@ -1,4 +1,4 @@
-"""Comparison of the largest batch that trains in each arm, and of the throughput there."""
+"""Comparison of the largest batch that trains in each arm, and of the throughput with it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,14 +7,7 @@ from typing import Final, Literal
 
 from ampsweep.analysis.pairing import figures_of_runs
 from ampsweep.analysis.recorded import not_vouched_for
-from ampsweep.analysis.run_findings import (
-    Contaminated,
-    NotCompleted,
-    RunEntry,
-    merged,
-    run_entry,
-    statuses_text,
-)
+from ampsweep.analysis.run_findings import Contaminated, NotCompleted, RunEntry, merged, run_entry, statuses_text
 from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, ratio_between
 from ampsweep.analysis.step_limits import StepLimit, limits_text, step_limits
@@ -27,7 +20,7 @@ SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
 NUM_REFUSED: Final = "memory/num_refused"
 
 Bound = Literal["memory", "refused", "limit"]
-"""The bound of a batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
+"""What bounds a batch: memory, data or a model that refuse it, or `max_batch.limit`."""
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
 
@@ -41,18 +34,14 @@ class LimitedThroughput(Finding):
 
 class DifferentAnswers(Finding):
     template = "its searches differ: batches {batch_sizes:joined}"
-
     batch_sizes: tuple[int, ...]
 
 
 class ShortOfMemory(Finding):
-    """Requests refused in the training with the most of them."""
-
     template = (
         "the allocator refused {num_refused:count request}, so that slower algorithms ran: a somewhat smaller batch "
         "may have a higher throughput"
     )
-
     num_refused: int
 
 
@@ -66,51 +55,36 @@ class UnvouchedBatch(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSearch:
-    """One arm's searches. A figure that none has found is None."""
+    """The searches of an arm; unknown figures are None."""
 
     arm: str
     is_baseline: bool
     num_runs: int
-    statuses: dict[str, int]
-    """Number of runs by `Run.outcome`, cut short ones as `completed`."""
-    batch_size: int | None
-    """Micro-batch; 0: not even one of 1 trains. Of several searches the smallest answer."""
-    predicted_batch_size: int | None
-    """Before anything was tried; 0: not even one of 1."""
-    times_baseline: float | None
-    """The batch over the baseline's; only if memory bounds both."""
+    statuses: dict[str, int]  # runs by `Run.outcome`; runs cut short count as `completed`
+    batch_size: int | None  # Micro-batch; 0: not even 1 trains. The smallest answer of several searches.
+    predicted_batch_size: int | None  # 0: not even 1
+    times_baseline: float | None  # the batch over the baseline's, if memory bounds both
     bound: Bound | None
-    limit: int | None
-    """`max_batch.limit` of an arm that it bounds."""
-    refusing: Probe | None
-    """The smallest batch that does not train, of an arm bounded otherwise."""
-    outcome: str | None
-    """The end of the first run of an arm without an answer; `error` is that run's."""
+    limit: int | None  # `max_batch.limit` if that is the bound
+    refusing: Probe | None  # the smallest batch that does not train, with another bound
+    outcome: str | None  # outcome and error of the first run of an arm without an answer
     error: str | None
-    samples_per_sec: float | None
-    """Median over the uncontaminated trainings with the answer."""
-    throughput_ratio: Estimate | None
-    """Over the baseline's, each with its own batch; geometric mean over pairs."""
-    peak_memory_bytes: float | None
-    """Median over the trainings with the answer, here and below."""
+    samples_per_sec: float | None  # median over uncontaminated trainings with the answer
+    throughput_ratio: Estimate | None  # over the baseline's, each with its own batch; geometric mean over pairs
+    peak_memory_bytes: float | None  # median over trainings with the answer, here and below
     predicted_memory_bytes: float | None
-    prediction_error_pct: float | None
-    """The predicted peak minus the measured one, in percent of the measured one."""
-    why_unpredicted: str | None
-    """None where something was predicted, or where the device cannot do the mode."""
+    prediction_error_pct: float | None  # predicted minus measured peak, in percent of the measured peak
+    why_unpredicted: str | None  # None with a prediction, or if the device does not support the mode
     probes: tuple[Probe, ...]
     notes: tuple[Finding, ...]
 
     @property
     def bound_text(self) -> str:
-        """The reason why it takes no larger batch, or why there is no answer."""
         if self.bound is None:
             return str(self.outcome) if self.error is None else f"{self.outcome}: {self.error}"
-        failing = self.refusing
-        if failing is None:
+        if (failing := self.refusing) is None:
             return f"batch {self.limit} trains, and max_batch.limit ends the search there"
-        oom = failing.oom
-        if oom is None:
+        if (oom := failing.oom) is None:
             return f"batch {failing.batch_size} is refused: {first_line(failing.error or '')}"
         where = f" in {oom.phase}" if oom.phase is not None and oom.phase != "build" else ""
         asked = "" if oom.requested_bytes is None else f": {num_bytes(oom.requested_bytes)} asked for"
@@ -119,7 +93,6 @@ class ArmSearch:
 
     @property
     def answer(self) -> str:
-        """The arm's batch beside the baseline's, or how its runs ended."""
         if self.batch_size is None:
             return statuses_text(self.statuses)
         if self.batch_size == 0:
@@ -134,18 +107,17 @@ class ArmSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchComparison:
-    """All arms of one question, the baseline first; `facts` have no batch size."""
+    """The searches of all arms, the baseline first; `facts` have no batch size."""
 
     title: str
     facts: Mapping[str, Scalar]
-    memory_limit_bytes: int | None
-    """`trainer.memory_limit_gib`; None if only the device's own memory limits."""
+    memory_limit_bytes: int | None  # `trainer.memory_limit_gib`; None: the device's memory
     arms: tuple[ArmSearch, ...]
     runs: tuple[RunEntry, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one.arm for one in self.arms)
+        return tuple(arm.arm for arm in self.arms)
 
     @property
     def heading(self) -> str:
@@ -175,21 +147,17 @@ class SearchComparison:
 
 
 def compare_search(workload: Workload, baseline: str) -> SearchComparison:
-    """Compare the searches of one workload, all of whose runs have one, with those of the arm `baseline`."""
     entries = {run.directory: run_entry(run) for run in workload.runs}
-    runs = workload.of_arms(baseline)
-    of_baseline = runs.get(baseline, [])
-    arms = tuple(
-        _summarise(arm, [entries[run.directory] for run in own], of_baseline, arm == baseline)
-        for arm, own in runs.items()
-    )
+    runs_of = workload.of_arms(baseline)
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
-    limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
     return SearchComparison(
         title=workload.title_of(_TITLE_FACTS),
         facts=workload.facts,
-        memory_limit_bytes=limit,
-        arms=arms,
+        memory_limit_bytes=None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB),
+        arms=tuple(
+            _summarise(arm, [entries[run.directory] for run in runs], runs_of.get(baseline, []), arm == baseline)
+            for arm, runs in runs_of.items()
+        ),
         runs=tuple(entries.values()),
     )
 
@@ -197,8 +165,8 @@ def compare_search(workload: Workload, baseline: str) -> SearchComparison:
 def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run], is_baseline: bool) -> ArmSearch:
     runs = [entry.run for entry in entries]
     answers, reference = _answers(runs), _answers(of_baseline)
-    smallest = min(answers, key=lambda one: one.largest, default=None)
-    other = min(reference, key=lambda one: one.largest, default=None)
+    smallest = min(answers, key=lambda search: search.largest, default=None)
+    other = min(reference, key=lambda search: search.largest, default=None)
     times = None
     if smallest and other and not is_baseline and _bound(smallest) == _bound(other) == "memory":
         times = smallest.largest / other.largest if smallest.largest and other.largest else None
@@ -212,7 +180,7 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
         num_runs=len(runs),
         statuses=dict(Counter("completed" if run.measured else run.outcome for run in runs)),
         batch_size=None if smallest is None else smallest.largest,
-        predicted_batch_size=next((one.batch_size for one in predicted if one.batch_size is not None), None),
+        predicted_batch_size=next((batch.batch_size for batch in predicted if batch.batch_size is not None), None),
         times_baseline=times,
         bound=bound,
         limit=smallest.limit if smallest is not None and bound == "limit" else None,
@@ -226,14 +194,14 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
-        why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
+        why_unpredicted=next((batch.refused for batch in predicted if batch.refused is not None), None),
         probes=tuple(sorted(searches[0].probes, key=lambda probe: probe.batch_size)),
         notes=tuple(_notes(entries, answers, predicted)),
     )
 
 
 def _answers(runs: Sequence[Run]) -> list[BatchSearch]:
-    """Searches that have ended, with a training or without any batch that trains."""
+    """Searches that ended, with a training or without any batch that trains."""
     found = [(run, search) for run in runs if (search := run.record.batch_search) is not None]
     return [search for run, search in found if run.measured or (run.outcome == "oom" and search.largest == 0)]
 
@@ -253,9 +221,9 @@ def _notes(
 ) -> Iterator[Finding]:
     compared = [entry for entry in entries if entry.run.measured]
     measured = [entry.run for entry in compared]
-    lost = [one for one in entries if not one.run.measured and one.status != "oom" and one.error] if answers else []
-    found = [one for entry in (*lost, *compared) for one in entry.findings]
-    yield from merged(one for one in found if isinstance(one, NotCompleted | Contaminated))
+    lost = [entry for entry in entries if answers and not entry.run.measured and entry.status != "oom" and entry.error]
+    found = [finding for entry in (*lost, *compared) for finding in entry.findings]
+    yield from merged(finding for finding in found if isinstance(finding, NotCompleted | Contaminated))
     timed = [run for run in measured if run.contamination is None]
     if timed and (limits := step_limits(timed)):
         yield LimitedThroughput(limits=limits)
@@ -265,6 +233,6 @@ def _notes(
     num_refused = max((round(run.figure(NUM_REFUSED) or 0) for run in measured), default=0)
     if num_refused:
         yield ShortOfMemory(num_refused=num_refused)
-    operators = sorted({name for one in predicted for name in one.unvouched or ()})
+    operators = sorted({name for batch in predicted for name in batch.unvouched or ()})
     if operators:
         yield UnvouchedBatch(operators=tuple(operators))

@@ -1,4 +1,4 @@
-"""Statistics of paired differences: means with t-intervals, tests of equivalence (TOST), medians, and their text."""
+"""Statistics of paired differences: means with t-intervals, equivalence tests (TOST), medians, and their formatting."""
 
 import math
 import statistics
@@ -11,44 +11,40 @@ from scipy.special import stdtr, stdtrit
 from ampsweep.text import MAX_DECIMALS, decimals, number, signed
 
 CONFIDENCE: Final = 0.95
-MIN_PAIRS: Final = 3
-"""Fewer pairs than this give no interval: at n = 2 the t-quantile is 12.7, an interval that says nothing."""
+MIN_PAIRS: Final = 3  # fewer pairs give no interval: at n = 2 the t-quantile is 12.7
 
-TextParts = tuple[str, tuple[str, str] | None]
-"""A value, and the ends of its interval."""
+TextParts = tuple[str, tuple[str, str] | None]  # a value, and the ends of its interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over `n` pairs, in the unit of its name, and its two-sided 95% interval if there is one."""
+    """A mean over `n` pairs, in the unit of its name, with its two-sided 95% interval if it has one."""
 
     value: float
     n: int
     low: float | None = None
     high: float | None = None
-    exact: bool = False
-    """All of two or more values are identical: nothing to be uncertain about, hence no interval."""
+    exact: bool = False  # all of at least two values are identical: there is no uncertainty, and no interval
 
     @property
     def interval(self) -> tuple[float, float] | None:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def mapped(self, function: Callable[[float], float]) -> "Estimate":
-        """The estimate of a monotonic function of the value."""
         low, high = sorted(map(function, self.interval)) if self.interval else (None, None)
         return replace(self, value=function(self.value), low=low, high=high)
 
     def resolves(self, null: float) -> bool:
-        """True if the data distinguish the value from `null`: the interval excludes it, or an exact value differs."""
+        """True if the interval excludes `null`, or an exact value differs from it."""
         if self.exact:
             return self.value != null
         return self.interval is not None and not self.interval[0] <= null <= self.interval[1]
 
     def text(self, digits: int = 3, *, sign: bool = False) -> TextParts:
-        """The value and the ends of its interval, to the same decimals.
+        """The value and the ends of its interval, with the same decimals.
 
-        These are `digits` significant digits of the value, or enough for the interval's half width where that is finer.
-        A value within its half width of zero takes two digits of the half width.
+        They show `digits` significant digits of the value, or more if the interval's half width is finer. A value
+        within its half width of zero takes two digits of the half width.
 
         >>> Estimate(value=1.4941, n=3, low=1.4552, high=1.5340).text()
         ('1.49', ('1.46', '1.53'))
@@ -67,28 +63,28 @@ class Estimate:
 
     @property
     def ratio_parts(self) -> TextParts:
-        """As `text`, of a ratio: where its interval says little, each of the three with two digits of its own."""
+        """Like `text`, but with two digits for each number where a ratio is hardly known."""
         if self.interval is not None and self.interval[1] > 2 * self.interval[0]:
             return number(self.value, 2), (number(self.interval[0], 2), number(self.interval[1], 2))
         return self.text()
 
     @property
     def ratio_text(self) -> str:
-        """A ratio with its interval: '1.49x [1.46, 1.53]'."""
         value, ends = self.ratio_parts
         return f"{value}x{in_brackets(ends)}"
 
 
 def in_brackets(ends: tuple[str, str] | None) -> str:
-    """An interval after its value: ' [1.46, 1.53]'; empty where there is none."""
+    """' [1.46, 1.53]', to follow a value; empty without an interval."""
     return "" if ends is None else f" [{ends[0]}, {ends[1]}]"
 
 
 def mean_difference(differences: Sequence[float]) -> Estimate | None:
-    """Mean of paired differences with the one-sample t-interval: mean +- t(0.975, n - 1) s / sqrt(n); None of none.
+    """Mean of paired differences with the one-sample t-interval: mean +- t(0.975, n - 1) s / sqrt(n).
 
-    Source: W. S. Gosset ("Student"), The probable error of a mean, Biometrika 6 (1908); for pairs NIST/SEMATECH
-    e-Handbook of Statistical Methods, 7.3.1.1 and 1.3.5.2. `s` is the sample standard deviation (n - 1).
+    `s` is the sample standard deviation (n - 1). None without differences. Source: W. S. Gosset ("Student"), The
+    probable error of a mean, Biometrika 6 (1908); for pairs NIST/SEMATECH e-Handbook of Statistical Methods, 7.3.1.1,
+    1.3.5.2.
     """
     n = len(differences)
     if not n:
@@ -103,14 +99,11 @@ def mean_difference(differences: Sequence[float]) -> Estimate | None:
 
 
 def mean_ratio(pairs: Iterable[tuple[float, float]]) -> Estimate | None:
-    """Geometric mean of the ratios numerator / denominator, with the t-interval of their logarithms transformed back.
+    """Geometric mean of the ratios in (numerator, denominator) pairs, both positive; None without any.
 
-    A ratio's logarithm treats twice as fast and half as fast alike, and a mean of logarithms is the same whichever
-    arm is the denominator. Source: D. G. Altman and J. M. Bland, Transformations, means, and confidence intervals,
-    BMJ 312:1079 (1996).
-
-    Args:
-        pairs: (numerator, denominator), both positive; None without any.
+    The interval is the t-interval of the logarithms, transformed back: twice and half as fast count alike, and swapping
+    the arms gives the reciprocal. Source: D. G. Altman and J. M. Bland, Transformations, means, and confidence
+    intervals, BMJ 312:1079 (1996).
     """
     ratios = [numerator / denominator for numerator, denominator in pairs]
     if len(ratios) > 1 and len(set(ratios)) == 1:
@@ -119,33 +112,25 @@ def mean_ratio(pairs: Iterable[tuple[float, float]]) -> Estimate | None:
     return None if logs is None else logs.mapped(math.exp)
 
 
-Values = Mapping[str, float]
-"""Pair key -> figure."""
+Values = Mapping[str, float]  # pair key -> figure
 
 
-def in_both(one: Values, other: Values) -> list[tuple[float, float]]:
-    """The figures of the pairs that both have."""
-    return [(value, other[key]) for key, value in one.items() if key in other]
+def in_both(values: Values, others: Values) -> list[tuple[float, float]]:
+    return [(value, others[key]) for key, value in values.items() if key in others]
 
 
 def ratio_between(numerator: Values, denominator: Values) -> Estimate | None:
-    """Geometric mean of the ratios in the pairs that both have; None without any that is positive."""
+    """Geometric mean of the ratios in the pairs present in both; None without any positive pair."""
     return mean_ratio(both for both in in_both(numerator, denominator) if min(both) > 0)
 
 
-def difference_between(one: Values, other: Values) -> Estimate | None:
-    """Mean of `one` minus `other` in the pairs that both have; None without any."""
-    return mean_difference([value - subtracted for value, subtracted in in_both(one, other)])
-
-
 def saved_pct(before: float, after: float) -> float:
-    """The part, in percent of `before` (above 0), that `after` is less."""
     return 100 * (before - after) / before
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Values of one arm over seeds: their mean and sample standard deviation (None for a single seed)."""
+    """Mean and sample standard deviation (None for a single seed) of an arm over seeds."""
 
     mean: float
     n: int
@@ -153,7 +138,6 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Mean and sample standard deviation of `values`; None where there are none."""
     if not values:
         return None
     mean = math.fsum(values) / len(values)
@@ -161,48 +145,41 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Geometric mean of positive `values`, at least one, whose ratios are then means of ratios (see `mean_ratio`)."""
     if len(set(values)) == 1:
         return values[0]
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def known_median(values: Iterable[float | None]) -> float | None:
-    """Median of the values that are not None; None where none is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
 Position = Literal["inside", "above", "below", "open"]
 
-ALPHA: Final = 0.05
-"""Chance of either one-sided test to find a difference inside the margin that is not."""
-POWER: Final = 0.8
-"""Chance of an answer that a number of pairs is asked to give: the custom of planning a trial."""
+ALPHA: Final = 0.05  # level of each one-sided test
+POWER: Final = 0.8  # chance of a verdict that planned seeds should give, as is customary for trials
 MAX_FURTHER_PAIRS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalence:
-    """The place of a mean difference against +-margin, by its 90% t-interval."""
+    """The position of a mean difference relative to +-margin, by its 90% t-interval."""
 
-    position: Position
-    """`inside`: all of the interval is; `above`, `below`: all of it lies beyond that margin; `open`: it crosses one."""
+    position: Position  # `inside`, `above` or `below`: the whole interval lies there; `open`: it crosses a margin
     mean: float
     low: float
     high: float
-    sd: float
-    """Sample standard deviation of the differences."""
+    sd: float  # sample standard deviation of the differences
     margin: float
     n: int
 
     @property
     def further_pairs(self) -> int | None:
-        """Pairs to add until about four in five such comparisons find an answer; None if more than a hundred.
+        """Pairs to add for a verdict with 80% power; 0 with a verdict, None if more than a hundred.
 
-        Taken for true are the mean and the spread seen so far: the smallest number of pairs with power 0.8, by central
-        t-distributions, as in S.-C. Chow, J. Shao and H. Wang, Sample Size Calculations in Clinical Research, 2nd ed.
-        (2008), 3.1.3.
+        Mean and spread so far are taken for true; central t-distributions as in S.-C. Chow, J. Shao and H. Wang, Sample
+        Size Calculations in Clinical Research, 2nd ed. (2008), 3.1.3.
         """
         if self.sd == 0 or self.position != "open":
             return 0
@@ -218,14 +195,11 @@ class Equivalence:
 
 
 def two_one_sided_tests(differences: Sequence[float], margin: float) -> Equivalence:
-    """Hold the mean of paired `differences` against +-`margin`: TOST at 5% as a 90% interval, in the unit of both.
+    """Test the mean of at least two paired `differences` against +-`margin`: TOST at 5%, as a 90% interval.
 
-    Finds `inside` for a true difference at or beyond the margin with a chance of 5% at most. Source: D. J. Schuirmann,
-    A comparison of the two one-sided tests procedure and the power approach, J. Pharmacokinet. Biopharm. 15 (1987).
-
-    Args:
-        differences: one finite number a pair, at least two.
-        margin: above 0.
+    A true difference at or beyond the margin, which is above 0, is found `inside` with a probability of at most 5%.
+    Source: D. J. Schuirmann, A comparison of the two one-sided tests procedure and the power approach, J.
+    Pharmacokinet. Biopharm. 15 (1987).
     """
     assert len(differences) > 1, "one pair has no spread"
     assert margin > 0, margin

@@ -1,6 +1,6 @@
-"""Limits of a step that precision does not move: launching operators, waiting for data, a slow host."""
+"""What limits a step apart from precision: launching operators, waiting for data, a slow host."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
@@ -15,28 +15,25 @@ DEVICE_LAG_MS: Final = "perf/device_lag_ms"
 UTILIZATION_PCT: Final = "device/utilization_pct"
 
 MIN_US_PER_OPERATOR_CPU: Final = 50.0
-"""An eager step on vanishing tensors costs 5 us an operator on a CPU (GPT of 2 layers of width 8, forward, backward and
-fused AdamW: 221 operators in 1.15 ms, torch 2.13). Under ten times that, a tenth of the step or more is overhead."""
+"""An eager step on tiny tensors costs 5 us per operator on a CPU (GPT of 2 layers of width 8, forward, backward and
+fused AdamW: 221 operators in 1.15 ms, torch 2.13). Below ten times that, at least a tenth of the step is overhead."""
 MIN_US_PER_OPERATOR_ACCELERATOR: Final = 20.0
-"""A host needs 5 to 10 us to launch an operator's kernel. Under about twice that, the device waits for the host, and
-what precision changes on the device hardly shows in the step."""
-MIN_WAIT_SHARE: Final = 0.1
-"""Share of a step spent on waiting for data from which it counts."""
-MIN_UTILIZATION_PCT: Final = 80.0
-"""Percent of samples in which any kernel ran: below this the device certainly waited, above it may have."""
+"""A host needs 5 to 10 us to launch a kernel; below about twice that, the device waits for it."""
+MIN_WAIT_SHARE: Final = 0.1  # smallest share of a step spent waiting for data that counts
+MIN_UTILIZATION_PCT: Final = 80.0  # percent of samples with a running kernel, below which the device certainly waited
 MIN_LAUNCH_SHARE: Final = 0.9
-"""Share of a step that the host takes to launch it (measured on an idle device), from which it is the host's time."""
+"""Share of a step that launching it takes (measured on an idle device), from which the host sets the pace."""
 MAX_LAG_SHARE: Final = 0.05
-"""Share of a step by which the device is behind the host at its end, from which the device is busy all the same: a host
-that launches more kernels than the queue holds, about a thousand, waits for the device to take them."""
+"""Share of a step that the device lags behind the host at its end, from which the device is busy after all: a host
+waits once the queue of about a thousand kernels is full."""
 MIN_PEAK_BYTES: Final = 64 * 2**20
-"""Below this, fixed buffers and the rounding of allocations weigh against the tensors whose size precision changes."""
+"""Below this, fixed buffers and rounding of allocations outweigh the tensors that precision shrinks."""
 _LEAST: Final = num_bytes(MIN_PEAK_BYTES)
 TOO_SMALL: Final = "the workload is too small to judge speed by"
 
 
 class StepLimit(Finding):
-    """A limit of a step; the sentence names it with its figure: 'launching operators, 8.0 us each'."""
+    """A limit of a step; the sentence has its figure: 'launching operators, 8.0 us each'."""
 
     @property
     def of_baseline(self) -> str:
@@ -44,16 +41,14 @@ class StepLimit(Finding):
 
 
 class SmallStep(StepLimit):
-    """A step limited by launching its operators, by the time that takes or else by their number."""
+    """A step limited by launching its operators, by measured launch time or else by their number."""
 
     severity = "warning"
-
     step_ms: float
     launch_ms: float | None = None
     num_operators: int | None = None
     us_per_operator: float | None = None
-    min_us_per_operator: float | None = None
-    """The threshold; None where the measured `launch_ms` decides."""
+    min_us_per_operator: float | None = None  # the threshold; None if the measured `launch_ms` decides
 
     @property
     def sentence(self) -> str:
@@ -73,8 +68,7 @@ class SmallStep(StepLimit):
 
 
 class WaitForData(StepLimit):
-    wait_ms: float
-    """Mean over steps, which may exceed the median `step_ms`."""
+    wait_ms: float  # mean over steps, may exceed the median `step_ms`
     step_ms: float
 
     @property
@@ -85,23 +79,20 @@ class WaitForData(StepLimit):
 
 
 class IdleDevice(StepLimit):
-    """An accelerator without work for a good part of the step, for no reason that the other kinds name."""
+    """An accelerator that idles for much of the step for no other known reason."""
 
     template = "the host, as no kernel ran in {idle_pct:.0f}% of the time"
-
     idle_pct: float
 
 
 class LimitedBaseline(Finding):
     template = "{limit.of_baseline}"
-
     limit: StepLimit
 
 
 class SmallPeak(Finding):
     severity = "warning"
     template = f"a peak of {{peak_bytes:bytes}} is too small for the memory figures to carry over (under {_LEAST})"
-
     peak_bytes: float
 
 
@@ -110,7 +101,7 @@ def limits_text(limits: Sequence[StepLimit]) -> str:
 
 
 def cautions(baseline_runs: Sequence[Run]) -> tuple[Finding, ...]:
-    """Signs that the figures of a workload do not hold for larger ones, or its speeds not for its arithmetic."""
+    """Reasons why the figures of a workload may not carry over to larger ones."""
     found: list[Finding] = [LimitedBaseline(limit=limit) for limit in step_limits(baseline_runs)]
     peak_bytes = known_median(run.num_bytes(PEAK_MEMORY) for run in baseline_runs if run.measured)
     if peak_bytes is not None and peak_bytes < MIN_PEAK_BYTES:
@@ -119,16 +110,27 @@ def cautions(baseline_runs: Sequence[Run]) -> tuple[Finding, ...]:
 
 
 def step_limits(runs: Sequence[Run]) -> tuple[StepLimit, ...]:
-    """The limits of one arm's step, by its measured `runs`.
+    """Find the limits of an arm's step.
 
-    Of contaminated runs only launching is one: another's load makes a step longer, not shorter. Waiting for data is
-    none where an accelerator is known to have been busy meanwhile.
+    Contaminated runs count for launching only, since other load makes a step longer, not shorter.
     """
-    return tuple(_limits(runs, [run for run in runs if run.measured and run.contamination is None]))
+    undisturbed = [run for run in runs if run.measured and run.contamination is None]
+    on_accelerator = any(not run.record.identity.device.startswith("cpu") for run in undisturbed)
+    utilization = _median(undisturbed, UTILIZATION_PCT) if on_accelerator else None
+    is_busy = utilization is not None and utilization >= MIN_UTILIZATION_PCT
+    launching, wait_ms, step_ms = small_step(runs), _median(undisturbed, DATA_WAIT_MS), _median(undisturbed, STEP_MS)
+    found: list[StepLimit] = [] if launching is None else [launching]
+    if is_busy:
+        return tuple(found)
+    if wait_ms is not None and step_ms is not None and wait_ms >= MIN_WAIT_SHARE * step_ms:
+        found.append(WaitForData(wait_ms=wait_ms, step_ms=step_ms))
+    if utilization is not None and not found:
+        found.append(IdleDevice(idle_pct=100 - utilization))
+    return tuple(found)
 
 
 def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
-    """Number of operators of a step, ms of a step and us an operator, medians over the measured eager `runs`."""
+    """Operators of a step, ms of a step and us per operator: medians over the measured eager `runs`."""
     known = [
         (step_ms, operators)
         for run in _timed_runs(runs)
@@ -145,10 +147,7 @@ def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
 
 
 def small_step(runs: Sequence[Run]) -> SmallStep | None:
-    """The sign that launching operators limits the step of `runs`, all of one arm.
-
-    The time that the host takes to launch a step decides if it was measured, else that of a step over its operators.
-    """
+    """Return the launch-bound step of an arm, if it is: by measured launch time, else by time per operator."""
     operators, step_ms, us_each = operator_time(runs) or (None, None, None)
     launch_ms, median_ms = _median(_timed_runs(runs), LAUNCH_MS), _median(_timed_runs(runs), STEP_MS)
     if launch_ms is not None and median_ms is not None:
@@ -168,26 +167,6 @@ def small_step(runs: Sequence[Run]) -> SmallStep | None:
 def _timed_runs(runs: Sequence[Run]) -> list[Run]:
     measured = [run for run in runs if run.measured]
     return [run for run in measured if run.contamination is None] or measured
-
-
-def _limits(runs: Sequence[Run], undisturbed: Sequence[Run]) -> Iterator[StepLimit]:
-    on_accelerator = any(not run.record.identity.device.startswith("cpu") for run in undisturbed)
-    utilization = _median(undisturbed, UTILIZATION_PCT) if on_accelerator else None
-    is_busy = utilization is not None and utilization >= MIN_UTILIZATION_PCT
-    launching, data = small_step(runs), _wait_for_data(undisturbed)
-    if launching is not None:
-        yield launching
-    if data is not None and not is_busy:
-        yield data
-    if utilization is not None and not is_busy and launching is None and data is None:
-        yield IdleDevice(idle_pct=100 - utilization)
-
-
-def _wait_for_data(runs: Sequence[Run]) -> WaitForData | None:
-    wait_ms, step_ms = _median(runs, DATA_WAIT_MS), _median(runs, STEP_MS)
-    if wait_ms is None or step_ms is None or wait_ms < MIN_WAIT_SHARE * step_ms:
-        return None
-    return WaitForData(wait_ms=wait_ms, step_ms=step_ms)
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:

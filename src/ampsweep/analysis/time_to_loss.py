@@ -1,7 +1,7 @@
 """Losses over training time, and the time until an arm reaches the baseline's final loss.
 
-The target has the margin within which two arms count as having learned the same: without it an arm that learns exactly
-as the baseline does would miss it in every other pair, by noise.
+The target includes the parity margin: without it, an arm that learns exactly like the baseline would miss it in every
+other pair by noise.
 """
 
 import math
@@ -21,21 +21,18 @@ from ampsweep.finding import Finding
 from ampsweep.record import RunRecord
 
 TRAIN_LOSS: Final = "train/loss"
-SERIES_KEYS: Final = (STEP_MS, VAL_LOSS, TRAIN_LOSS)
-"""Metrics of the history from which the curves are made."""
+SERIES_KEYS: Final = (STEP_MS, VAL_LOSS, TRAIN_LOSS)  # metrics of the history that the curves need
 
-MIN_EVALUATIONS: Final = 5
-"""Fewest validation losses that make a curve."""
+MIN_EVALUATIONS: Final = 5  # fewest validation losses for a curve
 SMOOTHED_SHARE: Final = 0.1
-MIN_SMOOTHED: Final = 10
-"""Share of a run's training losses, and their least number, that one is averaged over, looking back."""
+MIN_SMOOTHED: Final = 10  # window of the trailing mean over training losses: a share of their number, and at least 10
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class MetricSeries:
-    """Values of one metric by growing steps, of one length; non-finite where the run logged such."""
+    """A metric by ascending steps; may hold non-finite values."""
 
     steps: Floats
     values: Floats
@@ -43,18 +40,17 @@ class MetricSeries:
 
 @dataclass(frozen=True)
 class LossCurve:
-    """A loss at moments of a training, first to last; at least one, all arrays of that length."""
+    """A loss over a training; both arrays have the same length, at least 1."""
 
     losses: Floats
-    seconds: Floats
-    """Time in steps so far; evaluation and checkpoints are outside, and steps of the warm-up count as later ones do."""
+    seconds: Floats  # cumulative step time, without evaluation and checkpoints, warm-up counted at the normal pace
 
     @property
     def final(self) -> float:
         return float(self.losses[-1])
 
     def reach(self, target: float) -> float | None:
-        """Seconds until the loss is first at `target` or below, on a straight line between two moments."""
+        """Seconds until the loss first reaches `target`, interpolated linearly; None if it does not."""
         below = np.flatnonzero(self.losses <= target)
         if below.size == 0:
             return None
@@ -66,11 +62,11 @@ class LossCurve:
 
 
 def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[str, LossCurve]:
-    """The curves of `val/loss` (of at least five evaluations) and of `train/loss` of a measured run.
+    """Build the curves of `val/loss` (at least five evaluations) and `train/loss` of a measured run.
 
-    Empty without step times. A training loss, that of one batch, is averaged over a tenth of the run, or ten of them;
-    of fewer than twenty there is no curve. The time between two rows is the later one's mean step time for each step;
-    where that covers warm-up, it is the run's median step time. `series` are those of `SERIES_KEYS`.
+    Empty without step times. Training losses are averaged over a tenth of the run, at least ten, and need two windows
+    for a curve. The time between two rows is the mean step time of the later row for each step, or the run's median
+    step time where a row covers warm-up. `series` holds `SERIES_KEYS`.
     """
     median_ms = figure(record, STEP_MS)
     times = series.get(STEP_MS)
@@ -91,14 +87,14 @@ def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[s
 
 
 def _warmups(record: RunRecord) -> list[tuple[int, int]]:
-    """The warm-up of each process, from a step (exclusive) to another."""
-    told = [(attempt.from_step or 0, attempt.warmup_steps) for attempt in record.attempts]
-    known = [(begin, begin + num_steps) for begin, num_steps in told if num_steps is not None]
+    """The warm-up of each process: first step (exclusive) and last step."""
+    attempts = [(attempt.from_step or 0, attempt.warmup_steps) for attempt in record.attempts]
+    known = [(begin, begin + num_steps) for begin, num_steps in attempts if num_steps is not None]
     return known or [(0, record.config.get("trainer", {}).get("warmup_steps", 0))]
 
 
 def _clock(times: MetricSeries, median_ms: float, warmups: list[tuple[int, int]]) -> tuple[Floats, Floats]:
-    """Steps, from 0, and seconds of training up to the end of each."""
+    """Steps from 0, and seconds of training at the end of each."""
     before = np.concatenate(([0.0], times.steps[:-1]))
     covers_warmup = np.zeros(before.shape, dtype=bool)
     for begin, end in warmups:
@@ -121,25 +117,18 @@ def _usable(values: Floats) -> NDArray[np.bool_]:
     return usable
 
 
-Curves = Mapping[Path, Mapping[str, LossCurve]]
-"""Run directory -> loss metric -> curve."""
+Curves = Mapping[Path, Mapping[str, LossCurve]]  # run directory -> loss metric -> curve
 
 
 class TimeToLoss(Finding):
-    """Training time of both arms up to the baseline's final loss and the margin."""
-
-    metric: str
-    """`val/loss` where every run was evaluated often enough, else the smoothed `train/loss`."""
+    metric: str  # `val/loss` if every run was evaluated often enough, else the smoothed `train/loss`
     target: float
     margin_pct: float
-    n: int
-    """Pairs of uncontaminated runs that took all of their steps and have the curve."""
-    num_reached: int
-    """Pairs in which the arm reached it; the means below are over these."""
+    n: int  # pairs of complete, uncontaminated runs with the curve
+    num_reached: int  # pairs in which the arm reached it; the means below are over these
     baseline_s: float | None
     arm_s: float | None
-    speedup: Estimate | None
-    """Baseline's time over the arm's: above 1 is sooner. None where the arm did not reach the loss in every pair."""
+    speedup: Estimate | None  # baseline's time over the arm's, above 1 is sooner; None unless reached in every pair
 
     @property
     def sentence(self) -> str:
@@ -150,7 +139,7 @@ class TimeToLoss(Finding):
 
 
 def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) -> TimeToLoss | None:
-    """Compare the arms of `pairs` by the time to the baseline's final loss and the margin; None without curves."""
+    """Compare an arm with the baseline by the time to the baseline's final loss; None without curves."""
     for metric in (VAL_LOSS, TRAIN_LOSS):
         found = {pair.pair_key: both for pair in pairs if (both := _curves_of(pair, curves, metric)) is not None}
         finished = [pair for pair in pairs if _counted(pair.baseline_runs) and _counted(pair.arm_runs)]
@@ -169,39 +158,34 @@ def _compare(
         baseline, arm = ([curve.reach(targets[key]) for curve in curves] for curves in arms)
         if (both := _means(baseline, arm)) is not None:
             times.append(both)
+    baseline_s, arm_s = map(statistics.fmean, zip(*times, strict=True)) if times else (None, None)
     return TimeToLoss(
         metric=metric,
         target=statistics.fmean(targets.values()),
         margin_pct=margin_pct,
         n=len(pairs),
         num_reached=len(times),
-        baseline_s=_mean(times, 0),
-        arm_s=_mean(times, 1),
+        baseline_s=baseline_s,
+        arm_s=arm_s,
         speedup=mean_ratio(times) if len(times) == len(pairs) else None,
     )
 
 
 def _counted(runs: Sequence[Run]) -> list[Run]:
-    """The runs that took all of their steps undisturbed; after another run's checkpoint a run takes a part."""
     return [run for run in runs if run.finished and run.contamination is None and run.record.origin is None]
 
 
 def _curves_of(pair: Pair, curves: Curves, metric: str) -> tuple[list[LossCurve], list[LossCurve]] | None:
-    """The curves of both arms' repeats; None unless each of them has one."""
     counted = _counted(pair.baseline_runs), _counted(pair.arm_runs)
     baseline, arm = ([curves.get(run.directory, {}).get(metric) for run in runs] for runs in counted)
-    known = [one for one in baseline if one is not None], [one for one in arm if one is not None]
+    known = [curve for curve in baseline if curve is not None], [curve for curve in arm if curve is not None]
     return known if all(known) and None not in (*baseline, *arm) else None
 
 
 def _means(baseline: Sequence[float | None], arm: Sequence[float | None]) -> tuple[float, float] | None:
-    """Both arms' means over repeats; None unless each of them got there, and none at once."""
-    known = [one for one in baseline if one is not None], [one for one in arm if one is not None]
+    """Both arms' means over repeats; None unless all of them got there, and after some time."""
+    known = [time for time in baseline if time is not None], [time for time in arm if time is not None]
     if len(known[0]) < len(baseline) or len(known[1]) < len(arm):
         return None
     means = statistics.fmean(known[0]), statistics.fmean(known[1])
     return means if min(means) > 0 else None
-
-
-def _mean(pairs: Sequence[tuple[float, float]], side: int) -> float | None:
-    return statistics.fmean(pair[side] for pair in pairs) if pairs else None

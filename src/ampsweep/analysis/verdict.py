@@ -1,13 +1,13 @@
-"""The verdict on a workload: the result of each arm, and the arm to train in."""
+"""The verdict on a workload: the outcome of each arm, and the arm to train in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate, baseline_refusal, over_memory, refusal, too_few_pairs
-from ampsweep.analysis.front import ArmValues, Front, front, values_of_arms
 from ampsweep.analysis.judgements import judge, parity
 from ampsweep.analysis.pairing import Pair
+from ampsweep.analysis.pareto_front import Front, front, values_of_arms
 from ampsweep.analysis.reasons import Pitfall, Reason, find_pitfalls, find_reasons
 from ampsweep.analysis.recommendation import NoBaseline, Recommendation, recommend
 from ampsweep.analysis.runs import VAL_ACCURACY, VAL_LOSS, Run
@@ -18,22 +18,18 @@ from ampsweep.analysis.waterfall import waterfall
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The verdict on a workload, with the parts that it is made of."""
-
     recommendation: Recommendation
-    arms: tuple[Candidate, ...]
-    """All but the baseline, in the order of tables; none where the baseline did not run."""
+    arms: tuple[Candidate, ...]  # all but the baseline, in the order of tables; empty without the baseline
     reasons: tuple[Reason, ...]
     front: Front | None = None
     pitfalls: tuple[Pitfall, ...] = ()
 
     @property
     def sentence(self) -> str:
-        """The arm to train in, with its grounds, or why that is not decidable yet and what would decide it."""
         undecided, baseline = self.recommendation.undecided, self.recommendation.baseline
         if undecided is not None:
             return f"Not decidable yet: {undecided.sentence}; {undecided.next_steps[0]}."
-        if (chosen := self._chosen) is not None:
+        if (chosen := next((arm for arm in self.arms if arm.arm == self.recommendation.arm), None)) is not None:
             return f"Train in {chosen.arm}: against {baseline}, {chosen.judgements.summary}{chosen.n}."
         others = [f"{arm.arm} has {arm.judgements.summary}{arm.n}" for arm in self.arms if arm.is_judged]
         why = "; ".join(others) or "every other arm is refused, or short of three completed pairs"
@@ -43,10 +39,6 @@ class Verdict:
     def to_decide(self) -> list[str]:
         undecided = self.recommendation.undecided
         return [] if undecided is None else [*undecided.next_steps]
-
-    @property
-    def _chosen(self) -> Candidate | None:
-        return next((arm for arm in self.arms if arm.arm == self.recommendation.arm), None)
 
 
 def reach_verdict(
@@ -59,7 +51,6 @@ def reach_verdict(
     memory_gib: float | None,
     curves: Curves,
 ) -> Verdict:
-    """Judge the `arms` of one workload by the runs of each, their `pairs` and loss `curves`."""
     pitfalls = find_pitfalls(runs_of)
     reference = next((arm for arm in arms if arm.is_baseline), None)
     if reference is None:
@@ -71,7 +62,7 @@ def reach_verdict(
             continue
         own_pairs = tuple(pair for pair in pairs if pair.arm == arm.arm)
         found = (parity(own_pairs, metric, margin_pct=margin_pct) for metric in (VAL_LOSS, VAL_ACCURACY))
-        parities = tuple(one for one in found if one is not None)
+        parities = tuple(parity for parity in found if parity is not None)
         candidates.append(
             Candidate(
                 arm=arm.arm,
@@ -83,7 +74,7 @@ def reach_verdict(
                 pairs=own_pairs,
             )
         )
-    values = values_of_arms(baseline, {one.arm: one.pairs for one in candidates})
+    values = values_of_arms(baseline, {candidate.arm: candidate.pairs for candidate in candidates})
     refused = baseline_refusal(runs_of[baseline])
     recommended = recommend(
         reference,
@@ -93,17 +84,13 @@ def reach_verdict(
         small_step=small_step(runs_of[baseline]),
         memory_gib=memory_gib,
     )
+    out = {arm.arm for arm in candidates if arm.refusal is not None and not arm.refusal.trains}
+    placed = {arm: own for arm, own in values.items() if arm not in out}
+    margins = [parity.margin for arm in candidates for parity in arm.judgements.parities if parity.metric == VAL_LOSS]
     return Verdict(
         recommendation=recommended,
         arms=tuple(candidates),
-        reasons=find_reasons(runs_of, {one.arm: one.waterfall for one in candidates}, baseline=baseline),
-        front=None if refused is not None else _front(values, candidates),
+        reasons=find_reasons(runs_of, {arm.arm: arm.waterfall for arm in candidates}, baseline=baseline),
+        front=None if refused is not None else front(placed, margin=max(margins, default=None)),
         pitfalls=pitfalls,
     )
-
-
-def _front(values: Mapping[str, ArmValues], candidates: Sequence[Candidate]) -> Front | None:
-    """The front of the arms with these `values`, the baseline's first, but those that cannot be trained in."""
-    out = {one.arm for one in candidates if one.refusal is not None and not one.refusal.trains}
-    margins = [one.margin for arm in candidates for one in arm.judgements.parities if one.metric == VAL_LOSS]
-    return front({arm: one for arm, one in values.items() if arm not in out}, margin=max(margins, default=None))

@@ -1,4 +1,4 @@
-"""The waterfall of peak memory: the bytes that an arm saves and adds against the baseline, by category."""
+"""The waterfall of peak memory: bytes that an arm saves and adds by category."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ from ampsweep.finding import Finding
 from ampsweep.text import num_bytes
 
 UNATTRIBUTED: Final = "unattributed"
-"""Bytes of a run's peak above the tensors of its traced step: workspaces, rounding, what else the allocator held."""
-_MAX_TOLD: Final = 3
+"""A run's peak beyond the tensors of its traced step: workspaces, rounding, other allocations."""
+_MAX_LISTED: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,26 +19,22 @@ class WaterfallStep:
     category: str
     baseline_bytes: int
     arm_bytes: int
-    change_bytes: int
-    """The arm's minus the baseline's: negative is saved."""
+    change_bytes: int  # the arm's minus the baseline's
 
 
 class Waterfall(Finding):
-    """From the baseline's peak memory to the arm's. The changes add up to the difference of the peaks exactly."""
+    """From the baseline's peak to the arm's; the changes add up to the difference exactly."""
 
     baseline_bytes: int
     arm_bytes: int
-    steps: tuple[WaterfallStep, ...]
-    """Categories that hold bytes at either peak, in the order of the record; `unattributed` last."""
-    seed: int
-    """The seed of the pair with the median change of the peak, whose bytes these are."""
+    steps: tuple[WaterfallStep, ...]  # categories with bytes at either peak, in the record's order; `unattributed` last
+    seed: int  # the seed of the pair shown, the one with the median change of the peak
     same_in_all_pairs: bool
-    """All pairs have these changes."""
 
     @property
     def sentence(self) -> str:
-        changed = sorted((one for one in self.steps if one.change_bytes), key=lambda one: -abs(one.change_bytes))
-        largest = [f"{category(one.category)} {change(one.change_bytes)}" for one in changed[:_MAX_TOLD]]
+        changed = sorted((step for step in self.steps if step.change_bytes), key=lambda step: -abs(step.change_bytes))
+        largest = [f"{category(step.category)} {change(step.change_bytes)}" for step in changed[:_MAX_LISTED]]
         return ", ".join(largest) or "none more or less in any category"
 
 
@@ -51,13 +47,13 @@ def change(value: int) -> str:
 
 
 def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:
-    """The waterfall of an arm's `pairs` with the baseline; None where no pair has the categories of both peaks."""
-    found = [one for pair in pairs if (one := _of_pair(pair)) is not None]
+    """The waterfall of an arm's pair with the median change; None if no pair has categories of both peaks."""
+    found = [of for pair in pairs if (of := _of_pair(pair)) is not None]
     if not found:
         return None
-    found.sort(key=lambda one: (one.arm_bytes - one.baseline_bytes, one.seed))
+    found.sort(key=lambda of: (of.arm_bytes - of.baseline_bytes, of.seed))
     middle = found[(len(found) - 1) // 2]
-    return replace(middle, same_in_all_pairs=all(_changes(one) == _changes(middle) for one in found))
+    return replace(middle, same_in_all_pairs=all(_changes(other) == _changes(middle) for other in found))
 
 
 def _changes(of: Waterfall) -> dict[str, int]:
@@ -65,7 +61,6 @@ def _changes(of: Waterfall) -> dict[str, int]:
 
 
 def _of_pair(pair: Pair) -> Waterfall | None:
-    """The waterfall of one pair: of repeats the first that has the categories."""
     before = next(filter(None, map(_categories, pair.baseline_runs)), None)
     after, seed = next(((found, run.seed) for run in pair.arm_runs if (found := _categories(run))), (None, 0))
     if before is None or after is None:
@@ -90,7 +85,7 @@ def _of_pair(pair: Pair) -> Waterfall | None:
 
 
 def _categories(run: Run) -> dict[str, int]:
-    """Bytes by category that add up to the run's peak; empty without, and of an emulation."""
+    """Bytes by category that add up to the run's peak; empty without, and for an emulation."""
     peak = run.record.memory.peak
     if not peak or run.emulated is not None:
         return {}

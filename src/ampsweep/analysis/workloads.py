@@ -1,4 +1,4 @@
-"""Workloads: groups of runs that differ in precision and seed only. Figures are compared only within one."""
+"""Workloads: groups of runs that differ in precision and seed only; figures are compared within a group."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,17 +7,17 @@ from itertools import chain
 from typing import Final
 
 from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.config.field_rules import NULL
 from ampsweep.config.modes import report_order
-from ampsweep.config.schema import NULL
 
 _TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
 _OF_RANKS: Final = ("parallel", "world_size", "global_batch_size")
 
 DERIVED: Final = ("model_size", "steps", "global_batch_size")
-"""Facts that follow from the config; they tell workloads apart if nothing that was swept does."""
+"""Facts that follow from the config; they distinguish workloads only if nothing swept does."""
 
 _SIZE_KEYS: Final = ("data.batch_size", "data.seq_len", "model.hidden_size")
-"""Keys that name a size which several config keys have; else one of the model does."""
+"""Preferred names of a size that several config keys have; then keys of the model."""
 
 Facts = dict[str, Scalar]
 
@@ -26,11 +26,7 @@ _MISSING: Final = object()
 
 @dataclass(frozen=True)
 class Workload:
-    """Runs that differ in arm and seed only.
-
-    `facts` are those of the identity, and swept config keys that it does not name; `varied` those of them in which this
-    workload differs from the others at hand.
-    """
+    """Runs that differ in arm and seed only; `varied`: the facts that differ between the workloads at hand."""
 
     facts: Facts
     varied: Facts
@@ -38,17 +34,18 @@ class Workload:
 
     @property
     def settings(self) -> Facts:
-        """The config keys that have one value in all of its runs."""
-        first, *others = (run.settings for run in self.runs)
-        return {key: value for key, value in first.items() if all(one.get(key, _MISSING) == value for one in others)}
+        first, *rest = (run.settings for run in self.runs)
+        return {
+            key: value for key, value in first.items() if all(settings.get(key, _MISSING) == value for settings in rest)
+        }
 
     @property
     def title(self) -> str:
-        """The facts that distinguish it from the others, else those that name it."""
+        """The facts that distinguish it from other workloads, else those that name it."""
         return self.title_of(_TITLE_FACTS)
 
     def of_arms(self, baseline: str) -> dict[str, list[Run]]:
-        """The runs of each arm: the baseline's, then those of the modes in their order, then of the rest by name."""
+        """The runs by arm: the baseline, modes in their order, the rest by name."""
         arms = sorted({run.arm for run in self.runs}, key=lambda arm: arm_rank(arm, baseline))
         return {arm: [run for run in self.runs if run.arm == arm] for arm in arms}
 
@@ -58,7 +55,7 @@ class Workload:
 
 
 def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
-    """Sort key of arms: the baseline, then the modes in their order, then the rest by name."""
+    """Sort key of arms: the baseline, modes in their order, the rest by name."""
     return arm != baseline, *report_order(arm)
 
 
@@ -68,10 +65,10 @@ def _in_words(facts: Facts) -> str:
 
 
 def group_workloads(runs: Sequence[Run]) -> list[Workload]:
-    """Group `runs` by their facts, and order the groups by them: batch 16 before batch 256.
+    """Group `runs` by their facts, and sort the groups by them: batch 16 before batch 256.
 
-    Runs with one pair key belong together. A run that ended early may lack facts: it joins the workload that its known
-    facts do not contradict.
+    Runs with the same pair key stay together. A run that ended early may lack facts: it joins the only workload that
+    its known facts do not contradict.
     """
     pools: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -85,20 +82,21 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
     ]
     position = {run.directory: index for index, run in enumerate(runs)}
     groups.sort(key=lambda group: [_sort_key(value) for value in group[0].values()])
-    varied = _telling(varied_keys([facts for facts, _ in groups]), [facts for facts, _ in groups])
+    varied = _distinguishing(varied_keys([facts for facts, _ in groups]), [facts for facts, _ in groups])
     return [
         Workload(
-            facts, {key: facts.get(key) for key in varied}, tuple(sorted(members, key=lambda r: position[r.directory]))
+            facts,
+            {key: facts.get(key) for key in varied},
+            tuple(sorted(members, key=lambda run: position[run.directory])),
         )
         for facts, members in groups
     ]
 
 
-def _telling(varied: Sequence[str], groups: Sequence[Facts]) -> list[str]:
-    """The keys that tell the groups apart, without the derived ones if possible."""
+def _distinguishing(varied: Sequence[str], groups: Sequence[Facts]) -> list[str]:
     chosen = [key for key in varied if key not in DERIVED]
-    tells_all = len({tuple(facts.get(key) for key in chosen) for facts in groups}) == len(groups)
-    return chosen if tells_all else list(varied)
+    is_enough = len({tuple(facts.get(key) for key in chosen) for facts in groups}) == len(groups)
+    return chosen if is_enough else list(varied)
 
 
 def _sort_key(value: Scalar) -> tuple[int, float, str]:
@@ -106,13 +104,13 @@ def _sort_key(value: Scalar) -> tuple[int, float, str]:
 
 
 def _merge_compatible(pools: Sequence[list[Run]], *, derived: bool) -> list[tuple[Facts, list[list[Run]]]]:
-    """Pools (runs of one pair key) by equal facts, derived or not; those with unknown ones join one that agrees."""
+    """Group pools (runs of a pair key) by equal facts, derived or not; a pool with unknown facts joins if it agrees."""
     groups: dict[tuple[Scalar, ...], tuple[Facts, list[list[Run]]]] = {}
     described = [(_known_facts(pool, derived=derived), pool) for pool in pools]
     for facts, pool in sorted(described, key=lambda item: _num_unknown(item[0])):
         key = tuple(facts.values())
         if key not in groups and _num_unknown(facts):
-            agreeing = [k for k, (others, _) in groups.items() if _agree(facts, others)]
+            agreeing = [k for k, (known, _) in groups.items() if all(v in (None, known[n]) for n, v in facts.items())]
             key = agreeing[0] if len(agreeing) == 1 else key
         groups.setdefault(key, (facts, []))[1].append(pool)
     return list(groups.values())
@@ -127,12 +125,8 @@ def _num_unknown(facts: Facts) -> int:
     return sum(value is None for value in facts.values())
 
 
-def _agree(facts: Facts, others: Facts) -> bool:
-    return all(value is None or value == others[key] for key, value in facts.items())
-
-
 def _split_by_settings(pools: Sequence[list[Run]]) -> list[tuple[Facts, list[list[Run]]]]:
-    """Split pools by swept config keys that the identity does not name: those in which pools of one seed differ."""
+    """Split pools by swept config keys outside the identity: those in which pools of the same seed differ."""
     by_seed: dict[int, list[Mapping[str, Scalar]]] = defaultdict(list)
     for pool in pools:
         by_seed[pool[0].seed].append(pool[0].settings)
@@ -150,7 +144,7 @@ def _naming_order(key: str) -> tuple[int, bool, str]:
 
 
 def _without_followers(keys: Sequence[str], settings: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    """Leave out keys that change with an earlier one only, as `${model.hidden_size}` does elsewhere in the config."""
+    """Drop keys that only change with an earlier key, such as copies of `${model.hidden_size}`."""
     chosen: list[str] = []
     for key in keys:
         if not any(follows(key, other, settings) for other in chosen):
@@ -159,12 +153,12 @@ def _without_followers(keys: Sequence[str], settings: Sequence[Mapping[str, Scal
 
 
 def follows(key: str, other: str, settings: Iterable[Mapping[str, Scalar]]) -> bool:
-    """True if wherever `other` has one value, `key` has one too."""
+    """Return True if `key` has a single value wherever `other` has."""
     found: dict[Scalar, Scalar] = {}
-    return all(found.setdefault(one.get(other), one.get(key)) == one.get(key) for one in settings)
+    return all(found.setdefault(known.get(other), known.get(key)) == known.get(key) for known in settings)
 
 
 def varied_keys(settings: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    """The keys that have several values, or none in some of `settings`."""
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len({one.get(key) for one in settings}) > 1]
+    """Keys with several values, or missing in some of `settings`."""
+    keys = dict.fromkeys(key for known in settings for key in known)
+    return [key for key in keys if len({known.get(key) for known in settings}) > 1]

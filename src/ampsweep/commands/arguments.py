@@ -1,4 +1,4 @@
-"""Arguments of `train.py`, which are Hydra's, read before Hydra reads them."""
+"""Read the arguments of `train.py` before Hydra does."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,8 +15,6 @@ _ASKS_HYDRA = ("help", "hydra_help", "cfg", "info", "resolve", "package", "shell
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of `train.py` that are read before Hydra reads them."""
-
     overrides: tuple[str, ...]
     multirun: bool
     for_hydra: bool
@@ -24,11 +22,10 @@ class Arguments:
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Read the arguments after the program's name.
+    """Parse the arguments after the program's name.
 
     Raises:
-        UserError: an option that neither the suite nor Hydra knows, or a config directory that does not exist or has a
-            file with the name of one of the suite's.
+        UserError: unknown option, or a config directory that does not exist or shadows a file of the suite.
     """
     parser = get_args_parser()
     parser.exit_on_error = parser.allow_abbrev = False
@@ -54,25 +51,31 @@ def parse(argv: Sequence[str]) -> Arguments:
                     f"--config-dir {found.config_dir}: {name} is also the name of a file of the suite's, which Hydra "
                     "would take instead; give yours another name"
                 )
-        # What --config-dir means to Hydra, as an override, so that it takes effect wherever a point is composed.
+        # As an override, --config-dir takes effect wherever a point is composed.
         overrides.append(f"hydra.searchpath=[{quoted('file://' + str(directory))}]")
     for_hydra = any(getattr(found, name) for name in _ASKS_HYDRA)
     return Arguments(tuple(overrides), found.multirun, for_hydra)
 
 
 def taken_out(argv: Sequence[str], key: str, allowed: Sequence[str]) -> tuple[list[str], str]:
-    """Take `key=VALUE`, which is no key of the config, out of a command line; return the rest, and the value.
+    """Remove `key=VALUE`, which is not a config key, from a command line; return the rest and the value.
 
-    Without it the value is the first of those allowed.
+    The default is the first of the allowed values.
 
     Raises:
-        UserError: another value is given.
+        UserError: a value that is not allowed.
     """
-    given = [argument.partition("=")[2] for argument in argv if argument.startswith(f"{key}=")]
-    for value in given:
-        if value not in allowed:
-            raise UserError(f"{key}={value}: allowed are {', '.join(allowed)}")
-    return [argument for argument in argv if not argument.startswith(f"{key}=")], (given or allowed)[-1 if given else 0]
+    rest, chosen = [], allowed[0]
+    for argument in argv:
+        if not argument.startswith(f"{key}="):
+            rest.append(argument)
+        elif (chosen := argument.partition("=")[2]) not in allowed:
+            raise UserError(f"{key}={chosen}: allowed are {', '.join(allowed)}")
+    return rest, chosen
+
+
+def chooses_precision(overrides: Sequence[str]) -> bool:
+    return any(override.lstrip("+~").startswith("precision") for override in overrides)
 
 
 def quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`dry_run=true`: the runs of a command line, those that the device cannot do, and the time that they would take."""
+"""`dry_run=true`: the runs of a command line, which of them the device supports, and how long they would take."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Final
 
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config, component_name
-from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.isolated_child import NamedFunction
+from ampsweep.launch.isolated_process import run_isolated
 from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.palette import arm_styles
@@ -29,21 +29,18 @@ _COLUMNS: Final = (
 def plan_document(
     configs: Sequence[Config], checked: Sequence[Checked], into: Path | None = None, *, elsewhere: bool = False
 ) -> Document:
-    """A row a point, with the time that all would take, estimated from a few steps timed now.
-
-    Runs `elsewhere`, on a machine with other devices, are not timed.
-    """
+    """List the points with their estimated times, from a few steps timed now; runs `elsewhere` are not timed."""
     hashes = [config_hash(config) for config in configs]
     done = set() if into is None else finished_hashes(into)
     points = list(zip(configs, checked, hashes, strict=True))
-    trained = {key: config for config, one, key in points if one.unsupported is None and key not in done}
-    todo = list(trained.values())  # a point that is given again is one run
+    trained = {key: config for config, check, key in points if check.unsupported is None and key not in done}
+    todo = list(trained.values())  # equal points are a single run
     timed = [config for config in todo if not (config.max_batch.search or elsewhere)]
     estimated = run_isolated(_ESTIMATE, (timed,)).unpacked() if timed else []
     seconds = dict(zip(map(run_directory_name, timed), estimated, strict=True))
     rows = []
-    for number, (config, one, key) in enumerate(points):
-        note = "unsupported" if one.unsupported else "finished earlier" if key in done else ""
+    for number, (config, check, key) in enumerate(points):
+        note = "unsupported" if check.unsupported else "finished earlier" if key in done else ""
         if not note and config.max_batch.search:
             note = "searches its batch"
         time_s = seconds.get(run_directory_name(config))
@@ -51,14 +48,14 @@ def plan_document(
             *(Cell(str(number), number), Cell(planned_arm(config))),
             *(Cell(component_name(part)) for part in (config.model, config.data)),
             *(Cell(_ranks(config)), Cell(str(config.seed), config.seed)),
-            *(Cell(f"{of:,}", of) for of in (one.num_steps, one.num_parameters)),
+            *(Cell(f"{number_of:,}", number_of) for number_of in (check.num_steps, check.num_parameters)),
             Cell("" if time_s is None else duration(time_s), time_s),
             Cell(note),
         )
         rows.append(Row(cells, arm=planned_arm(config)))
-    unsupported = sorted({(planned_arm(c), o.unsupported) for c, o, _ in points if o.unsupported})
-    told = dict.fromkeys(one.too_large for one in checked if one.too_large is not None)
-    items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, told))
+    unsupported = sorted({(planned_arm(config), check.unsupported) for config, check, _ in points if check.unsupported})
+    too_large = dict.fromkeys(check.too_large for check in checked if check.too_large is not None)
+    items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, too_large))
     known = [value for value in seconds.values() if value is not None]
     took = "" if elsewhere else f"about {duration(sum(known))}, from steps timed just now; "
     answer = f"{plural(len(configs), 'point')}, {len(todo)} to train; {took}nothing was trained or written"
@@ -72,7 +69,6 @@ def plan_document(
 
 
 def _ranks(config: Config) -> str:
-    """The strategy, with the number of ranks where it is given; empty for one process."""
     if config.parallel.strategy == "single":
         return ""
     number = config.parallel.num_processes

@@ -1,4 +1,4 @@
-"""The edge of a command: whatever ends it becomes one sentence on stderr and an exit code; it imports nothing slow."""
+"""The entry point of every command: errors become one sentence on stderr and an exit code. Imports nothing slow."""
 
 import importlib
 import os
@@ -16,11 +16,11 @@ _SOME_FAILED: Final = 1
 _STOPS: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """`ampsweep.stop_signals.STOP_SIGNALS` takes time to import; Python itself raises KeyboardInterrupt for SIGINT."""
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
-"""Hydra's own variable: 1 shows the whole traceback, too."""
+"""Hydra's environment variable: 1 also shows the whole traceback."""
 
 
 def run_command(name: str) -> int:
-    """Import and call the command `package.module:function` with the process's arguments; returns the exit code."""
+    """Import and call the command `package.module:function` with `sys.argv`; return the exit code."""
     try:
         for number in _STOPS:
             signal.signal(number, _interrupt)
@@ -37,37 +37,37 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
-    """Call a command's function and return its exit code: 2 and a sentence for wrong input, 1 for what failed.
+    """Call a command and return its exit code: 2 for wrong input, 1 for a failure, each with a sentence on stderr.
 
-    Secrets that the command line gave are hidden in the sentence.
+    Secrets given on the command line are hidden in the sentence.
     """
     guard_streams()
     try:
         code = command()
-        sys.stdout.flush()  # here, where a full disk can still be told
+        sys.stdout.flush()  # here, where a full disk can still be reported
         return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _SOME_FAILED
     except Exception as error:
         from ampsweep.config.errors import UserError
-        from ampsweep.launch.isolated import ChildError
+        from ampsweep.launch.isolated_process import ChildError
         from ampsweep.record.outcome import WRONG_INPUT
         from ampsweep.run.failure import RunFailedError
 
         if isinstance(error, OSError):
-            _tell(error, _of_system(error), given)
+            _print_error(error, _os_error_text(error), given)
         elif isinstance(error, MemoryError):
-            _tell(error, "out of memory", given)
+            _print_error(error, "out of memory", given)
         elif isinstance(error, UserError | RunFailedError | ChildError):
-            _tell(error, str(error), given)
-        else:  # a fault of ours
+            _print_error(error, str(error), given)
+        else:  # a bug of the suite
             raise
         return WRONG_INPUT if isinstance(error, UserError) else _SOME_FAILED
 
 
-def _of_system(error: OSError) -> str:
-    """Return a sentence on the error; where stdout takes nothing, Python is kept from writing it at its end."""
+def _os_error_text(error: OSError) -> str:
+    """Describe the error; if stdout cannot be written, redirect it so that Python's exit does not fail again."""
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     try:
@@ -80,8 +80,8 @@ def _of_system(error: OSError) -> str:
     return str(error)
 
 
-def _tell(error: BaseException, sentence: str, given: Sequence[str]) -> None:
-    """Print the sentence, and before it the whole traceback if the user wants to see it."""
+def _print_error(error: BaseException, sentence: str, given: Sequence[str]) -> None:
+    """Print the sentence, after the whole traceback if the user asked for it."""
     from ampsweep.redaction import hide
     from ampsweep.text import escaped
 

@@ -1,7 +1,7 @@
 """Imports for the fork server of a sweep, so that the runs forked from it begin with everything imported.
 
-Nothing here touches a device. The imported objects never become garbage, and a garbage collection that looks at them
-would copy their memory into every run (https://docs.python.org/3/library/gc.html#gc.freeze).
+Nothing here touches a device. The imported objects are frozen: a garbage collection that visited them would copy their
+memory into every run (https://docs.python.org/3/library/gc.html#gc.freeze).
 """
 
 import importlib

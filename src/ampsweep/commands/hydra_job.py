@@ -1,6 +1,6 @@
-"""Jobs of Hydra's: a training with the config that was composed and checked before, one or each of a multirun.
+"""Hydra's jobs: train a single run, or each point of a multirun, with a config that is composed and checked already.
 
-A job of a sweep is called in the process in which Hydra's launcher puts it.
+Hydra's launcher chooses the process in which it calls a job of a sweep.
 """
 
 import os
@@ -27,33 +27,30 @@ from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import config_hash, resolved_values, training_hash
 from ampsweep.config.overrides import parse_overrides
 from ampsweep.config.schema import Config
-from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.signals import pass_on
+from ampsweep.launch.isolated_child import NamedFunction
+from ampsweep.launch.signal_handlers import forward_signal
 from ampsweep.record import RunRecord, find_records, remove_leftovers, write_atomically
 from ampsweep.record.outcome import OUTCOMES
-from ampsweep.record.parts import StepPrediction
+from ampsweep.record.sections import StepPrediction
 from ampsweep.redaction import hidden, hide
 from ampsweep.run.directories import MULTIRUN_NAME, checkpoint_path, has_checkpoint, own_directory
+from ampsweep.run.isolated_run import run_in_own_process
 from ampsweep.run.messages import MessagePrinter
-from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import group_of
 
 PREDICT_RUN: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run")
-"""The predictor that a run itself calls, once it has trained (`RunRequest.predictor`)."""
+"""Called by a run after it has trained (`RunRequest.predictor`)."""
 
 
 class SweepEnded(BaseException):
-    """Raised with a sentence where a sweep cannot go on, as on a full disk: past Hydra, which prints for Exceptions."""
+    """Raised when a sweep cannot go on, as on a full disk. No Exception, because Hydra prints for those."""
 
 
 class SweepJob:
-    """Trains the point it is called with in a process of its own; a finished point is skipped.
-
-    A launcher with workers pickles the job, which arrives there without the display.
-    """
+    """Trains the given point in a process of its own, unless it is finished. Pickles without its display."""
 
     def __init__(
         self,
@@ -62,7 +59,7 @@ class SweepJob:
         after_run: Callable[[], None] | None = None,
     ) -> None:
         self._predictions: dict[str, StepPrediction] = {}
-        """Those of earlier runs, by what runs share that differ only in their seed, or where they begin."""
+        """Predictions of earlier runs, by the hash of their config without seed and checkpoint."""
         self._display, self._wandb, self._after_run = display, wandb, after_run
 
     def __reduce__(self) -> tuple[type["SweepJob"], tuple[()]]:
@@ -76,7 +73,7 @@ class SweepJob:
                 return
             raise
         except OSError as error:
-            if self._display is None:  # in a worker: its launcher tells
+            if self._display is None:  # in a worker: its launcher reports the error
                 raise
             raise SweepEnded(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
@@ -87,7 +84,7 @@ class SweepJob:
         display = self._display or MessagePrinter()
         if is_finished(config, sweep):
             with suppress(OSError):
-                directory.rmdir()  # succeeds only on the empty one that Hydra has just made
+                directory.rmdir()  # succeeds only if it is the empty one that Hydra has just made
             return
         directory = own_directory(directory)
         keep_hydra_files(composed, directory)
@@ -113,24 +110,21 @@ class SweepJob:
 
 
 def is_finished(config: Config, sweep: Path) -> bool:
-    """Tell whether a run below the directory of the sweep, whatever its own is called, has this config and an outcome.
-
-    Records that cannot be read are passed over.
-    """
+    """Return True if a run anywhere below `sweep` has this config and an outcome; unreadable records are skipped."""
     wanted = config_hash(config)
     found = find_records(sweep, mentioning=wanted).records
     return any(record.config_hash == wanted and record.status in OUTCOMES for _, record in found)
 
 
 def _is_settled(interrupt: KeyboardInterrupt) -> bool:
-    """Let a launcher's handler of the signal act, now that the run is recorded; return True if the job is over.
+    """Call the launcher's handler of the signal, now that the run is recorded; return True if the job is over.
 
-    submitit has Slurm requeue the job, if it may, and leaves by SystemExit; else it raises an error for want of a
-    result, which here is the record.
+    submitit requeues the job if Slurm allows it, and raises SystemExit; otherwise it raises an error because the job
+    has no result, which does not matter here because the run has a record.
     """
     try:
-        pass_on(interrupt)
-    except Exception:  # noqa: BLE001  whatever a launcher has for it
+        forward_signal(interrupt)
+    except Exception:  # noqa: BLE001  the launcher's own error
         return True
     return False
 
@@ -165,11 +159,11 @@ def run_all(points: Points, directory: Path, job: Callable[[DictConfig], None]) 
         size = 1 if points.launcher == "here" else len(calls)
         for first in range(0, len(calls), size):
             for ended in launcher.launch(calls[first : first + size], initial_job_idx=first):
-                _ = ended.return_value  # raises what a job has raised
+                _ = ended.return_value  # raises the job's exception
 
 
 def _settle(composed: DictConfig, *settings: str) -> None:
-    """Set values of Hydra's own, for jobs that are composed later too."""
+    """Set values of Hydra's own config, also for jobs that are composed later."""
     set_values(composed, parse_overrides(settings))
     composed.hydra.overrides.hydra.extend(settings)
 
@@ -194,7 +188,7 @@ def hand_over(argv: Sequence[str]) -> None:
 
 
 def keep_hydra_files(composed: DictConfig, directory: Path) -> None:
-    """Write `.hydra/` as Hydra would, without secrets; not to be called for a finished point, which keeps its own."""
+    """Write `.hydra/` as Hydra would, without secrets. A finished point keeps its own: do not call this for one."""
     folder = directory / ".hydra"
     folder.mkdir(parents=True, exist_ok=True)
     settings = HydraConfig.get()
@@ -210,7 +204,7 @@ def _save(config: Container, path: Path, beside: object) -> None:
 
 
 def _hide_in(path: Path, beside: object) -> None:
-    """Hide the secrets in a file that Hydra has written, those named in `beside` too."""
+    """Hide secrets, including those named in `beside`, in a file that Hydra has written."""
     text = path.read_text(encoding="utf-8")
     if (safe := hide(text, beside)) != text:
         write_atomically(path, safe)

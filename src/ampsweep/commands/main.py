@@ -1,7 +1,4 @@
-"""The `ampsweep` command: trainings, predictions before them, reports and uploads after them, and sweep files run here.
-
-Commands import their modules when they are called, because a report's statistics take a fifth of a second to import.
-"""
+"""The `ampsweep` command. Subcommands import their modules when they are called: statistics take 0.2 s to import."""
 
 import argparse
 import sys
@@ -19,11 +16,11 @@ from ampsweep.tracking.wandb.selection import SCHEME
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code (0, 1 where runs failed or still go on, 2 for wrong input)."""
+    """Run the command line; return the exit code (0, 1 if runs failed or still run, 2 for wrong input)."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of directories may hold bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # directory names may hold bytes that are not text
     given = sys.argv[1:] if argv is None else list(argv)
-    if given[:1] == ["train"]:  # it ends by itself, as `train.py` does
+    if given[:1] == ["train"]:  # handles its own errors, as `train.py` does
         from ampsweep.commands.train import main as train
 
         return train(given[1:])
@@ -31,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(given: Sequence[str]) -> int:
-    if given[:1] == ["predict"]:  # its arguments are Hydra's, which argparse would take for its own
+    if given[:1] == ["predict"]:  # has Hydra's arguments, which argparse would misread
         from ampsweep.commands.predict import predict_command
 
         return predict_command(given[1:])
@@ -51,7 +48,7 @@ def _main(given: Sequence[str]) -> int:
         return sync_command(arguments.directories)
     if arguments.count is not None and arguments.count < 1:
         raise UserError(f"--count {arguments.count}: must be at least 1")
-    from ampsweep.commands.sweep import run_sweep  # here: Hydra takes a fifth of a second to import
+    from ampsweep.commands.sweep import run_sweep
 
     return run_sweep(arguments.file, arguments.overrides, arguments.count)
 
@@ -62,7 +59,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     overrides = [word for word in rest if "=" in word and not word.startswith("-")]
     if rest != overrides or (rest and arguments.command != "sweep"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:  # argparse takes no more of them once an option has come
+    if rest:  # argparse collects no more of them after an option
         arguments.overrides += overrides
     return arguments
 
@@ -82,7 +79,7 @@ def _parser() -> _Parser:
     report.add_argument("sources", nargs="+", metavar="DIR", help=f"a multirun's directory, or {address}")
     report.add_argument("--output", type=Path, metavar="DIR", help=f"where runs at {SCHEME}... and their report go")
     report.add_argument("--baseline", help="arm the others are compared with (default: as recorded)")
-    report.add_argument("--margin-pct", type=float, help="loss gap that counts as none (default: as recorded)")
+    report.add_argument("--margin-pct", type=float, help="loss gap that counts as equal (default: as recorded)")
     report.add_argument("--memory-gib", type=float, help="memory that an arm must fit into (default: as recorded)")
     report.add_argument("--publish", action="store_true", help="save it as a report and a workspace on W&B")
     report.add_argument("--wandb", action="store_true", help="send it to W&B too, as a run of its own")

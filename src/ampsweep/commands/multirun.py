@@ -1,4 +1,4 @@
-"""`python train.py -m`, once its points are known: check them all, train each in a process of its own, compare."""
+"""`python train.py -m` after composition: check all points, train each in its own process, compare them."""
 
 import shutil
 import sys
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
     Runs = Sequence[tuple[Path, RunRecord]]
 
 _TIME_SHARE: Final = 20
+"""The live page may take one part in this many of the sweep's time."""
 
 
 def start_processes() -> None:
-    """Start the server that the runs' processes are forked from; its imports go on while the caller does."""
+    """Start the fork server of the runs' processes; it imports while the caller goes on."""
     start_fork_server(["ampsweep.commands.fork_server"])
 
 
 def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
-    """Train the points of a multirun and compare them; returns the exit code.
+    """Train the points of a multirun and compare them; return the exit code.
 
     Raises:
-        UserError: the input is wrong; nothing was trained.
+        UserError: wrong input; nothing was trained.
     """
     configs = [point.config for point in points.points]
     first = configs[0]
@@ -72,9 +73,9 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
         display = stack.enter_context(ProgressDisplay(plan))
         if points.launcher != "here":
             stack.enter_context(RunWatch(directory, configs, display, jobs, page.rewrite))
-        for one in checked:
-            if one.too_large is not None:
-                display.say(one.too_large)
+        for check in checked:
+            if check.too_large is not None:
+                display.say(check.too_large)
         try:
             with nullcontext() if jobs is None else jobs.waited_for():
                 run_all(points, directory, SweepJob(display, wandb=address, after_run=page.rewrite))
@@ -83,18 +84,18 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
             goes_on_alone = None if jobs is None else jobs.left()
             if goes_on_alone is not None:
                 display.say(goes_on_alone)
-        except (SweepEnded, OSError) as end:  # of a run's files, of Hydra's own
+        except (SweepEnded, OSError) as end:  # from a run's files or Hydra's
             interrupted = True
             reason = f"{end.filename or directory}: {end.strerror}" if isinstance(end, OSError) else str(end)
             goes_on = f", and into={directory} goes on with it" if find_records(directory).records else ""
             display.say(f"{reason}; the sweep ends here{goes_on}")
     left = find_records(directory)
     if address is not None and not interrupted:
-        from ampsweep.tracking.wandb.sync_run import send_lost  # only here: no start of a sweep waits for it
+        from ampsweep.tracking.wandb.sync_run import send_lost
 
-        _tell(send_lost(directory, [path for path, _ in left.records], address))
+        _say(send_lost(directory, [path for path, _ in left.records], address))
     if interrupted and into is None and goes_on_alone is None and not (left.records or left.unreadable):
-        shutil.rmtree(directory)  # nothing has come of it
+        shutil.rmtree(directory)  # made above, and without any record
         return SOME_FAILED
     if left.records:
         _show_comparison(directory, first, address)
@@ -103,31 +104,31 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
 
 
 def _begun_before(config: Config) -> Path | None:
-    """Find the multirun to go on with: that of `into=`, or the one of this very job before Slurm has requeued it.
+    """Find the multirun to continue: that of `into=`, or the one that this job began before Slurm requeued it.
 
     Raises:
-        UserError: there is none, or jobs of it may yet train in it.
+        UserError: `into=` names no multirun, or Slurm jobs of it are still queued.
     """
     if config.into is not None:
         directory = existing_multirun(config.into)
         refuse_queued(directory)
     elif (requeued := requeued_multirun(config)) is not None:
         directory = requeued
-        _tell(f"Slurm has requeued this job: going on with {directory}")
+        _say(f"Slurm has requeued this job: going on with {directory}")
     else:
         return None
     for error in find_records(directory).unreadable:
-        _tell(f"into={directory}: {error}; its point counts as not run")
+        _say(f"into={directory}: {error}; its point counts as not run")
     return directory
 
 
-def _tell(line: str | None) -> None:
+def _say(line: str | None) -> None:
     if line:
         print(escaped(line), file=sys.stderr)
 
 
 class _LivePage:
-    """The files of a comparison, rewritten after a run of its multirun, for at most a twentieth of the time so far."""
+    """Rewrites the files of the comparison after runs, in at most a twentieth of the time so far."""
 
     def __init__(self, directory: Path, config: Config) -> None:
         self._directory, self._config = directory, config
@@ -139,15 +140,14 @@ class _LivePage:
             return
         from ampsweep.report.comparison_document import write_comparison
 
-        with suppress(OSError, MemoryError):  # the runs go on; at their end it is told
+        with suppress(OSError, MemoryError):  # the runs go on; a lasting error is reported at their end
             document, _ = _compared(self._directory, self._config)
             write_comparison(document, self._directory)
         self._spent_s += time.monotonic() - began_s
 
 
 def _compared(directory: Path, config: Config) -> "tuple[Document, Runs]":
-    """The comparison of the runs in `directory`, with paths relative to it, and their records."""
-    # Only here: the statistics take a fifth of a second to import, which no training should wait for.
+    # Imported only here: the statistics take 0.2 s to import, and no training should wait for that.
     from ampsweep.report.compare import compare_directories
     from ampsweep.report.comparison_document import comparison_document
 
@@ -163,7 +163,7 @@ def _show_comparison(directory: Path, config: Config, wandb: WandbAddress | None
     try:
         write_comparison(document, directory)
         print(escaped(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", keeps="\n"))
-    except OSError as error:  # which is no fault of the runs
+    except OSError as error:
         print(f"the comparison's files are not written: {error.filename}: {error.strerror}", file=sys.stderr)
     if wandb is not None:
-        _tell(publish_after(directory, document, records, wandb))
+        _say(publish_after(directory, document, records, wandb))

@@ -1,10 +1,10 @@
-"""`ampsweep predict OVERRIDES`: the memory that a training would take, without its device and without running it."""
+"""`ampsweep predict OVERRIDES`: predict the memory of a training without its device and without running it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ampsweep.commands.arguments import Arguments, parse, taken_out
+from ampsweep.commands.arguments import Arguments, chooses_precision, parse, taken_out
 from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
@@ -17,8 +17,8 @@ from ampsweep.text import escaped
 _HELP = """\
 usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json|csv|markdown]
 
-What training with these overrides of train.py would take in memory, without running it: every precision mode, unless
-one is chosen. Questions of its own:
+Predict the memory of a training with these overrides of train.py, without running it: for every precision mode, unless
+you choose one. More settings:
   predict.target=cuda        the device: cpu, cuda, or auto, the kind that device= means
   predict.capability=9.0     its CUDA compute capability: 7.5 a T4, 8.0 an A100, 8.9 an RTX 4090, 9.0 an H100
   predict.memory_gib=16      the largest batch that fits
@@ -28,10 +28,10 @@ one is chosen. Questions of its own:
 
 
 def predict_command(argv: Sequence[str]) -> int:
-    """Predict the memory that this command line of train.py would take; returns the exit code.
+    """Predict the memory of the trainings of this command line; return the exit code.
 
     Raises:
-        UserError: a workload cannot be predicted; of several the first.
+        UserError: for the first workload that cannot be predicted.
     """
     overrides, chosen = taken_out(argv, "format", formats())
     with paused_garbage_collection():
@@ -40,13 +40,13 @@ def predict_command(argv: Sequence[str]) -> int:
             print(_HELP)
             return 0
         workloads = _workloads(arguments)
-        # torch is imported here and not above: what is wrong with a command line is known without it.
+        # torch is imported only now: a wrong command line is refused without it.
         from ampsweep.predict.prediction_document import prediction_document
         from ampsweep.predict.workload_prediction import predict, write_records
 
         collect_new_garbage_only()
         predictions = [predict(configs) for configs in workloads]
-    written = [write_records(one) for one in predictions if one.arms and one.arms[0].config.predict.write]
+    written = [write_records(found) for found in predictions if found.arms and found.arms[0].config.predict.write]
     put_out(prediction_document(predictions), chosen)
     if chosen == CONSOLE:
         for directory in written:
@@ -55,13 +55,11 @@ def predict_command(argv: Sequence[str]) -> int:
 
 
 def _workloads(arguments: Arguments) -> list[list[Config]]:
-    """Configs that differ in precision only, together; every mode of a config whose precision was not chosen."""
+    """Group configs that differ only in precision; without a chosen precision, a config stands for every mode."""
     points = compose_points(arguments.overrides, multirun=arguments.multirun)
     configs = [replace(point.config, seed=0) for point in points.points]  # a seed takes no memory
     check_effect(configs, arguments.overrides, "predict")
-    if not points.multirun and not any(
-        override.lstrip("+~").startswith("precision") for override in arguments.overrides
-    ):
+    if not (points.multirun or chooses_precision(arguments.overrides)):
         configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)
     for config in configs:

@@ -1,4 +1,4 @@
-"""`ampsweep report`: the comparison of runs in directories, or on a W&B server, made again from their records."""
+"""`ampsweep report`: rebuild the comparison of runs in directories, or on a W&B server, from their records."""
 
 import math
 import sys
@@ -23,11 +23,10 @@ _ROOT: Final = Path("wandb_reports")
 
 
 def report_command(arguments: Namespace) -> int:
-    """Rebuild and show the comparison that the command line asks for; returns the exit code."""
+    """Rebuild and show the comparison; return the exit code."""
     for option, value in (("--margin-pct", arguments.margin_pct), ("--memory-gib", arguments.memory_gib)):
         if value is not None and not 0 < value < math.inf:
             raise UserError(f"{option} {value:g}: must be greater than 0")
-    baseline = arguments.baseline
     address = next((source for source in arguments.sources if source.startswith(SCHEME)), None)
     is_alone = len(arguments.sources) == 1
     if arguments.output is not None and not (address is not None and is_alone):
@@ -35,7 +34,6 @@ def report_command(arguments: Namespace) -> int:
     if arguments.wandb and not is_alone:
         raise UserError("--wandb sends the comparison of one directory")
     if arguments.publish:
-        # Only here: a report on local runs should not wait for what talks to a server.
         try:
             from ampsweep.report.wandb.views import save_views
         except ModuleNotFoundError as error:
@@ -43,21 +41,21 @@ def report_command(arguments: Namespace) -> int:
                 "--publish needs the optional package wandb-workspaces: pip install -e '.[publish]'"
             ) from error
     directories = [
-        copied_runs(source, arguments.output) if source.startswith(SCHEME) else resolved_directory(Path(source))
+        _copied_runs(source, arguments.output) if source.startswith(SCHEME) else resolved_directory(Path(source))
         for source in arguments.sources
     ]
     compared = compare_directories(
         directories,
-        baseline=baseline,
+        baseline=arguments.baseline,
         margin_pct=arguments.margin_pct,
         memory_gib=arguments.memory_gib,
     )
     arms = dict.fromkeys(record.arm for _, record in compared.records)
-    if baseline is not None and baseline not in arms:
-        raise UserError(f"--baseline {baseline}: no run is of this arm; there are {', '.join(arms)}")
+    if arguments.baseline is not None and arguments.baseline not in arms:
+        raise UserError(f"--baseline {arguments.baseline}: no run is of this arm; there are {', '.join(arms)}")
     document = comparison_document(compared, directories[0] if is_alone else None)
     put_out(document, arguments.format)
-    sys.stdout.flush()  # before anything that needs room on a disk
+    sys.stdout.flush()  # before writing files, which may fail on a full disk
     if is_alone:
         try:
             write_comparison(document, directories[0])
@@ -76,12 +74,8 @@ def report_command(arguments: Namespace) -> int:
     return 0
 
 
-def copied_runs(address: str, directory: Path | None) -> Path:
-    """Load the runs at `address` into `directory`, by default below `wandb_reports`, except for those already there.
-
-    Raises:
-        UserError: the address, the login, the server or the directory is at fault.
-    """
+def _copied_runs(address: str, directory: Path | None) -> Path:
+    """Load the runs at `address` that are not yet in `directory`, by default a folder of `wandb_reports`."""
     try:
         selection = Selection.parse(address)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Runs in processes of a launcher's workers, followed by their records on disk, and by their jobs in Slurm's queue."""
+"""Follow runs in a launcher's workers by their records on disk and their jobs in Slurm's queue."""
 
 import re
 import threading
@@ -12,7 +12,7 @@ from ampsweep.config.schema import Config
 from ampsweep.launch.slurm import JobState
 from ampsweep.record import FILE_NAME, RecordError, RunRecord, now
 from ampsweep.record.outcome import OUTCOMES, OutOfMemory
-from ampsweep.record.parts import Attempt
+from ampsweep.record.sections import Attempt
 from ampsweep.run.failure import write_error
 from ampsweep.run.request import new_record
 from ampsweep.sweep.progress.display import ProgressDisplay
@@ -21,23 +21,23 @@ _EVERY_S: Final = 2.0
 _TAIL_BYTES: Final = 65_536
 _OVER_LIMIT: Final = re.compile(r"exceeded memory limit \((\d+) > (\d+)\)")
 _OUT_OF_MEMORY: Final = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_ ]kill", re.IGNORECASE)
-"""Slurm's own words in a job's log: of what looks at the memory by the clock, and of what asks the kernel's cgroups."""
+"""Slurm's messages in a job's log, from its polling of the memory and from the kernel's cgroups."""
 _TAKEN_AWAY: Final = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE", "REVOKED"})
-"""States of jobs that somebody has ended who had nothing against the run."""
+"""States of jobs that were ended from outside, through no fault of the run."""
 
 
 class RunWatch:
-    """Reports to `display` the runs of `configs` in `directory` that a launcher's workers do, on whichever machine.
+    """Reports to `display` the runs of `configs` that a launcher's workers train in `directory`, on any machine.
 
-    A run that was interrupted may have been requeued: it has ended once its job has. The records of jobs that Slurm has
-    ended are completed here. Records of earlier attempts do not count.
+    An interrupted run may have been requeued: it has ended only when its job has. Completes the records of jobs that
+    Slurm has ended. Ignores records of earlier attempts.
 
     Args:
         directory: the multirun's directory.
         configs: the configs of the runs, in the order of `jobs`.
-        display: shows them.
-        jobs: their jobs in Slurm's queue; None if they are no jobs of Slurm.
-        after_run: called in the watching thread after looks that have found the end of a job's run.
+        display: shows the runs.
+        jobs: their jobs in Slurm's queue; None without Slurm.
+        after_run: called in the watching thread after the runs of jobs have ended.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RunWatch:
             self._seen[file] = changed_ns
             try:
                 record = RunRecord.read(file.parent)
-            except (FileNotFoundError, RecordError):  # being moved away, or changed by somebody
+            except (FileNotFoundError, RecordError):  # moved away, or edited by somebody
                 continue
             self._going_on.add(file)
             self._interrupted.pop(file, None)
@@ -102,7 +102,7 @@ class RunWatch:
         self._display.runs_elsewhere(len(self._going_on))
 
     def _look_at_jobs(self, jobs: SubmittedJobs) -> None:
-        """Complete the records of jobs that Slurm has ended, and report the runs that were interrupted for good."""
+        """Complete the records of jobs that Slurm has ended; report the interrupted runs that will not go on."""
         for job, file in zip(jobs.jobs, self._files, strict=False):
             if file in self._closed or not jobs.is_over(job):
                 continue
@@ -110,7 +110,7 @@ class RunWatch:
             config, record = self._waited_for.get(file), self._interrupted.get(file)
             if not jobs.has_result(job):
                 state = jobs.state(job)
-                assert state is not None, "it is over by what Slurm says"
+                assert state is not None, "Slurm says that it is over"
                 try:
                     if config is not None:
                         record = complete_record_of_job(file.parent, config, state, jobs.log(job))
@@ -131,7 +131,6 @@ class RunWatch:
 
 
 def _changed_ns(file: Path) -> int | None:
-    """Time of the file's last change in ns; None if there is no file."""
     try:
         return file.stat().st_mtime_ns
     except FileNotFoundError:
@@ -139,14 +138,15 @@ def _changed_ns(file: Path) -> int | None:
 
 
 def complete_record_of_job(directory: Path, config: Config, job: JobState, log: Path) -> RunRecord | None:
-    """Complete the record of the run in `directory` by what Slurm tells of its job, which left no result.
+    """Complete the record of the run in `directory` from the state of its job, which left no result.
 
-    Returns the record; None if the run never began, because its job was taken away first.
-
-    Args:
-        log: what the job wrote to stderr, Slurm's own lines about its end included.
+    Returns the record; None if the job was cancelled before the run began. `log` is the job's stderr, with Slurm's own
+    lines about its end.
     """
-    record = _read(directory)
+    try:
+        record = RunRecord.read(directory)
+    except (FileNotFoundError, RecordError):
+        record = None
     is_of_job = record is not None and bool(record.attempts) and record.attempts[-1].slurm_job == job.job
     if record is not None and (record.status in OUTCOMES or (is_of_job and record.ended_at is not None)):
         return record
@@ -175,13 +175,6 @@ def _out_of_memory(job: JobState, said: str) -> OutOfMemory:
     over = _OVER_LIMIT.search(said)
     used, limit = (None, job.memory_limit_bytes) if over is None else (int(over[1]), int(over[2]))
     return OutOfMemory(phase=None, in_use_bytes=used, limit_bytes=limit, killed_by="slurm", slurm_job=job.job)
-
-
-def _read(directory: Path) -> RunRecord | None:
-    try:
-        return RunRecord.read(directory)
-    except (FileNotFoundError, RecordError):
-        return None
 
 
 def _tail(log: Path) -> str:

@@ -1,6 +1,6 @@
-"""The jobs that Hydra's launcher for Slurm has submitted (hydra-submitit-launcher), followed in Slurm's queue.
+"""Follow the jobs that hydra-submitit-launcher has submitted to Slurm.
 
-submitit's own wait ends at the first job that was killed, and never where Slurm has no accounting (`sacct`).
+submitit's own wait ends at the first killed job, and never ends on clusters without accounting (`sacct`).
 """
 
 import time
@@ -16,17 +16,17 @@ from ampsweep.text import plural
 
 _ASKED_EVERY_S: Final = 5.0
 _KNOWN_WITHIN_S: Final = 60.0
-"""A job that Slurm does not know so long after it was submitted has ended, and been forgotten."""
+"""A job that Slurm does not know this long after its submission has ended and been forgotten."""
 _RESULTS_WITHIN_S: Final = 15.0
-"""The launcher waits in vain where it still does so long after all jobs have ended."""
+"""If the launcher still waits this long after all jobs have ended, it waits in vain."""
 
 
 class SubmittedJobs:
-    """The jobs of a multirun into `directory` that are submitted from now on."""
+    """The jobs of a multirun in `directory` that are submitted from now on."""
 
     def __init__(self, directory: Path) -> None:
         self.jobs: list[str] = []
-        """All that were found when Slurm was last asked, in the order of their points."""
+        """The jobs known when Slurm was last asked, in the order of their points."""
         self._directory, self._earlier = directory, _submitted(directory)
         self._states: dict[str, JobState] = {}
         self._asked_s = self._over_since_s = time.monotonic()
@@ -34,7 +34,7 @@ class SubmittedJobs:
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
-        """Enclose the launcher's wait, which ends when Slurm has ended all jobs, with results or without."""
+        """Enclose the launcher's wait, and end it when Slurm has ended all jobs, with or without results."""
         from submitit.core.utils import UncompletedJobError
 
         try:
@@ -43,7 +43,7 @@ class SubmittedJobs:
                 yield
             finally:
                 self._is_waited_for = False
-        except UncompletedJobError:  # of the first job that was killed, or could not begin: the others go on
+        except UncompletedJobError:  # raised for the first job that was killed: the others go on
             while not all(map(self.is_over, self.jobs)):
                 time.sleep(_ASKED_EVERY_S)
                 self.look()
@@ -53,7 +53,7 @@ class SubmittedJobs:
             self._is_in_vain = False
 
     def look(self) -> None:
-        """Ask Slurm for the states of the jobs, if it is time to, and end a wait that is in vain."""
+        """Ask Slurm for the states of the jobs every few seconds; end a wait that is in vain."""
         if (now_s := time.monotonic()) - self._asked_s < _ASKED_EVERY_S or (found := users_jobs()) is None:
             return
         self._asked_s = now_s
@@ -71,11 +71,11 @@ class SubmittedJobs:
             interrupt_main_thread()
 
     def state(self, job: str) -> JobState | None:
-        """The job's state when Slurm was last asked; None if it was not known then."""
+        """Return the job's state when Slurm was last asked, None if unknown."""
         return self._states.get(job)
 
     def is_over(self, job: str) -> bool:
-        """Tell whether the job has left a result, or has ended by what Slurm says."""
+        """Return True if the job has left a result or Slurm says that it has ended."""
         state = self._states.get(job)
         return self.has_result(job) or (state is not None and state.is_over)
 
@@ -90,7 +90,7 @@ class SubmittedJobs:
         return _file(self._directory, job, "0_log.err")
 
     def left(self) -> str | None:
-        """Say which jobs are left to themselves if this process ends now; None if there are none."""
+        """Return a sentence about the jobs that go on if this process ends now; None if there are none."""
         left = [job for job in _submitted(self._directory) if job not in self._earlier and not self.is_over(job)]
         if not left:
             return None
@@ -101,11 +101,7 @@ class SubmittedJobs:
 
 
 def refuse_queued(directory: Path) -> None:
-    """Refuse to begin points of a multirun once more while jobs of it are still in the queue.
-
-    Raises:
-        UserError: some are.
-    """
+    """Raise UserError if jobs of the multirun are still in Slurm's queue: its points must not begin twice."""
     known = (users_jobs() or {}) if (jobs := _submitted(directory)) else {}
     queued = [job for job in jobs if job in known and not known[job].is_over]
     if queued:
@@ -116,7 +112,7 @@ def refuse_queued(directory: Path) -> None:
 
 
 def _submitted(directory: Path) -> list[str]:
-    """The jobs submitted of a multirun, in their order: submitit has a folder of each, where Hydra has it put them."""
+    """List the submitted jobs of a multirun in order: submitit makes a folder for each."""
     found = {file.parent.name for file in directory.glob(".submitit/*/*_submitted.pkl")}
     return sorted(found, key=lambda job: [int(number) for number in job.split("_")])
 

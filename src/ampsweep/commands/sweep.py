@@ -1,4 +1,4 @@
-"""`ampsweep sweep`: the points of a sweep file, each in a process of its own, without a W&B server."""
+"""`ampsweep sweep`: train the points of a sweep file, each in its own process, without a W&B server."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -11,14 +11,14 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.sweep_file import sweep_points
 from ampsweep.launch.garbage_collection import paused_garbage_collection
-from ampsweep.launch.signals import stop_signals_as_interrupt
+from ampsweep.launch.signal_handlers import stop_signals_as_interrupt
 
 
 def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
-    """Train every point of the sweep in `file` with `overrides`, as `python train.py -m` would; the exit code.
+    """Train every point of the sweep in `file` with `overrides`, as `python train.py -m` would; return the exit code.
 
     Raises:
-        UserError: the file is no sweep that can be run here, or one of its points is wrong.
+        UserError: the file is no sweep that can run here, or a point is wrong.
     """
     with stop_signals_as_interrupt(), paused_garbage_collection():
         points = points_of(file, overrides, count)
@@ -32,10 +32,10 @@ def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
 
 
 def points_of(file: Path, overrides: Sequence[str], count: int | None = None) -> list[tuple[str, ...]]:
-    """List the points of the sweep in `file`; an override replaces that of its key, so that fewer points may be left.
+    """List the distinct points of the sweep in `file`; `overrides` replace the values of their keys.
 
     Raises:
-        UserError: the file is no sweep that can be run here.
+        UserError: the file is no sweep that can run here.
     """
-    points = [{one.partition("=")[0]: one for one in (*point, *overrides)} for point in sweep_points(file, count)]
+    points = [{item.partition("=")[0]: item for item in (*point, *overrides)} for point in sweep_points(file, count)]
     return list(dict.fromkeys(tuple(point.values()) for point in points))

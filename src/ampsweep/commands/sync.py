@@ -1,6 +1,6 @@
 """`ampsweep sync`: send to W&B the missing parts of runs that have ended, and the comparison of a multirun."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ampsweep.config.errors import UserError
@@ -13,46 +13,45 @@ from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 from ampsweep.tracking.wandb.run_settings import group_of
 from ampsweep.tracking.wandb.server import ASK_S, log_in
-from ampsweep.tracking.wandb.sync_run import Synced, complete_runs, patience_s
+from ampsweep.tracking.wandb.sync_run import Synced, complete_runs, silence_limit_s
 
 Runs = Sequence[tuple[Path, RunRecord]]
 
 
 def sync_command(directories: Sequence[Path]) -> int:
-    """Complete on W&B every run below `directories` and print a line for each; returns the exit code."""
-    resolved = [resolved_directory(directory) for directory in directories]
-    return ALL_ENDED if sync_directories(resolved, lambda line: print(escaped(line), flush=True)) else SOME_FAILED
+    """Complete every run below `directories` on W&B and print a line for each; return the exit code.
 
-
-def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) -> bool:
-    """Complete on W&B every run below `directories`; return True if all can be read, have ended and are complete there.
-
-    A multirun among them gets its comparison. `say` is called with a line for each run and comparison. Runs that were
-    sent stay on W&B, even if a later one fails.
+    A multirun gets its comparison too. Runs that were sent stay on W&B even if a later one fails. The exit code is 0 if
+    every run can be read, has ended and is complete on W&B.
 
     Raises:
-        UserError: a directory has no runs that can be read; W&B cannot be reached, or refuses the key or every run.
+        UserError: a directory has no readable runs; W&B cannot be reached, or refuses the key or every run.
     """
+    directories = [resolved_directory(directory) for directory in directories]
     found = [_found(directory) for directory in directories]
-    unreadable = [error for one in found for error in one.unreadable]
+    unreadable = [error for records in found for error in records.unreadable]
     for error in unreadable:
-        say(f"{error.path.parent.name}: nothing sent, {error}")
-    runs = [run for one in found for run in one.records if run[1].kind == "measured"]
+        _say(f"{error.path.parent.name}: nothing sent, {error}")
+    runs = [run for records in found for run in records.records if run[1].kind == "measured"]
     try:
         with WandbProcess() as process:
-            left, are_right = _send_runs(runs, say, process.address)
+            left, are_right = _send_runs(runs, process.address)
             of_directories = {path.parent for path, _ in runs if any(map(path.parent.is_relative_to, directories))}
             multiruns = {path for path in of_directories if _is_multirun(path)}
             for multirun in sorted(multiruns - {directory.parent for directory in left}):
                 url, was_there = complete_comparison(multirun, process.address)
-                say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
+                _say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
     except WandbError as error:
         raise UserError(str(error)) from error
-    return not unreadable and not left and are_right
+    return SOME_FAILED if unreadable or left or not are_right else ALL_ENDED
 
 
-def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> tuple[list[Path], bool]:
-    """Complete every run; return the directories of which nothing was sent, and whether the others are right on W&B.
+def _say(line: str) -> None:
+    print(escaped(line), flush=True)
+
+
+def _send_runs(runs: Runs, wandb: WandbAddress) -> tuple[list[Path], bool]:
+    """Complete every run; return the directories of which nothing was sent, and True if W&B has the others in full.
 
     Raises:
         UserError: the server refuses all of them.
@@ -60,8 +59,8 @@ def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> t
     """
     left = [directory for directory, record in runs if is_running(record)]
     for directory in left:
-        say(f"{directory.name}: still training, nothing sent")
-    # A run of a multirun that has never been meant for W&B gets its group now.
+        _say(f"{directory.name}: still training, nothing sent")
+    # A run of a multirun that was trained with tracking=disabled gets its group now.
     waiting = [
         (path, group_of(record.identity.experiment, path.parent) if _is_multirun(path.parent) else None)
         for path, record in runs
@@ -76,26 +75,26 @@ def _send_runs(runs: Runs, say: Callable[[str], None], wandb: WandbAddress) -> t
             return
         directory, _ = waiting.pop(0)
         what = "complete" if done.was_complete else f"sent {done.num_sent} rows and its end"
-        say(f"{directory.name}: {what}, {done.url}")
+        _say(f"{directory.name}: {what}, {done.url}")
         if done.lacking:
-            say(f"{directory.name}: W&B lacks {listed(done.lacking, limit=5)}: it does not show them")
+            _say(f"{directory.name}: W&B lacks {listed(done.lacking, limit=5)}: it does not show them")
             are_right = False
 
     while waiting:
         try:
-            wandb.call(complete_runs, waiting, ASK_S, silence_s=patience_s(runs), on_message=hear)
-        except (RecordError, OSError) as error:  # half a history would pass for a whole one there
+            wandb.call(complete_runs, waiting, ASK_S, silence_s=silence_limit_s(runs), on_message=hear)
+        except (RecordError, OSError) as error:  # W&B would take half a history for a whole one
             refused[waiting.pop(0)[0]] = str(error)
         except WandbError as error:
-            wandb.call(log_in, silence_s=patience_s(()))  # or there is no point in going on
-            for directory, _ in waiting[:1]:  # none, where its process is lost once all is sent
+            wandb.call(log_in, silence_s=silence_limit_s(()))  # raises if the server is lost
+            for directory, _ in waiting[:1]:  # none if the process was lost after everything was sent
                 refused[directory] = f"{directory}: W&B: {error}"
             del waiting[:1]
     if refused and len(refused) == len(runs):
         others = f" (nor can {len(runs) - 1} more of them be sent)" if len(runs) > 1 else ""
         raise UserError(f"{refused[runs[0][0]]}{others}")
     for directory, why in refused.items():
-        say(f"{directory.name}: nothing sent, {why.removeprefix(f'{directory}: ')}")
+        _say(f"{directory.name}: nothing sent, {why.removeprefix(f'{directory}: ')}")
     return [*left, *refused], are_right
 
 

@@ -1,11 +1,11 @@
 """`python train.py`: read the command line, check its runs, train them, and show the results.
 
-Reports are imported only once there are results, because their statistics take a fifth of a second to import.
+Reports are imported only when there are results, because their statistics take 0.2 s to import.
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,20 +23,20 @@ from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import NO_TORCHAO, step_dtypes
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config
-from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.forked_call import call_in_fork
 from ampsweep.launch.garbage_collection import paused_garbage_collection
-from ampsweep.launch.isolated import ChildError, ChildExit, run_isolated
-from ampsweep.launch.signals import StopRequest, stop_signals_as_interrupt
+from ampsweep.launch.isolated_child import NamedFunction
+from ampsweep.launch.isolated_process import ChildError, ChildExit, run_isolated
+from ampsweep.launch.signal_handlers import StopRequest, stop_signals_as_interrupt
 from ampsweep.launch.watchdog import STACKS_BEGIN
-from ampsweep.launch.watched import call_watched
-from ampsweep.parallel.place import RankPlace, place_in
+from ampsweep.parallel.rank_environment import RankPlace, place_in
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED, Status, exit_code
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.run.failure import ERROR_NAME, RunFailedError, failed, kept_error
-from ampsweep.run.own_process import complete_record, run_in_own_process
+from ampsweep.run.isolated_run import complete_record, run_in_own_process
 from ampsweep.run.request import RunRequest
 from ampsweep.socket_folder import socket_folder
 from ampsweep.sweep.plan import Plan
@@ -50,7 +50,7 @@ _JOIN: Final = NamedFunction[Status]("ampsweep.run.rank:join_run")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code (0 outcomes, 1 failed or interrupted, 2 wrong input)."""
+    """Run the command line; return the exit code (0 outcomes, 1 failed or interrupted, 2 wrong input)."""
     given = sys.argv[1:] if argv is None else list(argv)
     return ended(lambda: _main(given), given)
 
@@ -72,37 +72,34 @@ def _run(arguments: Arguments, argv: Sequence[str], chosen: str) -> int:
     except OSError as error:
         raise UserError(str(error)) from error
     points = compose_points(arguments.overrides, multirun=arguments.multirun, on_multirun=start_processes)
-    if not is_agents_run():  # an agent gives every key of its sweep to each of the points
+    if not is_agents_run():  # an agent passes every key of its sweep to every point
         check_effect([point.config for point in points.points], arguments.overrides)
     return train_points(points, chosen)
 
 
 def train_points(points: Points, chosen: str = CONSOLE) -> int:
-    """Train all points, or show in the chosen format what would run; return the exit code."""
+    """Train all points, or show the plan in the chosen format; return the exit code."""
     if chosen != CONSOLE and not points.points[0].config.dry_run:
         raise UserError(f"format={chosen}: a training has no format; dry_run=true has, and `ampsweep report --format`")
-    place = _launched_place()
+    try:
+        place = place_in()
+    except ValueError as error:  # the launcher's variables contradict each other
+        raise UserError(str(error)) from error
     if place is not None:
         points = _at_place(points, place)
     if not points.multirun:
         _check_alone(points.points[0].config)
     check_existence(point.config for point in points.points)
-    with _wandb_process(points) as wandb:  # starts now, beside all that follows
+    is_tracked = any(point.config.tracking.mode != "disabled" for point in points.points)
+    with WandbProcess() if is_tracked else nullcontext() as wandb:  # starts while the rest goes on
         return train_all(points, wandb, chosen) if points.multirun else _train_one(points, wandb, place, chosen)
 
 
-def _launched_place() -> RankPlace | None:
-    try:
-        return place_in()
-    except ValueError as error:  # the launcher's variables contradict each other
-        raise UserError(str(error)) from error
-
-
 def _at_place(points: Points, place: RankPlace) -> Points:
-    """Add to a training on ranks the number of processes that a launcher has started.
+    """Set the number of processes that torchrun has started in the config of a training on ranks.
 
     Raises:
-        UserError: the command contradicts the launch, or is a multirun, which cannot run within one launch.
+        UserError: the command contradicts the launch, or is a multirun.
     """
     if points.multirun:
         raise UserError(
@@ -122,13 +119,8 @@ def _at_place(points: Points, place: RankPlace) -> Points:
     return replace(points, points=(Point(points.overrides, config),))
 
 
-def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None]:
-    is_tracked = any(point.config.tracking.mode != "disabled" for point in points.points)
-    return WandbProcess() if is_tracked else nullcontext()
-
-
 def _check_alone(config: Config) -> None:
-    """Refuse what a sweep has an answer to, and a single run has none."""
+    """Refuse settings that only a multirun can have."""
     if config.max_batch.search:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
     if config.into is not None:
@@ -154,27 +146,27 @@ def _train_one(points: Points, wandb: WandbProcess | None, place: RankPlace | No
     def train(send: Callable[[object], None]) -> int:
         return ended(lambda: _train_here(points, wandb, send), points.overrides)
 
-    lost = call_watched(train, begun.append)
+    lost = call_in_fork(train, begun.append)
     return lost.result if lost.result is not None else _complete(begun, lost)
 
 
 def _complete(begun: Sequence[object], lost: ChildExit[int]) -> int:
-    """Complete the record of a run whose process was lost, if it had begun."""
+    """Complete the record of a run whose process died, if the run had begun."""
     lost.raise_interrupt()
     if not begun:
         raise ChildError(f"the process of the run {lost.sentence}")
     [request] = begun
     assert isinstance(request, RunRequest)
-    has_told = (kept := kept_error(request.directory)) and not kept.startswith(STACKS_BEGIN)
+    is_reported = (kept := kept_error(request.directory)) and not kept.startswith(STACKS_BEGIN)
     record, place = complete_record(request, lost), request.directory
-    Terminal(stderr=True).show_cursor()  # which a display of the progress has hidden
-    if record.status == "failed" and not has_told:
+    Terminal(stderr=True).show_cursor()  # the progress display has hidden it
+    if record.status == "failed" and not is_reported:
         raise RunFailedError(f"{place.name} failed: {record.error}; its error in full: {place / ERROR_NAME}")
-    return exit_code(record.status) if has_told else _show_run(place)
+    return exit_code(record.status) if is_reported else _show_run(place)
 
 
 def _train_here(points: Points, wandb: WandbProcess | None, send: Callable[[object], None]) -> int:
-    # torch is imported here and not above: the parent of a sweep does without it.
+    # torch is imported only here: the parent of a sweep does not need it.
     from ampsweep.run.lifecycle import run_prepared
     from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
     from ampsweep.training.components.device import taken_device
@@ -204,8 +196,8 @@ def _train_here(points: Points, wandb: WandbProcess | None, send: Callable[[obje
 
 
 def _train_on_ranks(points: Points, wandb: WandbProcess | None, place: RankPlace | None) -> int:
-    """Train the one run of a command on its ranks, which a launcher may have started."""
-    if place is not None and place.rank > 0:  # the first one checks, speaks and records
+    """Train the run on its ranks, which torchrun may have started."""
+    if place is not None and place.rank > 0:  # rank 0 checks, prints and records
         joined = run_isolated(_JOIN, ())
         return SOME_FAILED if joined.result is None else exit_code(joined.result)
     config = points.points[0].config
@@ -215,8 +207,8 @@ def _train_on_ranks(points: Points, wandb: WandbProcess | None, place: RankPlace
         raise UserError(checked.unsupported)
     with ProgressDisplay(Plan(points.points)) as display:
         directory, resume = resumed_run(config, display.say)
-        if resume is not None and not config.begins_elsewhere:  # else it is checked already
-            from ampsweep.sweep.preflight_checks import check_checkpoint  # torch, which this process can spare
+        if resume is not None and not config.begins_elsewhere:  # otherwise the preflight has checked it
+            from ampsweep.sweep.preflight_checks import check_checkpoint  # imports torch
 
             check_checkpoint(config, resume)
         request = _request(config, directory, resume, wandb, checked, display)
@@ -237,7 +229,7 @@ def _request(
     checked: Checked,
     display: ProgressDisplay,
 ) -> RunRequest:
-    """The request for the one run of a command; `directory` is that of the run that it resumes, if it does."""
+    """Make the request for the run; `directory` is that of the run it resumes, if any."""
     directory = directory or new_directory(config) / run_directory_name(config)
     if checked.too_large is not None:
         display.say(checked.too_large)
@@ -248,7 +240,7 @@ def _request(
 
 
 def _show_run(directory: Path) -> int:
-    """Show what became of the run of a command; returns the exit code."""
+    """Print the run's summary; return the exit code."""
     from ampsweep.report.run_summary import run_document
 
     record = RunRecord.read(directory)

@@ -1,4 +1,4 @@
-"""Composes and checks every point of a command line before anything starts."""
+"""Composes and checks all points of a command line before any of them starts."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from ampsweep.config.errors import UserError, not_yaml, unknown_key, user_error
-from ampsweep.config.hydra_config import CONF, to_config  # which also registers the schemas
+from ampsweep.config.hydra_config import CONF, to_config  # registers the schemas
 from ampsweep.config.overrides import check_overrides, line, parse_overrides, product
 from ampsweep.config.schema import Config
 from ampsweep.config.value_checks import check
@@ -36,7 +36,7 @@ _LAUNCHERS: Final[dict[str, Launcher]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """One training of a command line: its overrides, without those of Hydra's own keys, and its config."""
+    """One training of a command line: its overrides (without Hydra's own keys) and its config."""
 
     overrides: tuple[str, ...]
     config: Config
@@ -44,29 +44,25 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """All the trainings that a command line asks for."""
+    """All trainings of a command line."""
 
     multirun: bool
     points: tuple[Point, ...]
-    """All points in the order they run."""
+    """In the order they run."""
     composed: DictConfig
-    """The config of a single run; of a multirun the options chosen for all points; with Hydra's settings."""
+    """With Hydra's settings: the config of a single run; of a multirun the options chosen for all points."""
     overrides: tuple[str, ...] = ()
-    """The overrides as given, without those of Hydra's own keys."""
+    """As given, without Hydra's own keys."""
 
     @property
     def launcher(self) -> Launcher:
-        """The processes in which the jobs are called: this one, one after the other; workers of this machine; jobs of
-        Slurm on machines that need not be like this one."""
+        """Jobs run in this process one after another, in workers on this machine, or by Slurm on machines that may
+        differ."""
         return _LAUNCHERS.get(str(self.composed.hydra.launcher.get("_target_")), "workers")
 
 
 def conf_dir() -> Path:
-    """Find the suite's `conf/`.
-
-    Raises:
-        UserError: it is gone.
-    """
+    """The suite's `conf/`; raises UserError if it does not exist."""
     if not CONF.is_dir():
         raise UserError(f"{CONF} does not exist; install ampsweep again from its repository")
     return CONF
@@ -78,10 +74,10 @@ def compose_points(
     multirun: bool,
     on_multirun: Callable[[], None] | None = None,
 ) -> Points:
-    """Compose and check every point of `overrides`; call `on_multirun` as soon as there may be several.
+    """Compose and check every point of `overrides`; raises UserError for the first fault.
 
-    Raises:
-        UserError: one sentence about the first fault.
+    Args:
+        on_multirun: called once it is a multirun, before its points are composed.
     """
     with refusing(), initialized():
         parsed = _checked(overrides)
@@ -107,7 +103,7 @@ def compose_points(
 
 
 def compose_each(points: Sequence[Sequence[str]]) -> Points:
-    """Compose and check points given one by one, each with its overrides, as one multirun; see `compose_points`."""
+    """Compose and check points, each given by its overrides, as one multirun; see `compose_points`."""
     with refusing(), initialized():
         for point in points:
             for override in _checked(point):
@@ -124,18 +120,17 @@ def compose_one(overrides: Sequence[str]) -> Config:
 
 
 class _Composer:
-    """Composes points: Hydra takes a tenth of a second for each choice of options, so each is composed once."""
+    """Composes points. Hydra takes 0.1 s for each choice of options, so each choice is composed once."""
 
     def __init__(self, for_all: Sequence[Override]) -> None:
         self._hydra = [line(override) for override in for_all if override.is_hydra_override()]
         self._composed: dict[tuple[str, ...], tuple[DictConfig, bytes]] = {}
-        """By the options that are chosen: the config with Hydra's settings and, pickled, which is copied four times as
-        fast, without."""
+        """Chosen options -> the config with Hydra's settings, and without them as a pickle, which copies four times as
+        fast."""
         self._parsed: dict[str, Override] = {}
-        """By overrides of points, of which many have the same."""
 
     def options(self, overrides: Sequence[Override]) -> DictConfig:
-        """The config of the options that are chosen, with Hydra's settings, before values are set."""
+        """The config of the chosen options, with Hydra's settings, before values are set."""
         return self._of_options(overrides)[0]
 
     def point(self, overrides: Sequence[str]) -> Point:
@@ -148,7 +143,7 @@ class _Composer:
         return _point(composed, [text for text in overrides if not self._parsed[text].is_hydra_override()])
 
     def _of_options(self, overrides: Sequence[Override]) -> tuple[DictConfig, bytes]:
-        options = tuple(line(one) for one in overrides if not (_is_value(one) or one.is_hydra_override()))
+        options = tuple(line(each) for each in overrides if not (_is_value(each) or each.is_hydra_override()))
         if options not in self._composed:
             composed = compose(CONFIG_NAME, [*self._hydra, *options], return_hydra_config=True)
             own = copy.deepcopy(composed)
@@ -159,16 +154,16 @@ class _Composer:
 
 
 def set_values(composed: DictConfig, overrides: Iterable[Override]) -> None:
-    """Set values in a composed config as Hydra sets them, by the same function (`test_many_points` compares)."""
+    """Set values in a composed config with Hydra's own function (`tests/config/test_points.py` compares)."""
     for override in overrides:
         try:
             ConfigLoaderImpl._apply_overrides_to_config([override], composed)
-        except AssertionError as error:  # what OmegaConf raises for a key below a value that is None (`resume.x=1`)
-            raise UserError(f"{line(override)}: one of the keys is below a value that has none") from error
+        except AssertionError as error:  # a key below None, such as `resume.x=1`
+            raise UserError(f"{line(override)}: a key before the last has no keys of its own") from error
 
 
 def _is_value(override: Override) -> bool:
-    """True if the override sets a value of the config; False if it chooses an option or is for Hydra itself."""
+    """Return False if the override chooses an option or is for Hydra itself."""
     if override.is_hydra_override() or override.package is not None:
         return False
     return _is_key(override.key_or_group) or isinstance(override.value(), dict)
@@ -195,13 +190,13 @@ def _point(composed: DictConfig, overrides: Sequence[str]) -> Point:
 
 
 def initialized() -> AbstractContextManager[None]:
-    """Have Hydra ready with the suite's `conf/`."""
+    """Initialize Hydra with the suite's `conf/`."""
     return initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3")
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn what Hydra raises about the user's overrides and config files into one sentence, as a UserError."""
+    """Translate Hydra's errors about overrides and config files into UserErrors of one sentence."""
     try:
         yield
     except UserError:
@@ -212,5 +207,5 @@ def refusing() -> Iterator[None]:
         raise UserError(not_yaml(error)) from error
     except UnicodeDecodeError as error:
         raise UserError(f"a YAML file of the config is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # a file of another shape than Hydra's
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # a file that is not shaped like a config
         raise UserError(f"the config cannot be composed: {' '.join(str(error).split())}") from error

@@ -1,4 +1,4 @@
-"""User errors: what is wrong with a config, as one sentence that names the key and the allowed values."""
+"""User errors: one sentence about a wrong config, with the key and the allowed values."""
 
 import re
 from collections.abc import Iterable
@@ -20,16 +20,16 @@ from ampsweep.config.schema import COMPONENTS
 
 
 class UserError(ValueError):
-    """The user's input is wrong: one clear sentence, exit code 2."""
+    """Wrong input of the user; exit code 2."""
 
 
 class UnsupportedError(UserError):
-    """The settings ask for what this model or this device cannot have: wrong input of a single run, and the outcome
-    `unsupported` in a sweep, whose other points go on."""
+    """This model or device does not support the settings. In a sweep the point ends as `unsupported`, and the others
+    run."""
 
 
 def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
-    """Turn an error that Hydra or OmegaConf raised while composing a config into one sentence."""
+    """Translate an error of Hydra or OmegaConf about a config."""
     if isinstance(error, OverrideParseException):
         return UserError(_unreadable(error))
     cause: BaseException = error
@@ -57,7 +57,7 @@ def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
 
 
 def unknown_key(key: str, allowed: Iterable[object]) -> str:
-    """The sentence about a key that does not exist, with the keys that do."""
+    """The error about an unknown key, with the known ones."""
     where, _, _ = key.rpartition(".")
     names = ", ".join(sorted(str(name) for name in allowed if str(name) != "_target_"))
     hint = "; another launcher is chosen with hydra/launcher=NAME" if where == "hydra.launcher" else ""
@@ -65,12 +65,12 @@ def unknown_key(key: str, allowed: Iterable[object]) -> str:
 
 
 def not_yaml(error: MarkedYAMLError) -> str:
-    """The sentence about a file that is no YAML, with the line at fault."""
-    what = " ".join(filter(None, (error.context, error.problem)))
+    """The error about a file that is not YAML, with the line."""
+    problem = " ".join(filter(None, (error.context, error.problem)))
     mark = error.problem_mark or error.context_mark
     if mark is None:
-        return f"not YAML: {what}"
-    return f"{mark.name}: not YAML: {what} in line {mark.line + 1}, column {mark.column + 1}"
+        return f"not YAML: {problem}"
+    return f"{mark.name}: not YAML: {problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _unreadable(error: OverrideParseException) -> str:

@@ -1,4 +1,4 @@
-"""The bridge between Hydra and the typed Config: schemas, modes and resolvers for Hydra, and typed configs from it."""
+"""Registers schemas, modes and resolvers with Hydra, and turns composed configs into a typed Config."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -6,25 +6,26 @@ from typing import Any, Final
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from ampsweep.config.components import SCHEMAS
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import MODES, differences
-from ampsweep.config.schema import COMPONENTS, SCHEMAS, Config, PrecisionConfig
+from ampsweep.config.schema import COMPONENTS, Config, PrecisionConfig
 
 _HERE: Final = Path(__file__).resolve()
 _IN_WHEEL: Final = _HERE.parents[1] / "conf"
 CONF: Final = _IN_WHEEL if _IN_WHEEL.is_dir() else _HERE.parents[3] / "conf"
-"""The `conf/` of the repository, or its copy in a package that was installed without it (setup.py)."""
+"""The repository's `conf/`, or its copy in an installed package (setup.py)."""
 
 
 def register() -> None:
-    """Register the schemas and resolvers with Hydra; in no group of options, so that `--help` lists no schema."""
+    """Register the schemas outside the groups of options, so that `--help` does not list them."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
     for group, nodes in SCHEMAS.items():
         for name, node in nodes.items():
             store.store(name=f"schema_{group}_{name}", node=node)
     for mode in MODES.values():
-        if not (CONF / "precision" / f"{mode.name}.yaml").is_file():  # the file says the same, and Hydra takes one
+        if not (CONF / "precision" / f"{mode.name}.yaml").is_file():  # Hydra takes only one of the two
             store.store(name=mode.name, node=differences(mode.settings, PrecisionConfig()), group="precision")
     OmegaConf.register_new_resolver("run_directory", _run_directory, replace=True)
 

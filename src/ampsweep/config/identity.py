@@ -1,4 +1,4 @@
-"""Names of runs, and the hashes that tell whether two configs are the same run, a pair or one workload."""
+"""Names of runs, and hashes that are equal for configs of the same run, pair or workload."""
 
 import hashlib
 import json
@@ -9,39 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from ampsweep import __version__
-from ampsweep.config.modes import (
-    ARM_KEYS,
-    arm_of,
-    outside_differences,
-    with_effect,
-)
+from ampsweep.config.modes import ARM_KEYS, arm_of, outside_differences, with_effect
 from ampsweep.config.schema import Config, component_name
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
-# Where and how results are kept and shown changes no result.
+# Where results are kept and how they are shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "predict", "doctor", "numerics", "resume", "into", "dry_run", "output_dir")
-# What is read decides, not where it lies: the fingerprint stands for it.
+# The fingerprint stands for the content of the data, wherever it is.
 _LOCATIONS = ("path", "val_path")
 _CADENCE = ("log_every", "checkpoint_every", "grace_seconds")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
-    """The config as plain values that JSON can hold."""
+    """The config as plain values for JSON."""
     return asdict(config)
 
 
 def config_hash(config: Config) -> str:
     """Twelve hex digits that identify a finished point: equal if every setting that can change its result is equal.
 
-    A run that goes on from a checkpoint of another is a point of its own.
+    The checkpoint that a run continues from counts.
     """
-    begins = {"resume": config.resume} if config.begins_elsewhere else {}
-    return _digest(_result_settings(config) | begins)
+    origin = {"resume": config.resume} if config.begins_elsewhere else {}
+    return _digest(_result_settings(config) | origin)
 
 
 def training_hash(config: Config) -> str:
-    """The hash of the config without the checkpoint that the run begins with."""
+    """`config_hash` without the checkpoint that the run continues from."""
     return config_hash(replace(config, resume=None))
 
 
@@ -51,15 +46,15 @@ def workload_hash(config: Config) -> str:
 
 
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
-    """Twelve hex digits, equal for runs that differ only in their arm, on devices of one model and the same data.
+    """Twelve hex digits, equal for runs that differ only in their arm, on the same model of device and the same data.
 
-    The package's version counts, not the state of its source: a comparison notes where that differs. A run that goes on
-    from a checkpoint has the key of one that begins afresh.
+    The package's version counts, not the state of its source, whose differences a comparison notes. The checkpoint that
+    a run continues from does not count.
     """
     settings = _without_arm(_result_settings(config))
     settings["data"] = _without(settings["data"], _LOCATIONS)
-    del settings["device"]  # several may do, such as those of `auto`: the model of the one that was taken decides
-    # The number of ranks decides, whether it was given or found.
+    del settings["device"]  # `device_name` counts instead: `auto` may take any of several
+    # `world_size` counts instead, given or detected.
     settings["parallel"] = _without(settings["parallel"], ("num_processes",))
     facts = [device_name, world_size, __version__, data_fingerprint]
     return _digest([settings, facts])
@@ -67,7 +62,7 @@ def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerpr
 
 @cache
 def code_version() -> str:
-    """Package version and a digest of the package's source files: the same with and without git."""
+    """Package version and a digest of the package's source files."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -77,12 +72,12 @@ def code_version() -> str:
 
 
 def run_directory_name(config: Config) -> str:
-    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere.
+    """`<arm>-<model>-s<seed>-<config hash>`, a valid folder name on every system.
 
-    After `resumed-` if the run goes on from another's checkpoint, so that patterns of `resume=ARM*` do not match it.
+    The prefix `resumed-` of a run that continues from a checkpoint keeps it out of patterns such as `resume=ARM*`.
     """
-    begins = "resumed-" if config.begins_elsewhere else ""
-    readable = f"{begins}{arm_of(config)}-{component_name(config.model)}-s{config.seed}"
+    prefix = "resumed-" if config.begins_elsewhere else ""
+    readable = f"{prefix}{arm_of(config)}-{component_name(config.model)}-s{config.seed}"
     readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 
@@ -90,14 +85,14 @@ def run_directory_name(config: Config) -> str:
 def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
-    # Where they have no effect the baseline is the same run whatever they say.
+    # Settings without effect do not count, so that they do not split the baseline.
     effective = with_effect(config.precision)
     settings["precision"] |= {"fp32_modules": effective.fp32_modules, "fp32_matmul": effective.fp32_matmul}
     settings["parallel"] = {} if config.parallel.strategy == "single" else settings["parallel"]
     changed = outside_differences(config)
-    for group, keys in ARM_KEYS.items():  # what changes no dtype is the same run, whatever it says
+    for group, keys in ARM_KEYS.items():  # only values that change a dtype count
         settings[group] = _without(settings[group], keys) | {key: changed[key] for key in keys if key in changed}
-    if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
+    if config.max_batch.search:  # the batch size is then a result
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
         del settings["max_batch"]

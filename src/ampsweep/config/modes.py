@@ -1,48 +1,46 @@
-"""The table of precision modes, and the names derived from it: labels of arms, their differences, dtypes.
+"""The table of precision modes, and what follows from it: labels of arms and dtypes.
 
-A new mode is an entry of `MODES`; one that computes in a new way names its class (`ampsweep.precision`) there.
+A new mode is an entry of the table; if it computes in a new way, the entry names its class (`ampsweep.precision`).
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from ampsweep.config.schema import COUNTS_WITH, Config, PrecisionConfig, counts_with
+from ampsweep.config.field_rules import NEEDS, is_met
+from ampsweep.config.schema import Config, PrecisionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepDtypes:
-    """The five dtypes that make the precision of a training step, by their names in torch."""
+    """The five dtypes of a training step, by torch's names."""
 
     compute: str
-    """dtype of the operands of matmuls and convolutions."""
+    """Operands of matmuls and convolutions."""
     parameters: str
     gradients: str
-    """dtype of gradients while micro-batches are added up."""
+    """Gradients, in which micro-batches are accumulated."""
     reduction: str
-    """dtype of gradients while they are added up across ranks."""
+    """Gradients while they are reduced across ranks."""
     optimizer_state: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """One precision mode: an entry of the table."""
-
     settings: PrecisionConfig
-    """The mode's name and the fields it sets differently from the defaults of `PrecisionConfig`."""
+    """The mode's name, and its differences from the defaults of `PrecisionConfig`."""
     summary: str
-    """One sentence, as `conf/precision` has it too."""
+    """One sentence, also the first line of its file in `conf/precision`."""
     colour: str
     """Colour of the mode's arms in every report."""
     implementation: str | None = None
-    """`module:Class` of the `ampsweep.precision.Precision` that computes in this mode; None: `Precision` itself."""
+    """`module:Class` of its subclass of `ampsweep.precision.Precision`. None: `Precision` itself."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    """Fields of `StepDtypes` that the mode's class decides, so that they do not follow from the settings."""
+    """Fields of `StepDtypes` that the mode's class decides, not the settings."""
 
     @property
     def name(self) -> str:
-        """The name that `precision=` takes."""
         return self.settings.mode
 
 
@@ -81,20 +79,20 @@ _TABLE: Final = (
         settings=PrecisionConfig(mode="bf16_sr", parameters="bfloat16", dtype="bfloat16"),
         summary="Everything in bfloat16, and updates rounded stochastically, so that small ones count in the mean.",
         colour="#60c060",
-        implementation="ampsweep.precision.narrow_parameters:StochasticRounding",
+        implementation="ampsweep.precision.low_precision_parameters:StochasticRounding",
     ),
     Mode(
         settings=PrecisionConfig(mode="master_bf16", parameters="bfloat16", dtype="bfloat16"),
         summary="Parameters and gradients in bfloat16; the optimizer updates float32 master weights.",
         colour="#0072b2",
-        implementation="ampsweep.precision.narrow_parameters:MasterWeights",
+        implementation="ampsweep.precision.low_precision_parameters:MasterWeights",
         dtypes={"optimizer_state": "float32"},
     ),
     Mode(
         settings=PrecisionConfig(mode="master_fp16", parameters="float16", dtype="float16", grad_scaler=True),
         summary="Parameters and gradients in float16 with a GradScaler; the optimizer updates float32 master weights.",
         colour="#006060",
-        implementation="ampsweep.precision.narrow_parameters:MasterWeights",
+        implementation="ampsweep.precision.low_precision_parameters:MasterWeights",
         dtypes={"optimizer_state": "float32"},
     ),
     Mode(
@@ -112,44 +110,39 @@ _TABLE: Final = (
         dtypes={"compute": "float8_e4m3fn"},
     ),
 )
-"""All modes, in the order in which commands and messages list them. The colours come from the palette of M. Okabe and
-K. Ito, Color Universal Design (2008), which colour-blind readers can tell apart; these suit light and dark grounds."""
+"""All modes in the order in which messages list them. The colours come from the colour-blind safe palette of M. Okabe
+and K. Ito, Color Universal Design (2008); these suit light and dark backgrounds."""
 
 MODES: Final[Mapping[str, Mode]] = {mode.name: mode for mode in _TABLE}
-"""The table by name."""
 
 _IN_REPORTS: Final = sorted(
     MODES, key=lambda name: (MODES[name].settings.parameters != "float32", MODES[name].settings.grad_scaler)
 )
-"""Names in the order of reports: the table's order, except that float32 parameters come before other parameters and,
-among them, modes without a scaler before modes with one."""
+"""Names in the order of reports: float32 parameters first, then modes without a scaler, else as in the table."""
 
 PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for name, mode in MODES.items()}
-"""The settings of each mode, for Python callers; `precision=NAME` composes to the same."""
-
+"""The settings that `precision=NAME` composes to."""
 
 _TORCHAO_STATES: Final = {"8bit": "uint8", "4bit": "uint8", "Fp8": "float8_e4m3fn"}
-"""The dtypes of the codes that torchao's optimizers keep as their states, by the ends of their names."""
+"""dtypes in which torchao's optimizers store their states, by the ends of their class names."""
 
 NO_TORCHAO: Final = "{} needs the optional package torchao: pip install -e '.[modes]'"
-"""The sentence about a setting where torchao is not installed."""
+"""The error about a setting if torchao is not installed."""
 
 ARM_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "parallel": ("reduce_dtype", "mixed_precision"),
     "optimizer": ("state_dtype",),
     "trainer": ("accumulate_dtype",),
 }
-"""Keys of other groups that are a matter of precision: runs that differ in them are arms, and pair."""
+"""Keys of other groups that belong to the arm: runs that differ in them are different arms, and pair."""
 
 DOTTED_ARM_KEYS: Final = tuple(f"{group}.{key}" for group, keys in ARM_KEYS.items() for key in keys)
-"""The same keys as overrides name them."""
-
 
 _AFTER: Final = re.compile(r" after step \d+ of ")
 
 
 def arm_after(arm: str, saved_in: str, step: int) -> str:
-    """The label of runs in `arm` that go on from another arm's checkpoint; an arm that goes on as it was stays itself.
+    """The label of runs in `arm` that continue from a checkpoint; the label stays the same if the arm does.
 
     >>> arm_after("amp_bf16", "fp32", 20), arm_after("fp32", "fp32", 20)
     ('amp_bf16 after step 20 of fp32', 'fp32')
@@ -158,12 +151,12 @@ def arm_after(arm: str, saved_in: str, step: int) -> str:
 
 
 def own_arm(arm: str) -> str:
-    """The arm that runs trained in themselves, without those of the checkpoints that they went on from."""
+    """The arm that runs trained in, without the arms of earlier checkpoints."""
     return _AFTER.split(arm)[0]
 
 
 def arm_before(arm: str) -> str | None:
-    """The arm of the checkpoint that the runs of an arm went on from; None if they began in their own.
+    """The arm of the checkpoint that runs continued from; None if they started from scratch.
 
     >>> arm_before("fp32 after step 40 of amp_bf16 after step 20 of fp32"), arm_before("fp32")
     ('amp_bf16 after step 20 of fp32', None)
@@ -172,7 +165,7 @@ def arm_before(arm: str) -> str | None:
 
 
 def mode_of(arm: str) -> Mode | None:
-    """Find the mode that an arm started from, by the arm's label; None if the table has no such mode.
+    """The mode in an arm's label; None if it is unknown.
 
     >>> mode_of("amp_bf16+cache_enabled=false").name
     'amp_bf16'
@@ -181,20 +174,20 @@ def mode_of(arm: str) -> Mode | None:
 
 
 def report_order(arm: str) -> tuple[int, str]:
-    """A sort key for arms: by mode in the order of reports, arms of unknown modes last."""
+    """A sort key for arms: by mode, arms of unknown modes last."""
     mode = mode_of(arm)
     return len(_IN_REPORTS) if mode is None else _IN_REPORTS.index(mode.name), arm
 
 
 def arm_of(config: Config) -> str:
-    """The canonical name of a training's precision: `arm_label`, then what the keys of `ARM_KEYS` change of it."""
+    """The canonical name of a training's precision: `arm_label`, then the `outside_differences`."""
     return "+".join([arm_label(config.precision), *_settings(outside_differences(config))])
 
 
 def arm_label(precision: PrecisionConfig) -> str:
-    """The canonical name of these settings: the mode, then every field with an effect that differs from the mode's.
+    """The canonical name of these settings: the mode, then each field that has an effect and differs from the mode's.
 
-    The baseline of a sweep over `precision=fp32,amp_fp16 precision.init_scale=1024` is thus the arm `fp32`.
+    So `precision=fp32 precision.init_scale=1024` is still the arm `fp32`.
 
     >>> arm_label(PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16", cache_enabled=False))
     'amp_bf16+cache_enabled=false'
@@ -206,7 +199,7 @@ def arm_label(precision: PrecisionConfig) -> str:
 
 
 def outside_differences(config: Config) -> dict[str, str]:
-    """Keys of `ARM_KEYS`, without their groups, that change the dtypes of this training, with their values."""
+    """The keys of `ARM_KEYS` (without groups) that change a dtype of this training, with their values."""
     precision, parallel, changed = config.precision, config.parallel, {}
     own = step_dtypes(precision)
     if parallel.strategy != "single" and parallel.reduce_dtype not in (None, own.reduction):
@@ -221,43 +214,40 @@ def outside_differences(config: Config) -> dict[str, str]:
 
 
 def with_effect(precision: PrecisionConfig) -> PrecisionConfig:
-    """These settings with every field that has no effect in them at its default."""
+    """The settings with each field that has no effect at its default."""
     stock = PrecisionConfig(mode=precision.mode)
     return replace(precision, **{name: getattr(stock, name) for name in _without_effect(precision)})
 
 
 def without_fp32_arithmetic(precision: PrecisionConfig) -> PrecisionConfig:
-    """These settings with float32 arithmetic as every device has it, for steps taken for their sizes only."""
+    """The settings without TF32, for every device, for steps of which only sizes matter."""
     return replace(precision, tf32=False, fp32_matmul=None)
 
 
 def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str, Any]:
-    """Fields in which `precision` differs from `stock`, with their values."""
-    values = {one.name: getattr(precision, one.name) for one in fields(precision)}
-    return {name: value for name, value in values.items() if value != getattr(stock, name)}
+    """The fields of `precision` that differ from `stock`, with their values."""
+    return {name: value for name, value in vars(precision).items() if value != getattr(stock, name)}
 
 
 def fp32_matmul(precision: PrecisionConfig) -> str:
-    """The one of `FP32_MATMULS` in which these settings compute float32 matmuls."""
-    asked = with_effect(precision).fp32_matmul
-    return _fp32_matmul_of(precision.tf32) if asked is None else asked
+    """The value of `FP32_MATMULS` that these settings compute float32 matmuls in."""
+    return with_effect(precision).fp32_matmul or _fp32_matmul_of(precision.tf32)
 
 
 def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
-    """The dtypes that these settings promise for a step: autocast has its own, all else uses that of the parameters."""
-    mode, kept = MODES.get(precision.mode), precision.parameters
-    told = {
-        "compute": precision.dtype if precision.autocast else kept,
-        **dict.fromkeys(("parameters", "gradients", "reduction", "optimizer_state"), kept),
-    }
-    return StepDtypes(**(told if mode is None else told | dict(mode.dtypes)))
+    """The dtypes of a step with these settings: autocast computes in its own, all else has that of the parameters."""
+    mode, stored = MODES.get(precision.mode), precision.parameters
+    dtypes = dict.fromkeys(("compute", "parameters", "gradients", "reduction", "optimizer_state"), stored)
+    if precision.autocast:
+        dtypes["compute"] = precision.dtype
+    return StepDtypes(**(dtypes if mode is None else dtypes | dict(mode.dtypes)))
 
 
 def dtypes_of(config: Config) -> StepDtypes:
-    """The dtypes that a whole training promises for a step: those of its precision, and of the keys of `ARM_KEYS`.
+    """The dtypes of a step of this training, by its precision and the keys of `ARM_KEYS`.
 
-    One process alone reduces nothing: its reduction is what it would be with several. FSDP2 adds micro-batches up in
-    the dtype of the reduction (`FSDPParam.to_accumulated_grad_if_needed` in torch).
+    The reduction of a single process is what it would be with several. FSDP2 accumulates micro-batches in the dtype of
+    the reduction (`FSDPParam.to_accumulated_grad_if_needed` in torch).
     """
     own, parallel = step_dtypes(config.precision), config.parallel
     reduction, gradients = own.reduction, config.trainer.accumulate_dtype or own.gradients
@@ -280,16 +270,15 @@ def _settings(changed: Mapping[str, Any]) -> list[str]:
 
 
 def _without_effect(precision: PrecisionConfig) -> set[str]:
-    idle = {one.name for one in fields(precision) if not _counts(one, precision)}
-    if precision.fp32_matmul == _fp32_matmul_of(precision.tf32):  # what `tf32` says already is said once
+    idle = set()
+    for known in fields(precision):
+        key, values = known.metadata.get(NEEDS, ("", ()))
+        group, _, name = key.partition(".")
+        if group == "precision" and not is_met(getattr(precision, name), values):
+            idle.add(known.name)
+    if precision.fp32_matmul == _fp32_matmul_of(precision.tf32):  # `tf32` says so already
         idle.add("fp32_matmul")
     return idle
-
-
-def _counts(one: Field[Any], precision: PrecisionConfig) -> bool:
-    key, values = one.metadata.get(COUNTS_WITH, ("", ()))
-    group, _, name = key.partition(".")
-    return group != "precision" or counts_with(getattr(precision, name), values)
 
 
 def _fp32_matmul_of(tf32: bool) -> str:

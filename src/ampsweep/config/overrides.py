@@ -1,4 +1,4 @@
-"""The overrides of a command line: read and checked before anything is composed, and once more for their effect."""
+"""The overrides of a command line: parsed and checked before anything is composed, later checked for their effect."""
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,18 +11,19 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from ampsweep.config.errors import UserError
+from ampsweep.config.field_rules import COMMAND, NEEDS, is_met
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.schema import COMMAND, COMPONENTS, COUNTS_WITH, FIELDS, Config, counts_with
+from ampsweep.config.schema import COMPONENTS, FIELDS, Config
 
 _SET_HERE: Final = ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir")
-"""Keys of Hydra's that the suite sets itself; and what Hydra would write for them holds secrets as they are."""
+"""Hydra's keys that the suite sets itself: Hydra would write unredacted secrets into these directories."""
 
 
 def parse_overrides(lines: Iterable[str]) -> list[Override]:
-    """Parse overrides by Hydra's grammar; Hydra must be initialized, because `glob` looks for options.
+    """Parse overrides by Hydra's grammar. Hydra must be initialized, because `glob` searches the options.
 
     Raises:
-        hydra.errors.OverrideParseException: a text is no override.
+        hydra.errors.OverrideParseException: a line is not an override.
     """
     parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(list(lines))
     for override in parsed:
@@ -32,15 +33,15 @@ def parse_overrides(lines: Iterable[str]) -> list[Override]:
 
 
 def line(override: Override) -> str:
-    """The override as it was written."""
+    """The override as the user wrote it."""
     return str(override.input_line)
 
 
 def product(overrides: Iterable[Override]) -> Iterator[tuple[str, ...]]:
-    """List the points in the order of Hydra's basic sweeper: the first key varies slowest, a later value replaces.
+    """The points in the order of Hydra's basic sweeper: the first key varies slowest, later values replace earlier.
 
     Raises:
-        UserError: an interval is swept, or a list without values.
+        UserError: an interval is swept, or an empty list.
     """
     choices: dict[str, list[str]] = {}
     for override in overrides:
@@ -57,13 +58,10 @@ def product(overrides: Iterable[Override]) -> Iterator[tuple[str, ...]]:
 
 
 def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
-    """Refuse faulty overrides that Hydra would accept, or would refuse without naming the fault.
+    """Raise UserError for the first faulty override that Hydra would accept, or refuse without a clear message.
 
     Args:
-        conf: the directory that holds the options of the groups.
-
-    Raises:
-        UserError: one sentence about the first such override.
+        conf: the directory of the groups' options.
     """
     for override in overrides:
         for fault in _faults(override, conf):
@@ -79,7 +77,7 @@ def _faults(override: Override, conf: Path) -> Iterator[str]:
         yield "the suite chooses the directories of runs; give output_dir and name"
     if override.is_sweep_override() and override.is_hydra_override():
         yield "Hydra's own settings cannot be swept"
-    if override.key_or_group == "precision.mode":  # only a name: the run would train as before under another label
+    if override.key_or_group == "precision.mode":  # only a label: the run would train as before
         yield f"a mode is chosen as precision=MODE; allowed are {', '.join(PRECISION_MODES)}"
     if override.is_delete() or not (conf / override.key_or_group).is_dir():
         return
@@ -90,21 +88,16 @@ def _faults(override: Override, conf: Path) -> Iterator[str]:
 
 
 def check_effect(configs: Collection[Config], overrides: Iterable[str], command: str = "train") -> None:
-    """Refuse an override that changes a key and has an effect in none of the command's configs.
-
-    Raises:
-        UserError: the first such override, with what it lacks.
-    """
+    """Raise UserError for the first override that changes a key and has an effect in none of the command's configs."""
     for override in overrides:
         key = override.partition("=")[0]
-        if (one := FIELDS.get(key)) is None or COUNTS_WITH not in one.metadata:
+        if (field := FIELDS.get(key)) is None or NEEDS not in field.metadata:
             continue
-        stock = one.default if one.default_factory is MISSING else one.default_factory()
-        needed, values = one.metadata[COUNTS_WITH]
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        needed, values = field.metadata[NEEDS]
         found = [command] if needed == COMMAND else [_value(config, needed) for config in configs]
-        if any(counts_with(value, values) for value in found) or all(
-            _value(one, key) in (None, stock) for one in configs
-        ):
+        has_effect = any(is_met(value, values) for value in found)
+        if has_effect or all(_value(config, key) in (None, default) for config in configs):
             continue
         if needed == COMMAND:
             raise UserError(f"{override}: has an effect in {COMMAND} {values[0]} only")

@@ -1,4 +1,4 @@
-"""Sweep files of W&B, read without W&B: the points of a sweep as overrides.
+"""Reads W&B sweep files without W&B: the points of a sweep as overrides.
 
 The keys are those of https://docs.wandb.ai/guides/sweeps/sweep-config-keys/.
 """
@@ -24,13 +24,13 @@ _PLAIN: Final = re.compile(r"[A-Za-z_][\w./+-]*")
 
 
 def sweep_points(path: Path, count: int | None = None) -> list[tuple[str, ...]]:
-    """Read the points of the sweep in `path`, each as overrides, in the order in which an agent gets them.
+    """The points of the sweep in `path`, each as overrides, in the order in which an agent gets them.
 
-    In a grid the first parameter varies slowest. A random sweep has `count` points, or as many as its `run_cap` says,
-    the same ones each time. Both end at `run_cap`.
+    In a grid the first parameter varies slowest. A random sweep has `count` or `run_cap` points, whichever is less, and
+    the same each time.
 
     Raises:
-        UserError: there is no such file, it is no sweep, or the sweep needs a server.
+        UserError: the file cannot be read, is not a sweep, or needs a W&B server.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -118,11 +118,7 @@ _DRAWS: Final[Mapping[str, Callable[[Parameter, random.Random], Any]]] = {
 
 
 def draw(key: str, parameter: Parameter, source: random.Random) -> Any:
-    """Draw a value of the parameter `key`.
-
-    Raises:
-        UserError: there is no such distribution, or the parameter lacks one of its settings.
-    """
+    """Draw a value of the parameter `key`; raises UserError if its distribution is unknown or incomplete."""
     if "probabilities" in parameter:
         raise UserError(f"parameter {key}: probabilities are left to a W&B server; here all values are equally likely")
     are_whole = all(isinstance(parameter.get(end), int) for end in ("min", "max"))

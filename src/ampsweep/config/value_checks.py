@@ -1,6 +1,6 @@
-"""Checks of a composed config's values before anything starts, without torch and without the device.
+"""Checks of a composed config before anything starts, without torch and without the device.
 
-What one value may be stands at its field in the schema (`ALLOWED`, `RANGE`); here are the combinations.
+The allowed values of a single field are in its schema (`ALLOWED`, `RANGE`); the checks here are of combinations.
 """
 
 import math
@@ -9,23 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from ampsweep.config.components import OPTIMIZERS, SchedulerConfig
 from ampsweep.config.errors import UserError
+from ampsweep.config.field_rules import ALLOWED, POSITIVE, RANGE
 from ampsweep.config.modes import PRECISION_MODES, mode_of, step_dtypes
-from ampsweep.config.schema import (
-    ALLOWED,
-    FIELDS,
-    OPTIMIZERS,
-    POSITIVE,
-    RANGE,
-    Config,
-    PrecisionConfig,
-    SchedulerConfig,
-)
+from ampsweep.config.schema import FIELDS, Config, PrecisionConfig
 from ampsweep.redaction import hide
 
-STATE_DTYPES = ("float32", "bfloat16")
 _LARGEST_GIB = 2**30
-"""A memory size that 64 bits can count in bytes and that no device has."""
+"""A memory size that no device has and whose bytes still fit into 64 bits."""
 _OWN = "ampsweep."
 
 
@@ -42,8 +34,8 @@ def _faults(config: Config) -> Iterator[str]:
         yield from _component(group, getattr(config, group))
     yield from _optimizer(config.optimizer)
     yield from _scheduler(config.scheduler)
-    for group in ("data", *values):  # a model takes sizes from its data
-        if isinstance(values[group], dict) and _is_known(group, values[group]):
+    for group in ("data", *values):  # data first: a model takes sizes from it
+        if isinstance(values[group], dict) and _has_schema(group, values[group]):
             yield from _fields(group, values[group])
     yield from _precision(config.precision)
     if config.trainer.steps is None and config.trainer.epochs is None:
@@ -56,7 +48,7 @@ def _faults(config: Config) -> Iterator[str]:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
     if config.max_batch.search and config.begins_elsewhere:
-        yield f"max_batch.search=true with resume={config.resume}: a search tries trainings from their start"
+        yield f"max_batch.search=true with resume={config.resume}: a search starts each training from scratch"
     if not 0 <= config.seed < 2**32:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
     if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
@@ -68,33 +60,32 @@ def _faults(config: Config) -> Iterator[str]:
 
 
 def _fields(group: str, part: Mapping[str, Any]) -> Iterator[str]:
-    """Find the values that the metadata of their fields do not allow, and numbers that are not positive."""
     for key, value in part.items():
-        one = FIELDS.get(f"{group}.{key}")
-        metadata = {} if one is None else one.metadata
+        known = FIELDS.get(f"{group}.{key}")
+        metadata = {} if known is None else known.metadata
         for item in value if isinstance(value, list) else [value]:
             if ALLOWED in metadata and item is not None:
                 yield from _choice(f"{group}.{key}", item, metadata[ALLOWED])
             if isinstance(item, bool) or not isinstance(item, int | float):
                 continue
-            if isinstance(item, float) and one is not None and one.type in (int, int | None):
+            if isinstance(item, float) and known is not None and known.type in (int, int | None):
                 yield f"{group}.{key}={item:g}: must be a whole number"
             holds, sentence = metadata.get(RANGE, POSITIVE)
             if not holds(item):
                 yield f"{group}.{key}={item:g}: {sentence}"
 
 
-def _is_known(group: str, part: Mapping[str, Any]) -> bool:
-    """True if the part has a schema; a class of the user's own takes whatever it takes."""
+def _has_schema(group: str, part: Mapping[str, Any]) -> bool:
+    """Return False for a user's own class, whose arguments are for itself to check."""
     schema = OPTIMIZERS.get(str(part.get("name"))) if group == "optimizer" else None
-    is_option = schema is not None and part.keys() >= {one.name for one in fields(schema)}
+    is_option = schema is not None and part.keys() >= {field.name for field in fields(schema)}
     return is_option or str(part.get("_target_", _OWN)).startswith(_OWN)
 
 
 def _device(name: str) -> Iterator[str]:
     if not re.fullmatch(r"auto|cpu|(?!cpu:)[a-z]+(:\d+(/\d+)*)?", name):
         yield f"device={name}: allowed are auto, cpu, cuda, cuda:N and mps, and several to choose from (cuda:0/2)"
-    elif len({*(places := name.partition(":")[2].split("/"))}) < len(places):
+    elif len({*(indices := name.partition(":")[2].split("/"))}) < len(indices):
         yield f"device={name}: names a device twice"
 
 
@@ -121,30 +112,32 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
             "gradients; use amp_fp16, which keeps parameters in float32"
         )
     if precision.fp32_modules and precision.parameters != "float32":
-        both = f"precision.fp32_modules={_listed(precision.fp32_modules)}, precision.parameters={precision.parameters}"
-        yield f"{both}: only parameters in float32 compute in float32; use amp_bf16 or amp_fp16"
+        yield (
+            f"precision.fp32_modules={_listed(precision.fp32_modules)}, precision.parameters={precision.parameters}: "
+            "only parameters in float32 compute in float32; use amp_bf16 or amp_fp16"
+        )
 
 
 def _parallel(config: Config) -> Iterator[str]:
     parallel = config.parallel
     if not all(isinstance(pattern, str) and pattern for pattern in parallel.blocks):
         yield f"parallel.blocks={parallel.blocks}: must be a list of patterns of module names"
-    if parallel.strategy != "single" and config.trainer.accumulate_dtype is not None:
-        yield (
-            f"trainer.accumulate_dtype={config.trainer.accumulate_dtype} with parallel={parallel.strategy}: several "
-            "processes add gradients up in their buffers; use parallel.reduce_dtype"
-        )
     if parallel.strategy == "single":
         if parallel.num_processes not in (None, 1):
             yield f"parallel.num_processes={parallel.num_processes} with parallel=single: use parallel=ddp or fsdp2"
         return
-    here = f"parallel={parallel.strategy}"
+    here = f"with parallel={parallel.strategy}"
+    if config.trainer.accumulate_dtype is not None:
+        yield (
+            f"trainer.accumulate_dtype={config.trainer.accumulate_dtype} {here}: several processes accumulate "
+            "gradients in their buffers; use parallel.reduce_dtype"
+        )
     if config.predict.batch_sizes:
-        yield f"predict.batch_sizes with {here}: the table is over numbers of processes; give data.batch_size"
+        yield f"predict.batch_sizes {here}: the table is over numbers of processes; give data.batch_size"
     if config.max_batch.search:
-        yield f"max_batch.search=true with {here}: the search for the largest batch has one process"
+        yield f"max_batch.search=true {here}: the search for the largest batch runs in one process"
     if config.numerics.watch:
-        yield f"numerics.watch=true with {here}: the numerics of one process are watched; use parallel=single"
+        yield f"numerics.watch=true {here}: numerics are watched in one process only; use parallel=single"
     if parallel.strategy == "fsdp2" and isinstance(config.optimizer, dict):
         yield from _sharded_states(config.optimizer)
     has_policy = parallel.strategy == "fsdp2" and parallel.mixed_precision == "policy" and config.precision.autocast
@@ -165,15 +158,15 @@ def _sharded_states(optimizer: dict[str, Any]) -> Iterator[str]:
         target = str(settings.get("_target_")) if isinstance(settings, dict) else ""
         if target.startswith("torchao.optim."):
             yield (
-                f"optimizer.{key}_target_={target} with parallel=fsdp2: shards are no whole blocks that share a scale, "
-                "and so no checkpoint could be read by another number of ranks; use parallel=ddp"
+                f"optimizer.{key}_target_={target} with parallel=fsdp2: shards split the blocks that share a scale, so "
+                "that another number of ranks could not read the checkpoint; use parallel=ddp"
             )
 
 
 def policy_casts(mode: str) -> str:
-    """The sentence about a mode that casts in its own way, of which FSDP2's policy leaves nothing."""
+    """The error about a mode with casts of its own, which FSDP2's policy would replace."""
     return (
-        f"precision={mode} with parallel.mixed_precision=policy: the policy does the casts in place of the mode; use "
+        f"precision={mode} with parallel.mixed_precision=policy: the policy would replace the mode's own casts; use "
         "parallel.mixed_precision=autocast"
     )
 
@@ -195,7 +188,7 @@ def _optimizer(optimizer: Any) -> Iterator[str]:
     yield from _common_settings("optimizer", optimizer)
     each = optimizer.get("each") or {}
     if not isinstance(each, dict):
-        yield "optimizer.each: must be a mapping from an optimizer's name to what differs for it"
+        yield "optimizer.each: must be a mapping from an optimizer's name to its own settings"
         return
     for name, own in each.items():
         if not isinstance(own, dict):
@@ -207,9 +200,9 @@ def _optimizer(optimizer: Any) -> Iterator[str]:
 
 
 def _common_settings(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Check what every optimizer may have; the other arguments are for its class to check."""
+    """Check the settings that every optimizer has; its class checks the other arguments."""
     if settings.get("state_dtype") is not None:
-        yield from _choice(f"{key}.state_dtype", settings["state_dtype"], STATE_DTYPES)
+        yield from _choice(f"{key}.state_dtype", settings["state_dtype"], ("float32", "bfloat16"))
     groups = settings.get("groups") or []
     if not isinstance(groups, list):
         yield f"{key}.groups: must be a list of groups, each with match and what differs in it"
@@ -226,20 +219,17 @@ def _common_settings(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
 def _scheduler(scheduler: Any) -> Iterator[str]:
     if not isinstance(scheduler, dict) or not {"name", "_target_"} & scheduler.keys():
         yield "scheduler must have a name, or a _target_ to build"
-        return
-    if "_target_" in scheduler:
-        return
-    for key in scheduler.keys() - (known := [field.name for field in fields(SchedulerConfig)]):
-        yield f"unknown key scheduler.{key}; scheduler={scheduler['name']} has {', '.join(sorted(known))}"
+    elif "_target_" not in scheduler:
+        known = sorted(field.name for field in fields(SchedulerConfig))
+        for key in scheduler.keys() - known:
+            yield f"unknown key scheduler.{key}; scheduler={scheduler['name']} has {', '.join(known)}"
 
 
 def _component(group: str, component: Any) -> Iterator[str]:
     if not isinstance(component, dict) or "_target_" not in component:
         yield f"{group} must have a _target_, the class to build"
-        return
-    batch_size = component.get("batch_size")
-    if group == "data" and not isinstance(batch_size, int):
-        yield f"data.batch_size={batch_size}: must be a whole number greater than 0"
+    elif group == "data" and not isinstance(component.get("batch_size"), int):
+        yield f"data.batch_size={component.get('batch_size')}: must be a whole number greater than 0"
 
 
 def _listed(values: list[str]) -> str:
@@ -249,16 +239,14 @@ def _listed(values: list[str]) -> str:
 def _gradient_penalty(task: dict[str, Any], compiles: bool, strategy: str) -> Iterator[str]:
     if not str(task["_target_"]).startswith(_OWN) or "gradient_penalty" not in task:
         return
+    given = f"task.gradient_penalty={task['gradient_penalty']:g}"
     if task["gradient_penalty"] and compiles:
-        yield (
-            f"task.gradient_penalty={task['gradient_penalty']:g} with trainer.compile=true: torch.compile has no "
-            "gradient of a backward pass"
-        )
+        yield f"{given} with trainer.compile=true: torch.compile has no gradient of a backward pass"
     # A Wasserstein critic differentiates a backward pass even for a penalty of no weight.
     if strategy == "fsdp2" and (task["gradient_penalty"] or "critic_steps" in task):
         yield (
-            f"task.gradient_penalty={task['gradient_penalty']:g} with parallel=fsdp2: FSDP2 frees parameters after a "
-            "backward pass, which then cannot be differentiated; use parallel=ddp"
+            f"{given} with parallel=fsdp2: FSDP2 frees parameters after a backward pass, which then cannot be "
+            "differentiated; use parallel=ddp"
         )
 
 

@@ -1,4 +1,4 @@
-"""The protocol of data, as the training loop uses it, its shares, and its batches in the form that the model takes."""
+"""The protocol of data as the training loop uses it, its division among ranks, and the form of its batches."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,36 +28,34 @@ class Share:
         return own * self.world_size + self.rank
 
     def num_batches(self, number: int | Fraction | None) -> int | Fraction | None:
-        """Number of the rank's own batches among so many."""
+        """The rank's part of a number of batches."""
         if number is None:
             return None
         found = Fraction(number) / self.world_size
         return found.numerator if found.denominator == 1 else found
 
     def rounds(self, number: int) -> Iterator[tuple[int, bool]]:
-        """Yield the rank's batch of each round, and that it counts; batch 0, which does not, where none is left."""
+        """Yield the rank's batch of each round, and whether it counts: without batches left it is 0 and does not."""
         for own in range(-(-number // self.world_size)):
             index = self.index(own)
             yield (index, True) if index < number else (0, False)
 
     def dealt(self, batches: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
-        """Yield the rank's batch of each round, and that it counts; the round's first, which does not, for none."""
-        of_round: list[Item] = []
+        """Yield the rank's batch of each round, and whether it counts: the round's first batch stands in for none."""
+        first_of_round: list[Item] = []
         """The round's first batch, until the rank's own comes."""
         for index, batch in enumerate(batches):
             place = index % self.world_size
             if place == 0:
-                of_round = [batch]
+                first_of_round = [batch]
             if place == self.rank:
-                of_round = []
+                first_of_round = []
                 yield batch, True
-        for batch in of_round:
+        for batch in first_of_round:
             yield batch, False
 
 
 WHOLE = Share()
-"""The share of a single process."""
-
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, both with the batch as first dimension. A user's own data may yield anything its task takes."""
@@ -76,31 +74,31 @@ class Data(Protocol):
 
     @property
     def num_train_batches(self) -> int | Fraction | None:
-        """Number of micro-batches in an epoch, maybe a fraction: batches go on over its end. None: no epochs."""
+        """Number of micro-batches in an epoch, maybe a fraction: batches may cross its end. None without epochs."""
 
     @property
     def tokens_per_batch(self) -> int | None:
-        """Number of tokens in a training micro-batch; None where the input is not tokens."""
+        """Number of tokens in a training micro-batch; None if the input is not tokens."""
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the content, without seed and batch size; of the defining parameters where the data is synthetic."""
+        """Hash of the content, without seed and batch size; of the parameters of synthetic data."""
 
     def train_batch(self, index: int) -> Any:
         """Micro-batch ``index`` since the start of training: a function of (seed, index) alone.
 
-        Its items are those from ``index * batch_size`` on of an order that depends on the seed alone: every arm sees
-        the same batches, a resumed run needs no state of its data, and a step has the same samples however many
-        processes and micro-batches share them.
+        It has the items from ``index * batch_size`` on of an order that depends on the seed alone: every arm sees the
+        same batches, a resumed run needs no state of its data, and a step has the same samples however many processes
+        and micro-batches share them.
         """
 
     def val_batches(self) -> Iterator[Any]:
-        """The validation batches: always the same in the same order, whatever the seed; the last may be smaller."""
+        """The validation batches, always the same in the same order for every seed; the last may be smaller."""
 
 
 @runtime_checkable
 class Validatable(Protocol):
-    """Data whose content is checked in full once before a sweep; for every run that would be too slow."""
+    """Data whose content is checked in full once before a sweep, because that is too slow for every run."""
 
     def validate(self) -> None:
         """Read everything; raise a ``ValueError`` for content that cannot be trained on."""
@@ -108,54 +106,50 @@ class Validatable(Protocol):
 
 @runtime_checkable
 class Indexed(Protocol):
-    """Data whose validation batches can be had by index, so that no rank makes those of the others."""
+    """Data with access to validation batches by index, so that a rank does not make those of the others."""
 
     @property
-    def num_val_batches(self) -> int:
-        """Number of validation batches."""
+    def num_val_batches(self) -> int: ...
 
-    def val_batch(self, index: int) -> Any:
-        """Validation batch ``index``."""
+    def val_batch(self, index: int) -> Any: ...
 
 
 @runtime_checkable
 class Divisible(Protocol):
-    """Data that divides itself among ranks, as it is read ahead; any other is divided by index."""
+    """Data that divides itself among ranks because it is read ahead; any other is divided by index."""
 
     def for_rank(self, share: Share) -> Data:
-        """The data as the rank of a share sees it."""
+        """The data as a rank sees it."""
 
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
         """The rank's validation batches, and whether each counts.
 
-        There are as many on every rank, since a sharded model computes on all ranks or on none. Each batch of the whole
-        counts on one rank; where they do not go round, the last round has one on the other ranks that does not count.
+        Every rank has as many, since a sharded model computes on all ranks or on none. Each batch counts on one rank;
+        in an incomplete last round the other ranks get a batch that does not count.
         """
 
 
 def for_rank(data: Data, rank: int, world_size: int) -> Data:
     """The data as a rank sees it: its micro-batch i is micro-batch i * world_size + rank of the whole order.
 
-    ``batch_size``, ``tokens_per_batch`` and the fingerprint stay; an epoch has ``num_train_batches / world_size`` of
-    the rank's micro-batches. ``val_batches`` are those of `val_rounds`. A single process sees the data itself.
+    ``batch_size``, ``tokens_per_batch`` and the fingerprint stay; an epoch has ``num_train_batches / world_size``
+    micro-batches. ``val_batches`` are those of `val_rounds`. A single process gets the data itself.
     """
     if world_size == 1:
         return data
     share = Share(rank, world_size)
-    if isinstance(data, Divisible):
-        return data.for_rank(share)
-    return _DividedByIndex(data, share)
+    return data.for_rank(share) if isinstance(data, Divisible) else _DividedByIndex(data, share)
 
 
 def val_rounds(data: Data) -> Iterator[tuple[Any, bool]]:
-    """The validation batches of data, and whether each counts: for a single process all do."""
+    """The validation batches of data, and whether each counts: in a single process all do."""
     if isinstance(data, Divisible | _DividedByIndex):
         return data.val_rounds()
     return ((batch, True) for batch in data.val_batches())
 
 
 class _DividedByIndex:
-    """A rank's part of data whose batches are functions of their index; whatever else it has is the data's own."""
+    """A rank's part of data whose batches are functions of their index; all other attributes are the data's."""
 
     def __init__(self, data: Data, share: Share) -> None:
         self._data, self._share = data, share
@@ -163,7 +157,7 @@ class _DividedByIndex:
         self.num_train_batches, self.fingerprint = share.num_batches(data.num_train_batches), data.fingerprint
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_data":  # of a copy that is being made
+        if name == "_data":  # a copy in the making does not have it yet
             raise AttributeError(name)
         return getattr(self._data, name)
 
@@ -171,8 +165,7 @@ class _DividedByIndex:
         return self._data.train_batch(self._share.index(index))
 
     def val_batches(self) -> Iterator[Any]:
-        for batch, _ in self.val_rounds():
-            yield batch
+        return (batch for batch, _ in self.val_rounds())
 
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
         if isinstance(self._data, Indexed):
@@ -183,13 +176,13 @@ class _DividedByIndex:
 
 
 def stop_workers(data: object) -> None:
-    """End the processes that data has started, if it can have any; reading on may start them again."""
-    if (end := getattr(data, "stop_workers", None)) is not None:
-        end()
+    """End the processes that data has started, if any; reading on may start them again."""
+    if (stop := getattr(data, "stop_workers", None)) is not None:
+        stop()
 
 
 def num_workers(data: object) -> int | None:
-    """Number of processes that read training batches ahead; None where data never has any."""
+    """Number of processes that read training batches ahead; None if the data never has any."""
     found = getattr(data, "num_workers", None)
     return found if isinstance(found, int) else None
 
@@ -214,7 +207,7 @@ def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> Any:
     """Convert a batch's floating-point tensors to `dtype` and, on request, images (N, C, H, W) to channels-last."""
-    if type(batch) is tuple and not channels_last:  # the usual case, in every step: nothing would change
+    if type(batch) is tuple and not channels_last:  # a fast path for the usual batch, which needs no change
         for value in batch:
             if not isinstance(value, Tensor) or (value.dtype != dtype and value.is_floating_point()):
                 break

@@ -16,17 +16,17 @@ from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.host_memory import is_measuring
 
 AHEAD_BYTES: Final = 2**12
-"""The least size of an item for batches to be copied ahead: smaller ones take PCIe no longer than the host takes for a
-stream and its events. It is that of an item, so that the memory of a training is affine in its batch size."""
+"""Smallest item of batches that are copied ahead: PCIe copies smaller ones in less time than the host needs for a
+stream and its events. The limit is on items, so that a training's memory is affine in its batch size."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The settings of a data set's workers; raises a ``ValueError`` for those that do not fit each other."""
+    """The settings of a data set's workers; raises a ``ValueError`` for settings that do not fit together."""
 
     num_workers: int = 0
     prefetch_factor: int | None = None
-    """Batches that each worker has read ahead; None: torch's default, 2."""
+    """Batches that each worker reads ahead; None is torch's default, 2."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -36,7 +36,7 @@ class WorkerSettings:
             raise ValueError(f"prefetch_factor={self.prefetch_factor} needs workers, but num_workers is 0")
 
     def require_sendable(self, *parts: Any) -> None:
-        """Raise a ``ValueError`` if there are to be workers, and they cannot get these parts of a data set."""
+        """Raise a ``ValueError`` if these parts of a data set cannot be sent to the workers."""
         if self.num_workers and (reason := why_not_sent(*parts)) is not None:
             raise ValueError(f"num_workers={self.num_workers}: {reason}")
 
@@ -44,13 +44,13 @@ class WorkerSettings:
 class BatchReader:
     """The batches of a source by index.
 
-    Workers begin with the second batch or any later one, and end with a batch that does not follow: a check or a
-    prediction, which reads the first, starts none.
+    Workers start with any batch but the first, so that a check of one batch starts none, and end with a batch that
+    does not follow the last one.
     """
 
     def __init__(self, source: Batches, settings: WorkerSettings, device: torch.device) -> None:
         self._source, self._settings, self._device = source, settings, device
-        self.num_workers = 0 if device.type == "meta" else settings.num_workers  # a prediction reads to that device
+        self.num_workers = 0 if device.type == "meta" else settings.num_workers  # none for a prediction
         self._workers: Workers | None = None
         self._next = -1
 
@@ -61,7 +61,7 @@ class BatchReader:
             self._end_workers()
         if self._workers is None and self.num_workers and index > 0 and not is_measuring():
             self._source.close()
-            self._workers = self._started(self._source, itertools.count(index), self.num_workers)
+            self._workers = self._start(self._source, itertools.count(index), self.num_workers)
         if self._workers is None:
             return self._source[index]
         try:
@@ -71,12 +71,12 @@ class BatchReader:
             raise
 
     def one_pass(self, source: Batches, indices: Sequence[int]) -> Iterator[Any]:
-        """Read these batches of another source, with as many workers as this one."""
+        """Read batches of another source with as many workers."""
         if not self.num_workers or len(indices) < 2:
             yield from (source[index] for index in indices)
             return
-        yield source[indices[0]]  # as it may be the only one that is asked for
-        workers = self._started(source, indices[1:], min(self.num_workers, len(indices) - 1))
+        yield source[indices[0]]  # without workers, as the caller may read no further
+        workers = self._start(source, indices[1:], min(self.num_workers, len(indices) - 1))
         try:
             for _ in indices[1:]:
                 yield workers.next()
@@ -84,7 +84,7 @@ class BatchReader:
             workers.close()
 
     def stop_workers(self) -> None:
-        """End the workers and close what is open here; the next batches start them again."""
+        """End the workers and close the source; the next batches start them again."""
         self._end_workers()
         self._source.close()
 
@@ -93,16 +93,16 @@ class BatchReader:
             workers, self._workers = self._workers, None
             workers.close()
 
-    def _started(self, source: Batches, indices: Any, num_workers: int) -> Workers:
+    def _start(self, source: Batches, indices: Any, num_workers: int) -> Workers:
         factor, pins = self._settings.prefetch_factor, self._device.type == "cuda"
         return Workers(source, indices, num_workers=num_workers, prefetch_factor=factor, pins=pins)
 
 
 class CopiedAhead:
-    """Batches that `read` returns on the host, moved to the device.
+    """Moves the batches that `read` returns from the host to the device.
 
-    A batch of large items is copied in a stream of its own while the step computes on the one before. Its memory is
-    allocated in the step's own stream, whose earlier work the copy waits for. With `record_stream` instead, the
+    A batch of large items is copied in a separate stream while the step computes on the batch before. Its memory is
+    allocated in the step's stream, and the copy waits for earlier work there. With `record_stream` instead, the
     allocator would keep freed batches until the device is done, and the peak would depend on how far the host is ahead.
     """
 
@@ -111,7 +111,7 @@ class CopiedAhead:
         self._is_cuda = device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
         self._ahead: tuple[int, Any, Any] | None = None
-        """Index, batch and event of the copy that is under way."""
+        """Index, batch and event of the pending copy."""
 
     def __call__(self, index: int) -> Any:
         ahead = self._ahead
@@ -121,7 +121,7 @@ class CopiedAhead:
         else:
             batch = batch_to_device(self._read(index), self._device)
         if self._is_cuda and copies_ahead(batch, self._batch_size):
-            self._ahead = index + 1, *self._begun(self._read(index + 1))
+            self._ahead = index + 1, *self._begin_copy(self._read(index + 1))
         return batch
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class CopiedAhead:
             torch.cuda.current_stream(self._device).wait_event(self._ahead[2])
             self._ahead = None
 
-    def _begun(self, batch: Any) -> tuple[Any, Any]:
+    def _begin_copy(self, batch: Any) -> tuple[Any, Any]:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
         def copied(tensor: Tensor) -> Tensor:
@@ -146,16 +146,16 @@ class CopiedAhead:
 
 
 def copies_ahead(batch: Any, batch_size: int) -> bool:
-    """Return True if the batch after one like this is copied ahead."""
+    """Return True if batches of this size are copied ahead."""
     return sum(tensor.nbytes for tensor in tensors_in(batch)) >= AHEAD_BYTES * batch_size
 
 
 class ReadDataset(ABC):
-    """The common part of data made of a user's datasets: how batches are read, and those that a rank has."""
+    """Base of data made of a user's datasets, read by workers and divided among ranks."""
 
     tokens_per_batch: int | None = None
     copies_ahead = True
-    """On CUDA the batch after the current one is on the device, if its items are large: see ``CopiedAhead``."""
+    """On CUDA the next batch of large items is on the device during a step: see ``CopiedAhead``."""
     batch_size: int
     _device: torch.device
     _reader: BatchReader
@@ -168,19 +168,17 @@ class ReadDataset(ABC):
 
     @property
     def num_workers(self) -> int:
-        """Number of workers that read training batches."""
         return self._reader.num_workers
 
     def train_batch(self, index: int) -> Any:
         return self._batches(index)
 
     def val_batches(self) -> Iterator[Any]:
-        """The batches of one pass; the last may be smaller."""
         return (batch for batch, _ in self.val_rounds())
 
     @abstractmethod
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        """The same, and whether each counts (see `ampsweep.data.base.Divisible`)."""
+        """See `ampsweep.data.base.Divisible`."""
 
     def stop_workers(self) -> None:
         self._batches.close()
@@ -188,4 +186,4 @@ class ReadDataset(ABC):
 
     @abstractmethod
     def _begin(self, share: Share) -> None:
-        """Be where no training batch of a share has been read."""
+        """Start again with the first training batch of a share."""

@@ -1,4 +1,4 @@
-"""Handwritten digits: real data, small enough for any machine, with a meaningful accuracy at the end."""
+"""Handwritten digits: real data, small enough for any machine, with a meaningful accuracy."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ from ampsweep.data.seeding import Shuffle, generator
 
 
 class Digits:
-    """The 1,797 handwritten digits that ship with scikit-learn, resident on the device.
+    """scikit-learn's 1,797 handwritten digits, resident on the device.
 
     Inputs are (B, 1, 8, 8) float32 in [0, 1], targets (B,) int64 from 0 to 9. Source: E. Alpaydin and C. Kaynak,
     "Optical Recognition of Handwritten Digits", UCI, 1998 (its test set). The split is the same for every seed.
@@ -25,11 +25,7 @@ class Digits:
     tokens_per_batch: int | None = None
 
     def __init__(self, *, val_fraction: float, batch_size: int, seed: int, device: torch.device) -> None:
-        """Load and split the digits.
-
-        Raises:
-            ValueError: scikit-learn is missing, the fraction is outside (0, 1), or a batch exceeds the training set.
-        """
+        """Raise a ``ValueError`` if scikit-learn is missing, or a setting does not fit the data."""
         require_positive(batch_size=batch_size)
         require_fraction(val_fraction=val_fraction)
         pixels, labels = _images_and_labels()
@@ -48,13 +44,11 @@ class Digits:
         self._val = inputs[val].to(device), targets[val].to(device)
 
     def train_batch(self, index: int) -> Batch:
-        """The digits of micro-batch ``index``, in a new order in each epoch."""
         items = to_device(self._shuffle.items(index), self._device)
         inputs, targets = self._train
         return inputs[items], targets[items]
 
     def val_batch(self, index: int) -> Batch:
-        """The held-out digits of batch ``index``; the last may be smaller."""
         (inputs, targets), items = self._val, slice(index * self.batch_size, (index + 1) * self.batch_size)
         return inputs[items], targets[items]
 

@@ -1,4 +1,4 @@
-"""Fingerprints: short hashes that tell data sets apart."""
+"""Short hashes that distinguish data sets."""
 
 import hashlib
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def digest(*parts: str | bytes) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of all parts; the boundaries between them count too."""
+    """The first 16 hexadecimal digits of the SHA-256 of all parts and of their lengths."""
     sha = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
@@ -18,7 +18,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def tensor_digest(*tensors: Tensor) -> str:
-    """The digest of the types, shapes and bytes of tensors, on whichever device they are."""
+    """The digest of the dtypes, shapes and bytes of tensors on any device."""
     parts: list[str | bytes] = []
     for tensor in tensors:
         parts.append(f"{tensor.dtype}{list(tensor.shape)}")
@@ -27,7 +27,7 @@ def tensor_digest(*tensors: Tensor) -> str:
 
 
 def batch_digest(batch: Any) -> str:
-    """The digest of a collated batch: tensors, and other values by their ``repr``, in dicts, lists and tuples."""
+    """The digest of tensors, and of other values by their ``repr``, nested in dicts, lists and tuples."""
     if isinstance(batch, Tensor):
         return tensor_digest(batch)
     if isinstance(batch, dict):

@@ -1,4 +1,4 @@
-"""The generators that augmentations draw from, seeded by a key: torch's on the CPU, `random`'s and NumPy's global."""
+"""Seeding of the generators that augmentations draw from: torch's on the CPU, `random`'s and NumPy's global."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,6 @@ from ampsweep.data.seeding import seed_of, seeds_of
 
 Read = TypeVar("Read")
 States = dict[str, Any]
-"""The states of the generators by name."""
 
 
 def read_items(
@@ -24,12 +23,12 @@ def read_items(
     first: int,
     index: int,
 ) -> Any:
-    """Read a batch with all generators seeded for each item, so that it is the same one in any batch.
+    """Read a batch with all generators seeded for each item, so that an item is the same in any batch.
 
-    `key` and their positions from `first` on seed the items, `key` and `index` seed `collate`. Afterwards the
-    generators are as they were: the model's own random numbers, as those of dropout, do not depend on reading.
+    `key` and the positions from `first` on seed the items; `key` and `index` seed `collate`. Afterwards the generators
+    are restored: the model's own random numbers, such as dropout's, do not depend on reading.
     """
-    with _left_alone():
+    with _restored():
         fetched = []
         for item, seed in zip(items, seeds_of(*key, "item", first=first, number=len(items)), strict=True):
             seed_all(seed)
@@ -39,37 +38,37 @@ def read_items(
 
 
 class OwnGenerators:
-    """Generators of a reader's own, which take the place of the process's while it is entered, and go on from there."""
+    """A reader's own generator states, swapped in while entered and saved on leaving."""
 
     def __init__(self) -> None:
         self._own: States | None = None
-        self._others: States = {}
+        self._outside: States = {}
 
     def __enter__(self) -> Self:
-        self._others = states_of_all()
+        self._outside = _states()
         if self._own is not None:
-            restore_all(self._own)
+            _restore(self._own)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._own = states_of_all()
-        restore_all(self._others)
+        self._own = _states()
+        _restore(self._outside)
 
 
 def seeded(read: Callable[[], Read], *key: str | int) -> Read:
-    """Call `read` with all generators seeded by `key`, and return its result; afterwards they are as they were."""
-    with _left_alone():
+    """Call `read` with all generators seeded by `key`, and restore them afterwards."""
+    with _restored():
         seed_all(seed_of(*key))
         return read()
 
 
 @contextmanager
-def _left_alone() -> Iterator[None]:
-    before = states_of_all()
+def _restored() -> Iterator[None]:
+    before = _states()
     try:
         yield
     finally:
-        restore_all(before)
+        _restore(before)
 
 
 def seed_all(seed: int) -> None:
@@ -78,15 +77,12 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed)
 
 
-def states_of_all() -> States:
-    return {
-        "torch": torch.default_generator.get_state(),
-        "random": random.getstate(),
-        "numpy": np.random.get_state(),
-    }
+def _states() -> States:
+    of_torch = torch.default_generator.get_state()
+    return {"torch": of_torch, "random": random.getstate(), "numpy": np.random.get_state()}
 
 
-def restore_all(states: States) -> None:
+def _restore(states: States) -> None:
     torch.default_generator.set_state(states["torch"])
     random.setstate(states["random"])
     np.random.set_state(states["numpy"])

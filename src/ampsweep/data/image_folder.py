@@ -1,4 +1,4 @@
-"""A folder of images, a folder a class, read by Pillow."""
+"""Images in a folder for each class, read by Pillow."""
 
 import random
 from importlib.util import find_spec
@@ -17,27 +17,25 @@ from ampsweep.data.seeding import generator
 _SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _AREA: Final = 0.35, 1.0
 _RATIO: Final = 3 / 4, 4 / 3
-"""The part of a training image that is cut out at random: its share of the area, and its width over its height."""
+"""Ranges of a random crop's share of the area, and of its width over its height."""
 _SHORT_SIDE: Final = 256 / 224
-"""The short side of a validation image before its centre is cut out, over the side of what is cut out."""
+"""The short side of a validation image over the side of its centre crop."""
 
 
 class ImageFolder(MapDataset):
-    """Images in a folder of folders, one for each class; classes are numbered in the order of their names.
+    """A folder of images for each class; classes are numbered in the order of their names.
 
     Inputs are (B, 3, S, S) float32 in [0, 1], targets (B,) int64. Without folders `train` and `val` in `path`, a share
-    of the images, the same for every seed, is held out. With `augment` a random part of each training image is resized
-    to S x S, and mirrored half of the time; else, and for validation, it is the centre of the image.
+    of the images is held out, the same for every seed. With `augment` a random crop of each training image is resized
+    to S x S and mirrored half of the time; otherwise, and for validation, it is the centre of the image.
     """
 
     def __init__(
         self, *, path: str, image_size: int, num_classes: int, val_fraction: float, augment: bool, **settings: Any
     ) -> None:
-        """List the images; `settings` are those of `MapDataset`.
+        """`settings` are those of `MapDataset`, whose errors are raised, too.
 
-        Raises:
-            ValueError: Pillow is missing, the folder has not as many classes or no image of one, an image is damaged,
-                or what `MapDataset` refuses.
+        Raises a ``ValueError`` if Pillow or an image of a class is missing, or the number of classes is wrong.
         """
         require_positive(image_size=image_size, num_classes=num_classes)
         require_fraction(val_fraction=val_fraction)
@@ -63,22 +61,20 @@ class ImageFiles(Dataset[Any]):
         return len(self._files)
 
     def __getitem__(self, item: int) -> tuple[Tensor, int]:
-        """Read an image, (3, S, S) float32 in [0, 1], and its class; a ``ValueError`` names a file that has none."""
+        """Read an image, (3, S, S) float32 in [0, 1], and its class; a ``ValueError`` names an unreadable file."""
         from PIL import Image, UnidentifiedImageError
 
         file, label = self._files[item]
         try:
             with Image.open(file) as image:
-                side = self._size
                 box, mirrored = (_random_box(*image.size), random.random() < 0.5) if self._augment else (None, False)
-                if box is None:
-                    box = _centre_box(*image.size, 1 / _SHORT_SIDE)
-                pixels = image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box=box)
+                size, box = (self._size, self._size), box or _centre_box(*image.size, 1 / _SHORT_SIDE)
+                pixels = image.convert("RGB").resize(size, Image.Resampling.BILINEAR, box=box)
         except UnidentifiedImageError as error:
             raise ValueError(f"image {file} cannot be read: it is damaged, or no image") from error
         except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-            told = getattr(error, "strerror", None) or str(error) or "it is damaged"  # a broken PNG is a SyntaxError
-            raise ValueError(f"image {file} cannot be read: {told}") from error
+            reason = getattr(error, "strerror", None) or str(error) or "it is damaged"  # a broken PNG is a SyntaxError
+            raise ValueError(f"image {file} cannot be read: {reason}") from error
         values = np.asarray(pixels, dtype=np.float32).transpose(2, 0, 1) / 255
         return torch.from_numpy(np.ascontiguousarray(values[:, :, ::-1] if mirrored else values)), label
 
@@ -108,10 +104,7 @@ def _held_out(files: list[tuple[str, int]], val_fraction: float) -> tuple[list[t
 
 
 def _random_box(width: int, height: int) -> tuple[float, float, float, float] | None:
-    """A part of random size, shape and place, as in "Going Deeper with Convolutions" (Szegedy et al., 2015), section 6.
-
-    None if ten of them do not lie within the image.
-    """
+    """A random crop as in Szegedy et al., "Going Deeper with Convolutions", 2015, section 6; None if ten do not fit."""
     for _ in range(10):
         area = random.uniform(*_AREA) * width * height
         ratio = np.exp(random.uniform(*np.log(_RATIO)))
@@ -123,7 +116,7 @@ def _random_box(width: int, height: int) -> tuple[float, float, float, float] | 
 
 
 def _centre_box(width: int, height: int, share: float) -> tuple[float, float, float, float]:
-    """The square in the centre whose side is a share of the short side."""
+    """The central square whose side is a share of the short side."""
     side = share * min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side

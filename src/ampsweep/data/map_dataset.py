@@ -1,4 +1,4 @@
-"""Any of torch's map-style datasets as data of the suite."""
+"""Any of torch's map-style datasets as training data."""
 
 from collections.abc import Iterator, Sized
 from functools import partial
@@ -21,10 +21,10 @@ _NUM_SAMPLES = 8
 class MapDataset(ReadDataset):
     """A pair of the user's own ``torch.utils.data.Dataset``; ``collate`` makes batches of their items.
 
-    torch's CPU generator, ``random`` and NumPy's global one are seeded from (seed, position in the order) while an item
-    is read, and restored afterwards: augmentations drawn from them are the same in every arm, after a resume, with any
-    number of workers and in batches of any size. What ``collate`` draws depends on (seed, batch). The fingerprint
-    covers class names, lengths and eight evenly spaced items of each set.
+    torch's CPU generator, ``random`` and NumPy's global generator are seeded from (seed, position in the order) while
+    an item is read, and restored afterwards: augmentations are the same in every arm, after a resume, with any number
+    of workers and in batches of any size. Random numbers in ``collate`` depend on (seed, batch). The fingerprint covers
+    class names, lengths and eight evenly spaced items of each set.
     """
 
     def __init__(
@@ -39,12 +39,7 @@ class MapDataset(ReadDataset):
         prefetch_factor: int | None = None,
         collate: Collate = default_collate,
     ) -> None:
-        """Take the two datasets and fingerprint them; see ``WorkerSettings`` for the workers.
-
-        Raises:
-            ValueError: a dataset is not map-style or empty, a batch is larger than ``train``, or the settings of the
-                workers are wrong.
-        """
+        """Raise a ``ValueError`` for a dataset that is not map-style, empty or smaller than a batch."""
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)
         for name, dataset in (("train", train), ("val", val)):
@@ -66,22 +61,17 @@ class MapDataset(ReadDataset):
     def _begin(self, share: Share) -> None:
         shuffle = Shuffle(len(self._train), self.batch_size, self._seed, share)
         self._share, self.num_train_batches = share, shuffle.num_batches
-        self._source = ItemBatches(
-            self._train,
-            batch_size=self.batch_size,
-            collate=self._collate,
-            shuffle=shuffle,
-            key=("train", self._seed),
-        )
+        key, collate = ("train", self._seed), self._collate
+        self._source = ItemBatches(self._train, batch_size=self.batch_size, collate=collate, shuffle=shuffle, key=key)
         self._reader = BatchReader(self._source, self._settings, self._device)
         self._batches = CopiedAhead(self._reader, self.batch_size, self._device)
 
 
 class ItemBatches:
-    """Micro-batches of the items of a dataset, by index: the same in this process and in any worker.
+    """Micro-batches of a dataset's items by index, the same in this process and in any worker.
 
-    Without a `shuffle` the items are in their own order, and the last batch may be smaller. `key` and its position in
-    the order seed what is drawn while an item is read.
+    Without a `shuffle` the items are in their own order, and the last batch may be smaller. `key` and an item's
+    position in the order seed the generators while it is read.
     """
 
     def __init__(
@@ -99,11 +89,9 @@ class ItemBatches:
         self._fetch = partial(_fetched, dataset)
 
     def __len__(self) -> int:
-        """The number of batches in one pass in the items' own order."""
         return -(-len(self._dataset) // self._batch_size)
 
     def __getitem__(self, index: int) -> Any:
-        """Read micro-batch `index`, below the length if the items are in their own order."""
         if self._shuffle is not None:
             first, items = self._shuffle.first(index), self._shuffle.items(index)
             key_of_batch = first // self._batch_size
@@ -118,7 +106,7 @@ class ItemBatches:
         """Nothing is open between two batches."""
 
     def fingerprint(self) -> str:
-        """The digest of the dataset's class, its length and eight evenly spaced items, whatever the seed."""
+        """The digest of the dataset's class, its length and eight evenly spaced items, for any seed."""
         length = len(self._dataset)
         items = sorted({step * (length - 1) // (_NUM_SAMPLES - 1) for step in range(_NUM_SAMPLES)})
         samples = [seeded(partial(self._read, [item]), "fingerprint", item) for item in items]
@@ -138,7 +126,6 @@ class ItemBatches:
 
 
 def _require_items(name: str, dataset: Dataset[Any]) -> None:
-    """Raise a ``ValueError`` for a dataset that has no length or no items, or is empty."""
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise ValueError(f"{name} must be a map-style dataset with a length and items, got {type(dataset).__name__}")
     if len(dataset) == 0:
@@ -146,6 +133,6 @@ def _require_items(name: str, dataset: Dataset[Any]) -> None:
 
 
 def _fetched(dataset: Any, items: list[int]) -> list[Any]:
-    """Read items, all at once where the dataset can, as torch's own loader does."""
-    at_once = getattr(dataset, "__getitems__", None)
-    return at_once(items) if at_once else [dataset[item] for item in items]
+    """Read items, together if the dataset supports it, as torch's own loader does."""
+    together = getattr(dataset, "__getitems__", None)
+    return together(items) if together else [dataset[item] for item in items]

@@ -1,4 +1,4 @@
-"""Batches of a stream by index: forwards as they come, anywhere else from the beginning."""
+"""Batches of a stream by index: the next batch continues the stream, any other index reads it from the beginning."""
 
 import copy
 from collections.abc import Generator, Iterator
@@ -17,25 +17,24 @@ from ampsweep.data.seeding import seed_of
 
 
 class StreamItems:
-    """The items of a stream: where a pass ends the next begins, after ``set_epoch`` if the dataset has that.
+    """The items of a stream in endless passes, with ``set_epoch`` before each if the dataset has that.
 
-    The generators are the stream's own, seeded with each pass by `key` and the number of passes before, so that items
-    are the same in batches of any size. A pass has `least` items or more; `who` says where it is read.
+    The stream has its own generators, seeded in each pass by `key` and the number of the pass, so that items are the
+    same in batches of any size. A pass must have at least `least` items; `who` names the worker in the error.
     """
 
     def __init__(self, dataset: IterableDataset[Any], *, key: tuple[str | int, ...], least: int, who: str) -> None:
         self._dataset: Any = dataset
-        _part_epochs(dataset)
+        _unshare_epochs(dataset)
         self._key, self._least, self._who = key, least, who
         self.num_before = 0
-        """Number of items read in all passes."""
         self._generators = OwnGenerators()
         self._items = self._endless()
 
     def read(self, num_before: int, number: int, collate: Collate, *key: str | int) -> Any:
-        """Make a batch of the items after the first `num_before`.
+        """Make a batch of the items after the first `num_before`; `key` seeds the generators of `collate`.
 
-        `key` seeds what `collate` draws. A pass that has too few items raises a ``ValueError``.
+        Raises a ``ValueError`` if a pass has too few items.
         """
         with self._generators:
             for _ in islice(self._items, num_before - self.num_before):
@@ -44,7 +43,6 @@ class StreamItems:
         return seeded(partial(collate, items), *key)
 
     def close(self) -> None:
-        """Let go of what the dataset has opened."""
         self._items.close()
 
     def _endless(self) -> Generator[Any]:
@@ -60,24 +58,24 @@ class StreamItems:
                 raise ValueError(f"a pass of the stream has no full batch of {self._least} items{self._who}")
 
 
-def _part_epochs(dataset: Any) -> None:
-    """Give a dataset, and one that it wraps, an epoch of its own.
+def _unshare_epochs(dataset: Any) -> None:
+    """Give a dataset, and any that it wraps, its own epoch.
 
-    Hugging Face's keep theirs in shared memory, where our workers would write over each other's.
+    Hugging Face's datasets keep it in shared memory, where our workers would overwrite each other's.
     """
     for name, value in [*getattr(dataset, "__dict__", {}).items()]:
         if isinstance(value, Tensor):
             if name == "_epoch" and value.is_shared():  # type: ignore[no-untyped-call]
                 setattr(dataset, name, value.clone())
         elif hasattr(value, "set_epoch"):
-            _part_epochs(value)
+            _unshare_epochs(value)
 
 
 class StreamBatches:
-    """The micro-batches of a share, by index, in this process or in a worker.
+    """The micro-batches of a share by index, in this process or in a worker.
 
-    Batches are taken in turn from the streams of several workers. The items of the other shares are read, too, and
-    dropped. What `collate` draws depends on (seed, stream, batches before).
+    Batches alternate between the streams of several workers. The items of other shares are read, too, and dropped.
+    Random numbers in `collate` depend on (seed, stream, number of the batch).
     """
 
     def __init__(
@@ -99,9 +97,9 @@ class StreamBatches:
         num_before, items = number * self._batch_size, self._open.pop(stream, None)
         if items is None or items.num_before > num_before:
             items = self._opened(stream)
-        with self._told_stream(stream):
+        with self._worker_info(stream):
             batch = items.read(num_before, self._batch_size, self._collate, "stream", self._seed, stream, number)
-        self._open[stream] = items  # not after an error: the items that are left of a generator are none
+        self._open[stream] = items  # not after an error, which has ended the generator
         return batch
 
     def close(self) -> None:
@@ -111,22 +109,20 @@ class StreamBatches:
 
     def _opened(self, stream: int) -> StreamItems:
         return StreamItems(
-            copy.deepcopy(self._dataset) if self._open else self._dataset,  # each stream needs one of its own
+            copy.deepcopy(self._dataset) if self._open else self._dataset,  # each stream needs its own
             key=("stream", self._seed, stream),
             least=self._batch_size,
             who="" if self._num_streams == 1 else f" for worker {stream + 1} of {self._num_streams}",
         )
 
     @contextmanager
-    def _told_stream(self, stream: int) -> Iterator[None]:
-        """Have `get_worker_info` say which of several streams the dataset is; torch has no public way to."""
+    def _worker_info(self, stream: int) -> Iterator[None]:
+        """Let `get_worker_info` describe one of several streams inside; torch has no public setter."""
         before = torch_worker._worker_info
         if self._num_streams > 1:
+            seed = seed_of("stream", self._seed, stream)
             torch_worker._worker_info = torch_worker.WorkerInfo(
-                id=stream,
-                num_workers=self._num_streams,
-                seed=seed_of("stream", self._seed, stream),
-                dataset=self._dataset,
+                id=stream, num_workers=self._num_streams, seed=seed, dataset=self._dataset
             )
         try:
             yield

@@ -1,4 +1,4 @@
-"""Any of torch's iterable datasets as data of the suite."""
+"""Any of torch's iterable datasets as training data."""
 
 import itertools
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ _END: Final = object()
 class StreamDataset(ReadDataset):
     """A pair of the user's own ``torch.utils.data.IterableDataset``; ``collate`` makes batches of their items.
 
-    The stream is endless: where it ends it begins again, with ``set_epoch`` if the dataset has that, and within a batch
-    if need be. ``train_batch`` goes forwards; any other index, as after a resume, is read from the start on. One worker
-    reads the same batches as this process; several take turns, and each dataset finds its items by ``get_worker_info``.
-    A rank reads all items and drops those of the others. The fingerprint covers class names and the first eight items
-    of each set.
+    The stream restarts where it ends, with ``set_epoch`` if the dataset has that, and within a batch if need be.
+    ``train_batch`` reads forwards; any other index, as after a resume, is read from the start. One worker reads the
+    same batches as this process; several take turns, and each dataset finds its items by ``get_worker_info``. A rank
+    reads all items and drops those of the others. The fingerprint covers class names and the first eight items of each
+    set.
     """
 
     num_train_batches: int | None = None
@@ -45,12 +45,9 @@ class StreamDataset(ReadDataset):
         prefetch_factor: int | None = None,
         collate: Collate = default_collate,
     ) -> None:
-        """Take the two datasets and read their first items.
+        """``num_val_batches``: None is all of the dataset. ``num_workers`` is that of each rank.
 
-        ``num_val_batches``: None is all of the dataset. ``num_workers`` is that of each rank.
-
-        Raises:
-            ValueError: a dataset is not iterable or empty, or the settings of the workers are wrong.
+        Raises a ``ValueError`` for a dataset that is not iterable or empty, and for wrong settings of the workers.
         """
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)

@@ -1,4 +1,4 @@
-"""Random data that stays on the device (https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html)."""
+"""Random data resident on the device (https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypedDict, Unpack
@@ -12,7 +12,7 @@ from ampsweep.data.fingerprint import digest
 from ampsweep.data.seeding import generator
 
 _AT_ONCE: Final = 16
-"""Items that are drawn together, whatever the size of a batch."""
+"""Items that are drawn together, independent of the batch size."""
 
 
 class Common(TypedDict):
@@ -25,7 +25,7 @@ class Common(TypedDict):
 
 
 class Drawn(NamedTuple):
-    """A part of an item: standard normal numbers (float32), or uniform ones below a limit (int64)."""
+    """A part of an item: standard normal numbers (float32), or uniform integers below a limit (int64)."""
 
     shape: tuple[int, ...]
     limit: int | None = None
@@ -44,9 +44,9 @@ class Drawn(NamedTuple):
 class _Synthetic:
     """``num_batches`` training batches, visited in turn, and one validation batch that is the same for every seed.
 
-    There is nothing to learn: a falling training loss means that the model memorizes the batches. The values are drawn
-    on the CPU and then moved, the same on every device and in batches of any size. ``sizes`` define an item; any size
-    below 1 raises a ``ValueError``.
+    There is nothing to learn: a falling training loss means that the model memorizes the batches. Values are drawn on
+    the CPU, and are the same on every device and in batches of any size. ``sizes`` define an item; any size below 1
+    raises a ``ValueError``.
     """
 
     tokens_per_batch: int | None = None
@@ -84,11 +84,9 @@ class _Synthetic:
         return inputs, targets
 
     def train_batch(self, index: int) -> Batch:
-        """Batch ``index`` modulo ``num_batches``."""
         return self._train[index % self.num_train_batches]
 
     def val_batch(self, index: int) -> Batch:
-        """The one validation batch."""
         assert index == 0
         return self._val
 

@@ -13,18 +13,14 @@ class Text(TokenCrops):
     """The bytes of a text file, or of English text that ships with Python.
 
     Without a path the text is the module ``pydoc_data.topics``: the chapters of the Python language reference that
-    ``help()`` prints, about 460,000 bytes. They differ a little between Python versions, and so does the fingerprint.
-    The text stays in the host's memory, one byte per token, and each batch is copied to the device.
+    ``help()`` prints, about 460,000 bytes. They, and the fingerprint, differ between Python versions. The text stays in
+    the host's memory, one byte per token, and each batch is copied to the device.
     """
 
     vocab_size = 256
 
     def __init__(self, *, path: str | None = None, val_fraction: float, **crops: Unpack[Crops]) -> None:
-        """Hold out the last ``val_fraction`` of the bytes for validation.
-
-        Raises:
-            ValueError: the file is missing, unreadable, empty or too short for one batch.
-        """
+        """Hold out the last ``val_fraction`` of the bytes; a ``ValueError`` names an unreadable or too short file."""
         require_fraction(val_fraction=val_fraction)
         content = _python_topics() if path is None else readable_file(path).read_bytes()
         tokens = np.frombuffer(content, dtype=np.uint8)

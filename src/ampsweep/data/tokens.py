@@ -1,4 +1,4 @@
-"""Windows cut from one long sequence of tokens, and those of memory-mapped files, as nanoGPT writes them."""
+"""Crops of one long sequence of tokens, and of memory-mapped files as nanoGPT writes them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ _NUM_SAMPLES = 64
 _SAMPLE_IDS = 4096
 _SCAN_IDS = 2**24
 _AT_ONCE: Final = 2**12
-"""Training crops that are drawn together, in the order in which they come: the same in batches of any size."""
+"""Training crops that are drawn together, in their order: the same in batches of any size."""
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """The ids from ``start`` to ``stop`` of a little-endian file without a header, read when they are needed."""
+    """The ids from ``start`` to ``stop`` of a little-endian file without a header, read on access."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -39,13 +39,13 @@ class TokenFile:
         return ids
 
     def map(self) -> NDArray[Any]:
-        # Mapped anew for each batch, as nanoGPT does: pages touched through a lasting map would count as memory of the
-        # process, which the suite reports.
+        # Mapped again for each batch, as nanoGPT does: pages touched through a lasting map would count as memory of the
+        # process in the suite's figures.
         return np.memmap(self.path, self.dtype, mode="r", offset=self.start * self.dtype.itemsize, shape=(len(self),))
 
 
 class Crops(TypedDict):
-    """The settings of crops, of any text or tokens."""
+    """Settings of crops."""
 
     seq_len: int
     num_val_batches: int
@@ -57,8 +57,8 @@ class Crops(TypedDict):
 class TokenCrops:
     """Batches of token ids (B, seq_len) and the ids that follow them, int64.
 
-    Training crops start anywhere, so there are no epochs. Validation is ``num_val_batches`` batches of crops spread
-    evenly over the held-out tokens, fewer where these do not have as many different crops.
+    Training crops start anywhere, so there are no epochs. Validation has ``num_val_batches`` batches of crops spread
+    evenly over the held-out tokens, or fewer if there are not as many different crops.
     """
 
     num_train_batches: int | None = None
@@ -75,11 +75,7 @@ class TokenCrops:
         seed: int,
         device: torch.device,
     ) -> None:
-        """Take the two sequences; ``source`` names them in error messages.
-
-        Raises:
-            ValueError: a size is below 1, or a sequence is too short for a training batch or a validation crop.
-        """
+        """Raise a ``ValueError`` if a size is below 1, or a sequence of ``source`` too short for a batch or a crop."""
         require_positive(seq_len=seq_len, num_val_batches=num_val_batches, batch_size=batch_size)
         for part, tokens, needed in (("training", train, batch_size * seq_len + 1), ("validation", val, seq_len + 1)):
             if len(tokens) < needed:
@@ -96,10 +92,9 @@ class TokenCrops:
         self._val_starts = np.arange(num_crops) * (len(val) - seq_len) // num_crops
         self.num_val_batches = -(-num_crops // batch_size)
         self._part: tuple[int, NDArray[np.int64]] = -1, np.empty(0, dtype=np.int64)
-        """The training crops that were drawn last, and their number among all parts."""
+        """The number of the latest drawing, and its training crops."""
 
     def train_batch(self, index: int) -> Batch:
-        """Crops at random starts, each drawn from (seed, its position among all crops)."""
         starts, first = [], index * self.batch_size
         while (missing := (index + 1) * self.batch_size - first) > 0:
             part, within = divmod(first, _AT_ONCE)
@@ -108,7 +103,6 @@ class TokenCrops:
         return self._cut(self._train, starts[0] if len(starts) == 1 else np.concatenate(starts))
 
     def val_batch(self, index: int) -> Batch:
-        """The evenly spaced crops of batch ``index``; the last may be smaller."""
         return self._cut(self._val, self._val_starts[index * self.batch_size : (index + 1) * self.batch_size])
 
     def val_batches(self) -> Iterator[Batch]:
@@ -128,7 +122,7 @@ class TokenCrops:
 
 
 class Tokens(TokenCrops):
-    """A ``.bin`` of token ids and, for validation, either a second one or the tail of the first.
+    """A ``.bin`` of token ids and, for validation, a second file or the tail of the first.
 
     The fingerprint covers the type and size of each file and 64 evenly spaced pieces of 4096 ids: files can be larger
     than memory.
@@ -144,11 +138,7 @@ class Tokens(TokenCrops):
         val_fraction: float,
         **crops: Unpack[Crops],
     ) -> None:
-        """Map the files; ``val_fraction`` counts only without a ``val_path``.
-
-        Raises:
-            ValueError: a file is missing, unreadable, empty, no multiple of ``dtype`` or shorter than a batch.
-        """
+        """``val_fraction`` counts only without a ``val_path``; a ``ValueError`` names an unusable file."""
         require_positive(vocab_size=vocab_size)
         require_fraction(val_fraction=val_fraction)
         self.vocab_size = vocab_size
@@ -159,7 +149,7 @@ class Tokens(TokenCrops):
         super().__init__(train, val, source=source, **crops)
 
     def validate(self) -> None:
-        """Read every id; raise a ``ValueError`` that names the position of the first one outside the vocabulary."""
+        """Read every id; raise a ``ValueError`` that names the position of the first id outside the vocabulary."""
         for file in self._files:
             ids = file.map()
             for first in range(0, len(ids), _SCAN_IDS):
@@ -197,7 +187,7 @@ def _fingerprint_parts(file: TokenFile) -> list[str | bytes]:
 
 
 def readable_file(path: str) -> Path:
-    """The path of a file with content; raise a ``ValueError`` for one that is missing, unreadable or empty."""
+    """The path of a file; raise a ``ValueError`` if it is missing, unreadable or empty."""
     file = Path(path).expanduser()
     try:
         with file.open("rb") as stream:

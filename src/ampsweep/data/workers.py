@@ -1,4 +1,4 @@
-"""The workers of torch's DataLoader, with an end, and with errors that a user can read."""
+"""torch's DataLoader workers, ended reliably, and with readable errors."""
 
 import ctypes
 import multiprocessing
@@ -21,11 +21,11 @@ from torch.utils.data import DataLoader, Dataset
 from ampsweep.data.seeding import generator
 from ampsweep.observe.operators import without_modes
 from ampsweep.socket_folder import short_socket_paths
-from ampsweep.stop_signals import STOP_SIGNALS, held_stop_signals, release_stop_signals
+from ampsweep.stop_signals import STOP_SIGNALS, blocked_stop_signals, unblock_stop_signals
 from ampsweep.text import one_line
 
 _DYING_S: Final = 1.0
-"""Longest wait for a worker to end once its connections have."""
+"""Longest wait for a worker to end after its connections have."""
 _PLAIN: Final = {Tensor, bool, int, float, str, type(None)}
 
 
@@ -35,11 +35,11 @@ class Batches(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
     def close(self) -> None:
-        """Close what another process must not share; the next batch opens it again."""
+        """Close resources that another process must not share; the next batch opens them again."""
 
 
 class Workers:
-    """Processes that read `batches`, of which each has a copy, ahead and hand them over in the order of `indices`.
+    """Processes that each have a copy of `batches`, read ahead, and return them in the order of `indices`.
 
     They end with `close`, with the interpreter, and when this process is killed. With `pins` batches arrive in pinned
     memory.
@@ -49,8 +49,8 @@ class Workers:
         self, batches: Batches, indices: Iterable[int], *, num_workers: int, prefetch_factor: int | None, pins: bool
     ) -> None:
         before = set(multiprocessing.active_children())
-        with held_stop_signals(), short_socket_paths(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="This DataLoader will create")  # who gives a number knows why
+        with blocked_stop_signals(), short_socket_paths(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="This DataLoader will create")  # the user chose the number
             loader = DataLoader(
                 _ReadInWorker(batches),
                 batch_size=None,
@@ -58,27 +58,24 @@ class Workers:
                 num_workers=num_workers,
                 prefetch_factor=prefetch_factor,
                 pin_memory=pins,
-                collate_fn=_as_it_is,
+                collate_fn=_unchanged,
                 worker_init_fn=partial(_begin_worker, os.getpid()),
-                generator=generator("workers"),  # else it takes a number from the model's
+                generator=generator("workers"),  # otherwise it draws from the model's generator
             )
-            with without_modes():  # a fork would inherit those of a trace or a memory limit
+            with without_modes():  # a fork would inherit the modes of a trace or a memory limit
                 self._iterator: Any = iter(loader)
         self._processes = [child for child in multiprocessing.active_children() if child not in before]
-        # It runs before multiprocessing's own end, which waits for processes that ignore SIGTERM.
+        # Before multiprocessing's own cleanup, which waits for processes that ignore SIGTERM.
         self.close = util.Finalize(self, _end_workers, (self._iterator, self._processes), exitpriority=10)
 
     def next(self) -> Any:
         """Wait for the next batch; there must be one.
 
-        Raises:
-            MemoryError: reading it raised one.
-            ValueError: reading it raised: in one sentence.
-            RuntimeError: a worker has died.
+        Raises a MemoryError or ValueError for an error while reading, and a RuntimeError for a dead worker.
         """
         try:
             batch = next(self._iterator)
-        except (OSError, EOFError) as error:  # a connection broke: torch names a dead worker, but not a dying one
+        except (OSError, EOFError) as error:  # a connection broke: torch names a dead worker, but not a dying worker
             ended = connection.wait([process.sentinel for process in self._processes], _DYING_S)
             for process in self._processes:
                 if process.sentinel in ended:
@@ -90,7 +87,7 @@ class Workers:
 
 
 class _ReadInWorker(Dataset[Any]):
-    """Batches, or in place of one its error: a MemoryError, else a ValueError, with one sentence and the traceback."""
+    """Returns batches, or an error in place of a batch: a MemoryError or a ValueError, with the traceback as a note."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -98,31 +95,31 @@ class _ReadInWorker(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         try:
             batch = self._batches[index]
-            if not _is_plain(batch):  # the queue would drop, and never tell, what cannot be pickled
+            if not _is_plain(batch):  # the queue would silently drop a batch that cannot be pickled
                 _require_picklable(batch)
             return batch
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
-            told = one_line(error)
+            text = one_line(error)
             is_memory = isinstance(error, MemoryError)
-            failure = MemoryError(told.removeprefix("MemoryError: ")) if is_memory else ValueError(told)
+            failure = MemoryError(text.removeprefix("MemoryError: ")) if is_memory else ValueError(text)
             failure.add_note(f"in a worker:\n{traceback.format_exc()}")
             return failure
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 def _begin_worker(parent: int, _: int) -> None:
-    """Prepare this worker: stop signals are for its `parent`, with which it dies."""
+    """Let this worker ignore stop signals, which its `parent` handles, and die with the parent."""
     for number in STOP_SIGNALS:
-        signal.signal(number, _ignore)  # no SIG_IGN: a program that the user's code starts would inherit it
-    release_stop_signals()
+        signal.signal(number, _ignore)  # not SIG_IGN: programs started by the user's code would inherit it
+    unblock_stop_signals()
     if sys.platform == "linux" and multiprocessing.get_start_method() == "fork":
-        # Elsewhere torch's worker looks every 5 seconds, unless it reads.
+        # Elsewhere torch's worker checks for its parent every 5 seconds, unless it reads.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
-            os._exit(1)  # it died before that
+            os._exit(1)  # the parent died before the call
 
 
 def _ignore(*_: object) -> None:
@@ -130,9 +127,9 @@ def _ignore(*_: object) -> None:
 
 
 def _end_workers(iterator: Any, processes: list[BaseProcess]) -> None:
-    """End the workers of a DataLoader's iterator; one that still reads after torch's 5 seconds is killed."""
+    """End the workers of a DataLoader's iterator; a worker that still reads after torch's 5 seconds is killed."""
     try:
-        iterator._shutdown_workers()  # as its __del__ does, which comes too late where a traceback keeps it
+        iterator._shutdown_workers()  # as its __del__ does, but too late if a traceback keeps the iterator alive
     finally:
         for process in processes:
             process.kill()
@@ -141,7 +138,7 @@ def _end_workers(iterator: Any, processes: list[BaseProcess]) -> None:
 
 
 def why_not_sent(*parts: Any) -> str | None:
-    """A sentence on why these parts of a data set cannot be sent to a worker, or None if they can."""
+    """A sentence on why these parts of a data set cannot be sent to a worker; None if they can."""
     method = multiprocessing.get_start_method()
     if method == "fork":
         return None
@@ -153,7 +150,6 @@ def why_not_sent(*parts: Any) -> str | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether a value consists of tensors and Python's own types."""
     if type(value) is dict:
         return _is_plain([*value.keys(), *value.values()])
     if type(value) in (list, tuple):

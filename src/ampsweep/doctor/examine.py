@@ -1,4 +1,4 @@
-"""The examinations of a training, one for each complaint, and the diagnosis that they add up to."""
+"""The examinations of a training, one per complaint."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,18 +7,16 @@ from typing import Final
 from ampsweep.config.modes import step_dtypes
 from ampsweep.config.schema import COMPLAINTS, Complaint
 from ampsweep.doctor.diagnosis import DoctorFinding, Unexamined
+from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.loss.examine import examine_loss
 from ampsweep.doctor.memory.examine import examine_memory
-from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.side_by_side.examine import examine_numerics
 from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.types.examine import examine_types
 from ampsweep.precision.precision import why_emulated
 from ampsweep.text import one_line
 
-Examination = Callable[[Patient], Sequence[DoctorFinding]]
-
-EXAMINATIONS: Final[dict[Complaint, Examination]] = {
+EXAMINATIONS: Final[dict[Complaint, Callable[[ExaminedTraining], Sequence[DoctorFinding]]]] = {
     "types": examine_types,
     "loss": examine_loss,
     "numerics": examine_numerics,
@@ -26,30 +24,31 @@ EXAMINATIONS: Final[dict[Complaint, Examination]] = {
     "speed": examine_speed,
 }
 
-_OF_THE_DEVICE: Final = ("memory", "speed")
-"""Complaints about what an emulation takes, and not the mode."""
+_OF_THE_DEVICE: Final = ("memory", "speed")  # complaints for which an emulated mode says nothing about the mode itself
 
 
 def examine(
-    patient: Patient, complaints: Sequence[Complaint] = COMPLAINTS, tell: Callable[[str], None] = lambda _: None
+    examined: ExaminedTraining,
+    complaints: Sequence[Complaint] = COMPLAINTS,
+    on_start: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[DoctorFinding], list[Unexamined]]:
-    """Examine a training for some complaints, one after the other; `tell` gets the one that comes next."""
+    """Examine a training for some complaints in turn; `on_start` gets each complaint as its examination starts."""
     findings: list[DoctorFinding] = []
     unexamined: list[Unexamined] = []
-    precision = patient.config.precision
-    emulated, compute = why_emulated(precision, patient.device), step_dtypes(precision).compute
+    precision = examined.config.precision
+    emulated, compute = why_emulated(precision, examined.device), step_dtypes(precision).compute
     for complaint in complaints:
-        tell(complaint)
+        on_start(complaint)
         began_s = time.monotonic()
         try:
             if complaint in _OF_THE_DEVICE and emulated is not None:
                 raise NotExaminedError(f"the mode is emulated on this device: {emulated}")
             if complaint == "numerics" and compute.startswith("float8_"):
                 raise NotExaminedError(f"operators are judged by {precision.dtype}, and the layers round to {compute}")
-            findings += EXAMINATIONS[complaint](patient)
+            findings += EXAMINATIONS[complaint](examined)
         except NotExaminedError as reason:
             unexamined.append(Unexamined(complaint=complaint, reason=str(reason)))
         except Exception as error:  # noqa: BLE001  the user's own code may raise anything; the others are examined
             unexamined.append(Unexamined(complaint=complaint, reason=f"it ended with {one_line(error)}"))
-        patient.facts[f"{complaint}/seconds"] = time.monotonic() - began_s
+        examined.facts[f"{complaint}/seconds"] = time.monotonic() - began_s
     return findings, unexamined

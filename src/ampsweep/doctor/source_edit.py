@@ -1,4 +1,4 @@
-"""The line of source that calls a function, with one of its operands written anew."""
+"""The line of source that calls a function, with some of its operands rewritten."""
 
 import ast
 import copy
@@ -15,37 +15,34 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.observe.operators import storage_id
-from ampsweep.own_code import frame_of_caller
+from ampsweep.user_code import frame_of_caller
 
 Place = tuple[int | str, ...]
 """The place of a tensor among the arguments of a call: `(0,)` the first, `(1, 0)` the first of a list that is the
 second, `("out",)` a keyword argument."""
 Rewrite = Callable[[str], str]
-_Position = tuple[int | None, int | None, int | None, int | None]
-"""First and last line, first and last column in bytes."""
+_Position = tuple[int | None, int | None, int | None, int | None]  # first and last line, first and last column in bytes
 
 _BETWEEN: Final = tuple(
     str(Path(torch.__file__).parent / file)
     for file in ("overrides.py", "nn/functional.py", "functional.py", "_tensor.py", "utils/_contextlib.py")
 )
-"""torch's files that stand between a caller and the function that it calls."""
+"""torch's files that can be on the stack between a caller and the function that it calls."""
 _OURS: Final = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "observe"))
 
 
 @dataclass(frozen=True)
 class CallSite:
-    """The expression in the code of a model or a task that runs now and calls what failed."""
+    """The running expression, in the code of a model or a task, that calls what failed."""
 
     node: ast.expr | ast.AugAssign
-    parents: tuple[ast.AST, ...]
-    """The syntax that the expression lies in, the innermost first."""
+    parents: tuple[ast.AST, ...]  # the syntax around the expression, the innermost first
     frame: FrameType
-    is_direct: bool
-    """It calls the failed function itself, not a module that calls it."""
+    is_direct: bool  # it calls the failed function itself, not a module that calls it
 
     @staticmethod
     def now(inner: FrameType) -> "CallSite | None":
-        """Find it above the frame `inner`; None where the source is not there or there is no such code."""
+        """Find it above the frame `inner`; None if there is no such code, or no source of it."""
         frame = frame_of_caller()
         if frame is None:
             return None
@@ -60,11 +57,7 @@ class CallSite:
         return CallSite(*found, frame, is_direct)
 
     def rewritten(self, changes: list[tuple[Place, Tensor | None, Rewrite]]) -> str | None:
-        """The statement with operands rewritten; None where an operand is not found in it.
-
-        Args:
-            changes: the place among the arguments, the tensor there (None: a number), and what its expression becomes.
-        """
+        """The statement with operands (by place; tensor None: a number) rewritten; None if an operand is not found."""
         edits: dict[ast.expr, Rewrite] = {}
         for place, tensor, rewrite in changes:
             operand = self._operand(place, tensor)
@@ -81,19 +74,18 @@ class CallSite:
         return text if text.replace(".", "").replace("_", "").isalnum() else None
 
     def replaced(self, end: str) -> str | None:
-        """The statement with `end` added to the expression."""
+        """The statement with `end` appended to the expression."""
         return _edited(self._whole, {self.node: lambda text: text + end}) if isinstance(self.node, ast.expr) else None
 
     def apart(self) -> str:
-        """The statement if it computes nothing but the expression; else that alone, with its first operand named."""
+        """The statement if it computes only the expression; else that alone, with its first operand named."""
         inner = [*ast.walk(self.node)][1:]
-        others = [
-            one for one in ast.walk(self._whole) if isinstance(one, ast.Call | ast.BinOp) and one is not self.node
-        ]
+        nodes = (node for node in ast.walk(self._whole) if node is not self.node)
+        others = [node for node in nodes if isinstance(node, ast.Call | ast.BinOp)]
         if not others or not isinstance(self.node, ast.Call):
             return ast.unparse(self._whole)
-        operands = [one for one in self.node.args[:1] if any(other in inner for other in others)]
-        return f"y = {_edited(self.node, {one: lambda _: 'x' for one in operands})}"
+        operands = [operand for operand in self.node.args[:1] if any(other in inner for other in others)]
+        return f"y = {_edited(self.node, {operand: lambda _: 'x' for operand in operands})}"
 
     def without_method(self) -> str | None:
         """The statement with the object itself in place of the method that the expression calls."""
@@ -104,33 +96,32 @@ class CallSite:
         return _edited(self._whole, {node: lambda _: bare})
 
     def with_line(self, word: str, rewrite: Rewrite) -> str | None:
-        """The innermost `with` around the expression that has a word in it, rewritten; None where there is none."""
-        for one in self.parents:
-            if isinstance(one, ast.With):
-                contexts = [ast.unparse(item.context_expr) for item in one.items]
+        """The innermost `with` around the expression that contains a word, rewritten; None if there is none."""
+        for parent in self.parents:
+            if isinstance(parent, ast.With):
+                contexts = [ast.unparse(item.context_expr) for item in parent.items]
                 if any(word in text for text in contexts):
                     return f"with {', '.join(map(rewrite, contexts))}:"
         return None
 
     @property
     def _whole(self) -> ast.AST:
-        """The statement that the expression lies in, if it is on one line; else the expression."""
-        statement = next((one for one in (self.node, *self.parents) if isinstance(one, ast.stmt)), None)
+        statement = next((node for node in (self.node, *self.parents) if isinstance(node, ast.stmt)), None)
         return statement if statement is not None and statement.lineno == statement.end_lineno else self.node
 
     def _operand(self, place: Place, tensor: Tensor | None) -> ast.expr | None:
         if tensor is None:
             return self._at(place) if self.is_direct else None
         candidates = [*self._candidates()]
-        for one in candidates:
-            value = self._value(one)
+        for node in candidates:
+            value = self._value(node)
             if value is tensor or (isinstance(value, tuple) and any(inner is tensor for inner in value)):
-                return one
+                return node
         if self.is_direct:
             return self._at(place)
-        for one in candidates:
-            if _shares_values(self._value(one), tensor):
-                return one
+        for node in candidates:
+            if _shares_values(self._value(node), tensor):
+                return node
         return candidates[0] if len(candidates) == 1 and self._value(candidates[0]) is None else None
 
     def _candidates(self) -> Iterator[ast.expr]:
@@ -139,13 +130,13 @@ class CallSite:
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and self.is_direct:
                 yield node.func.value
-            for argument in (*node.args, *(one.value for one in node.keywords)):
+            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                 yield from _flat(argument)
         else:
-            yield from (one for one in self._sides(node) if one is not None)
+            yield from (side for side in self._sides(node) if side is not None)
 
     def _sides(self, node: ast.AST) -> list[ast.expr | None]:
-        """The operands of an operator in their order; None for the target of an assignment in place."""
+        """The operands of an operator in order; None for the target of an in-place assignment."""
         if isinstance(node, ast.BinOp):
             return [node.left, node.right]
         if isinstance(node, ast.AugAssign):
@@ -156,18 +147,20 @@ class CallSite:
         return []
 
     def _at(self, place: Place) -> ast.expr | None:
-        """The operand at a place among the arguments of a function that the expression calls itself."""
         node, first = self.node, place[0]
         if isinstance(first, str):
             keywords = node.keywords if isinstance(node, ast.Call) else []
-            found = next((one.value for one in keywords if one.arg == first), None)
+            found = next((keyword.value for keyword in keywords if keyword.arg == first), None)
         else:
             positional = self._sides(node)
             if isinstance(node, ast.Call):
-                if any(isinstance(one, ast.Starred) for one in node.args):
+                if any(isinstance(argument, ast.Starred) for argument in node.args):
                     return None
-                is_method = isinstance(node.func, ast.Attribute) and self._may_be_tensor(node.func.value)
-                positional = [node.func.value, *node.args] if is_method else [*node.args]  # type: ignore[attr-defined]
+                positional = [*node.args]
+                if isinstance(node.func, ast.Attribute):
+                    value = self._value(owner := node.func.value)
+                    if isinstance(value, Tensor) or (value is None and not isinstance(owner, ast.Name)):
+                        positional = [owner, *node.args]
             found = positional[first] if first < len(positional) else None
         for inner in place[1:]:
             if not isinstance(found, ast.List | ast.Tuple) or not isinstance(inner, int) or inner >= len(found.elts):
@@ -175,12 +168,8 @@ class CallSite:
             found = found.elts[inner]
         return found
 
-    def _may_be_tensor(self, node: ast.expr) -> bool:
-        value = self._value(node)
-        return isinstance(value, Tensor) or (value is None and not isinstance(node, ast.Name))
-
     def _value(self, node: ast.expr) -> Any:
-        """The value of a name or of an attribute of a module; None where it would have to be computed."""
+        """The value of a name or of an attribute of a module; None if it would have to be computed."""
         if isinstance(node, ast.Name):
             return self.frame.f_locals.get(node.id, self.frame.f_globals.get(node.id))
         if isinstance(node, ast.Attribute):
@@ -190,13 +179,9 @@ class CallSite:
 
 
 def _edited(whole: ast.AST, edits: dict[ast.expr, Rewrite]) -> str:
-    """The source of some syntax, on one line, with the expressions in it rewritten."""
-    new = {id(one): _parsed(rewrite(f"({ast.unparse(one)})")) for one, rewrite in edits.items()}
+    rewritten = {id(node): rewrite(f"({ast.unparse(node)})") for node, rewrite in edits.items()}
+    new: dict[int, Any] = {key: ast.parse(text, mode="eval").body for key, text in rewritten.items()}
     return ast.unparse(copy.deepcopy(whole, new))
-
-
-def _parsed(text: str) -> Any:
-    return ast.parse(text, mode="eval").body
 
 
 def _of_each(rewrite: Rewrite, text: str) -> str:
@@ -205,8 +190,8 @@ def _of_each(rewrite: Rewrite, text: str) -> str:
 
 def _flat(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, ast.List | ast.Tuple):
-        for one in node.elts:
-            yield from _flat(one)
+        for element in node.elts:
+            yield from _flat(element)
     elif not isinstance(node, ast.Constant):
         yield node
 
@@ -219,7 +204,6 @@ def _shares_values(value: Any, tensor: Tensor) -> bool:
 
 @cache
 def _expressions(file: str) -> dict[_Position, tuple[ast.expr | ast.AugAssign, tuple[ast.AST, ...]]]:
-    """The expressions of a file by position, each with the syntax around it; none where there is no source."""
     found: dict[_Position, tuple[ast.expr | ast.AugAssign, tuple[ast.AST, ...]]] = {}
     try:
         waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(ast.parse("".join(linecache.getlines(file))), ())]

@@ -1,4 +1,4 @@
-"""The origin of each tensor of a training: a parameter, a batch, or the operator that made it, and of its dtype."""
+"""The origin of each tensor of a training, and of its dtype: a parameter, a batch, or the operator that made it."""
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,18 +14,8 @@ from ampsweep.observe.calls import Call
 from ampsweep.observe.functions import FunctionMode, RunningFunction
 from ampsweep.observe.operators import storage_id
 
-OriginKind = Literal[
-    "parameter",
-    "buffer",
-    "attribute",
-    "batch",
-    "optimizer_state",
-    "constant",
-    "cast",
-    "autocast",
-    "operator",
-    "unknown",
-]
+_Held = Literal["parameter", "buffer", "attribute", "batch", "optimizer_state"]
+OriginKind = Literal[_Held, "constant", "cast", "autocast", "operator", "unknown"]
 """`attribute`: a tensor that a module holds without having registered it; `constant`: made from no other tensor;
 `cast`: by the code's own `.to(...)`; `autocast`: cast by autocast; `unknown`: made outside of torch's operators."""
 
@@ -37,23 +27,17 @@ _CASTING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorOrigin:
-    """The making of one tensor."""
-
     kind: OriginKind
     dtype: torch.dtype
-    name: str | None = None
-    """Name of a parameter, a buffer or an attribute, key of a batch's tensor, or name of an optimizer's state."""
+    name: str | None = None  # name of a parameter, buffer, attribute or optimizer state, or key of a batch's tensor
     call: Call | None = None
-    sources: tuple["TensorOrigin", ...] = ()
-    """The origins of the tensors that the operator took."""
-    function: RunningFunction | None = None
-    """The function of torch's interface that called the operator; None in autograd's own backward pass."""
-    is_same: bool = False
-    """The operator has only made a view or a copy of its first tensor."""
+    sources: tuple["TensorOrigin", ...] = ()  # the origins of the operator's tensor arguments
+    function: RunningFunction | None = None  # that called the operator; None in autograd's backward
+    is_same: bool = False  # the operator only made a view or a copy of its first tensor
 
     @property
     def made(self) -> "TensorOrigin":
-        """The origin of the values: views and copies left out."""
+        """The origin of the values: views and copies are skipped."""
         origin = self
         while origin.is_same and origin.sources:
             origin = origin.sources[0]
@@ -61,10 +45,10 @@ class TensorOrigin:
 
     @property
     def dtype_from(self) -> "TensorOrigin":
-        """The origin of the dtype: the first of the tensors it was passed on from, by promotion or as it was."""
+        """The origin of the dtype: the first tensor that it was inherited from, by promotion or unchanged."""
         origin = self
         while origin.sources:
-            same = [one for one in origin.sources if one.dtype == origin.dtype]
+            same = [source for source in origin.sources if source.dtype == origin.dtype]
             if not same or origin.kind in ("cast", "autocast"):
                 break
             origin = same[0]
@@ -72,20 +56,13 @@ class TensorOrigin:
 
 
 class TensorOrigins:
-    """The origins of all tensors of a training that are alive.
-
-    Args:
-        model: its parameters, its buffers and what else its modules hold go by their names.
-        optimizers: the same of their states.
-        functions: knows the function of torch's interface that runs now.
-    """
+    """The origins of all live tensors of a training; `functions` knows the torch function that is running."""
 
     def __init__(self, model: nn.Module, optimizers: Iterable[Optimizer], functions: FunctionMode) -> None:
         self._model, self._optimizers, self._functions = model, [*optimizers], functions
         self._known: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
 
     def note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """Note what a call has made; for `ampsweep.observe.calls.observe`."""
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
         taken = {id(tensor) for tensor in inputs}
         made = [tensor for tensor in tensors_in(result) if id(tensor) not in taken]
@@ -93,22 +70,13 @@ class TensorOrigins:
             return
         sources = tuple(self.of(tensor) for tensor in inputs if tensor.is_floating_point() or tensor.is_complex())
         storages = {_storage(tensor) for tensor in inputs[:1]}
+        kind, function = self._kind(call, inputs), self._functions.running
         for tensor in made:
-            self._know(
-                tensor,
-                TensorOrigin(
-                    self._kind(call, inputs),
-                    tensor.dtype,
-                    call=call,
-                    sources=sources,
-                    function=self._functions.running,
-                    is_same=bool(sources)
-                    and sources[0].dtype == tensor.dtype
-                    and (_storage(tensor) in storages or call.operator in _COPIES),
-                ),
-            )
+            is_copy = _storage(tensor) in storages or call.operator in _COPIES
+            is_same = bool(sources) and sources[0].dtype == tensor.dtype and is_copy
+            self._know(tensor, TensorOrigin(kind, tensor.dtype, None, call, sources, function, is_same))
 
-    def name_batch(self, index: int, batch: Any) -> None:
+    def name_batch(self, batch: Any) -> None:
         for name, tensor in _named(batch, "batch"):
             self._know(tensor, TensorOrigin("batch", tensor.dtype, name=name))
 
@@ -117,7 +85,7 @@ class TensorOrigins:
         if found is not None and found[0]() is tensor:
             return found[1]
         unknown: tuple[OriginKind, str | None] = "unknown", None
-        kind, name = next(((kind, name) for kind, name, one in self._held() if one is tensor), unknown)
+        kind, name = next(((kind, name) for kind, name, held in self._held() if held is tensor), unknown)
         origin = TensorOrigin(kind, tensor.dtype, name=name)
         self._know(tensor, origin)
         return origin
@@ -128,15 +96,14 @@ class TensorOrigins:
     def _kind(self, call: Call, inputs: Sequence[Tensor]) -> OriginKind:
         if not inputs or call.operator == "aten.lift_fresh":
             return "constant"
-        if call.is_cast:
-            function = self._functions.running
-            if function is not None and function.identity.function in _CASTING:
-                return "cast"
-            return "autocast" if function is not None and function.is_autocast else "operator"
-        return "operator"
+        function = self._functions.running
+        if not call.is_cast or function is None:
+            return "operator"
+        if function.identity.function in _CASTING:
+            return "cast"
+        return "autocast" if function.is_autocast else "operator"
 
     def _held(self) -> Iterator[tuple[OriginKind, str | None, Tensor]]:
-        """All tensors that the model and the optimizers hold, with their names."""
         model = self._model
         yield from (("parameter", name, parameter) for name, parameter in model.named_parameters())
         yield from (("buffer", name, buffer) for name, buffer in model.named_buffers())
@@ -148,8 +115,7 @@ class TensorOrigins:
                     yield "optimizer_state", f"{key} of {names.get(parameter, '?')}", value
 
 
-OF_EVERY_MODULE: Final = frozenset(vars(nn.Module()))
-"""Attributes in which every module holds what it has registered."""
+OF_EVERY_MODULE: Final = frozenset(vars(nn.Module()))  # attributes in which every module stores what was registered
 
 
 def attributes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""Locks for one training at a time on a device, because two at once would distort each other's figures."""
+"""Device locks: one training at a time on a device, because two would distort each other's figures."""
 
 import getpass
 import os
@@ -16,25 +16,24 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from ampsweep.config.errors import UserError
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 
 _POLL_S: Final = 0.2
 
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @contextmanager
 def held_locks(
     locks: Iterable["DeviceLock"],
     number: int | None = None,
-    on_wait: Tell | None = None,
+    on_wait: Say | None = None,
     stop: StopRequest | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Hold the first `number` of these locks that are free, or all, each file once, and return their devices.
+    """Hold the first `number` free locks, or all of them, and return their devices.
 
-    They are locks among this user's processes on this machine, those of several processes maybe. While too few are
-    free this process holds none and waits, after one call of `on_wait` with a sentence for the user. The operating
-    system releases the locks of a process that dies.
+    The locks are per user and machine; a process's death releases them. While too few are free, none is held; before
+    the wait `on_wait` is called once with a sentence for the user.
 
     Raises:
         KeyboardInterrupt: `stop` is requested during the wait.
@@ -56,24 +55,19 @@ def held_locks(
 
 
 def free_devices(
-    devices: Sequence[str], number: int = 1, on_wait: Tell | None = None, stop: StopRequest | None = None
+    devices: Sequence[str], number: int = 1, on_wait: Say | None = None, stop: StopRequest | None = None
 ) -> AbstractContextManager[tuple[str, ...]]:
-    """Hold the first `number` of `devices` that are free, as soon as there are as many; see `held_locks`."""
     return held_locks(map(lock_of, devices), number, on_wait, stop)
 
 
 def check_lock(device: str) -> None:
-    """Refuse a device whose lock could not be taken even if nobody held it.
-
-    Raises:
-        UserError: the lock is no file, or cannot be written.
-    """
+    """Raise UserError if the device's lock is no file, or cannot be written."""
     with ExitStack() as held:
         lock_of(device).taken(held)
 
 
 def lock_path(device: str) -> Path:
-    """The lock file of a device, the same for all processes, whatever index the device has in them."""
+    """The lock file of a device, whatever index the device has in this process."""
     user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
     name = re.sub(r"[^\w.-]", "-", _physical_name(device))
     return Path(tempfile.gettempdir()) / f"ampsweep-{user}-{name}.lock"
@@ -81,13 +75,11 @@ def lock_path(device: str) -> Path:
 
 @dataclass(frozen=True)
 class DeviceLock:
-    """The file to lock for `device`."""
-
     device: str
     path: Path
 
     def taken(self, held: ExitStack) -> bool:
-        """Take the lock if nobody holds it, until `held` is left."""
+        """Try to take the lock until `held` is left."""
         lock = FileLock(self.path)
         try:
             lock.acquire(blocking=False)
@@ -101,12 +93,11 @@ class DeviceLock:
 
 
 def lock_of(device: str) -> DeviceLock:
-    """The lock of a device as this process sees it."""
     return DeviceLock(device, lock_path(device))
 
 
 def _free(wanted: Sequence[DeviceLock], number: int, held: ExitStack) -> list[DeviceLock]:
-    """The first free ones, held until `held` is left if they are as many as that."""
+    """The first `number` free locks, held until `held` is left; fewer are released at once."""
     with ExitStack() as so_far:
         taken = list(islice((lock for lock in wanted if lock.taken(so_far)), number))
         if len(taken) == number:
@@ -118,17 +109,14 @@ def _waiting_for(wanted: Sequence[DeviceLock], number: int, taken: Sequence[Devi
     busy = next(lock for lock in wanted if lock not in taken)
     if number == len(wanted):
         return f"waiting for {busy.device}: another training runs on it (lock {busy.path})"
-    names, which = ", ".join(lock.device for lock in wanted), "one" if number == 1 else str(number)
-    return f"waiting for {which} of {names}: other trainings run on them (locks such as {busy.path})"
+    names, count = ", ".join(lock.device for lock in wanted), "one" if number == 1 else str(number)
+    return f"waiting for {count} of {names}: other trainings run on them (locks such as {busy.path})"
 
 
 def _physical_name(device: str) -> str:
-    """The device's kind with the UUID of a GPU that torch sees, else with its index.
-
-    An index means another GPU in each environment, and CUDA_VISIBLE_DEVICES may name a GPU in several ways.
-    """
+    # The UUID of a GPU if possible: its index depends on CUDA_VISIBLE_DEVICES.
     kind, _, index = device.partition(":")
-    torch: Any = sys.modules.get("torch")  # whoever locks a GPU has it; the others do without
+    torch: Any = sys.modules.get("torch")  # imported wherever a GPU is locked
     if kind == "cpu":
         return kind
     index = index or "0"

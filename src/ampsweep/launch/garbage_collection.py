@@ -1,7 +1,4 @@
-"""Control of Python's garbage collector: it is kept away from what never becomes garbage, such as torch's modules.
-
-Scanning them again and again takes a fifth of the start-up time, and some time of a training's steps.
-"""
+"""Garbage collection without scans of permanent objects such as torch's modules, a fifth of the start-up time."""
 
 import atexit
 import gc
@@ -11,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Collect no garbage inside, where many modules are imported, until `collect_new_garbage_only`."""
+    """Disable garbage collection, for the import of many modules."""
     gc.disable()
     try:
         yield
@@ -20,7 +17,7 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 def collect_new_garbage_only() -> None:
-    """Resume garbage collection, without looking at any object that exists now."""
+    """Resume garbage collection, without the objects that exist now."""
     gc.freeze()
     gc.enable()
     atexit.unregister(_thaw_for_nanobind)
@@ -28,10 +25,7 @@ def collect_new_garbage_only() -> None:
 
 
 def _thaw_for_nanobind() -> None:
-    """Let the interpreter's end collect everything where a library is bound by nanobind, as triton is from 3.9 on.
-
-    nanobind reports what is left of its objects as leaked, in 30 lines on stderr. Elsewhere the process ends sooner
-    without that collection.
-    """
-    if any(type(one).__module__ == "nanobind" for one in object.__subclasses__()):
+    # nanobind (triton from 3.9 on) reports uncollected objects as leaks, in 30 lines on stderr; elsewhere the process
+    # ends sooner without that collection.
+    if any(type(kind).__module__ == "nanobind" for kind in object.__subclasses__()):
         gc.unfreeze()

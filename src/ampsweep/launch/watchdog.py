@@ -1,12 +1,10 @@
-"""The watchdog of a run: it ends a step that never returns, and whatever else of a run takes longer than it may.
+"""The watchdog of a run ends a step, or another part, that exceeds its time limit. It escalates in three stages:
 
-Three ways are tried in turn, because a run can stand still in three ways:
-
-1. The main thread gets a signal, which raises an error wherever Python waits; the run then ends as a failed one does.
-2. Where that is not heard, as in a library that waits for a device, the watchdog's own thread has the failure recorded
-   and ends the process.
-3. Where no Python code runs at all, as in an extension that holds the interpreter's lock, `faulthandler`, whose timer
-   needs none, writes the stacks of all threads and ends the process.
+1. A signal raises an error in the main thread, wherever Python waits; the run then fails as usual.
+2. If the main thread does not react (in a library that waits for a device), the watchdog's thread has the failure
+   recorded and ends the process.
+3. If no Python code runs at all (in an extension that holds the GIL), `faulthandler`, whose timer does not need the
+   GIL, writes the stacks of all threads and ends the process.
 """
 
 import faulthandler
@@ -21,24 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from ampsweep.own_code import place_in_thread
 from ampsweep.text import duration
+from ampsweep.user_code import place_in_thread
 
-_HEARD_WITHIN_S: Final = 5.0
-"""The time between the signal and the second way, and between that and the third."""
+_STAGE_S: Final = 5.0
+"""The time between two stages."""
 STACKS_BEGIN: Final = "Timeout ("
 """The first words of what `faulthandler` writes."""
 
 
 class TimeLimitError(RuntimeError):
-    """Raised where a part of a run took longer than it may, with the traceback of the place that it stood at."""
+    """Raised where a part of a run was interrupted because it exceeded its time limit."""
 
 
 def interrupt_main_thread() -> bool:
-    """Raise KeyboardInterrupt in the main thread, if SIGINT has Python's own handler; return False if that is unknown.
-
-    A thread that waits in Python code wakes up for it.
-    """
+    """Raise KeyboardInterrupt in the main thread, also during a wait; return False if SIGINT has another handler."""
     if sys.platform == "win32" or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return False
     signal.pthread_kill(_main_thread(), signal.SIGINT)
@@ -46,14 +41,14 @@ def interrupt_main_thread() -> bool:
 
 
 class Watchdog:
-    """Limits the time of each part of a run; without a limit it does nothing.
+    """Limits the time of each part of a run.
 
     Args:
-        max_s: seconds that a part may take before its grace begins; None: no limit.
-        grace_s: seconds of the grace, which are left at least to a part that goes on after another within it.
+        max_s: seconds that a part may take before its grace period; None: no limit.
+        grace_s: the grace period in seconds, which a part also gets after another part inside it.
         interrupt: raises KeyboardInterrupt in the main thread; returns False if it cannot.
-        on_stuck: called in another thread, with a sentence, before the process is ended in the second way.
-        stacks: the file for the stacks of a process ended in the third way; None: stderr.
+        on_stuck: called in another thread, with a sentence, before stage 2 ends the process.
+        stacks: file for the stacks of stage 3; None: stderr.
     """
 
     def __init__(
@@ -72,12 +67,9 @@ class Watchdog:
 
     @contextmanager
     def over(self, doing: Callable[[], str], num_graces: int = 1) -> Iterator[None]:
-        """Limit the time of the part of a run inside, in the main thread; parts may lie in each other.
+        """Limit the part inside (main thread only; parts nest) to `max_s` and `num_graces` grace periods.
 
-        `doing` names the part, such as "step 3", once it has taken too long: `max_s` and so many graces.
-
-        Raises:
-            TimeLimitError: it took too long.
+        `doing` names the part, such as "step 3", in the TimeLimitError that is raised beyond the limit.
         """
         if self._max_s is None or threading.current_thread() is not threading.main_thread():
             yield
@@ -107,7 +99,7 @@ class Watchdog:
 
     @contextmanager
     def _stacks_file(self) -> Iterator[None]:
-        """Hold the file for the stacks open, one for all parts within each other; an empty one is gone afterwards."""
+        """Hold the file for the stacks open during the outermost part; afterwards delete it if it is empty."""
         if self._file is not None or self._stacks is None:
             yield
             return
@@ -128,16 +120,15 @@ class Watchdog:
         part.over.clear()
         part.thread = threading.Thread(target=self._end_if_late, args=(part,), name="watchdog", daemon=True)
         part.thread.start()
-        left_s = part.deadline_s - time.monotonic() + 2 * _HEARD_WITHIN_S
+        left_s = part.deadline_s - time.monotonic() + 2 * _STAGE_S
         with suppress(ValueError, OSError, RuntimeError):  # a stderr without a file, as under a test
             faulthandler.dump_traceback_later(
-                max(left_s, _HEARD_WITHIN_S),
+                max(left_s, _STAGE_S),
                 exit=True,
                 file=self._file or sys.__stderr__,  # type: ignore[arg-type]
             )
 
     def _pause(self) -> None:
-        """Stop watching the current part, if there is one."""
         if self._part is not None and self._part.thread is not None:
             faulthandler.cancel_dump_traceback_later()
             self._part.over.set()
@@ -149,7 +140,7 @@ class Watchdog:
         if part.over.wait(min(left_s, threading.TIMEOUT_MAX)):
             return
         part.is_late = True
-        if self._interrupt() and part.over.wait(_HEARD_WITHIN_S):
+        if self._interrupt() and part.over.wait(_STAGE_S):
             return
         try:
             place = place_in_thread(_main_thread())
@@ -161,8 +152,6 @@ class Watchdog:
 
 @dataclass
 class _Part:
-    """A part of a run, and the thread that watches it."""
-
     sentence: Callable[[], str]
     deadline_s: float
     is_late: bool = False
@@ -171,7 +160,6 @@ class _Part:
 
 
 UNWATCHED: Final = Watchdog(None)
-"""The watchdog that never does anything."""
 
 
 def _main_thread() -> int:

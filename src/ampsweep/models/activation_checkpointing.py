@@ -11,7 +11,7 @@ class CheckpointedModel(nn.Module):
     """A model built of blocks, each of which can be recomputed in backward.
 
     Subclasses call every block through ``run``. Parameters, their names, gradients and running statistics are the same
-    as without checkpointing.
+    with and without checkpointing.
     """
 
     def __init__(self) -> None:
@@ -19,35 +19,29 @@ class CheckpointedModel(nn.Module):
         self.gradient_checkpointing = False
 
     def gradient_checkpointing_enable(self) -> None:
-        """Keep only the inputs of blocks for backward: less memory for one more forward pass.
-
-        Both names, of the attribute and of this method, are Hugging Face's.
-        """
+        """Keep only the inputs of blocks for backward. The names are Hugging Face's."""
         self.gradient_checkpointing = True
 
     def run(self, block: nn.Module, x: Tensor) -> Tensor:
-        """Run ``block(x)``, checkpointed where that is enabled and a backward pass can follow."""
+        """Run ``block(x)``, checkpointed if that is enabled and gradients are recorded."""
         output: Tensor
         if not (self.gradient_checkpointing and torch.is_grad_enabled()):
             output = block(x)
         elif torch.compiler.is_compiling():
-            # The compiler recomputes operators, not Python: it updates running statistics once anyway, and Dynamo
+            # The compiler recomputes operators, not Python: it updates running statistics only once, and Dynamo
             # refuses a context_fn that is a closure.
             output = checkpoint(block, x, use_reentrant=False)
         else:
-            output = checkpoint(block, x, use_reentrant=False, context_fn=lambda: _contexts(block))
+            contexts = lambda: (nullcontext(), _FrozenStatistics(block))  # noqa: E731
+            output = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
         return output
 
 
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _FrozenStatistics(block)
-
-
 class _FrozenStatistics(AbstractContextManager[None]):
-    """Normalize by the batch, but leave running statistics alone: the recomputation sees no new batch.
+    """Normalizes by the batch without updating running statistics, since the recomputation sees no new batch.
 
-    The running buffers stay in place, since a checkpoint must save the same tensors twice. It can be entered again, as
-    a penalty on gradients makes backward pass a block twice.
+    The running buffers stay in place, because a checkpoint must save the same tensors twice. The context can be entered
+    again: a gradient penalty makes backward pass a block twice.
     """
 
     def __init__(self, block: nn.Module) -> None:

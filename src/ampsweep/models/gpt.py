@@ -60,19 +60,12 @@ class Block(nn.Module):
 
 
 class GPT(CheckpointedModel):
-    """A decoder-only language model; 12 layers of 768 with 12 heads, 50257 ids and 1024 positions are GPT-2 124M.
-
-    The output layer is the token embedding itself (tied weights), so that there is one parameter, not two names of it.
-    """
+    """A decoder-only language model with tied embeddings; 12 layers of 768, 12 heads, 50257 ids are GPT-2 124M."""
 
     def __init__(
         self, vocab_size: int, seq_len: int, num_layers: int, hidden_size: int, num_heads: int, dropout: float = 0.0
     ) -> None:
-        """Build and initialize the model.
-
-        Raises:
-            ValueError: a size is below 1, the heads do not divide ``hidden_size``, or dropout is outside [0, 1).
-        """
+        """Build and initialize the model; raise a ``ValueError`` for sizes or dropout out of range."""
         super().__init__()
         require_positive(
             vocab_size=vocab_size, seq_len=seq_len, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads
@@ -100,10 +93,7 @@ class GPT(CheckpointedModel):
         return F.linear(self.norm(x), self.token_embedding.weight)
 
     def _initialize(self, num_layers: int) -> None:
-        """Initialize weights as normal with std 0.02 and biases as zero.
-
-        Projections into the residual stream are scaled by 1 / sqrt(their number).
-        """
+        """Initialize as N(0, 0.02), scaled by 1 / sqrt(number) for projections into the residual stream."""
         residual_std = 0.02 / math.sqrt(2 * num_layers)
         for name, module in self.named_modules():
             if isinstance(module, nn.Embedding):

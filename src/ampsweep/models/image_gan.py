@@ -1,4 +1,4 @@
-"""A generator of images and a discriminator, as one model."""
+"""An image generator and a discriminator in one model."""
 
 import torch
 from torch import Tensor, nn
@@ -7,19 +7,15 @@ from ampsweep.argument_checks import require_positive
 
 
 class ImageGAN(nn.Module):
-    """Two convolutional networks: ``generator`` makes images of noise, ``discriminator`` scores images.
+    """Two convolutional networks: ``generator`` maps noise to images, ``discriminator`` scores images.
 
-    Each halves or doubles the image twice, as in A. Radford et al., "Unsupervised Representation Learning with Deep
-    Convolutional Generative Adversarial Networks", 2016. The discriminator has no batch normalization, so that its
-    score of an image depends on that image alone, as a gradient penalty requires.
+    Each doubles or halves the image twice, as in A. Radford et al., "Unsupervised Representation Learning with Deep
+    Convolutional Generative Adversarial Networks", 2016. The discriminator has no batch normalization, so that the
+    score of an image depends only on that image, as a gradient penalty requires.
     """
 
     def __init__(self, image_size: int, in_channels: int, latent_size: int, hidden_size: int) -> None:
-        """Build both.
-
-        Raises:
-            ValueError: a size is below 1, or images cannot be halved twice.
-        """
+        """Build both networks; raise a ``ValueError`` for sizes below 1 or images that cannot be halved twice."""
         super().__init__()
         require_positive(
             image_size=image_size, in_channels=in_channels, latent_size=latent_size, hidden_size=hidden_size
@@ -49,10 +45,10 @@ class ImageGAN(nn.Module):
         )
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Map noise (B, latent_size) to images (B, in_channels, image_size, image_size) with values from 0 to 1."""
+        """Map noise (B, latent_size) to images (B, in_channels, image_size, image_size) with values in [0, 1]."""
         images: Tensor = self.generator(noise)
         return images
 
     def noise(self, like: Tensor) -> Tensor:
-        """Draw standard normal noise (B, latent_size) for a batch of as many images as ``like``, and of its dtype."""
+        """Draw standard normal noise (B, latent_size) with the batch size, device and dtype of ``like``."""
         return torch.randn(len(like), self.latent_size, device=like.device, dtype=like.dtype)

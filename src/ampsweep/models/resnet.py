@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two 1x1 ones, and a shortcut; the stride lies in the 3x3 one (torchvision's "v1.5")."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut; the 3x3 one has the stride (torchvision's "v1.5")."""
 
     expansion = 4
 
@@ -52,29 +52,22 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
-    """A strided 1x1 convolution where the block changes the shape, otherwise nothing."""
+    """A strided 1x1 convolution if the block changes the shape."""
     if stride == 1 and in_channels == out_channels:
         return None
-    return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
-        nn.BatchNorm2d(out_channels),
-    )
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
 
 
 class ResNet(CheckpointedModel):
     """torchvision's ResNet of depth 18 or 50, with its parameter names and initialization, so that its weights load.
 
     Images of up to 64x64 get the stem of the paper's CIFAR networks (a 3x3 convolution of stride 1, no max-pooling).
-    The last stage sees a 32nd of the image's side (an 8th with the small stem): where that is a single pixel, as for
-    8x8, training needs a batch of at least two images.
+    The last stage has 1/32 of the image's side (1/8 with the small stem). If that is a single pixel, as for 8x8,
+    training needs batches of at least two images.
     """
 
     def __init__(self, depth: int, num_classes: int, in_channels: int, image_size: int) -> None:
-        """Build and initialize the network.
-
-        Raises:
-            ValueError: the depth is neither 18 nor 50, ``image_size`` is outside 8 to 224, or a size is below 1.
-        """
+        """Build and initialize the network; ``image_size`` is from 8 to 224, all else raises a ``ValueError``."""
         super().__init__()
         require_positive(num_classes=num_classes, in_channels=in_channels)
         if depth not in (18, 50):
@@ -115,7 +108,7 @@ class ResNet(CheckpointedModel):
 def _stage(
     block: type[BasicBlock] | type[Bottleneck], in_channels: int, channels: int, num_blocks: int, stride: int
 ) -> nn.Sequential:
-    """``num_blocks`` residual blocks, the first of which changes the resolution and the number of channels."""
+    """Build ``num_blocks`` residual blocks; the first changes the resolution and the number of channels."""
     blocks = [block(in_channels, channels, stride)]
     blocks += [block(channels * block.expansion, channels, 1) for _ in range(num_blocks - 1)]
     return nn.Sequential(*blocks)

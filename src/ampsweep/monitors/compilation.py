@@ -1,49 +1,47 @@
-"""The compilations by torch.compile during a training: their graphs, breaks, repetitions and time."""
+"""Compilations by torch.compile during a training: graphs, graph breaks, recompilations and time."""
 
 import sys
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any, Final
 
-from ampsweep.own_code import is_own_source, shown_path
-from ampsweep.record.compilation import Compilation, GraphBreak, Recompilation
+from ampsweep.record.sections import Compilation, GraphBreak, Recompilation
+from ampsweep.user_code import is_own_source, shown_path
 
-_OF_CALLED: Final = "what is called here breaks the graph"
-"""The reason of a break for which torch has no words: one within a call that the line makes."""
-_LONGEST: Final = 200
-"""Characters of a reason."""
+_IN_CALL: Final = "what is called here breaks the graph"
+"""The reason where torch gives none: the break is inside a call on this line."""
+_MAX_REASON: Final = 200
 
 
 class CompilationWatch:
-    """Notes compilations in this process between `begin` and `end`; costs a step nothing if there are none.
+    """Notes compilations in this process between `begin` and `end`; free for steps without compilations.
 
-    The callbacks, metrics and list of breaks are private names of `torch._dynamo`: it only logs them.
+    The callbacks, metrics and list of breaks are private names of `torch._dynamo`, which only logs them.
     """
 
     def __init__(self) -> None:
         self.compiled = False
         """True if something was compiled since the last `settle`."""
         self._dynamo: Any = None
-        self._last: Any = None
-        """The newest metrics that have been read."""
+        self._last_read: Any = None
         self._unsettled: list[Any] = []
         self._num_graphs, self._microseconds = 0, 0
         self._recompilations: list[Recompilation] = []
         self._breaks: list[Any] = []
 
     def begin(self) -> None:
-        """Begin to watch, if torch._dynamo is loaded; until then nothing can be compiled. Another call does nothing."""
-        dynamo = sys.modules.get("torch._dynamo")  # not imported for this: it takes a second
+        """Begin to watch if torch._dynamo is loaded, without which nothing is compiled; safe to call again."""
+        dynamo = sys.modules.get("torch._dynamo")  # importing it would take a second
         if dynamo is None or self._dynamo is not None:
             return
         self._dynamo = dynamo
-        self._last = next(reversed(dynamo.utils.get_compilation_metrics()), None)
+        self._last_read = next(reversed(dynamo.utils.get_compilation_metrics()), None)
         self._breaks = list(dynamo.utils.graph_break_reasons)
         self._num_breaks_before = len(self._breaks)
         dynamo.callback.callback_handler.register_start_callback(self._note)
 
     def settle(self, step: int | None, *, is_warmup: bool = False) -> None:
-        """Put what was compiled since the last call down to a step; None: to an evaluation, or what else is no step."""
+        """Attribute the compilations since the last call to a step, or with None to an evaluation or the like."""
         self.compiled = False
         if self._dynamo is None:
             return
@@ -59,7 +57,7 @@ class CompilationWatch:
         self._unsettled.clear()
 
     def end(self) -> None:
-        """Stop watching; what was not put down to a step is to none."""
+        """Stop watching, and attribute the remaining compilations to no step."""
         if self._dynamo is None:
             return
         self.settle(None)
@@ -67,10 +65,9 @@ class CompilationWatch:
         self._dynamo = None
 
     def found(self) -> Compilation:
-        """The facts of all compilations; empty if there were none, and complete after `end`."""
         if not self._microseconds:
             return Compilation()
-        breaks = [graph_break(one) for one in self._breaks[self._num_breaks_before :]]
+        breaks = [graph_break(reason) for reason in self._breaks[self._num_breaks_before :]]
         return Compilation(
             num_graphs=self._num_graphs,
             seconds=self._microseconds / 1e6,
@@ -84,21 +81,20 @@ class CompilationWatch:
 
     def _read(self) -> None:
         metrics = self._dynamo.utils.get_compilation_metrics()
-        known = next((place for place, one in enumerate(metrics) if one is self._last), -1)
+        known = next((place for place, entry in enumerate(metrics) if entry is self._last_read), -1)
         self._unsettled += metrics[known + 1 :]
-        self._last = metrics[-1] if metrics else None
-        breaks = self._dynamo.utils.graph_break_reasons
-        seen = {id(one) for one in self._breaks}
-        self._breaks += [one for one in breaks if id(one) not in seen]
+        self._last_read = metrics[-1] if metrics else None
+        seen = {id(reason) for reason in self._breaks}
+        self._breaks += [reason for reason in self._dynamo.utils.graph_break_reasons if id(reason) not in seen]
 
 
 def graph_break(reason: Any) -> GraphBreak:
-    """The first line of a reason, and the innermost of the user's own lines, or else of anybody's."""
+    """The first line of a reason, and the innermost line of the user's own code, or else of any code."""
     stack: list[FrameSummary] = list(reason.user_stack)
     own = [frame for frame in stack if is_own_source(Path(frame.filename))] or stack
     place = _place_of(own[-1].filename, own[-1].lineno) if own else None
-    told = _clause(reason.reason)
-    return GraphBreak(reason=_OF_CALLED if told == "step_unsupported" else told, place=place)
+    clause = _clause(reason.reason)
+    return GraphBreak(reason=_IN_CALL if clause == "step_unsupported" else clause, place=place)
 
 
 def _place_of(file: str | None, line: int | None) -> str | None:
@@ -106,6 +102,6 @@ def _place_of(file: str | None, line: int | None) -> str | None:
 
 
 def _clause(reason: str) -> str:
-    """The first line of a reason, without the source line that torch puts behind it as a comment."""
+    """The first line of a reason, without the source line that torch appends as a comment."""
     line = reason.strip().partition("\n")[0].partition("  # ")[0].strip()
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+    return line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}..."

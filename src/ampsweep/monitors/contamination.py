@@ -1,4 +1,4 @@
-"""Contamination: the verdict on whether anything but the training itself changed its speed, and its evidence."""
+"""Contamination: evidence that something other than the training changed its speed, and the verdict."""
 
 import os
 import time
@@ -7,29 +7,28 @@ from typing import Final
 
 import torch
 
-from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
+from ampsweep.monitors.nvml import NvmlDevice, query_nvml
 from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, nobody_else_runs, own_processes
-from ampsweep.record.parts import Contamination
+from ampsweep.record.sections import Contamination
 from ampsweep.text import GIB, plural
 
 MAX_FOREIGN_CORES: Final = 0.25
-"""Most cores of others in a clean run: services and W&B's helpers take some hundredths of a core, a process that
-computes a whole one."""
+"""Most foreign cores of a clean run: services and W&B's helpers take some hundredths of a core, a computation one."""
 MAX_FOREIGN_SHARE: Final = 0.01
-"""The same as a share of all cores, for large machines: they run more services, which matter less there."""
+"""The limit as a share of all cores: large machines run more services, which matter less there."""
 MIN_OWN_CORES: Final = 0.5
-"""Fewest cores of a clean run on the CPU, where one thread always computes, but while it waits for data."""
+"""Fewest own cores of a clean run on the CPU, where a thread always computes unless it waits for data."""
 MIN_WINDOW_S: Final = 0.5
 """Shortest window to judge: processor time is counted in ticks of 10 ms."""
 MAX_THROTTLED_PCT: Final = 1.0
-"""Most throttled samples of a clean run, in percent: drivers report a slowdown for a moment while clocks change."""
+"""Most throttled samples of a clean run in percent: drivers report a slowdown for a moment while clocks change."""
 MAX_FOREIGN_GPU_GIB: Final = 1.0
-"""Most memory of others on an idle GPU: a display and its windows hold some hundred MiB."""
+"""Most foreign memory on an idle GPU: a display and its windows hold some hundred MiB."""
 MAX_FOREIGN_UTILIZATION_PCT: Final = 10.0
 """Most utilization of an idle GPU: redrawing a display takes some percent."""
 _CPU_WINDOW_S: Final = 0.1
 _UTILIZATION_PERIOD_S: Final = 1.0
-"""The driver's utilization covers a period of up to this length, in which a run may have just ended."""
+"""Longest period that the driver's utilization covers, in which another run may have just ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,69 +36,56 @@ class Evidence:
     """Observations of a run's surroundings."""
 
     busy_before: str | None = None
-    """One sentence on who used the device before the run."""
     host: ProcessorUse | None = None
-    """Use of the processors during the steps after warm-up; None where there were no such steps."""
+    """Use of the processors during the steps after warm-up; None without such steps."""
     others: frozenset[int] | None = frozenset()
-    """Ids of other processes seen to compute on the GPU meanwhile; None if the driver does not list processes."""
+    """Ids of other processes that computed on the GPU meanwhile; None if the driver does not list processes."""
     data_wait_share: float = 0.0
-    """Share of the time of these steps in which the host waited for their data."""
+    """Share of the steps' time in which the host waited for data."""
     waits_for_host: bool = False
-    """The device was done when the host had launched a step: what slows the host down slows the run down."""
+    """The device waited for the host's launches, so that load on the host slows the run down."""
     throttled_pct: float | None = None
-    """Percent of samples in which heat or hardware protection slowed the GPU down; None if the driver is silent."""
+    """Percent of samples in which heat or hardware protection slowed the GPU down; None if unknown."""
 
 
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
-    """The verdict on a run on `device`.
-
-    On a GPU the processors' load counts only where the device waits for the host; power cap and clocks never count.
-    """
+    """The verdict; on a GPU, load counts only if the device waits for its host, and power cap and clocks never."""
     reasons: list[str] = []
-    unknown = "no step came after warm-up"  # empty where the rest is known
-    if evidence.host is not None:
+    unknown = "no step came after warm-up"  # the reason for an unknown verdict, if any
+    if (host := evidence.host) is not None:
         is_cpu = device.type == "cpu"
-        reasons, unknown = (
-            _judge_cpu(evidence.host, evidence) if is_cpu else _judge_gpu(device, evidence.host, evidence)
-        )
-    # Where the CPU was free during the steps, load before them is no matter. A GPU shows only some of its users.
+        reasons, unknown = _judge_cpu(host, evidence) if is_cpu else _judge_gpu(device, host, evidence)
+    # Load before the steps does not matter if the CPU was free during them. A GPU shows only some of its users.
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
     if not reasons and unknown:
         reasons, verdict, busy_before = [unknown], "unknown", None
     else:
         verdict, busy_before = "contaminated" if reasons else "clean", evidence.busy_before
-    return Contamination(
-        verdict=verdict,
-        reasons=reasons,
-        busy_before=busy_before,
-        figures=_figures(evidence),
-    )
+    return Contamination(verdict=verdict, reasons=reasons, busy_before=busy_before, figures=_figures(evidence))
 
 
 def foreign_load(host: ProcessorUse) -> str | None:
-    """A clause on the load of other processes; None if it is no more than that of an idle system."""
     limit = max(MAX_FOREIGN_CORES, MAX_FOREIGN_SHARE * host.num_cores)
     if host.foreign_cores is None or host.foreign_cores <= limit:
         return None
     return f"other processes kept {host.foreign_cores:.1f} of {plural(host.num_cores, 'core')} busy"
 
 
-def computing(processes: frozenset[int]) -> str:
-    """A clause saying that these processes computed."""
+def _computed(processes: frozenset[int]) -> str:
     ids = ", ".join(map(str, sorted(processes)))
     return f"process {ids} computed" if len(processes) == 1 else f"processes {ids} computed"
 
 
 def _judge_cpu(host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
     if host.window_s < MIN_WINDOW_S:
-        return [], f"the steps after warm-up took less than {MIN_WINDOW_S:g} s, too short to tell"
+        return [], f"the steps after warm-up took less than {MIN_WINDOW_S:g} s, too short to judge"
     reasons = []
     if (load := foreign_load(host)) is not None:
         reasons.append(f"{load} during the run")
     if host.own_cores < MIN_OWN_CORES * (1 - evidence.data_wait_share):
         reasons.append(f"the run kept only {host.own_cores:.2f} cores busy: it waited for a processor or the disk")
-    return reasons, "" if host.foreign_cores is not None else "the system does not tell what else its processors did"
+    return reasons, "" if host.foreign_cores is not None else "the system does not report the load of other processes"
 
 
 def _judge_gpu(device: torch.device, host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
@@ -108,13 +94,13 @@ def _judge_gpu(device: torch.device, host: ProcessorUse, evidence: Evidence) -> 
         load = foreign_load(host)
         reasons += [] if load is None else [f"{load} during the run, and {device} waited for its host"]
     if evidence.others:
-        reasons.append(f"{computing(evidence.others)} on {device} during the run")
+        reasons.append(f"{_computed(evidence.others)} on {device} during the run")
     if evidence.throttled_pct is not None and evidence.throttled_pct > MAX_THROTTLED_PCT:
         share = f"{evidence.throttled_pct:.0f}% of the samples"
         reasons.append(f"heat or hardware protection slowed {device} down in {share}")
     if evidence.others is not None:
         return reasons, ""
-    return reasons, f"nothing here tells which processes use {device.type} (in a container, say)"
+    return reasons, f"the driver does not list the processes that use {device.type} (as in a container)"
 
 
 def _figures(evidence: Evidence) -> dict[str, float]:
@@ -127,9 +113,9 @@ def _figures(evidence: Evidence) -> dict[str, float]:
 
 
 class UseBeforeRun:
-    """Use of `device` by others before a run. Construct it before the run allocates memory there.
+    """Use of `device` by others before a run; construct it before the run allocates memory there.
 
-    A CPU is observed from then until `sentence` is called, a GPU at once, and for a second if it seems busy.
+    A CPU is observed until `sentence` is called, a GPU at once, and for a second if it seems busy.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -140,14 +126,11 @@ class UseBeforeRun:
             self._window = None if nobody_else_runs() else ProcessorWindow()
         elif device.type == "cuda":
             own_gib = torch.cuda.memory_reserved(device) / GIB
-            use = told_by_nvml(device, lambda nvml: _busy_gpu(nvml, own_gib))
+            use = query_nvml(device, lambda nvml: _busy_gpu(nvml, own_gib))
             self._busy = None if use is None else f"{device} was in use before the run began: {use}"
 
     def sentence(self) -> str | None:
-        """One sentence on who used the device, or None; the same at each call.
-
-        Waits until a CPU has been observed for a tenth of a second.
-        """
+        """A sentence on the device's users, or None; waits until a CPU has been observed for a tenth of a second."""
         if self._window is not None:
             time.sleep(max(0.0, self._began_s + _CPU_WINDOW_S - time.perf_counter()))
             load, self._window = foreign_load(self._window.use()), None
@@ -159,7 +142,7 @@ def _busy_gpu(nvml: NvmlDevice, own_gib: float) -> str | None:
     seen = nvml.compute_processes() or frozenset()
     is_known_by_its_id = own_gib == 0 or os.getpid() in seen
     if is_known_by_its_id and (others := seen - own_processes()):
-        return f"{computing(others)} on it"
+        return f"{_computed(others)} on it"
     foreign_gib = (nvml.held_gib() or 0.0) - (nvml.process_gib() or own_gib)
     if foreign_gib > MAX_FOREIGN_GPU_GIB:
         return f"others held {foreign_gib:.1f} GiB of its memory"
@@ -172,7 +155,7 @@ def _busy_gpu(nvml: NvmlDevice, own_gib: float) -> str | None:
 
 
 class UseDuringRun:
-    """Use of the device by others from the end of warm-up to `end`; beginning and ending cost milliseconds each."""
+    """Use of the device by others from the end of warm-up to `end`; either takes milliseconds."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -181,12 +164,11 @@ class UseDuringRun:
         self._others: frozenset[int] | None = frozenset()
 
     def after_warmup(self) -> None:
-        """Begin to observe: warm-up is over, and the steps that count begin."""
-        self._see_others()
+        self._note_others()
         self._window = ProcessorWindow()
 
     def pause(self) -> None:
-        """Pause: the run does something other than steps, and may wait for a disk."""
+        """Pause while the run does something other than steps, and may wait for a disk."""
         if self._window is not None:
             self._window.pause()
 
@@ -197,15 +179,14 @@ class UseDuringRun:
     def end(self) -> None:
         if self._window is not None:
             self._host = self._window.use()
-            self._see_others()
+            self._note_others()
 
     def verdict(self, evidence: Evidence) -> Contamination:
-        """The verdict on the observed steps, with further evidence from elsewhere."""
         return judge(self._device, replace(evidence, host=self._host, others=self._others))
 
-    def _see_others(self) -> None:
-        """Note other processes that compute on the GPU; None from then on if the driver does not even show this one."""
+    def _note_others(self) -> None:
+        """Note other processes on the GPU; they are unknown from then on if the driver does not list this process."""
         if self._device.type == "cpu" or self._others is None:
             return
-        seen = told_by_nvml(self._device, NvmlDevice.compute_processes) or frozenset()
+        seen = query_nvml(self._device, NvmlDevice.compute_processes) or frozenset()
         self._others = self._others | (seen - own_processes()) if os.getpid() in seen else None

@@ -1,4 +1,4 @@
-"""Peak arithmetic of devices, and the share of the peak that a training uses (MFU)."""
+"""Peak FLOP/s of devices, and a training's share of the peak (MFU)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -13,12 +13,12 @@ _TERA: Final = 1e12
 
 @dataclass(frozen=True, slots=True)
 class ComputePeak:
-    """The peak arithmetic of a device for a given mix of operations."""
+    """The peak of a device for a mix of operations."""
 
     tflops_per_sec: float
     """Rate of the mix in TFLOP/s if every part ran at the peak of its dtype."""
     by_dtype: dict[str, float]
-    """TFLOP/s of each part by the dtype of its operands; float32 multiplied in TF32 is `tf32`."""
+    """Peak in TFLOP/s by the dtype of operands; float32 multiplied in TF32 is `tf32`."""
     source: str
 
 
@@ -26,13 +26,13 @@ def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None
     """The peak of a device for a mix of matrix arithmetic: sum(flops) / sum(flops of a dtype / peak of that dtype).
 
     Args:
-        device_name: the name that the driver gives.
-        flops: operations by dtype name of their operands; those of float32 operands in TF32 by `tf32`.
+        device_name: the driver's name of the device.
+        flops: operations by dtype of their operands; float32 operands in TF32 are `tf32`.
 
     Returns:
-        None without operations, and where the table lacks the device (as every CPU) or a dtype on it.
+        None without operations, or if the table lacks the device (as every CPU) or a dtype.
     """
-    row = _row(device_name)
+    row = _ROWS.get(device_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
     if row is None or not flops:
         return None
     rates = asdict(row)
@@ -48,19 +48,14 @@ def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None
     return ComputePeak(sum(flops.values()) / (_TERA * seconds), by_dtype, row.source)
 
 
-def _row(device_name: str) -> "_Row | None":
-    return _ROWS.get(device_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """TFLOP/s at boost clock, dense (without structured sparsity), with products accumulated in float32.
+    """TFLOP/s at boost clock, dense (without structured sparsity), accumulated in float32, from a document.
 
     float32 is the rate of the ordinary units, all others are those of the tensor cores.
     """
 
     source: str
-    """Document that the figures come from."""
     float32: float
     tf32: float | None
     float16: float
@@ -71,23 +66,16 @@ class _Row:
 _AMPERE: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper"
 _ADA: Final = "NVIDIA Ada GPU architecture whitepaper"
 _BLACKWELL: Final = "NVIDIA RTX Blackwell GPU architecture whitepaper"
-_SXM2: Final = _Row("NVIDIA V100 data sheet", 15.7, None, 125.0)
-_PCIE: Final = _Row("NVIDIA V100 data sheet", 14.0, None, 112.0)
 _A100: Final = _Row("NVIDIA A100 data sheet", 19.5, 156.0, 312.0, 312.0)
 _H100: Final = _Row("NVIDIA H100 Tensor Core GPU architecture whitepaper", 66.9, 494.7, 989.4, 989.4, 1978.9)
 _OF_H100: Final = "data sheet; arithmetic of H100 SXM, the same processor"
 _EIGHTH: Final = "data sheet, an eighth of its 8 GPUs"
 
 _ROWS: Final[Mapping[str, _Row]] = {
-    "V100-SXM2-16GB": _SXM2,
-    "V100-SXM2-32GB": _SXM2,
-    "V100-PCIE-16GB": _PCIE,
-    "V100-PCIE-32GB": _PCIE,
+    **dict.fromkeys(("V100-SXM2-16GB", "V100-SXM2-32GB"), _Row("NVIDIA V100 data sheet", 15.7, None, 125.0)),
+    **dict.fromkeys(("V100-PCIE-16GB", "V100-PCIE-32GB"), _Row("NVIDIA V100 data sheet", 14.0, None, 112.0)),
     "T4": _Row("NVIDIA T4 data sheet", 8.1, None, 65.0),
-    "A100-SXM4-40GB": _A100,
-    "A100-SXM4-80GB": _A100,
-    "A100-PCIE-40GB": _A100,
-    "A100 80GB PCIe": _A100,
+    **dict.fromkeys(("A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIE-40GB", "A100 80GB PCIe"), _A100),
     "A30": _Row("NVIDIA A30 data sheet", 10.3, 82.0, 165.0, 165.0),
     "A10": _Row("NVIDIA A10 data sheet", 31.2, 62.5, 125.0, 125.0),
     "A40": _Row("NVIDIA A40 data sheet", 37.4, 74.8, 149.7, 149.7),
@@ -112,27 +100,27 @@ _ROWS: Final[Mapping[str, _Row]] = {
     "GeForce RTX 5060 Ti": _Row(_BLACKWELL, 23.7, 23.7, 47.4, 47.4, 94.8),
     "GeForce RTX 5060": _Row(_BLACKWELL, 19.2, 19.2, 38.4, 38.4, 76.8),
 }
-"""Rows by the driver's name without the maker's; a partition (MIG) has another name and is not listed.
+"""Rows by the driver's name without the maker; partitions (MIG) have other names and are not listed.
 
-GeForce cards accumulate in float32, as torch has them do, at half the rate that is advertised for float16.
+GeForce cards accumulate in float32, as torch does, at half the rate that is advertised for float16.
 """
 
 
 class Efficiency:
-    """Arithmetic per second and its share of the device's peak (MFU: Chowdhery et al. 2022, arXiv:2204.02311, app. B).
+    """FLOP/s and their share of the device's peak (MFU: Chowdhery et al. 2022, arXiv:2204.02311, app. B).
 
     Both count the model's own operations, without recomputation; causal attention counts in full. A share over 100 % is
-    impossible, so one of its parts must be wrong: it is absent from then on.
+    impossible and means that a figure is wrong: from then on there is none.
     """
 
     def __init__(self, device: torch.device, model_flops: Mapping[str, int]) -> None:
-        """`model_flops`: operations of a step by their arithmetic: the name of a dtype, or `tf32`."""
+        """`model_flops`: operations of a step by their arithmetic, a dtype's name or `tf32`."""
         self._num_operations = sum(model_flops.values())
         self._peak = dense_peak(device_name(device), model_flops)
         self._is_wrong = False
 
     def figures(self, step_ms: float) -> dict[str, float]:
-        """Metrics of steps of this length in ms; empty without operations, and without a share if no peak is known."""
+        """Metrics of steps of this length; empty without operations, and without a share if the peak is unknown."""
         if not self._num_operations:
             return {}
         tflops_per_sec = self._num_operations / 1e9 / step_ms
@@ -144,5 +132,5 @@ class Efficiency:
         return figures
 
     def proof(self) -> dict[str, Any] | None:
-        """The denominator of the share, and its source; None where no peak is known."""
+        """The denominator of the share, and its source; None if the peak is unknown."""
         return None if self._peak is None else asdict(self._peak)

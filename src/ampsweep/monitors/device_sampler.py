@@ -1,4 +1,4 @@
-"""Samples of the device (utilization, memory, power, temperature and clocks), and energy per training sample."""
+"""Samples of a device's utilization, memory, power, temperature and clocks, and energy per training sample."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,25 +9,25 @@ from typing import Final, Self
 import psutil
 import torch
 
-from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
+from ampsweep.monitors.nvml import NvmlDevice, query_nvml
 from ampsweep.monitors.processors import num_available_cores
 from ampsweep.text import GIB
 
 _PEAKS: Final = ("device/memory_used_gib", "memory/process_gib")
 """Metrics summarized by their maximum; the others by their mean."""
 MIN_STRETCH_S: Final = 2.0
-"""Shortest stretch that counts. The counter is updated every 20 to 100 ms (Yang et al., SC 2024, arXiv:2312.02741): at
-most 5 % of this time, and too much of a shorter one."""
+"""Shortest stretch that counts: the counter is updated every 20 to 100 ms (Yang et al., SC 2024, arXiv:2312.02741), at
+most 5 % of this time."""
 
 
 class DeviceSampler:
     """Samples the device in the background while its context is open.
 
-    On cuda it reads NVML; on the CPU what this process (without its children) uses: processor time in cores and as
-    share of those it may run on, and resident memory. What cannot be read is absent, and other devices give nothing.
+    On cuda it reads NVML; on the CPU this process's own use (without its children): processor time in cores and as
+    share of its available cores, and resident memory. Unreadable values are absent; other devices have none.
 
     The summary covers the time between `resume` and `pause`; sampling starts paused. A reading that is itself a mean
-    counts only if all of its time does.
+    counts only if all of its period does.
     """
 
     def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
@@ -53,11 +53,11 @@ class DeviceSampler:
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             self._is_over = True
-            self._sample_now.set()  # the last one
+            self._sample_now.set()  # for the last sample
             self._thread.join()
 
     def latest(self) -> dict[str, float]:
-        """The latest sample by metric key; energy since the sampling began. Empty before the first."""
+        """The latest sample by metric key, with the energy since sampling began; empty before the first."""
         with self._lock:
             return dict(self._latest)
 
@@ -70,10 +70,7 @@ class DeviceSampler:
         self._sample_now.set()
 
     def summary(self) -> dict[str, float]:
-        """Summarize by metric key: means over the counted time, maxima for memory, and the energy since sampling began.
-
-        The summary is complete when sampling has ended; the counted time may be shorter than an interval.
-        """
+        """Means over the counted time by metric key, maxima for memory, and the energy since sampling began."""
         with self._lock:
             return {key: series.figure(key) for key, series in self._series.items()}
 
@@ -100,7 +97,7 @@ class DeviceSampler:
     def _count(
         self, sample: dict[str, float], seconds: float, counted_s: float, averaged_s: Mapping[str, float]
     ) -> None:
-        """Add a sample that stands for `seconds`, the last of the `counted_s` that count without a break."""
+        """Add a sample of the last `seconds`; it ends `counted_s` of uninterrupted counted time."""
         with self._lock:
             for key, value in sample.items():
                 if averaged_s.get(key, 0.0) <= counted_s:
@@ -142,11 +139,9 @@ class _Cpu:
             "memory/process_gib": self._process.memory_info().rss / GIB,
         }
 
-    def energy_j(self) -> None:
-        """Return None: nothing counts it."""
+    def energy_j(self) -> None: ...
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+    def close(self) -> None: ...
 
 
 class EnergyMeter:
@@ -156,8 +151,8 @@ class EnergyMeter:
     packages and everything the machine does, and only root may read them since CVE-2020-8694.
 
     Args:
-        read: returns the joules so far, None where nothing counts them.
-        min_stretch_s: shorter stretches, in seconds, are left out.
+        read: returns the joules so far; None without a counter.
+        min_stretch_s: shorter stretches, in seconds, do not count.
     """
 
     def __init__(
@@ -165,7 +160,7 @@ class EnergyMeter:
     ) -> None:
         self._read, self._samples_per_step, self._min_stretch_s = read, samples_per_step, min_stretch_s
         self._began: tuple[float, float, int] | None = None
-        """The time in seconds, the joules and the steps at the beginning of the stretch."""
+        """Time in seconds, joules and steps at the beginning of the stretch."""
         self._joules = 0.0
         self._num_steps = 0
 
@@ -184,12 +179,11 @@ class EnergyMeter:
             self._num_steps += num_steps - began[2]
 
     def summary(self) -> dict[str, float]:
-        """The energy per sample by metric key; empty without a stretch that counts."""
         if self._num_steps == 0:
             return {}
         return {"device/energy_per_sample_j": self._joules / (self._num_steps * self._samples_per_step)}
 
 
 def read_energy_j(device: torch.device) -> float | None:
-    """The device's energy counter in joules; None where it has none."""
-    return told_by_nvml(device, NvmlDevice.energy_j)
+    """The device's energy counter in joules; None without a counter."""
+    return query_nvml(device, NvmlDevice.energy_j)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
+from ampsweep.monitors.nvml import NvmlDevice, query_nvml
 from ampsweep.monitors.processors import cpu_name, num_available_cores
 
 _PACKAGES: Final = ("ampsweep", "torch", "wandb", "hydra-core", "omegaconf", "numpy")
@@ -29,20 +29,20 @@ _VARIABLES: Final = (
 )
 """Variables that change speed, memory or arithmetic behind a configuration's back."""
 _FUSED: Final = ("flash", "mem_efficient", "cudnn", "math")
-"""Backends of attention that torch chooses from, as far as they are enabled."""
+"""Backends of attention that torch chooses from if they are enabled."""
 
 
 def device_name(device: torch.device) -> str:
-    """The model of the device, as its driver or operating system names it."""
+    """The model of the device by its driver or operating system."""
     if device.type in ("cuda", "xpu"):
         return str(torch.get_device_module(device).get_device_name(device))
     return cpu_name()
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Facts about this process and machine for the run record; those that do not apply are left out.
+    """Facts about this process and machine for the run record, as far as they apply.
 
-    Flags are read as they are: call it with the precision mode's flags set.
+    Call it with the precision mode's flags set.
     """
     facts: dict[str, Any] = {
         "python": platform.python_version(),
@@ -65,11 +65,11 @@ def _versions() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return versions | {"torch": str(torch.__version__)}  # which names the build too: the package's own may not
+    return versions | {"torch": str(torch.__version__)}  # includes the build, unlike the package's version
 
 
 def effective_flags(device: torch.device) -> dict[str, Any]:
-    """The current values of torch's switches that change what is computed on `device` or how fast."""
+    """The current values of torch's switches that change results or speed on `device`."""
     backends: Any = torch.backends  # its flags are properties that type checkers do not see
     matmul, attention = backends.cuda.matmul, {name: getattr(backends.cuda, f"{name}_sdp_enabled")() for name in _FUSED}
     flags: dict[str, Any] = {
@@ -105,16 +105,16 @@ def _accelerator(device: torch.device) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cudnn": backends.cudnn.version(),
         "capability": f"{major}.{minor}",
-        "driver": told_by_nvml(device, NvmlDevice.driver_version),
-        "power_limit_w": told_by_nvml(device, NvmlDevice.power_limit_w),
+        "driver": query_nvml(device, NvmlDevice.driver_version),
+        "power_limit_w": query_nvml(device, NvmlDevice.power_limit_w),
     }
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def _checkout() -> dict[str, Any]:
-    """Commit of the checkout this code runs from, and whether tracked files differ; empty for an installed package."""
+    """The commit of this code's checkout, and whether tracked files differ; empty for an installed package."""
     here = Path(__file__)
-    # An installed package can lie inside somebody else's checkout: only a tracked file is one of the checkout's.
+    # An installed package can lie inside another checkout: only a tracked file belongs to it.
     if _git("ls-files", "--error-unmatch", here.name, cwd=here.parent) is None:
         return {}
     commit = _git("rev-parse", "HEAD", cwd=here.parent)

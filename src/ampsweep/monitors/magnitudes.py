@@ -1,4 +1,4 @@
-"""The magnitudes of tensors, counted by exponent: selections are taken on the device, and counted on the host later."""
+"""Magnitudes of tensors counted by exponent: selections are taken on the device, and counted on the host later."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ from ampsweep.numeric_formats import dtype_name
 from ampsweep.record.numerics import TENSOR_KINDS, Magnitudes, TensorKind
 
 NUM_SELECTED: Final = 4096
-"""Elements of a tensor that are counted at most; shares of them are known to 0.8 percent points, one standard error."""
+"""Most elements counted per tensor; the standard error of a share is at most 0.8 percentage points."""
 
 _BIAS, _DIGITS, _NOT_FINITE = 1023, 52, 0x7FF
 """The bias of a float64's exponent, the bits below the exponent, and the exponent of inf and NaN."""
@@ -25,7 +25,7 @@ _Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 @dataclass(slots=True, eq=False)
 class SelectedElements:
-    """An even selection of a tensor's elements, as they were when it was taken."""
+    """An even selection of a tensor's elements, copied when it was taken."""
 
     kind: TensorKind
     layer: str
@@ -33,24 +33,21 @@ class SelectedElements:
     values: Tensor
     """The elements (N,), float32; float64 of a float64 tensor."""
     extremes: tuple[Tensor, ...]
-    """Smallest and largest of all the tensor's elements, NaN if one is; none where those of `values` are to do."""
+    """Minimum and maximum of the whole tensor, NaN if it has one; empty if `values` are enough."""
     is_scaled: bool = False
-    """True if the values are gradients of the scaled loss."""
     is_unchanged: Tensor | None = None
-    """In an update, by element (N,): the parameter has the same bits as before. Elements without gradient are left out,
-    so that it may have fewer."""
+    """In an update: True where the parameter has the same bits as before, for the elements with a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountedTensor:
-    """A selection that was counted."""
+    """The counts of a selection."""
 
     magnitudes: Magnitudes
-    """The magnitudes of this selection alone."""
     num_unchanged: int = 0
     num_updated: int = 0
     has_nonfinite: bool = False
-    """One of all the tensor's elements is not finite."""
+    """True if any element of the whole tensor is not finite."""
 
 
 @dataclass
@@ -58,46 +55,43 @@ class MagnitudeTable:
     """The magnitudes of a training's tensors, added up over its steps."""
 
     layers: Sequence[str] = ()
-    """The order in which layers are listed; those that are not in it come last."""
     _rows: dict[tuple[str, str, str], Magnitudes] = field(default_factory=dict)
     _updates: dict[str, list[int]] = field(default_factory=dict)
-    """By parameter: its elements that applied steps left as they were, and all that had a gradient then."""
+    """By parameter, the numbers of elements that applied steps left unchanged, and of all elements with a gradient."""
 
     def add(self, counted: list[CountedTensor]) -> None:
         seen = set[tuple[str, str, str]]()
-        for one in counted:
-            new = one.magnitudes
+        for tensor in counted:
+            new = tensor.magnitudes
             key = (new.kind, new.layer, new.dtype)
             self._rows[key] = added(self._rows[key], new, same_step=key in seen) if key in self._rows else new
             seen.add(key)
-            if one.num_updated:
+            if tensor.num_updated:
                 before = self._updates.setdefault(new.layer, [0, 0])
-                before[0] += one.num_unchanged
-                before[1] += one.num_updated
+                before[0] += tensor.num_unchanged
+                before[1] += tensor.num_updated
 
     def load(self, magnitudes: list[Magnitudes]) -> None:
-        """Go on from what another process has counted."""
-        for one in magnitudes:
-            self._rows[one.kind, one.layer, one.dtype] = one
-            if one.unchanged_pct is not None:
-                self._updates[one.layer] = [round(one.unchanged_pct / 100 * one.num_elements), one.num_elements]
+        for row in magnitudes:
+            self._rows[row.kind, row.layer, row.dtype] = row
+            if row.unchanged_pct is not None:
+                self._updates[row.layer] = [round(row.unchanged_pct / 100 * row.num_elements), row.num_elements]
 
     def magnitudes(self) -> list[Magnitudes]:
-        """Everything counted, by kind; of one kind in the order of `layers`."""
+        """All counts by kind, and within a kind in the order of `layers`."""
         places = {layer: place for place, layer in enumerate(self.layers)}
         rows = sorted(
-            self._rows.values(),
-            key=lambda one: (TENSOR_KINDS.index(one.kind), places.get(one.layer, len(places))),
+            self._rows.values(), key=lambda row: (TENSOR_KINDS.index(row.kind), places.get(row.layer, len(places)))
         )
-        return [replace(one, unchanged_pct=self._unchanged_pct(one)) for one in rows]
+        return [replace(row, unchanged_pct=self._unchanged_pct(row)) for row in rows]
 
-    def _unchanged_pct(self, one: Magnitudes) -> float | None:
-        unchanged, updated = self._updates.get(one.layer, (0, 0)) if one.kind == "update" else (0, 0)
+    def _unchanged_pct(self, row: Magnitudes) -> float | None:
+        unchanged, updated = self._updates.get(row.layer, (0, 0)) if row.kind == "update" else (0, 0)
         return 100 * unchanged / updated if updated else None
 
 
 def selected(kind: TensorKind, layer: str, tensor: Tensor, *, is_scaled: bool = False) -> SelectedElements | None:
-    """Take a selection of a floating-point tensor; nothing waits for the device. None of an empty one."""
+    """Take a selection of a floating-point tensor without waiting for the device; None if it is empty."""
     tensor = flat(tensor)
     if not tensor.numel():
         return None
@@ -105,11 +99,11 @@ def selected(kind: TensorKind, layer: str, tensor: Tensor, *, is_scaled: bool = 
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """A view (N,) of a tensor's elements in the order of their addresses; a copy where they have gaps between them."""
+    """A view (N,) of a tensor's elements in the order of their addresses; a copy if there are gaps."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.to_dense()
-    if tensor.dtype.itemsize == 1:  # fp8, for which torch has hardly an operator
+    if tensor.dtype.itemsize == 1:  # float8, for which torch has few operators
         tensor = tensor.float()
     if not tensor.is_contiguous():
         tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
@@ -117,7 +111,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Tell whether all elements of a floating-point tensor are finite, without a copy of it; waits for the device."""
+    """Return True if all elements of a floating-point tensor are finite; waits for the device."""
     elements = flat(tensor)
     return not elements.numel() or all(map(math.isfinite, elements.aminmax()))
 
@@ -133,7 +127,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 @lru_cache(maxsize=4096)
 def _stride(numel: int) -> int:
-    """The distance between selected elements: coprime with every size of the tensor, so that no column is left out."""
+    """The distance between selected elements, coprime with every size of the tensor so that no column is left out."""
     stride = max(numel // NUM_SELECTED, 1)
     while math.gcd(stride, numel) > 1:
         stride -= 1
@@ -141,30 +135,26 @@ def _stride(numel: int) -> int:
 
 
 def counted(selections: list[SelectedElements], scale: float = 1.0) -> list[CountedTensor]:
-    """Count selections by exponent; waits for the device.
-
-    Args:
-        scale: gradients of the scaled loss are divided by it.
-    """
+    """Count selections by exponent, with gradients of the scaled loss divided by `scale`; waits for the device."""
     if not selections:
         return []
-    dtype = torch.float64 if any(one.values.dtype == torch.float64 for one in selections) else torch.float32
-    values = torch.cat([one.values.to(dtype) for one in selections]).cpu().double().numpy()
-    lengths = [len(one.values) for one in selections]
-    factors = np.array([1 / scale if one.is_scaled else 1.0 for one in selections])
+    dtype = torch.float64 if any(each.values.dtype == torch.float64 for each in selections) else torch.float32
+    values = torch.cat([each.values.to(dtype) for each in selections]).cpu().double().numpy()
+    lengths = [len(each.values) for each in selections]
+    factors = np.array([1 / scale if each.is_scaled else 1.0 for each in selections])
     with np.errstate(all="ignore"):
         if scale != 1.0:
             values *= np.repeat(factors, lengths)
         magnitudes, largest = np.abs(values), _largest(selections) * factors
-        parts = np.split(magnitudes, np.cumsum(lengths[:-1]))
-        return [_counted(*one) for one in zip(selections, parts, largest.tolist(), strict=True)]
+        split = np.split(magnitudes, np.cumsum(lengths[:-1]))
+        return [_counted(*each) for each in zip(selections, split, largest.tolist(), strict=True)]
 
 
 def _largest(selections: list[SelectedElements]) -> _Floats:
-    """The largest magnitude of all elements of each tensor; NaN where nobody has looked at them."""
-    extremes = [one for selection in selections for one in selection.extremes]
-    numbers = iter(torch.stack([one.to(_wide(one.dtype)) for one in extremes]).abs().tolist() if extremes else [])
-    return np.array([np.max([next(numbers) for _ in one.extremes] or [np.nan]) for one in selections])
+    """The largest magnitude of each whole tensor; NaN without extremes."""
+    extremes = [value for selection in selections for value in selection.extremes]
+    numbers = iter(torch.stack([value.to(_wide(value.dtype)) for value in extremes]).abs().tolist() if extremes else [])
+    return np.array([np.max([next(numbers) for _ in each.extremes] or [np.nan]) for each in selections])
 
 
 def _counted(selection: SelectedElements, magnitudes: _Floats, most: float) -> CountedTensor:
@@ -196,19 +186,19 @@ def _counted(selection: SelectedElements, magnitudes: _Floats, most: float) -> C
     )
 
 
-def added(one: Magnitudes, other: Magnitudes, *, same_step: bool = False) -> Magnitudes:
-    """Add up the magnitudes of one tensor in two steps, or in two calls of its module in the same step."""
+def added(first: Magnitudes, other: Magnitudes, *, same_step: bool = False) -> Magnitudes:
+    """Add the magnitudes of a tensor in two steps, or in two calls of its module in the same step."""
     counts = Counter[int]()
-    for each in (one, other):
+    for each in (first, other):
         counts.update({each.first_exponent + index: count for index, count in enumerate(each.counts)})
-    first = min(counts, default=0)
+    lowest = min(counts, default=0)
     return replace(
-        one,
-        num_steps=one.num_steps + (0 if same_step else other.num_steps),
-        num_elements=one.num_elements + other.num_elements,
-        num_zeros=one.num_zeros + other.num_zeros,
-        num_nonfinite=one.num_nonfinite + other.num_nonfinite,
-        max_abs=max(one.max_abs, other.max_abs),
-        first_exponent=first,
-        counts=[counts[exponent] for exponent in range(first, max(counts, default=-1) + 1)],
+        first,
+        num_steps=first.num_steps + (0 if same_step else other.num_steps),
+        num_elements=first.num_elements + other.num_elements,
+        num_zeros=first.num_zeros + other.num_zeros,
+        num_nonfinite=first.num_nonfinite + other.num_nonfinite,
+        max_abs=max(first.max_abs, other.max_abs),
+        first_exponent=lowest,
+        counts=[counts[exponent] for exponent in range(lowest, max(counts, default=-1) + 1)],
     )

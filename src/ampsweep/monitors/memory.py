@@ -1,4 +1,4 @@
-"""Measurement of the memory that a run takes, by the allocator, the process and the traced step."""
+"""Memory of a run, measured by the allocator, the process and the traced step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,59 +8,53 @@ from typing import Any, Final
 import torch
 
 from ampsweep.memory_categories import memory_key
-from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
+from ampsweep.monitors.nvml import NvmlDevice, query_nvml
 from ampsweep.observe.host_memory import HostPeak, measure_host_peak, peak_resident_bytes
 from ampsweep.observe.step import TracedStep
-from ampsweep.record.parts import MemoryUse
+from ampsweep.record.sections import MemoryUse
 from ampsweep.text import GIB
 
 _WITH_STATISTICS: Final = ("cuda", "xpu")
-"""Devices whose allocator remembers its peaks."""
-_FARTHEST_LOOK: Final = 32
-"""Most steps between two looks at the allocator's growth."""
+_MAX_DISTANCE: Final = 32
 
 
 class MemoryMonitor:
-    """Peaks of allocated, reserved and process memory of one run in one process; the run begins when this is made."""
+    """Peaks of allocated, reserved and process memory since its construction at the beginning of a run."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._allocator: Any = torch.get_device_module(device) if device.type in _WITH_STATISTICS else None
         self._is_steady = False
-        # Peaks up to when the allocator last began to count anew.
+        # Peaks until the last reset of the allocator's peaks.
         self._run_allocated = self._run_reserved = self._steady_allocated = 0
+        # The allocator's counts of refused requests when the run began, and of retried requests after warm-up.
         self._refused = self._retried = 0
-        """The allocator's counts of refused requests when the run began, and of retried ones after warm-up."""
         self._host_peak: HostPeak | None = None
         self._step_peak: int | None = None
         if self._allocator is not None:
-            self._allocator.empty_cache()  # what was freed before the run is no memory of it, nor its peaks
+            self._allocator.empty_cache()  # memory freed before the run, and its peaks, do not count
             self._allocator.reset_peak_memory_stats(device)
             counted = self._counted()
             self._refused, self._retried = counted.num_refused, counted.num_retried
 
     def growth(self) -> "AllocatorGrowth | None":
-        """A watch over the allocator's growth; None on devices without allocator statistics."""
+        """A watch of the allocator's growth; None without allocator statistics."""
         return None if self._allocator is None else AllocatorGrowth(self._counted)
 
     def after_warmup(self) -> None:
-        """Begin to count the peak of the steps after warm-up."""
-        self._count_anew()
+        self._reset_peaks()
         self._is_steady = True
         if self._allocator is not None:
             self._retried = self._counted().num_retried
 
     @contextmanager
     def one_step(self, *, is_profiled: bool = False) -> Iterator[None]:
-        """Take the allocator's peak of the code inside by itself; the other peaks include it.
-
-        The profile of a step that `is_profiled` has the peak on a host.
-        """
+        """Measure the peak inside separately; the other peaks include it. On a host, a profile measures it instead."""
         if self._device.type == "cpu" and not is_profiled:
             with measure_host_peak() as self._host_peak:
                 yield
             return
-        self._count_anew()
+        self._reset_peaks()
         yield
         if self._allocator is not None:
             self._step_peak = self._counted().allocated_peak
@@ -68,8 +62,8 @@ class MemoryMonitor:
     def of_step(self, traced: TracedStep) -> MemoryUse:
         """Bytes of the step that was traced or profiled inside `one_step`, for the record.
 
-        The allocator's own peak is of everything that this process has on cuda or xpu, on the CPU of what the step used
-        and allocated; elsewhere it is absent.
+        The allocator's own peak includes everything that this process has on cuda or xpu, and on the CPU the step's own
+        memory; elsewhere it is absent.
         """
         allocated = self._step_peak
         if self._host_peak is not None and self._host_peak.peak_bytes is not None:
@@ -85,11 +79,10 @@ class MemoryMonitor:
 
     def peaks(self) -> tuple[int, int, int]:
         """The allocator's peaks so far in bytes, for `go_on` in another process."""
-        self._count_anew()
+        self._reset_peaks()
         return self._run_allocated, self._run_reserved, self._steady_allocated
 
     def go_on(self, peaks: tuple[int, int, int]) -> None:
-        """Count the peaks of a process before this one, too."""
         self._run_allocated, self._run_reserved, self._steady_allocated = peaks
 
     def summary(self, traced: MemoryUse | None = None) -> dict[str, float]:
@@ -104,9 +97,9 @@ class MemoryMonitor:
         return figures
 
     def row(self, traced: MemoryUse | None = None) -> dict[str, float]:
-        """Peaks so far in GiB by metric key, and the categories of the traced step at its peak; takes microseconds.
+        """Peaks so far in GiB by metric key, and the categories of the traced step; takes microseconds.
 
-        Without the allocator's statistics the traced step stands for the steps after warm-up.
+        Without allocator statistics the traced step represents the steps after warm-up.
         """
         bytes_by_key: dict[str, int] = {}
         if self._allocator is not None:
@@ -121,8 +114,7 @@ class MemoryMonitor:
             bytes_by_key |= {memory_key(category): num_bytes for category, num_bytes in traced.peak.items()}
         return {key: num_bytes / GIB for key, num_bytes in bytes_by_key.items()}
 
-    def _count_anew(self) -> None:
-        """Keep the peaks so far and let the allocator count from what is allocated now."""
+    def _reset_peaks(self) -> None:
         if self._allocator is None:
             return
         counted = self._counted()
@@ -137,10 +129,10 @@ class MemoryMonitor:
             return peak_resident_bytes() / GIB
         if self._device.type == "mps":
             return torch.mps.driver_allocated_memory() / GIB
-        return told_by_nvml(self._device, NvmlDevice.process_gib)
+        return query_nvml(self._device, NvmlDevice.process_gib)
 
     def _counted(self) -> "Counted":
-        """Read the allocator's counters; zeros before it was ever used."""
+        """Read the allocator's counters; zeros before its first use."""
         statistics = self._allocator.memory_stats_as_nested_dict(self._device)
         allocated, reserved = (
             statistics[key]["all"] if statistics else {} for key in ("allocated_bytes", "reserved_bytes")
@@ -155,11 +147,11 @@ class MemoryMonitor:
 
 
 class AllocatorGrowth:
-    """Finds the steps in which the allocator may have taken memory from the device, which makes a step slower.
+    """Finds the steps that may be slow because the allocator took memory from the device.
 
-    Reading its statistics takes many microseconds, so that it is looked at after every step at first and after each
-    growth, then after two, four and at most 32 steps. If it has grown, all steps since the last look are suspect; but
-    those in which the device was full and memory was given back first are no exceptions near the limit.
+    Reading its statistics takes many microseconds: they are read after every step at first and after each growth, then
+    after two, four and at most 32 steps. After a growth all steps since the last reading are suspect, unless the device
+    was full and memory was given back first, which is usual near the limit.
     """
 
     def __init__(self, read: "Callable[[], Counted]") -> None:
@@ -168,21 +160,21 @@ class AllocatorGrowth:
         self._known = read()
 
     def begin(self) -> None:
-        """Begin to watch: memory taken before now belongs to no step that counts."""
+        """Begin to watch: memory taken before makes no step suspect."""
         self._known, self._num_unseen = self._read(), 0
 
     def step_ended(self) -> int:
-        """Count a step; return how many of the latest steps are suspect, 0 if no look was due or nothing was taken."""
+        """Count a step; return the number of latest steps that are suspect, 0 if no reading was due."""
         self._num_unseen += 1
         return self.look() if self._num_unseen >= self._distance else 0
 
     def look(self) -> int:
-        """Look now and return the number of suspect steps; call it before the times of steps are read."""
+        """Read now and return the number of suspect steps; call it before the times of steps are read."""
         if self._num_unseen == 0:
             return 0
         now, known = self._read(), self._known
         suspects = self._num_unseen if now.taken > known.taken and now.num_retried == known.num_retried else 0
-        self._distance = 1 if suspects else min(2 * self._distance, _FARTHEST_LOOK)
+        self._distance = 1 if suspects else min(2 * self._distance, _MAX_DISTANCE)
         self._known, self._num_unseen = now, 0
         return suspects
 
@@ -192,11 +184,11 @@ class Counted:
     """Counters of a CUDA-like allocator, in bytes."""
 
     allocated_peak: int
-    """Peak of tensors and workspaces since the peaks were last reset."""
+    """Peak of tensors and workspaces since the last reset."""
     reserved_peak: int
     taken: int
-    """Total taken from the device since the process began, including what was given back."""
+    """Total ever taken from the device, including memory given back."""
     num_retried: int
-    """Requests since the process began for which the device was full, so that unused memory was given back first."""
+    """Requests that met a full device, so that unused memory was given back first."""
     num_refused: int
-    """Requests since the process began that were refused even then."""
+    """Requests that were refused even then."""

@@ -1,4 +1,4 @@
-"""The view into the steps of a training: magnitudes of its layers' values, and gradients that are not finite."""
+"""Observation of single steps of a training: magnitudes of its layers' values, and non-finite gradients."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.magnitudes import (
     CountedTensor,
     MagnitudeTable,
@@ -22,6 +21,7 @@ from ampsweep.monitors.magnitudes import (
     selected,
     taken,
 )
+from ampsweep.monitors.observation_schedule import ObservationSchedule
 from ampsweep.monitors.step_clock import Stopwatch
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.numeric_formats import FLOAT16
@@ -33,27 +33,28 @@ _GRADIENTS: Final = ("activation_gradient", "gradient")
 
 
 class NumericsWatch:
-    """Looks into single steps of a training, and keeps what it has seen for `numerics.json`.
+    """Observes single steps of a training for `numerics.json`.
 
-    Only in a step that is looked at, hooks see what each module returns and its gradient, the gradients of the
-    parameters, and the parameters before and after the optimizer's step; of a compiled model only the parameters, their
-    gradients and updates. A module that passes on what another has returned has no activation of its own. Nothing
-    changes what a step computes, and what the hooks take stays on the device until `read`, which waits for it.
+    In an observed step, hooks see each module's output and its gradient, the gradients of the parameters, and the
+    parameters before and after the optimizer's step; of a compiled model only parameters, gradients and updates. A
+    module that returns another module's output has no activation of its own. The hooks do not change what a step
+    computes, and their selections stay on the device until `read`, which waits for it.
     """
 
-    def __init__(self, model: nn.Module, precision: Precision, looks: Looks, *, is_compiled: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, precision: Precision, schedule: ObservationSchedule, *, is_compiled: bool = False
+    ) -> None:
         self._model, self._precision, self._is_compiled = model, precision, is_compiled
-        self.looks = looks
+        self.schedule = schedule
         self.is_looking = False
-        """True within a step that is looked at."""
         self._modules = {module: name for name, module in model.named_modules()}
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._table = MagnitudeTable([INPUT_LAYER, *self._modules.values(), *self._names.values()])
         self._selections: list[SelectedElements] = []
         self._before: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
-        """Elements of the parameters that an optimizer is about to change, and of their gradients."""
+        """Elements of the parameters that an optimizer is about to change, and whether each has a gradient."""
         self._returned: dict[int, tuple[ref[Tensor], int]] = {}
-        """By identity what modules have returned in the current step, as long as it lives, and its version then."""
+        """Outputs of modules in the current step and their versions, by identity."""
         self._reached: dict[str, None] = {}
         """Parameters in the order in which backward reaches them."""
         self._nonfinite: dict[str, int] = {}
@@ -62,12 +63,11 @@ class NumericsWatch:
         self._scale: float | None = None
         self._scale_now: Tensor | None = None
         self.own_time = Stopwatch()
-        """Measures the host's time of the latest look."""
         self._unreported: dict[str, float] = {}
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """Enclose a step that is looked at; `read` tells what was seen."""
+        """Observe the step inside; call `read` afterwards."""
         self._selections, self._scale_now = [], self._precision.scale()
         self.own_time.reset()
         with ExitStack() as hooks:
@@ -92,7 +92,7 @@ class NumericsWatch:
                 hooks.callback(parameter.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
 
     def read(self, step: int) -> None:
-        """Count what was seen in a step; waits for the device."""
+        """Count the selections of a step; waits for the device."""
         with self.own_time:
             self._scale = None if self._scale_now is None else float(self._scale_now)
             found = counted(self._selections, self._scale or 1.0)
@@ -102,35 +102,34 @@ class NumericsWatch:
             self._unreported = _figures(found, self._scale or 1.0)
 
     def see_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the gradients that an optimizer is about to use, before anything unscales or clips them."""
+        """Select from the gradients that an optimizer is about to use, before they are unscaled or clipped."""
         with self.own_time:
             for parameter in _parameters(optimizer):
                 if parameter.grad is not None:
                     self._take("gradient", self._names[parameter], parameter.grad, is_scaled=True)
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep elements of the parameters that an optimizer is about to change."""
+        """Select from the parameters that an optimizer is about to change."""
         with self.own_time:
             for parameter in _parameters(optimizer):
                 if parameter.grad is not None:
                     self._before[parameter] = taken(flat(parameter)), _has_gradient(parameter, parameter.grad)
 
     def after_update(self, *, is_applied: bool) -> None:
-        """Look at what an optimizer has made of its parameters since `before_update`; of a skipped step at nothing."""
+        """Select from the changes of parameters since `before_update`, unless the step was skipped."""
         with self.own_time:
             for parameter, (before, has_gradient) in self._before.items() if is_applied else ():
                 after = taken(flat(parameter))
                 bits = torch.int64 if after.dtype == torch.float64 else torch.int32
                 is_unchanged = (after.view(bits) == before.view(bits))[has_gradient]
+                name, change = self._names[parameter], after - before
                 self._selections.append(
-                    SelectedElements(
-                        "update", self._names[parameter], parameter.dtype, after - before, (), False, is_unchanged
-                    )
+                    SelectedElements("update", name, parameter.dtype, change, (), False, is_unchanged)
                 )
             self._before.clear()
 
     def note_nonfinite(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note which gradients of an optimizer make its step be skipped; waits for the device."""
+        """Note the gradients that make an optimizer skip its step; waits for the device."""
         found = {
             self._names[parameter]
             for parameter in _parameters(optimizer)
@@ -143,12 +142,12 @@ class NumericsWatch:
             self._first_nonfinite[ordered[0]] = self._first_nonfinite.get(ordered[0], 0) + 1
 
     def in_backward_order(self, names: set[str]) -> list[str]:
-        """Put names of parameters into the order in which backward reaches them, as far as it is known."""
+        """Sort names of parameters by the order in which backward reaches them, as far as it is known."""
         known = [name for name in self._reached if name in names]
         return known + [name for name in self._names.values() if name in names and name not in self._reached]
 
     def figures(self) -> dict[str, float]:
-        """Metrics of the latest look, once; empty if there was none since the last call."""
+        """Metrics of the latest observation; empty if there was none since the last call."""
         figures, self._unreported = self._unreported, {}
         return figures
 
@@ -157,14 +156,13 @@ class NumericsWatch:
         return RunNumerics(
             steps=sorted({*self._steps}),
             scale=self._scale,
-            cost_pct=self.looks.cost_pct,
+            cost_pct=self.schedule.cost_pct,
             magnitudes=self._table.magnitudes(),
             nonfinite_gradients={name: self._nonfinite[name] for name in in_order},
             first_nonfinite={name: self._first_nonfinite[name] for name in in_order if name in self._first_nonfinite},
         )
 
     def load(self, numerics: RunNumerics) -> None:
-        """Go on from what an earlier process of the same training has seen."""
         self._table.load(numerics.magnitudes)
         self._steps, self._scale = list(numerics.steps), numerics.scale
         self._nonfinite, self._first_nonfinite = dict(numerics.nonfinite_gradients), dict(numerics.first_nonfinite)
@@ -182,14 +180,14 @@ class NumericsWatch:
             is_recomputed = backward_node() is not None
             for tensor in tensors_in(output):
                 if not tensor.is_floating_point() or not tensor.dim() or self._is_known(tensor):
-                    continue  # a tensor without dimensions is a loss, which autocast has in float32
+                    continue  # a tensor without dimensions is a loss, in float32 under autocast
                 if not is_recomputed:  # by activation checkpointing
                     self._take("activation", name, tensor)
                 if tensor.requires_grad:
                     tensor.register_hook(partial(self._on_output_gradient, name))  # type: ignore[no-untyped-call]
 
     def _is_known(self, tensor: Tensor) -> bool:
-        """True if another module has returned this very tensor, unchanged in place since."""
+        """Return True if another module returned this tensor, and it has not changed since."""
         before = self._returned.get(id(tensor))
         self._returned[id(tensor)] = ref(tensor), tensor._version
         return before is not None and before[0]() is tensor and before[1] == tensor._version
@@ -212,22 +210,22 @@ class NumericsWatch:
 def _figures(found: Sequence[CountedTensor], scale: float) -> dict[str, float]:
     figures: dict[str, float] = {}
     by_kind: dict[str, list[Magnitudes]] = {}
-    for one in found:
-        by_kind.setdefault(one.magnitudes.kind, []).append(one.magnitudes)
+    for tensor in found:
+        by_kind.setdefault(tensor.magnitudes.kind, []).append(tensor.magnitudes)
     if activations := by_kind.get("activation"):
-        figures["numerics/max_activation"] = max(one.max_abs for one in activations)
-    if gradients := [one for kind in _GRADIENTS for one in by_kind.get(kind, [])]:
-        figures["numerics/max_gradient"] = max(one.max_abs for one in gradients)
-        lost, num = (sum(numbers) for numbers in zip(*(_num_below(one, scale) for one in gradients), strict=True))
+        figures["numerics/max_activation"] = max(row.max_abs for row in activations)
+    if gradients := [row for kind in _GRADIENTS for row in by_kind.get(kind, [])]:
+        figures["numerics/max_gradient"] = max(row.max_abs for row in gradients)
+        lost, num = (sum(numbers) for numbers in zip(*(_num_below(row, scale) for row in gradients), strict=True))
         if num:
             figures["numerics/float16_underflow_pct"] = 100 * lost / num
-    if num_updated := sum(one.num_updated for one in found):
-        figures["numerics/unchanged_pct"] = 100 * sum(one.num_unchanged for one in found) / num_updated
+    if num_updated := sum(tensor.num_updated for tensor in found):
+        figures["numerics/unchanged_pct"] = 100 * sum(tensor.num_unchanged for tensor in found) / num_updated
     return figures
 
 
 def _num_below(gradient: Magnitudes, scale: float) -> tuple[int, int]:
-    """Count the elements other than zero that times the scale are below float16's smallest normal, and all of them."""
+    """The numbers of nonzero elements below float16's smallest normal number after scaling, and of all nonzero ones."""
     bins = max(FLOAT16.min_normal_exponent - math.floor(math.log2(scale)) - gradient.first_exponent, 0)
     return sum(gradient.counts[:bins]), sum(gradient.counts)
 
@@ -238,7 +236,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
 
 
 def _has_gradient(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """Tell of each element that `taken` takes of a parameter whether its gradient is other than zero."""
+    """A mask of the elements that `taken` selects: True where the gradient is not zero."""
     if gradient.layout == parameter.layout and gradient.stride() == parameter.stride():
         return taken(flat(gradient)) != 0
     return torch.ones_like(taken(flat(parameter)), dtype=torch.bool)

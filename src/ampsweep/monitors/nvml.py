@@ -9,7 +9,7 @@ import torch
 
 from ampsweep.text import GIB
 
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 
 _UTILIZATION_S: Final = 1.0
 """Utilization is a mean over "between 1 second and 1/6 second, depending on the product" (torch.cuda.utilization)."""
@@ -20,10 +20,10 @@ _THROTTLED: Final = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", 
 
 
 class NvmlDevice:
-    """One GPU, read through NVML. Values that the driver or the GPU does not report are absent."""
+    """A GPU, read through NVML; values that the driver or the GPU does not report are None or absent."""
 
     averaged_s: Final = {"device/utilization_pct": _UTILIZATION_S, "device/power_w": _POWER_S}
-    """The time before a reading that it covers, in seconds by metric key; other readings are of their moment."""
+    """Seconds before a reading that it averages over, by metric key; other readings are of their moment."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -31,10 +31,10 @@ class NvmlDevice:
 
     @classmethod
     def open(cls, device: torch.device) -> Self | None:
-        """Open the GPU that torch calls `device`; None where NVML is missing or does not know it."""
+        """Open the GPU that torch calls `device`; None if NVML is missing or does not know it."""
         if device.type != "cuda":
             return None
-        import pynvml  # here: a run without a GPU does not wait for it
+        import pynvml  # not at the top: a run without a GPU does not wait for it
 
         try:
             pynvml.nvmlInit()
@@ -50,7 +50,6 @@ class NvmlDevice:
         self._nvml.nvmlShutdown()
 
     def readings(self) -> dict[str, float]:
-        """Current utilization, memory, power, temperature and clock by metric key."""
         values = {key: self._try(read) for key, read in _READINGS.items()}
         return {key: value for key, value in values.items() if value is not None}
 
@@ -59,7 +58,7 @@ class NvmlDevice:
         return self._from_thousandths("nvmlDeviceGetTotalEnergyConsumption")
 
     def process_gib(self) -> float | None:
-        """Memory of this process on the GPU; None where the driver does not know the process by its id (containers)."""
+        """Memory of this process on the GPU; None if the driver does not know the process by its id (containers)."""
         running = self._try(lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
         of_each = (process.usedGpuMemory for process in running if process.pid == os.getpid())
         used = [num_bytes for num_bytes in of_each if num_bytes is not None]
@@ -71,10 +70,7 @@ class NvmlDevice:
         return None if info is None else info.used / GIB
 
     def compute_processes(self) -> frozenset[int] | None:
-        """Ids of the processes that compute on the GPU and draw nothing; None if the driver does not list them.
-
-        In a container the driver lists none, or ids of the host.
-        """
+        """Ids of the processes that compute on the GPU and draw nothing; in a container None or ids of the host."""
         computing = self._try(lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         drawing = self._try(lambda nvml, handle: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
         if computing is None:
@@ -90,7 +86,6 @@ class NvmlDevice:
         return None if version is None else str(version)
 
     def _from_thousandths(self, function: str) -> float | None:
-        """A figure that NVML gives in thousandths, such as mW, in whole units."""
         value = self._try(lambda nvml, handle: getattr(nvml, function)(handle))
         return None if value is None else value / 1e3
 
@@ -101,8 +96,8 @@ class NvmlDevice:
             return None
 
 
-def told_by_nvml(device: torch.device, read: Callable[[NvmlDevice], Told]) -> Told | None:
-    """Ask the GPU that torch calls `device` once; None where NVML is missing or does not know it."""
+def query_nvml(device: torch.device, read: Callable[[NvmlDevice], Answer]) -> Answer | None:
+    """Read once from the GPU that torch calls `device`; None if NVML is missing or does not know it."""
     nvml = NvmlDevice.open(device)
     if nvml is None:
         return None
@@ -126,13 +121,13 @@ _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {
 
 
 def _is_slowed_down(nvml: Any, handle: Any, *reasons: str) -> float:
-    """100 if the driver names one of these reasons for low clocks now, else 0."""
+    """100 if the driver currently gives any of these reasons for low clocks, else 0."""
     now = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return 100.0 * any(now & getattr(nvml, f"nvmlClocksThrottleReason{reason}") for reason in reasons)
 
 
 def _find(nvml: Any, device: torch.device) -> Any:
-    """Find the GPU, or the partition (MIG), by UUID: NVML counts all GPUs, torch only those in CUDA_VISIBLE_DEVICES."""
+    """Find the GPU or partition (MIG) by UUID: NVML counts all GPUs, torch only those in CUDA_VISIBLE_DEVICES."""
     uuid = torch.cuda.get_device_properties(device).uuid
     for name in (f"GPU-{uuid}", f"MIG-{uuid}"):
         with suppress(nvml.NVMLError):

@@ -1,4 +1,4 @@
-"""The host's processors: their name and number, and who keeps them busy, this training or others."""
+"""The host's processors: their name, number, and use by this training and by others."""
 
 import os
 import platform
@@ -16,14 +16,13 @@ _STAT: Final = Path("/proc/stat")
 
 
 def num_available_cores() -> int:
-    """Number of logical cores that this process may run on."""
     if platform.system() == "Linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The processor's name from the operating system, or the architecture if it gives none."""
+    """The processor's name by the operating system, or the architecture."""
     if platform.system() == "Linux":
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             label, _, name = line.partition(":")
@@ -41,8 +40,8 @@ _companions: frozenset[int] = frozenset()
 
 
 def count_companions(processes: Iterable[int]) -> None:
-    """Take processes of this machine for parts of the same training from now on, whose use is not that of others."""
-    global _companions  # of the process, as its own use is
+    """Count these processes of this machine as parts of the same training from now on."""
+    global _companions
     _companions = frozenset(processes) - {os.getpid()}
 
 
@@ -56,12 +55,11 @@ class ProcessorUse:
     own_cores: float
     """Used by this process and everything it started (data workers, compilers), without pauses."""
     foreign_cores: float | None
-    """Used by all other processes on the cores that this one may use, in a virtual machine also by its host.
-    None if the system does not count."""
+    """Used by all other processes on the available cores, in a virtual machine also by its host; None if unknown."""
 
 
 class ProcessorWindow:
-    """A window from its construction to `use`. Either end costs some milliseconds, the time between almost nothing."""
+    """Measures the use of processors from its construction to `use`; either takes some milliseconds."""
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
@@ -71,7 +69,7 @@ class ProcessorWindow:
         self._paused_s = self._own_paused_s = 0.0
 
     def pause(self) -> None:
-        """Stop counting this process, which does something other than steps; other processes still count."""
+        """Stop counting this process while it does something other than steps; other processes still count."""
         self._paused = time.perf_counter(), time.process_time()
 
     def resume(self) -> None:
@@ -82,7 +80,6 @@ class ProcessorWindow:
             self._paused = None
 
     def use(self) -> ProcessorUse:
-        """End the window and return the use of the processors by this process and by others."""
         busy_s, counted_s = (
             now - then for now, then in zip(_processor_times(), (self._busy_s, self._counted_s), strict=True)
         )
@@ -91,18 +88,18 @@ class ProcessorWindow:
         all_s, num_cores = time.perf_counter() - self._began_s, num_available_cores()
         window_s = all_s - self._paused_s
         others_s = busy_s - own_s - max(0.0, _companions_time() - self._companions_s)
-        is_told = counted_s > all_s * num_cores / 2  # some sandboxes have counters that never move
+        is_known = counted_s > all_s * num_cores / 2  # in some sandboxes the counters stand still
         return ProcessorUse(
             window_s=window_s,
             num_cores=num_cores,
             own_cores=(own_s - self._own_paused_s) / window_s,
             # Processes are timed exactly, processors in ticks of 10 ms: the difference can be a little below zero.
-            foreign_cores=max(0.0, others_s) / all_s if is_told else None,
+            foreign_cores=max(0.0, others_s) / all_s if is_known else None,
         )
 
 
 def nobody_else_runs() -> bool:
-    """Tell whether only this process runs or waits for a processor right now; False if the system does not say."""
+    """Return True if only this process runs or waits for a processor right now; False if unknown."""
     if platform.system() != "Linux":
         return False
     counts = [line.split()[1] for line in _STAT.read_text(encoding="ascii").splitlines() if "procs_running" in line]
@@ -110,19 +107,18 @@ def nobody_else_runs() -> bool:
 
 
 def own_processes() -> set[int]:
-    """Ids of this process, its companions, and all processes that it started and that are alive."""
+    """Ids of this process, its companions and its living descendants."""
     return {os.getpid(), *_companions, *(child.pid for child in psutil.Process().children(recursive=True))}
 
 
 def _own_processor_time() -> float:
-    """Seconds used by this process and by those it started, whether they have ended or not."""
+    """Seconds used by this process and its descendants, living or not."""
     ended = os.times()
     own = time.process_time() + ended.children_user + ended.children_system
     return own + _processor_time(psutil.Process().children(recursive=True))
 
 
 def _companions_time() -> float:
-    """Seconds used by this training's other processes and by those they started."""
     seconds = 0.0
     for companion in _companions:
         with suppress(psutil.Error):  # it has just ended
@@ -132,7 +128,6 @@ def _companions_time() -> float:
 
 
 def _processor_time(processes: Iterable[psutil.Process]) -> float:
-    """Seconds used by processes, and by their children that have ended."""
     seconds = 0.0
     for process in processes:
         with suppress(psutil.Error, ProcessLookupError):  # it has just ended
@@ -142,7 +137,7 @@ def _processor_time(processes: Iterable[psutil.Process]) -> float:
 
 
 def _processor_times() -> tuple[float, float]:
-    """Seconds (busy, busy or idle) since the machine started, summed over the cores that this process may use."""
+    """Seconds (busy, busy or idle) since the machine started, summed over the available cores."""
     if platform.system() != "Linux":
         times = psutil.cpu_times()
         busy = float(times.user + times.system + getattr(times, "nice", 0.0))

@@ -1,4 +1,4 @@
-"""The steps that a gradient scaler skipped and applied, counted without asking the device."""
+"""Counts of the steps that a gradient scaler skipped and applied, without reading from the device."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,33 +13,30 @@ _UNCOUNTED_AT_MOST: Final = 64
 class ScaleMonitor:
     """Counts skipped and applied steps from the scale after each update; all of it stays on the device.
 
-    A step was skipped, by one optimizer at least, if the scale shrank. That is exact while the scale is a normal
-    float32: below 2**-126 it can be too small to shrink further.
-
-    Args:
-        init_scale, growth_interval: the scaler's own.
+    A step was skipped, by at least one optimizer, if the scale shrank. That is exact while the scale is a normal
+    float32: below 2**-126 it may be too small to shrink further.
     """
 
     def __init__(self, device: torch.device, *, init_scale: float, growth_interval: int) -> None:
         self._num_observed = 0
         self._init_scale, self._growth_interval = init_scale, growth_interval
         self._scale: Tensor | None = None
-        """The scale after the last update, which the next step uses; None before the first step."""
+        """The scale of the last step; None before the first."""
         self._next_scale: Tensor | None = None
         self._skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._growth_tracker = torch.zeros((), dtype=torch.int64, device=device)
         self._uncounted: list[Tensor] = []
-        """A flag for each update since `_growth_tracker` was last counted, true if an optimizer skipped its step."""
+        """A flag for each update since `_growth_tracker` was counted, True if an optimizer skipped its step."""
         self._steps: list[Tensor] = []
-        """The same of steps."""
+        """The flags by step instead of by update."""
         self._skipped_so_far: Tensor | None = None
-        """The flag of a step with several updates, until its last."""
+        """The flag of a step with several updates, until the last."""
 
     def observe(self, scale: Tensor, *, ends_step: bool = True) -> None:
         """Count an attempted step; `scale`, 0-dim float32 on the device, is the scale after `GradScaler.update`.
 
-        `scaler.scale(torch.ones((), device=device))` returns it without a synchronization. Where a step has several
-        updates, of which each is observed, it is skipped if any optimizer skipped its own.
+        `scaler.scale(torch.ones((), device=device))` returns it without a synchronization. A step with several updates
+        (`ends_step` is True for the last) is skipped if any optimizer skipped its own.
         """
         before = torch.full_like(scale, self._init_scale) if self._next_scale is None else self._next_scale
         self._scale, self._next_scale = before, scale
@@ -67,11 +64,10 @@ class ScaleMonitor:
 
     @property
     def applied_steps(self) -> Tensor:
-        """Number of applied steps so far, 0-dim int64 on the device."""
         return self._num_observed - self._skipped_steps
 
     def tensors(self) -> dict[str, Tensor]:
-        """Scale of the last step and the counts so far, 0-dim on the device (counts: int64); empty before any step."""
+        """The last step's scale and the counts so far, 0-dim on the device (counts: int64); empty before any step."""
         if self._scale is None:
             return {}
         self._count_growth()
@@ -83,12 +79,11 @@ class ScaleMonitor:
         }
 
     def num_last_skipped(self) -> int:
-        """Number of steps skipped one after the other up to now, of those since `tensors`; waits for the device."""
+        """Number of the latest steps since `tensors` that were all skipped; waits for the device."""
         skipped = torch.stack(self._steps).tolist() if self._steps else []
-        return next((number for number, one in enumerate(reversed(skipped)) if not one), len(skipped))
+        return next((number for number, is_skipped in enumerate(reversed(skipped)) if not is_skipped), len(skipped))
 
     def state_dict(self) -> dict[str, int]:
-        """The counts as numbers; waits for the device."""
         self._count_growth()
         return {
             "num_observed": self._num_observed,
@@ -100,7 +95,7 @@ class ScaleMonitor:
         """Continue counting from a `state_dict`, at the scaler's current scale."""
         self._num_observed, self._next_scale = state["num_observed"], scale
         self._skipped_steps.fill_(state["skipped_steps"])
-        # A tracker beyond the interval starts anew, as `Precision.load_state_dict` lets the scaler's do.
+        # A tracker beyond the interval starts again, as in `Precision.load_state_dict`.
         self._uncounted.clear()
         self._steps.clear()
         self._growth_tracker.fill_(state["growth_tracker"] % self._growth_interval)

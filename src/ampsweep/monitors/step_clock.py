@@ -1,7 +1,8 @@
-"""Clocks: the time of optimizer steps and of what lies between, on the device or the host; stretches of host time."""
+"""Clocks for optimizer steps and the time between them, on the device or the host, and for host time."""
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -9,24 +10,24 @@ from typing import Any, Final
 import torch
 
 _QUEUED: Final = ("cuda", "xpu", "mps")
-"""Devices that work asynchronously from a queue and can record times themselves."""
+"""Devices with an asynchronous queue and events that record times."""
 _MAX_LAG_SHARE: Final = 0.05
-"""Share of a step by which a device that waits for its host is behind it, the last kernels' time. A busy one is behind
-by all that its queue holds: about a thousand kernels, or a whole step that has fewer."""
+"""Largest lag of a device that waits for its host, as a share of the step: the last kernels' time. A busy device lags
+by all kernels in its queue: about a thousand, or a whole step with fewer."""
 
 Waits = Sequence[tuple[Any, Any]]
-"""Stretches between two moments of a timer."""
+"""Pairs of moments of a timer."""
 
 
 class StepClock:
-    """Times optimizer steps between `begin` and `end`, and what lies between two steps: throughput is by both.
+    """Times optimizer steps between `begin` and `end`, and the time between two steps; throughput includes both.
 
-    On cuda, xpu and mps it takes events of the device's queue, for which nothing waits until `windows` or `summary`
-    reads them; elsewhere times on the host. Waiting for data is host time everywhere.
+    On cuda, xpu and mps it records events in the device's queue, and nothing waits until `windows` or `summary` reads
+    them; elsewhere it takes times on the host. Waiting for data is host time everywhere.
 
-    A step after a wait for the device finds its queue empty and waits for the host's first launches, which no bare loop
-    does: the summary's quantiles leave such steps out, unless they are the most. It leaves out warm-up, too: all steps
-    before `end_warmup` and all that are marked.
+    A step after a wait for the device finds an empty queue and waits for the host's first launches, unlike the steps of
+    a bare loop: the summary's quantiles exclude such steps, unless they are the majority. They also exclude warm-up,
+    the steps before `end_warmup` and the marked steps.
     """
 
     def __init__(self, device: torch.device, samples_per_step: int, tokens_per_step: int | None) -> None:
@@ -35,24 +36,23 @@ class StepClock:
         if tokens_per_step is not None:
             self._work["perf/tokens_per_sec"] = tokens_per_step
         self.now = self._timer.now
-        """Takes a moment: seconds on the host, or an event in the device's queue. Nothing waits for it."""
+        """Takes a moment, seconds on the host or an event in the device's queue, without waiting."""
         self.sampling = 16 if self._timer.has_queue else 1
-        """One step of so many is enough to tell what each takes, where taking a moment costs as much as a kernel."""
+        """Steps between two samples of the suite's own time: an event costs as much as a kernel."""
         self._start: Any = None
         self._since: Any = None
-        """The moment from which on no step was taken; None before the first."""
+        """The end of the last step; None before the first."""
         self._own: list[tuple[Any, Any, int]] = []
-        """Stretches of the current step that the suite took: two moments, weight."""
+        """The suite's own time in the current step: two moments, weight."""
         self._is_warm = False
         self._is_queue_empty = False
-        """The next step begins, or the current one began, with an empty queue."""
+        """True if the current or next step begins with an empty queue."""
         self._unread: list[_Step] = []
         self._window = _Times()
         self._windows: list[_Times] = []
-        """Windows that have ended and were not returned yet; `_window` is the current one."""
         self._steady = _Times()
+        # Of steps after warm-up: times without a wait before, host times after a wait, and lags of the device.
         self._flowing_ms, self._launch_ms, self._lag_ms = array("d"), array("d"), array("d")
-        """Steps after warm-up: times of those after no wait, the host's times of those after one, and lags."""
 
     def begin(self) -> None:
         """Begin a step; call it before fetching the step's data."""
@@ -61,18 +61,18 @@ class StepClock:
     def end(self, data_wait_s: float = 0.0, waits: Waits | None = None) -> None:
         """End the step; the host waited `data_wait_s` for its data, and the device for other ranks during `waits`."""
         assert self._start is not None, "end before begin"
-        step = _Step(self._start, self.now(), data_wait_s, waits, self._since, self._own)
-        step.is_steady, step.is_after_wait = self._is_warm, self._is_queue_empty
+        end, is_after_wait = self.now(), self._is_queue_empty
+        step = _Step(self._start, end, data_wait_s, waits, self._since, self._own, self._is_warm, is_after_wait)
         self._unread.append(step)
-        self._start, self._since, self._own, self._is_queue_empty = None, step.end, [], False
+        self._start, self._since, self._own, self._is_queue_empty = None, end, [], False
 
     def own(self, since: Any, weight: int = 1) -> None:
-        """Note that the current step's time since this moment went to the suite; it counts for as many steps."""
+        """Count the current step's time since this moment as the suite's own, for `weight` steps."""
         if self._start is not None:
             self._own.append((since, self.now(), weight))
 
     def restart(self) -> None:
-        """Leave out the time since the latest step: it was no training's."""
+        """Exclude the time since the latest step."""
         self._since = self.now()
 
     def wait(self) -> None:
@@ -82,7 +82,6 @@ class StepClock:
             self._is_queue_empty = True
 
     def end_warmup(self) -> None:
-        """End warm-up: the next step is the first that the summary includes."""
         self._is_warm = True
 
     def mark_warmup(self, num_steps: int = 1) -> None:
@@ -92,22 +91,19 @@ class StepClock:
             step.is_steady = False
 
     def mark_traced(self) -> None:
-        """Mark the latest step as traced: it is warm-up, and no window includes its time. Call it before it is read."""
+        """Exclude the latest step, which was traced, from all figures; call it before it is read."""
         assert self._unread, "no step since the last reading"
         self._unread[-1].is_traced = True
 
     def cut(self) -> None:
-        """End a window: `windows` will include the steps since the last cut."""
+        """End a window of the steps since the last cut."""
         if self._unread:
             self._unread[-1].num_cuts += 1
         else:
             self._end_window()
 
     def windows(self) -> list[dict[str, float]]:
-        """Return mean step time and throughput of each window ended since the last call, oldest first.
-
-        Warm-up is included; a window without a step is empty.
-        """
+        """Mean step time and throughput of each window ended since the last call; empty without a step."""
         self._read()
         windows, self._windows = self._windows, []
         return [
@@ -119,14 +115,14 @@ class StepClock:
         """Quantiles (type 7 of Hyndman and Fan, 1996: NumPy's default) of the steps after warm-up, throughput, and the
         mean wait for data: a loader that stalls at every tenth batch has a median of zero. Empty without such a step.
 
-        Where the device has a queue, also the median host time of launching a step that finds the queue empty, and of
-        the time by which the device ends a step after the host.
+        For a device with a queue, also the medians of the host time that launches a step into the empty queue, and of
+        the device's lag behind the host at the end of a step.
         """
         self._read()
         if not self._steady.step_ms:
             return {}
-        most = self._flowing_ms if len(self._launch_ms) <= len(self._flowing_ms) else self._steady.step_ms
-        ordered = sorted(most if self._timer.has_queue else self._steady.step_ms)
+        is_majority = self._timer.has_queue and len(self._launch_ms) <= len(self._flowing_ms)
+        ordered = sorted(self._flowing_ms if is_majority else self._steady.step_ms)
         figures = self._figures(self._steady, _quantile(ordered, 0.5)) | {
             "perf/step_ms_iqr": _quantile(ordered, 0.75) - _quantile(ordered, 0.25),
             "perf/step_ms_p95": _quantile(ordered, 0.95),
@@ -140,7 +136,7 @@ class StepClock:
 
     @property
     def waits_for_host(self) -> bool:
-        """True if, after warm-up, the device ends each step about when the host has launched it (launch-bound)."""
+        """True if, after warm-up, the device finishes each step about when the host has launched it (launch-bound)."""
         self._read()
         if not self._lag_ms:
             return False
@@ -148,12 +144,12 @@ class StepClock:
 
     @property
     def data_wait_share(self) -> float:
-        """The share of the time after warm-up in which the host waited for data."""
+        """Share of the time after warm-up in which the host waited for data."""
         self._read()
         return self._steady.data_wait_ms / self._steady.wall_ms if self._steady.step_ms else 0.0
 
     def overhead(self) -> dict[str, float]:
-        """The suite's share of the time after warm-up, of the steps that were read so far; empty if there are none."""
+        """The suite's share of the time after warm-up in the steps read so far; empty without such steps."""
         if not self._steady.step_ms:
             return {}
         own_ms = self._steady.between_ms + self._steady.own_ms
@@ -173,24 +169,24 @@ class StepClock:
         unread, self._unread = self._unread, []
         if self._timer.has_queue and unread:
             self._timer.lag_s(unread[-1].end)
-            self._is_queue_empty = True  # to read is to wait
+            self._is_queue_empty = True  # reading has waited for the device
         between = self._timer.between_ms
         for step in unread:
             step_ms = between(step.start, step.end)
             before_ms = 0.0 if step.since is None else between(step.since, step.start)
             own_ms = sum(weight * between(start, end) for start, end, weight in step.own) if step.own else 0.0
-            apart_ms = None if step.waits is None else sum(between(*wait) for wait in step.waits)
+            waits_ms = None if step.waits is None else sum(between(*wait) for wait in step.waits)
             if not step.is_traced:
-                self._window.add(step_ms, before_ms, 1e3 * step.data_wait_s, own_ms, apart_ms)
+                self._window.add(step_ms, before_ms, 1e3 * step.data_wait_s, own_ms, waits_ms)
                 if step.is_steady:
-                    self._steady.add(step_ms, before_ms, 1e3 * step.data_wait_s, own_ms, apart_ms)
+                    self._steady.add(step_ms, before_ms, 1e3 * step.data_wait_s, own_ms, waits_ms)
                     if self._timer.has_queue:
                         self._note_queue(step, step_ms)
             for _ in range(step.num_cuts):
                 self._end_window()
 
     def _note_queue(self, step: "_Step", step_ms: float) -> None:
-        """Note what launching a step took that found the queue empty, or the time of another step, and the lag."""
+        """Note the host's time of a step that began with an empty queue, or the time of another step, and the lag."""
         if step.is_after_wait:
             self._launch_ms.append(1e3 * (step.end[1] - step.start[1] - step.data_wait_s))
         else:
@@ -200,13 +196,12 @@ class StepClock:
 
 
 class Stopwatch:
-    """Host time added up over many short stretches inside `with`, each at the cost of two readings of the clock."""
+    """Adds up the host time of many short stretches inside `with`."""
 
     __slots__ = ("_began", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Seconds that it ran since it was made or last reset."""
         self._began = 0.0
 
     def __enter__(self) -> None:
@@ -219,44 +214,42 @@ class Stopwatch:
         self.seconds = 0.0
 
 
+@dataclass(slots=True)
 class _Step:
-    """A step until its times are read: moments of a timer, and what was noted of it meanwhile."""
+    """A step until its times are read; `start`, `end` and `since` are moments of a timer."""
 
-    __slots__ = (
-        *("start", "end", "data_wait_s", "waits", "since", "own"),
-        *("is_steady", "is_traced", "is_after_wait", "lag_s", "num_cuts"),
-    )
-
-    def __init__(
-        self, start: Any, end: Any, data_wait_s: float, waits: Waits | None, since: Any, own: list[tuple[Any, Any, int]]
-    ) -> None:
-        self.start, self.end, self.since = start, end, since
-        self.data_wait_s, self.waits, self.own = data_wait_s, waits, own
-        self.is_steady = self.is_traced = self.is_after_wait = False
-        self.lag_s: float | None = None
-        """Seconds by which the device was behind the host at its end, if the host waited then."""
-        self.num_cuts = 0
-        """Windows that end with it."""
+    start: Any
+    end: Any
+    data_wait_s: float
+    waits: Waits | None
+    since: Any
+    own: list[tuple[Any, Any, int]]
+    is_steady: bool
+    is_after_wait: bool
+    is_traced: bool = False
+    lag_s: float | None = None
+    """Seconds by which the device ended the step after the host, if the host waited then."""
+    num_cuts: int = 0
 
 
 class _Times:
-    """Times of several steps, and what waiting for data and the suite took in all of them."""
+    """Times of several steps, and their sums."""
 
     def __init__(self) -> None:
         self.step_ms, self.communication_ms = array("d"), array("d")
-        """The time of each step, and its waits for other ranks, which are empty in a training of one."""
+        """The time of each step, and its waits for other ranks if there are any."""
         self.data_wait_ms = self.between_ms = self.own_ms = 0.0
         self.wall_ms = 0.0
-        """Time of the steps and of what lay before each."""
+        """Time of the steps and of the intervals before them."""
 
-    def add(self, step_ms: float, before_ms: float, data_wait_ms: float, own_ms: float, apart_ms: float | None) -> None:
+    def add(self, step_ms: float, before_ms: float, data_wait_ms: float, own_ms: float, waits_ms: float | None) -> None:
         self.step_ms.append(step_ms)
         self.data_wait_ms += data_wait_ms
         self.between_ms += before_ms
         self.own_ms += own_ms
         self.wall_ms += step_ms + before_ms
-        if apart_ms is not None:
-            self.communication_ms.append(apart_ms)
+        if waits_ms is not None:
+            self.communication_ms.append(waits_ms)
 
 
 class Moments:
@@ -264,11 +257,9 @@ class Moments:
 
     def __init__(self, device: torch.device) -> None:
         self.has_queue = device.type in _QUEUED
-        """True if the device works asynchronously; on the host there is nothing to wait for."""
         self._device = device
         self._module = torch.get_device_module(device) if self.has_queue else None
         self.now: Callable[[], Any] = self._event if self.has_queue else perf_counter
-        """Takes a moment; nothing waits for it."""
 
     def _event(self) -> tuple[Any, float]:
         assert self._module is not None
@@ -284,19 +275,19 @@ class Moments:
             self._module.synchronize()
 
     def lag_s(self, moment: tuple[Any, float]) -> float:
-        """Wait for a moment in the device's queue; return by how many seconds it came after the host's."""
+        """Wait for a moment in the device's queue; return the seconds by which it came after the host's."""
         event, host_s = moment
-        if event.query():  # the device was there before the host asked
+        if event.query():
             return 0.0
         event.synchronize()
         return perf_counter() - float(host_s)
 
     def between_ms(self, start: Any, end: Any) -> float:
-        """The time in ms between two moments that have passed."""
+        """The time in ms between two past moments."""
         return float(start[0].elapsed_time(end[0]) if self.has_queue else 1e3 * (end - start))
 
     def since_ms(self, start: Any) -> float:
-        """The time in ms since a moment; waits until the device has done what it was given."""
+        """The time in ms since a moment; waits until the device is done."""
         end = self.now()
         self.wait()
         return self.between_ms(start, end)

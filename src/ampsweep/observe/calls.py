@@ -1,4 +1,4 @@
-"""The operators of a step one by one, each with the module that called it, its line, and the phase of the step."""
+"""The operators that a step calls, each with the module and the line that called it, and the phase of the step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.operators import AroundOperator, OperatorMode, backward_node
-from ampsweep.own_code import place_of_caller
+from ampsweep.user_code import place_of_caller
 
 Phase = Literal["forward", "backward", "update"]
 """`forward`: the model and its loss; `update`: everything between a backward pass and the next forward pass, such as
@@ -23,27 +23,22 @@ _DETACH: Final = torch.ops.aten.detach.default
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call of an operator, below autograd and autocast: a cast of autocast's is a call of its own."""
+    """A call of an operator, below autograd and autocast: a cast by autocast is a call of its own."""
 
-    index: int
-    """Number of calls before it in the observed step."""
-    operator: str
-    """As torch writes it: `aten.addmm`."""
+    index: int  # number of calls before it in the observed step
+    operator: str  # as torch writes it: `aten.addmm`
     phase: Phase
     module: str | None
-    """Name of the innermost module that was running, empty for the model itself, None outside the model; in backward
-    that of the call whose gradient is computed, and so is `place`."""
-    place: str | None
-    """The line of a model or a task that made it (see `place_of_caller`)."""
-    inputs: tuple[torch.dtype, ...]
-    """dtypes of all tensors among its arguments."""
+    """Name of the innermost running module, empty for the model itself, None outside the model. In backward, module
+    and place are those of the forward call."""
+    place: str | None  # the line of a model or a task that made the call (see `place_of_caller`)
+    inputs: tuple[torch.dtype, ...]  # dtypes of all tensors among the arguments
     outputs: tuple[torch.dtype, ...]
-    forward: "Call | None" = None
-    """In backward the call whose gradient is computed, as far as it is known."""
+    forward: "Call | None" = None  # in backward, the call whose gradient is computed, if known
 
     @property
     def is_cast(self) -> bool:
-        """It copies a tensor to another floating-point dtype."""
+        """True if it copies a tensor to another floating-point dtype."""
         return (
             self.operator == "aten._to_copy"
             and self.inputs[:1] != self.outputs
@@ -58,36 +53,33 @@ UNWRITTEN: Final = frozenset(
 """Operators whose results hold whatever the memory held."""
 
 Site = tuple[Phase, str | None, str | None, str, int]
-"""Phase, module, place, operator, and the number of all calls before it that have these in common."""
+"""Phase, module, place, operator, and the number of earlier calls with the same four."""
 
 
 class Sites:
-    """The sites of a step's calls, which are the same in each replay of the step."""
+    """The sites of a step's calls; they are the same in each replay of the step."""
 
     def __init__(self) -> None:
         self._num_calls: Counter[tuple[Phase, str | None, str | None, str]] = Counter()
 
     def site(self, call: Call) -> Site:
-        """The site of a call after all that have passed."""
         group = (call.phase, call.module, call.place, call.operator)
         return (*group, self._num_calls[group])
 
     def passed(self, call: Call) -> Site:
-        """The site of a call, which is over."""
+        """Count a call that has ended; return its site."""
         site = self.site(call)
         self._num_calls[site[:4]] += 1
         return site
 
 
 OnCall = Callable[[Call, Sequence[Any], dict[str, Any], Any], None]
-"""A function that gets a call with its arguments, keyword arguments and result. What it computes is not observed."""
+"""A function of a call, its arguments, keyword arguments and result. What it computes is not observed."""
 
 
 class CallObserver:
-    """Reports every call of an operator. Enter it by `observe`.
-
-    Calls in backward are matched to forward calls by autograd's sequence numbers, as in torch's profiler; not public.
-    """
+    """Reports every call of an operator; use `observe`. Calls in backward are matched to forward calls by autograd's
+    sequence numbers (not public), as in torch's profiler."""
 
     def __init__(self, model: nn.Module, on_call: OnCall, *, around: AroundOperator | None, places: bool) -> None:
         self._names = {module: name for name, module in model.named_modules()}
@@ -95,10 +87,8 @@ class CallObserver:
         self._running: list[nn.Module] = []
         self._by_sequence: dict[int, Call] = {}
         self._num_calls, self._is_updating = 0, False
-        self.begun: Call | None = None
-        """The call that runs, without outputs."""
-        self.failed: Call | None = None
-        """The call that has raised an error last, without outputs."""
+        self.begun: Call | None = None  # the running call, without outputs
+        self.failed: Call | None = None  # the last call that raised an error, without outputs
 
     def module_begins(self, module: nn.Module, *_: object) -> None:
         self._is_updating = False
@@ -110,28 +100,26 @@ class CallObserver:
 
     @property
     def module(self) -> str | None:
-        """Name of the innermost module of the model that is running; None outside the model."""
-        return next((self._names[one] for one in reversed(self._running) if one in self._names), None)
+        """Name of the innermost running module of the model; None outside the model."""
+        return next((self._names[module] for module in reversed(self._running) if module in self._names), None)
 
     @property
     def phase(self) -> Phase:
-        """The phase that the step is in now."""
         if backward_node() is not None and not self._running:
             return "backward"
         return "update" if self._is_updating else "forward"
 
     @property
     def running(self) -> Call | None:
-        """In backward the forward call whose gradient is computed now, as far as it is known."""
+        """In backward, the forward call whose gradient is being computed, if known."""
         node = backward_node()
         return None if node is None else self._forward_of(node._sequence_nr())
 
     def _forward_of(self, sequence: int) -> Call | None:
-        """The forward call of a node; of a custom function whose forward begins with a cast of autocast's, that."""
+        # The forward of a custom function may begin with a cast by autocast, whose number is the next.
         return self._by_sequence.get(sequence) or self._by_sequence.get(sequence + 1)
 
     def __call__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call an operator and report the call; for `OperatorMode`."""
         node = backward_node()
         sequence = torch.autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()  # type: ignore[attr-defined]
         self.begun = begun = self._call(func, args, kwargs, node is not None, sequence)
@@ -142,7 +130,7 @@ class CallObserver:
             raise
         call = replace(begun, outputs=tuple(tensor.dtype for tensor in tensors_in(result)))
         self._num_calls += 1
-        if call.phase == "forward":  # the first of a node: what runs within a custom function has its number, too
+        if call.phase == "forward":  # the first of a node: calls within a custom function have its number, too
             self._by_sequence.setdefault(sequence, call)
         self._on_call(call, args, kwargs, result)
         return result
@@ -165,12 +153,11 @@ class CallObserver:
         )
 
     def _phase(self, func: Any, args: Sequence[Any], *, in_backward: bool) -> Phase:
-        """The phase of a call: forward records gradients or runs in a module, backward in a node of autograd."""
         if in_backward and not self._running:
-            self._is_updating = True  # what comes after backward, until something records again
+            self._is_updating = True  # after backward, until autograd records again
             return "backward"
         if self._is_updating and torch.is_grad_enabled() and func is not _DETACH:
-            self._is_updating = not any(one.requires_grad for one in tensors_in(args))
+            self._is_updating = not any(tensor.requires_grad for tensor in tensors_in(args))
         return "update" if self._is_updating else "forward"
 
 
@@ -178,15 +165,9 @@ class CallObserver:
 def observe(
     model: nn.Module, on_call: OnCall, *, around: AroundOperator | None = None, places: bool = True
 ) -> Iterator[CallObserver]:
-    """Report every call of an operator made inside, in this thread or by autograd for it.
-
-    Compiled code runs eagerly meanwhile, as its operators would not be seen.
-
-    Args:
-        model: the model whose modules are named.
-        around: calls the operator in place of the observer, and may return another result.
-        places: find the line of each call; walking the stack takes tens of microseconds.
-    """
+    """Report every operator called inside, in this thread or by autograd for it. Compiled models run eagerly meanwhile.
+    `around` calls the operator instead, and may return another result. `places`: find the line of each call; walking
+    the stack takes tens of microseconds."""
     observer = CallObserver(model, on_call, around=around, places=places)
     with ExitStack() as entered:
         entered.enter_context(torch.compiler.set_stance("force_eager"))

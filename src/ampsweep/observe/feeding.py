@@ -1,4 +1,4 @@
-"""The line between a training and what feeds it: building data and reading batches is no memory of a training."""
+"""The memory of a training without that of its data: building data and reading batches is not counted."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -10,31 +10,26 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from ampsweep.nested_tensors import map_tensors, tensors_in
-from ampsweep.observe.host_memory import is_measuring, mark_delivery, mark_reading
+from ampsweep.observe.host_memory import DELIVERED, READING, is_measuring, mark_in_profile
 from ampsweep.observe.ledger import Ledger
 from ampsweep.observe.operators import PLAIN, OperatorMode, is_made_of_others
 
 _COPY: Final = torch.ops.aten.copy_.default
 _EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))
-"""Namespaces of the operators that ranks exchange tensors by."""
+"""Namespaces of operators that exchange tensors between ranks."""
 
 
 class StorageCounter:
-    """Enters the storages of operators into a ledger, except what only feeds batches.
+    """Enters the storages of operators into a ledger, without memory that only feeds batches. On a host only the
+    batches themselves count, each tensor by its own bytes for as long as the training keeps it. Memory that an
+    accelerator holds to feed batches counts as `data`."""
 
-    On a host only the batches themselves count, each tensor by its own bytes for as long as the training keeps it. What
-    an accelerator holds to feed batches counts as `data`.
-    """
-
-    _entered: ClassVar[list["StorageCounter"]] = []
-    """Dispatch modes are global to their thread, and so is the list of those that count."""
+    _entered: ClassVar[list["StorageCounter"]] = []  # the active counters; global like the thread's dispatch modes
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.is_feeding = False
-        """True while operators only build data or read batches."""
-        self.is_blind = False
-        """True while operators stand for compiled kernels."""
+        self.is_feeding = False  # True while operators only build data or read batches
+        self.is_blind = False  # True while operators stand for compiled kernels
         self._context: ExitStack
 
     def __enter__(self) -> Self:
@@ -49,26 +44,25 @@ class StorageCounter:
         self._context.close()
 
     def deliver(self, batch: Any) -> None:
-        """Note the tensors of a batch that is there from now on."""
         for tensor in tensors_in(batch):
             self.ledger.deliver(tensor)
 
     def _note(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], result: Any, made: Any
     ) -> None:
-        """Enter what an operator has returned; `made` are the tensors of it whose storages may be new."""
+        """Enter the result of an operator; `made` are its tensors whose storages may be new."""
         raise NotImplementedError
 
     @property
-    def _looks_away(self) -> bool:
+    def _is_off(self) -> bool:
         return self.is_blind or (self.is_feeding and self.ledger.is_host)
 
     def _around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if self._looks_away:
+        if self._is_off:
             return func(*args, **kwargs)
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
-        # A view uses no byte on a host, where memory counts as far as it is used. An operator that is made of others
-        # returns a view or a copy; it comes whole where a tensor subclass calls it.
+        # On a host memory counts as far as it is used, and a view uses none. Composite operators return a view or a
+        # copy; tensor subclasses call them whole.
         is_view = self.ledger.is_host and getattr(func, "is_view", False) and not is_made_of_others(func)
         if not is_view and not self._copies_from_gloo(func, inputs):
             self.ledger.hold_unknown(inputs, "data" if self.is_feeding else "other")
@@ -79,22 +73,22 @@ class StorageCounter:
         return result
 
     def _copies_from_gloo(self, func: Any, inputs: Sequence[Tensor]) -> bool:
-        """Gloo copies what it has received out of buffers of its own, which are no tensors of the training."""
+        # Gloo's receive buffers are not tensors of the training.
         found = self.ledger.find(inputs[0]) if func is _COPY else None
         return found is not None and found.category == "communication"
 
     def _resize(self, storage: UntypedStorage, before: int) -> None:
-        if not self._looks_away:
+        if not self._is_off:
             self.ledger.resize(storage, before)
 
 
 def feeding() -> AbstractContextManager[None]:
-    """Enclose what only feeds batches: the building of data, and reading."""
+    """Enclose code that only builds data or reads batches."""
     return _marked("is_feeding")
 
 
 def unseen() -> AbstractContextManager[None]:
-    """Enclose operators that stand for compiled kernels, whose results are kept: no trace of this thread sees them."""
+    """Hide operators from every trace of this thread: they stand for compiled kernels, and only their results stay."""
     return _marked("is_blind")
 
 
@@ -111,7 +105,7 @@ def _marked(name: str) -> Iterator[None]:
 
 
 def fed(read: Callable[..., Any], *args: Any) -> Any:
-    """Read a batch by `read(*args)`; where storages are counted, or a profiler runs, what counts is the batch alone."""
+    """Read a batch by `read(*args)`; counters and profilers count only the batch."""
     if not StorageCounter._entered:
         return _read_profiled(read, *args) if is_measuring() else read(*args)
     with feeding():
@@ -121,27 +115,26 @@ def fed(read: Callable[..., Any], *args: Any) -> Any:
 
 
 def _read_profiled(read: Callable[..., Any], *args: Any) -> Any:
-    mark_reading()
+    mark_in_profile(READING)
     batch = read(*args)
-    mark_delivery(sum(tensor.nbytes for tensor in {id(found): found for found in tensors_in(batch)}.values()))
+    num_bytes = sum(tensor.nbytes for tensor in {id(found): found for found in tensors_in(batch)}.values())
+    mark_in_profile(f"{DELIVERED}{num_bytes}")
     return batch
 
 
 def note_delivery(batch: Any) -> None:
-    """Note the tensors of a batch that is there from now on."""
     for counter in StorageCounter._entered:
         counter.deliver(batch)
 
 
 def fed_each(batches: Iterable[Any]) -> Iterator[Any]:
-    """Read batch after batch as `fed` does."""
     source, end = iter(batches), object()
     while (batch := fed(next, source, end)) is not end:
         yield batch
 
 
 def resident(data: object) -> list[Tensor]:
-    """The tensors that data holds in its attributes and in the containers and objects there."""
+    """The tensors that data holds in its attributes, and in containers and objects there."""
     found: list[Tensor] = []
     seen, waiting = set[int](), [data]
     while waiting:
@@ -161,24 +154,21 @@ def resident(data: object) -> list[Tensor]:
 
 
 def _own_tensors(batch: Any) -> Any:
-    """The same batch in tensors of its own over the same memory, which die with it though its data keeps the memory."""
+    """Wrap the batch in new tensors over the same memory: they die with the batch, though the data keeps the memory."""
     made: dict[int, Tensor] = {}
 
     def own(tensor: Tensor) -> Tensor:
         if type(tensor) not in PLAIN or tensor.requires_grad:
             return tensor
-        # No view: operators in place on a view are not those on a tensor.
-        return made.setdefault(id(tensor), tensor.data)
+        return made.setdefault(id(tensor), tensor.data)  # not a view, on which operators in place are others
 
     return map_tensors(batch, own)
 
 
 @contextmanager
 def following_resizes(note: Callable[[UntypedStorage, int], None]) -> Iterator[None]:
-    """Call `note` with each storage that is resized inside, in any thread, and the bytes it had before.
-
-    No mode sees that, so the method is replaced, as in `torch.distributed._tools.mem_tracker`.
-    """
+    """Call `note` with each storage that is resized inside, in any thread, and the bytes it had before. No dispatch
+    mode sees resizes, so the method is replaced, as in `torch.distributed._tools.mem_tracker`."""
     inner = UntypedStorage.resize_
 
     def resize(storage: Any, size: int) -> Any:

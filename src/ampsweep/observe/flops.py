@@ -14,33 +14,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ampsweep.numeric_formats import dtype_name
 
-Formula = Callable[..., int]
-"""A function of the operator's arguments, and of its result as `out_val`, to a number of operations."""
+Formula = Callable[..., int]  # maps an operator's arguments, and its result as `out_val`, to a number of operations
 
 aten = torch.ops.aten
 
-_ATTENTION = (
-    aten._scaled_dot_product_flash_attention,
-    aten._scaled_dot_product_efficient_attention,
-    aten._scaled_dot_product_cudnn_attention,
-    aten._scaled_dot_product_flash_attention_for_cpu,
-)
-_ATTENTION_BACKWARD = (
-    aten._scaled_dot_product_flash_attention_backward,
-    aten._scaled_dot_product_efficient_attention_backward,
-    aten._scaled_dot_product_cudnn_attention_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward,
-)
+_KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+_ATTENTION: Final = [getattr(aten, f"_scaled_dot_product_{kernel}") for kernel in _KERNELS]
+_ATTENTION_BACKWARD: Final = [getattr(aten, f"_scaled_dot_product_{kernel}_backward") for kernel in _KERNELS]
 _CONVOLUTIONS: Final = (aten.convolution, aten.convolution_backward)
 
 
 def formulas() -> Mapping[Any, Formula]:
-    """The formulas by operator: those of torch.utils.flop_counter, and our own where it counts nothing or wrongly.
-
-    A multiplication and an addition are two operations; biases, softmax and elementwise work are not counted, and
-    causal attention counts in full, as usual for model FLOPs (Megatron-LM, arXiv:2104.04473, appendix). Fused recurrent
-    layers are not counted.
-    """
+    """The formulas by operator: those of torch.utils.flop_counter, with corrections and additions. A multiplication and
+    an addition are two operations. Biases, softmax, elementwise work and fused recurrent layers are not counted; causal
+    attention counts in full (Megatron-LM, arXiv:2104.04473, appendix)."""
     known: dict[Any, Formula] = dict(FlopCounterMode(display=False).flop_registry)
     return known | {
         aten.mv: _matrix_vector,
@@ -54,19 +41,14 @@ def formulas() -> Mapping[Any, Formula]:
 
 
 def recomputations() -> Mapping[Any, Formula]:
-    """The part of an operator's own operations that it does a second time, by operator.
-
-    Fused attention keeps no scores: its backward multiplies queries and keys again before the four products that are
-    the gradients (Dao et al., FlashAttention, arXiv:2205.14135, algorithm 4). All five are counted.
-    """
+    """The recomputed part of an operator's operations, by operator. Fused attention stores no scores: its backward
+    multiplies queries and keys again before the four products of the gradients (Dao et al., FlashAttention,
+    arXiv:2205.14135, algorithm 4). All five are counted."""
     return dict.fromkeys(_ATTENTION_BACKWARD, lambda _grad, query, key, *_, **__: _scores(query, key))
 
 
 def _scores(query: Tensor, key: Tensor) -> int:
-    """Queries (batch, heads, length, size) times keys: (batch, heads, length, length of the keys).
-
-    Several heads of the queries may share one of the keys.
-    """
+    # (batch, heads, length, size) times (batch, heads, length of the keys, size); heads of queries may share keys
     return 2 * query.numel() * key.shape[-2]
 
 
@@ -81,7 +63,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, out_val: Any,
 def _attention_backward(
     _grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, out_val: Any, **__: Any
 ) -> int:
-    """The scores again; then the gradients of queries and keys, and those of values and scores."""
+    # The scores again; then the gradients of queries and keys, and those of values and scores.
     return 3 * _scores(query, key) + 2 * _scored_values(query, key, value)
 
 
@@ -90,7 +72,7 @@ def _matrix_vector(matrix: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
 
 
 def _linear(x: Tensor, weight: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
-    """Linear layers on devices that have their own operator (mps) and do not split it into matrix multiplications."""
+    # On mps a linear layer is an operator of its own, not matrix multiplications.
     return 2 * x.numel() * weight.shape[0]
 
 
@@ -99,19 +81,19 @@ def _linear_backward(x: Tensor, _grad: Tensor, weight: Tensor, mask: list[bool],
 
 
 def _convolution(x: Tensor, weight: Tensor, *rest: Any, out_val: Tensor, **__: Any) -> int:
-    transposed = rest[4]
-    return _convolve(x if transposed else out_val, weight)
+    is_transposed = rest[4]
+    return _convolve(x if is_transposed else out_val, weight)
 
 
 def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, out_val: Any, **__: Any) -> int:
-    """Both gradients, each as much as forward; torch's formula forgets that groups divide the weight's gradient."""
-    transposed: bool = rest[4]
+    # Each gradient costs as much as forward; torch's formula ignores that groups divide the weight's gradient.
+    is_transposed: bool = rest[4]
     mask: list[bool] = rest[7]
-    return _convolve(x if transposed else grad, weight) * sum(mask[:2])
+    return _convolve(x if is_transposed else grad, weight) * sum(mask[:2])
 
 
 def _convolve(positions: Tensor, weight: Tensor) -> int:
-    """Operations of a convolution that uses every weight once at every position (N, _, *spatial)."""
+    # Every weight is used once at every position (N, _, *spatial).
     return 2 * positions.shape[0] * prod(positions.shape[2:]) * weight.numel()
 
 
@@ -119,36 +101,29 @@ def _convolve(positions: Tensor, weight: Tensor) -> int:
 class Operations:
     """The arithmetic of a step by the dtype of its operands: of matrix multiplications, convolutions and attention."""
 
-    flops: Counter[str] = field(default_factory=Counter)
-    """All operations; the others are parts of them."""
+    flops: Counter[str] = field(default_factory=Counter)  # all operations; the others are parts of them
     recomputed_flops: Counter[str] | None = field(default_factory=Counter)
-    """Done a second time: by activation checkpointing, and by backward of fused attention. None of a compiled step with
-    activation checkpointing, where the two cannot be told apart."""
-    forward_flops: Counter[str] = field(default_factory=Counter)
-    """Done outside backward."""
+    """By activation checkpointing and in the backward pass of fused attention. None for a compiled step with activation
+    checkpointing, where they are unknown."""
+    forward_flops: Counter[str] = field(default_factory=Counter)  # outside backward
     region_flops: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """The parts of `forward_flops` done in each region of the model."""
-    num_repeated: int = 0
-    """Operators, of those that count and all others, that `torch.utils.checkpoint` called again in backward."""
+    """`forward_flops` by region of the model."""
+    num_repeated: int = 0  # operators, counted here or not, that `torch.utils.checkpoint` called again in backward
     convolution_flops: Counter[str] | None = field(default_factory=Counter)
-    """The part of `model_flops` done by convolutions; None where that is not known, of compiled code."""
-    outputs: Counter[str] = field(default_factory=Counter)
-    """Number of new floating-point tensors that operators returned."""
-    casts: Counter[str] = field(default_factory=Counter)
-    """The part of `outputs` in another dtype than the operator's first operand."""
+    """The part of `model_flops` in convolutions; None for compiled code, where it is unknown."""
+    outputs: Counter[str] = field(default_factory=Counter)  # new floating-point tensors that operators returned
+    casts: Counter[str] = field(default_factory=Counter)  # those in another dtype than the first operand's
     region_casts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """The parts of `casts` made in each region outside backward."""
+    """`casts` outside backward, by region of the model."""
 
     @property
     def model_flops(self) -> dict[str, int]:
-        """Operations of the model itself, without those done a second time; empty where they are unknown."""
+        """Operations without recomputation; empty if unknown."""
         again = self.recomputed_flops
         return {} if again is None else {dtype: count - again[dtype] for dtype, count in self.flops.items()}
 
 
 class OperationCensus:
-    """Counts the operations of operators."""
-
     def __init__(self) -> None:
         self._formulas, self._recomputations = formulas(), recomputations()
         self.counts = Operations()
@@ -165,13 +140,8 @@ class OperationCensus:
         records: bool,
         region: str | None,
     ) -> None:
-        """Add an operator that has run, by the packet of its overloads.
-
-        Args:
-            dtype: that of its first operand; None if it has none.
-            in_backward: it ran in a backward pass, where `records` says that autograd recorded it.
-            region: the region of the model that it ran in outside backward.
-        """
+        """Count an operator (the packet of its overloads) that has run, with the dtype of its first operand. It ran in
+        backward, where autograd recorded it or not, or in a region of the model."""
         counts, is_repeated = self.counts, records and _is_checkpointed()
         counts.num_repeated += is_repeated
         if operator not in self._formulas or dtype is None:
@@ -192,7 +162,7 @@ class OperationCensus:
             counts.forward_flops[name] += flops
 
     def add_output(self, dtype: torch.dtype, first: torch.dtype | None, region: str | None) -> None:
-        """Add a new tensor that an operator returned, whose first operand has the dtype `first`."""
+        """Count a new tensor, returned by an operator whose first operand has the dtype `first`."""
         self.counts.outputs[dtype_name(dtype)] += 1
         if first is not None and dtype != first:
             self.counts.casts[dtype_name(dtype)] += 1
@@ -201,10 +171,7 @@ class OperationCensus:
 
 
 def _is_checkpointed() -> bool:
-    """Tell whether torch.utils.checkpoint calls the current operator: in backward, to recompute an activation.
-
-    Autograd's own operators run without recording; those that record (a gradient of a gradient) are not called there.
-    """
+    # Operators that autograd itself records in backward (for a gradient of a gradient) are not called from this file.
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
         frame = frame.f_back

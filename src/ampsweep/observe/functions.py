@@ -1,4 +1,4 @@
-"""The functions of torch's interface as a training's code calls them, above autograd and autocast."""
+"""Calls of torch's functions by a training's code, above autograd and autocast."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,24 +10,22 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ampsweep.own_code import frame_of_caller, shown_place
+from ampsweep.user_code import frame_of_caller, shown_place
 
 _BACKWARDS: Final = frozenset((Tensor.backward, torch.autograd.backward, torch.autograd.grad))
 
 
 @dataclass(frozen=True)
 class CallIdentity:
-    """All calls that one expression in the code makes with one function, whichever module it runs in."""
+    """Identifies all calls of a function by the same expression of the code, in whichever module it runs."""
 
-    function: str
-    """Its name in torch's interface; of an operator that autograd's own backward pass calls, that of the operator."""
+    function: str  # its name in torch's interface, or the operator's in autograd's own backward pass
     line: str | None
-    instruction: int | None
-    """The number of the instruction in its function, which tells calls of one line apart."""
+    instruction: int | None  # index of the bytecode instruction, which distinguishes calls on the same line
 
     @staticmethod
     def of_caller(function: str) -> "CallIdentity":
-        """The identity of a call that the innermost code of a model or a task makes now."""
+        """The identity of the current call by the innermost code of a model or a task."""
         frame = frame_of_caller()
         if frame is None:
             return CallIdentity(function, None, None)
@@ -36,18 +34,15 @@ class CallIdentity:
 
 @dataclass(frozen=True)
 class RunningFunction:
-    """A function that runs."""
-
     identity: CallIdentity
-    is_autocast: bool
-    """Autocast is on."""
+    is_autocast: bool  # autocast is on
 
 
 class FunctionCalls(TorchFunctionMode):
-    """The one function mode: hands the outermost functions of torch's interface to `called`."""
+    """Hands the outermost calls of torch's functions to `called`."""
 
     def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call a function, or do something else in its place; what it returns is the call's result."""
+        """Call a function, or replace the call; the returned value is the call's result."""
         return func(*args, **kwargs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -55,17 +50,12 @@ class FunctionCalls(TorchFunctionMode):
 
 
 class FunctionMode(FunctionCalls):
-    """Knows which function runs and which line called it, in backward passes too.
-
-    Args:
-        device_type: the type of device whose autocast is looked at.
-    """
+    """Keeps the running function and the line that called it, in backward passes too."""
 
     def __init__(self, device_type: str) -> None:
         super().__init__()
         self._device_type = device_type
-        self.running: RunningFunction | None = None
-        """The function that runs now."""
+        self.running: RunningFunction | None = None  # the function that runs now
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -86,7 +76,7 @@ class FunctionMode(FunctionCalls):
 
 @contextmanager
 def _followed_backward(mode: FunctionMode) -> Iterator[None]:
-    """Keep watching in backward passes, whose functions torch calls with every mode of this kind switched off."""
+    # torch calls the functions of a backward pass with every mode of this kind switched off.
     engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
     def run(*args: Any, **kwargs: Any) -> Any:

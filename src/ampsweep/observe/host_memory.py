@@ -1,4 +1,4 @@
-"""Memory as torch's profiler sees it, kernels' own included, and the resident peak of this process."""
+"""Memory as torch's profiler sees it, including kernels' own, and the resident peak of this process."""
 
 import os
 import platform
@@ -16,28 +16,25 @@ from torch.autograd.profiler import profile, record_function
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.observe.ledger import Allocation, Lives, lives_of
 
-_READING: Final = "ampsweep: a batch is read"
-_DELIVERED: Final = "ampsweep: bytes of the batch: "
-"""Marks in a profile: what is allocated between the two is not counted, but the batch instead."""
-_BACKWARD: Final = "autograd::engine::evaluate_function"
-"""Begins the names of events of the autograd engine: one a node of the graph."""
+READING: Final = "ampsweep: a batch is read"
+DELIVERED: Final = "ampsweep: bytes of the batch: "
+"""Marks in a profile: instead of the allocations between the two, the batch is counted."""
+_BACKWARD: Final = "autograd::engine::evaluate_function"  # prefix of the autograd engine's events, one per node
 
 
 @dataclass(slots=True)
 class HostPeak:
-    """The result of `measure_host_peak`, filled in when that context ends."""
-
     peak_bytes: int | None = None
-    """The most bytes allocated at once inside, above those allocated before; None if it was not measured."""
+    """Peak of the bytes allocated inside, above those allocated before; None if it was not measured."""
 
 
 @contextmanager
 def measure_host_peak() -> Iterator[HostPeak]:
-    """Measure the peak of CPU memory allocated inside, for tensors and by kernels for themselves, on this thread.
+    """Measure the peak of CPU memory allocated inside on this thread, for tensors and by kernels for themselves.
 
     The profiler costs 20 ms once and some microseconds an operator. Memory that was allocated before and is freed
-    inside is not subtracted, and torch says so on stderr. Nothing is measured where a profiler runs already: two would
-    disturb each other. Of what `mark_reading` and `mark_delivery` lie around, the batch alone counts, until the next.
+    inside is not subtracted, and torch says so on stderr. Nothing is measured if a profiler runs already: two would
+    disturb each other. Between the marks READING and DELIVERED only the batch counts, until the next one.
     """
     found = HostPeak()
     if is_measuring():
@@ -49,31 +46,22 @@ def measure_host_peak() -> Iterator[HostPeak]:
 
 
 def is_measuring() -> bool:
-    """Tell whether a profiler runs: a process that was forked now would go on with it."""
-    enabled: bool = torch._C._autograd._profiler_enabled()  # no public name tells it
+    """Return True while a profiler runs; a process that was forked now would continue it."""
+    enabled: bool = torch._C._autograd._profiler_enabled()  # there is no public function
     return enabled
 
 
-def mark_reading() -> None:
-    """Mark in a profile that only a batch is read from now on."""
-    _mark(_READING)
-
-
-def mark_delivery(num_bytes: int) -> None:
-    """Mark in a profile that a batch of this size was read."""
-    _mark(f"{_DELIVERED}{num_bytes}")
-
-
-def _mark(name: str) -> None:
+def mark_in_profile(name: str) -> None:
+    """Mark READING, or DELIVERED with the bytes of a batch."""
     if is_measuring():
         with record_function(name):
             pass
 
 
 def peak_resident_bytes() -> int:
-    """The most bytes that were resident in this process at once since it began, including pages it shares."""
+    """The peak of the bytes resident in this process since it began, including shared pages."""
     if platform.system() == "Linux":
-        # Not getrusage: its maximum survives exec, so that a child is as large as the parent that launched it.
+        # Not getrusage: its maximum survives exec, so a child would be as large as the parent that launched it.
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             label, _, value = line.partition(":")
             if label == "VmHWM":
@@ -89,23 +77,20 @@ def peak_resident_bytes() -> int:
 
 
 _Change = tuple[int, Literal["node", "memory", "reading", "delivery"], int, int]
-"""A time in nanoseconds, its kind, and two numbers: address and bytes of memory; 0 and those of a batch; 0 and the end
-of a node of autograd."""
+"""A time in nanoseconds, its kind, and two numbers: the address and bytes of memory; 0 and the bytes of a batch; 0 and
+the end of a node of autograd."""
 
 
 class ProfiledMemory:
-    """The allocations in a profile, from its event tree, which is not documented.
-
-    Moments count its changes. Memory that was there before is unknown until `hold` adds it.
-    """
+    """The allocations in a profile, from its undocumented event tree. A moment is the number of changes so far. Memory
+    that existed before is unknown until `hold` adds it."""
 
     def __init__(self, profiled: profile, device: torch.device) -> None:
         self._allocations: list[Allocation] = []
         self._alive: dict[int, Allocation] = {}
         self._in_backward: dict[int, list[Allocation]] = defaultdict(list)
         """Allocations that a node of autograd made and did not free, by address."""
-        self._nodes: list[int] = []
-        """Moments at which a node begins."""
+        self._nodes: list[int] = []  # moments at which a node begins
         self.addresses: set[int] = set()
         assert profiled.kineto_results is not None
         changes = _changes(profiled.kineto_results.experimental_event_tree(), device)
@@ -145,7 +130,7 @@ class ProfiledMemory:
                     before_node.append(allocation)
 
     def place(self, gradients: Iterable[int], states: Iterable[int]) -> None:
-        """Give allocations their categories, by the addresses of gradients and of optimizer state."""
+        """Set the categories of allocations by the addresses of gradients and of optimizer state."""
         for address in gradients:
             for allocation in self._in_backward[address]:
                 allocation.category = "gradients"
@@ -154,7 +139,6 @@ class ProfiledMemory:
                 found.category = "optimizer_state"
 
     def hold(self, num_bytes: int, category: MemoryCategory) -> None:
-        """Add memory that was there before and stays."""
         self._allocations.append(Allocation(num_bytes, category, born=0))
 
     def lives(self) -> Lives:
@@ -166,7 +150,7 @@ class ProfiledMemory:
 
 
 def in_backward(events: Sequence[Any]) -> Callable[[int], bool]:
-    """A function that returns True for a time in nanoseconds at which a node of autograd ran."""
+    """Return a function of a time in nanoseconds: True if a node of autograd ran then."""
     nodes = sorted((event.start_ns(), event.end_ns()) for event in events if event.name().startswith(_BACKWARD))
 
     def runs(time: int) -> bool:
@@ -187,18 +171,15 @@ def _changes(roots: Sequence[Any], device: torch.device) -> Iterator[_Change]:
                 yield event.start_time_ns, "memory", facts.ptr, facts.alloc_size
         elif event.name.startswith(_BACKWARD):
             yield event.start_time_ns, "node", 0, event.end_time_ns
-        elif event.name == _READING:
+        elif event.name == READING:
             yield event.start_time_ns, "reading", 0, 0
-        elif event.name.startswith(_DELIVERED):
-            yield event.start_time_ns, "delivery", 0, int(event.name.removeprefix(_DELIVERED))
+        elif event.name.startswith(DELIVERED):
+            yield event.start_time_ns, "delivery", 0, int(event.name.removeprefix(DELIVERED))
 
 
 @contextmanager
 def quiet_profiler() -> Iterator[None]:
-    """Silence the profiler's library, which announces its start and stop on stderr (torch 2.13).
-
-    It reads its log level when it is first used.
-    """
+    """Silence the profiler's library, which logs its start and stop on stderr; it reads its log level at first use."""
     name = "KINETO_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ.setdefault(name, "99")

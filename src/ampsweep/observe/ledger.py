@@ -1,4 +1,4 @@
-"""The ledger of a device's storages: their bytes, their category, and when they were made and freed."""
+"""The ledger of a device's storages: their bytes, their category, and when they were allocated and freed."""
 
 import weakref
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from ampsweep.observe.operators import FakeTensor, FakeTensorMode
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """The bytes of one storage from its birth to its death. Moments count births and deaths of storages."""
+    """A storage from its birth to its death. A moment is the number of births and deaths so far."""
 
     num_bytes: int
     category: MemoryCategory
@@ -33,8 +33,6 @@ NEVER: Final = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment when the most bytes of tensors were alive, and these, in all and by category."""
-
     moment: int
     num_bytes: int
     categories: dict[MemoryCategory, int]
@@ -42,27 +40,23 @@ class Peak:
 
 @dataclass(frozen=True)
 class Lives:
-    """Allocations, one array entry each; moments count births and deaths, and the beginning is 0."""
+    """Allocations, one array entry each; the first moment is 0."""
 
     sizes: Integers
     born: Integers
-    died: Integers
-    """`NEVER` for allocations that are not freed."""
-    categories: Integers
-    """Index into MEMORY_CATEGORIES; -1 for scratch memory of kernels, which is no tensor."""
+    died: Integers  # `NEVER` if not freed
+    categories: Integers  # index into MEMORY_CATEGORIES; -1 for scratch memory of kernels, which is no tensor
 
     @property
     def end(self) -> int:
-        """The moment after the last."""
         return int(max(self.born.max(initial=0), self.died[self.died < NEVER].max(initial=0))) + 1
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that were there from the beginning."""
+        """Bytes that existed from the beginning."""
         return int(self.sizes[self.born == 0].sum())
 
     def alive_bytes(self) -> Integers:
-        """Bytes of tensors at each moment."""
         sizes = np.where(self.categories >= 0, self.sizes, 0)
         change = np.zeros(self.end + 1, dtype=np.int64)
         np.add.at(change, self.born, sizes)
@@ -70,44 +64,41 @@ class Lives:
         return np.cumsum(change)[: self.end]
 
     def peak(self, since: int = 0) -> Peak:
-        """The first moment, from `since` on, when the most bytes were alive."""
+        """The peak from `since` on; the first moment with the most bytes."""
         alive = self.alive_bytes()
         moment = since + int(alive[since:].argmax())
         return Peak(moment, int(alive[moment]), self.at(moment))
 
     def at(self, moment: int) -> dict[MemoryCategory, int]:
-        """Bytes of tensors by category at one moment."""
+        """Bytes of tensors by category at a moment."""
         return self._sums((self.born <= moment) & (moment < self.died))
 
     def kept(self) -> dict[MemoryCategory, int]:
-        """Bytes of tensors by category that were made and never freed."""
+        """Bytes of tensors by category that were allocated and never freed."""
         return self._sums((self.born > 0) & (self.died == NEVER))
 
-    def _sums(self, which: NDArray[np.bool_]) -> dict[MemoryCategory, int]:
-        sums = (int(self.sizes[which & (self.categories == index)].sum()) for index in range(len(MEMORY_CATEGORIES)))
+    def _sums(self, mask: NDArray[np.bool_]) -> dict[MemoryCategory, int]:
+        sums = (int(self.sizes[mask & (self.categories == index)].sum()) for index in range(len(MEMORY_CATEGORIES)))
         return dict(zip(MEMORY_CATEGORIES, sums, strict=True))
 
 
 def without_zeros(sums: Mapping[MemoryCategory, int]) -> dict[MemoryCategory, int]:
-    """The categories that have any bytes."""
     return {category: num_bytes for category, num_bytes in sums.items() if num_bytes}
 
 
 def lives_of(allocations: Iterable[Allocation], scratch: Iterable[Allocation] = ()) -> Lives:
-    """The lives of allocations of tensors, and of scratch memory of kernels."""
     index = {category: number for number, category in enumerate(MEMORY_CATEGORIES)}
-    rows = [(one.num_bytes, one.born, one.died, index[one.category]) for one in allocations]
-    rows += [(one.num_bytes, one.born, one.died, -1) for one in scratch]
-    columns = [(size, born, NEVER if died is None else died, category) for size, born, died, category in rows]
-    return Lives(*np.array(columns, dtype=np.int64).reshape(-1, 4).T)
+    numbered = [*((allocation, index[allocation.category]) for allocation in allocations), *((s, -1) for s in scratch)]
+    rows = [(a.num_bytes, a.born, NEVER if a.died is None else a.died, category) for a, category in numbered]
+    return Lives(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
 
 
 class Ledger:
-    """The lives of all storages under the plain tensors of one device that are passed to it.
+    """The lives of the storages of plain tensors on a device.
 
     It counts storages, whoever allocated them: views and tied weights count once. A storage has one category for its
-    whole life, the last it is given. Sparse tensors are left out. On a host, storages whose role is not known count by
-    their largest use, and batches by their own bytes.
+    whole life, the last it is given. Sparse tensors are left out. On a host, storages of unknown role count by their
+    largest use, and batches by their own bytes.
     """
 
     def __init__(
@@ -118,34 +109,25 @@ class Ledger:
         fake: FakeTensorMode | None = None,
         is_host: bool | None = None,
     ) -> None:
-        """Begin with no storage known.
-
-        Args:
-            keeps_history: False to know only the storages alive now, through any number of steps.
-            fake: the mode whose tensors are on the device, where that exists in sizes only.
-            is_host: the device is a host, as a CPU is unless it stands for an accelerator.
-        """
+        """`fake` is the mode whose tensors are on the device, if the device exists in sizes only. Without history only
+        living storages are kept. A CPU is a host, unless it stands for an accelerator."""
         self._device, self._keeps_history, self._fake = device, keeps_history, fake
         self._scratch: list[Allocation] = []
-        self.allocations: list[Allocation] = []
-        """All of storages, in order; those that existed from the beginning were born at moment 0."""
+        self.allocations: list[Allocation] = []  # in order; born at 0 if they existed from the beginning
         self._known: dict[int, _Known] = {}
         self._delivered: dict[int, tuple[weakref.ref[Tensor], Allocation]] = {}
         self.is_host = device.type == "cpu" if is_host is None else is_host
         self.moment = 0
-        """Births and deaths so far."""
         self.live_bytes = 0
-        """Bytes alive now."""
         self._noted: int | None = None
         self._marked: list[int] = []
 
     def find(self, tensor: Tensor) -> Allocation | None:
-        """The allocation under a tensor, or None where it is unknown."""
         known = self._find(tensor)
         return None if known is None else known.allocation
 
     def hold(self, tensor: Tensor, category: MemoryCategory) -> None:
-        """Put the storage of a tensor into a category; an unknown one counts as there from the beginning."""
+        """Put the storage of a tensor into a category; an unknown storage existed from the beginning."""
         known = self._find(tensor)
         if known is None:
             known = self._add(tensor, category, born=0, num_bytes=0)
@@ -154,7 +136,7 @@ class Ledger:
             self._count_use(known, known.storage_bytes)
 
     def hold_unknown(self, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
-        """Put the storages that are unknown into `category`; they were there from the beginning."""
+        """Put unknown storages into `category`; they existed from the beginning."""
         for tensor in tensors:
             known = self._find(tensor)
             if known is None:
@@ -163,11 +145,9 @@ class Ledger:
                 self._count_use(known, _extent(tensor) if self.is_host else known.storage_bytes)
 
     def deliver(self, tensor: Tensor) -> None:
-        """Note a tensor of a batch that is delivered now.
-
-        On a host it counts by its own bytes from now until the tensor dies, whatever else is in its storage. On an
-        accelerator a storage that no operator has made is resident data.
-        """
+        """Note a tensor of a batch that is delivered now. On a host it counts by its own bytes from now until the
+        tensor dies, whatever else is in its storage. On an accelerator, a storage that no operator has allocated is
+        resident data."""
         known = self._find(tensor)
         if not self.is_host:
             if known is None and isinstance(tensor, FakeTensor):
@@ -182,7 +162,7 @@ class Ledger:
             self._delivered[key] = reference, allocation
 
     def create(self, tensor: Tensor, category: MemoryCategory) -> bool:
-        """Note a tensor that an operator returned; True if its storage is new."""
+        """Note a tensor that an operator returned; return True if its storage is new."""
         known = self._find(tensor)
         if known is not None:
             if known.storage_bytes == tensor.untyped_storage().nbytes():
@@ -195,18 +175,18 @@ class Ledger:
         return known is None
 
     def exchange(self, tensors: Iterable[Tensor]) -> None:
-        """Put what ranks exchange into `communication`, unless its storage has a role of its own."""
+        """Put exchanged tensors into `communication`, unless their storages have a role of their own."""
         for tensor in tensors:
             known = self._find(tensor)
             if known is None or (not known.is_delivered and known.allocation.category in ("temporary", "other")):
                 self.hold(tensor, "communication")
 
     def resize(self, storage: torch.UntypedStorage, before: int) -> None:
-        """Note that a storage of `before` bytes was resized by no operator, as those of gathered parameters are."""
+        """Note that a storage of `before` bytes was resized, but not by an operator, as gathered parameters are."""
         known, now = self._known.get(id(storage)), storage.nbytes()
         if known is None:
             if not self._may_hold(storage) or (before and now):
-                return  # an operator's result that it has not returned yet
+                return  # the result of an operator that has not returned yet
             known = self._know(storage, Allocation(0, "communication", born=0, died=0))
             if before:
                 known.allocation = self._allocated(before, "communication", born=0)
@@ -220,24 +200,22 @@ class Ledger:
         known.storage_bytes, known.is_foreign = now, False
 
     def scratch(self, num_bytes: int) -> None:
-        """Note the scratch memory of a kernel that runs now; it counts in no category and no peak."""
+        """Note scratch memory of the running kernel; it counts in no category and no peak."""
         self._scratch.append(Allocation(num_bytes, "temporary", born=self.moment + 1, died=self.moment + 2))
         self.moment += 2
 
     def note(self) -> None:
-        """Note this moment, in which a backward pass begins, until `mark` tells whose."""
+        """Note this moment, at which a backward pass begins; `mark` confirms that it is the training's."""
         self._noted = self.moment
 
     def mark(self) -> None:
-        """Mark the moment noted last."""
         if self._noted is not None:
             self._marked.append(self._noted)
         self._noted = None
 
     @property
     def marked_moment(self) -> int:
-        """The marked moment when the most bytes were alive; where none is marked, as in a step that failed, the one
-        noted last, else the beginning."""
+        """The marked moment with the most bytes; without a mark, as in a failed step, the last noted one, else 0."""
         if not self._marked:
             return self._noted or 0
         alive = self.lives().alive_bytes()
@@ -247,7 +225,6 @@ class Ledger:
         return lives_of(self.allocations, self._scratch)
 
     def close(self) -> None:
-        """Stop watching storages."""
         self._known.clear()
         self._delivered.clear()
 
@@ -268,7 +245,7 @@ class Ledger:
     def _add(
         self, tensor: Tensor, category: MemoryCategory, born: int, *, num_bytes: int | None = None
     ) -> "_Known | None":
-        """Begin to follow the storage of a tensor, of which `num_bytes` are used so far; None: it is all used."""
+        """Follow the storage of a tensor, of which `num_bytes` are in use so far; None: all."""
         if not self._counts(tensor):
             return None
         storage = tensor.untyped_storage()
@@ -280,7 +257,7 @@ class Ledger:
         return known
 
     def _know(self, storage: torch.UntypedStorage, allocation: Allocation, *, is_delivered: bool = False) -> "_Known":
-        # A storage keeps one Python object for as long as it lives, so its id and a weak reference follow it.
+        # A storage keeps the same Python object while it lives, so its id and a weak reference follow it.
         key = id(storage)
         reference = weakref.ref(storage, lambda _: self._forget(key))
         known = _Known(reference, allocation, storage.nbytes(), is_delivered=is_delivered)
@@ -295,7 +272,6 @@ class Ledger:
         return allocation
 
     def _count_use(self, known: "_Known", num_bytes: int) -> None:
-        """Count a use of so many bytes of a foreign storage; they were there from the beginning."""
         added = num_bytes - known.allocation.num_bytes
         if known.is_foreign and added > 0:
             known.allocation.num_bytes += added
@@ -314,19 +290,14 @@ class Ledger:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """A storage that is followed."""
-
     storage: weakref.ref[torch.UntypedStorage]
     allocation: Allocation
     storage_bytes: int
-    is_foreign: bool = False
-    """It was there before and counts by its largest use so far."""
-    is_delivered: bool = False
-    """It holds a batch, whose tensors count instead of it."""
+    is_foreign: bool = False  # it existed before, and counts by its largest use so far
+    is_delivered: bool = False  # it holds a batch, whose tensors count instead
 
 
 def _extent(tensor: Tensor) -> int:
-    """The bytes from the first to the last element of a tensor within its storage."""
     if tensor.numel() == 0:
         return 0
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,4 +1,4 @@
-"""A memory limit that emulates a smaller device: training runs out of memory where it would on that device."""
+"""A memory limit that emulates a smaller device: a training runs out of memory as it would there."""
 
 import errno
 from collections.abc import Sequence
@@ -13,23 +13,18 @@ from ampsweep.observe.ledger import Ledger
 from ampsweep.text import GIB
 
 _LARGEST_CONTEXT: Final = GIB
-"""The largest part of what is in use beside the allocator that is taken for a context; the rest belongs to other
+"""At most this part of the memory in use outside the allocator is taken for a context; the rest belongs to other
 processes, which may have ended when the run begins."""
-_SIGNS: Final = (
-    "DefaultCPUAllocator",
-    "MPS backend out of memory",
-    "CUDA error: out of memory",
-    "STATUS_ALLOC_FAILED",
-)
-"""Texts of out-of-memory errors without an exception type of their own: from the allocators of the CPU and of mps, and
-from CUDA and its libraries (cuBLAS, cuDNN), which take memory past torch's allocator."""
+_SIGNS: Final = ("DefaultCPUAllocator", "MPS backend out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+"""Texts of out-of-memory errors without an exception type of their own: of the CPU's and mps's allocators, and of CUDA
+and its libraries (cuBLAS, cuDNN), which allocate past torch's allocator."""
 _NO_ENGINE: Final = "unable to find an engine to execute this computation"
-"""Text of cuDNN's convolutions once no algorithm is left to try. ATen/native/cudnn/Conv_v8.cpp tries one after another,
-and goes on to the next whether one cannot do it or torch's allocator has no room for its workspace."""
+"""Text of cuDNN's convolutions once all algorithms failed (ATen/native/cudnn/Conv_v8.cpp), be it that torch's allocator
+had no room for their workspaces."""
 
 
 class MemoryLimitError(torch.OutOfMemoryError):
-    """Raised by an operator that took more tensor memory than the limit leaves."""
+    """Raised by an operator that allocated more tensor memory than the limit leaves."""
 
     def __init__(self, requested_bytes: int, in_use_bytes: int, limit_bytes: int) -> None:
         super().__init__(
@@ -39,20 +34,18 @@ class MemoryLimitError(torch.OutOfMemoryError):
 
 
 class TensorBytes(StorageCounter):
-    """Counts the storages that operators take and return on one device; over its limit it raises MemoryLimitError."""
+    """Counts the storages of operators' inputs and results on a device; raises MemoryLimitError over its limit."""
 
     def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
         super().__init__(Ledger(device, keeps_history=False))
         self._limit_bytes = limit_bytes
         self.peak_bytes = 0
-        """The most bytes alive at once."""
-        self.made_bytes = 0
-        """Bytes of all storages that operators made, however soon they were freed."""
+        self.made_bytes = 0  # bytes of all storages that operators allocated, freed or not
 
     def deliver(self, batch: Any) -> None:
         before = self.ledger.live_bytes
         super().deliver(batch)
-        self._look_at_limit(before)
+        self._check_limit(before)
 
     def _note(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], result: Any, made: Any
@@ -61,9 +54,9 @@ class TensorBytes(StorageCounter):
         for tensor in made:
             if self.ledger.create(tensor, "other"):
                 self.made_bytes += tensor.untyped_storage().nbytes()
-        self._look_at_limit(before)
+        self._check_limit(before)
 
-    def _look_at_limit(self, before: int) -> None:
+    def _check_limit(self, before: int) -> None:
         taken = self.ledger.live_bytes - before
         if self._limit_bytes is not None and taken > 0 and before + taken > self._limit_bytes:
             raise MemoryLimitError(taken, before, self._limit_bytes)
@@ -73,25 +66,25 @@ class TensorBytes(StorageCounter):
 class MemoryLimit:
     """Limits the memory of everything that runs inside it; it can be entered repeatedly, and None limits nothing.
 
-    On CUDA everything that the allocator has reserved counts, but not CUDA's own context. On the CPU the living tensors
-    count that operators have taken or returned inside, without kernels' scratch memory; there the operator that exceeds
+    On CUDA, all memory that the allocator has reserved counts, without CUDA's context. On the CPU, the living tensors
+    count that operators have got or returned inside, without kernels' scratch memory; there the operator that exceeds
     the limit has done its work when MemoryLimitError is raised.
     """
 
     def __init__(self, device: torch.device, limit_gib: float | None) -> None:
-        """`limit_gib` must be one for which `why_no_limit` returns None."""
+        """`why_no_limit` must return None for `limit_gib`."""
         self.bytes = None if limit_gib is None else round(limit_gib * GIB)
         self._device = device
         self._counter = TensorBytes(device, self.bytes) if self.bytes is not None and device.type == "cpu" else None
 
     @property
     def slows(self) -> bool:
-        """Tell whether the limit slows operators down, so that no speed can be measured under it."""
+        """True if the limit slows operators down, so that no speed can be measured under it."""
         return self._counter is not None
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most tensor bytes alive at once so far; None where the limit does not count them itself."""
+        """Peak of the tensor bytes so far; None if the limit does not count them itself."""
         return None if self._counter is None else self._counter.peak_bytes
 
     def __enter__(self) -> Self:
@@ -109,7 +102,7 @@ class MemoryLimit:
 
 
 def why_no_limit(device: torch.device, limit_gib: float, *, compiles: bool) -> str | None:
-    """One sentence saying why `device` cannot be limited so, or None; `compiles`: the model will be compiled."""
+    """A sentence with the reason why the memory cannot be limited so, or None; `compiles`: the model is compiled."""
     if device.type not in ("cpu", "cuda"):
         return f"the memory of {device.type} cannot be limited, that of cuda and cpu can"
     if device.type == "cpu" and compiles:
@@ -120,10 +113,8 @@ def why_no_limit(device: torch.device, limit_gib: float, *, compiles: bool) -> s
 
 
 def memory_bytes(device: torch.device, limit_gib: float | None) -> int | None:
-    """Bytes that a run on `device` can take: the limit, else the device's memory; None where that is unknown.
-
-    On CUDA the context of this process, some hundred MiB that no allocator counts, comes off the device's memory.
-    """
+    """Bytes that a run on `device` can use: the limit, else the device's memory; None if unknown. On CUDA the context
+    of this process, some hundred MiB that no allocator counts, is subtracted."""
     left = _without_context(device) if device.type == "cuda" else None
     if limit_gib is None:
         return _total(device) if device.type == "cpu" else left
@@ -144,7 +135,7 @@ def _total(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether the device or the host had no memory left."""
+    """Return True if the device or the host had no memory left."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -156,7 +147,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _allocator_has_refused() -> bool:
-    """Tell whether torch's CUDA allocator has refused a request in this process; one that was told ended the run."""
+    """Return True if torch's CUDA allocator has refused a request in this process (other refusals end the run)."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     devices = range(torch.cuda.device_count())

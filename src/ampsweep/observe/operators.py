@@ -1,4 +1,4 @@
-"""The one dispatch mode, and what torch has under private names only: operators, fake tensors, autograd, modes."""
+"""The dispatch mode of the suite, and private names of torch: operators, fake tensors, autograd, modes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,22 +15,17 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.module_tracker import ModuleTracker
 
 AroundOperator = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
-"""A function that gets an operator with its arguments, calls it and returns the result, or another one."""
+"""Gets an operator with its arguments, calls it, and returns its result or another."""
 
-TO_COPY: Final = torch.ops.aten._to_copy.default
-"""The operator that casts a tensor or moves it to another device."""
+TO_COPY: Final = torch.ops.aten._to_copy.default  # casts a tensor or moves it to another device
 PLAIN: Final = (Tensor, FakeTensor)
-"""Types of tensors that wrap no others. Of any other type the operators on the tensors within are seen instead."""
+"""Types of tensors that wrap no others. For other types, the operators on the tensors within are seen."""
 _TRACKER: Final = ModuleTracker()
-_DEVICE: Final = torch.ops.prim.device.default
-"""The operator that returns a fake tensor's device; it is called three times for each other operator."""
+_DEVICE: Final = torch.ops.prim.device.default  # a fake tensor's device; called three times for each other operator
 
 
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The one dispatch mode: hands every operator, below autograd and autocast, to a function that calls it.
-
-    Modes nest. The innermost gets an operator first, and its call of that goes to the next one.
-    """
+    """Hands every operator, below autograd and autocast, to a function that calls it; the innermost mode is first."""
 
     supports_higher_order_operators = True
 
@@ -49,19 +44,18 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def schema_of(operator: Any) -> torch.FunctionSchema:
-    """The signature of an operator."""
     schema: torch.FunctionSchema = operator._schema
     return schema
 
 
 def storage_id(storage: torch.UntypedStorage) -> int:
-    """A number of a storage that no other has while it lives, also where it has no bytes."""
+    """The identity of a storage while it lives, even without bytes."""
     return int(storage._cdata)
 
 
 @cache
 def is_made_of_others(operator: Any) -> bool:
-    """Return True for an operator that torch takes apart into others, such as `to` and `reshape`."""
+    """Return True for a composite operator such as `to` and `reshape`."""
     return has_kernel(operator.name(), "CompositeImplicitAutograd")
 
 
@@ -71,7 +65,6 @@ def has_kernel(operator: str, key: str) -> bool:
 
 
 def is_in_backward() -> bool:
-    """Return True while a backward pass runs, in this thread or by autograd for it."""
     return bool(_TRACKER.is_bw)
 
 
@@ -82,13 +75,13 @@ def backward_node() -> Any:
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Enclose work that no dispatch mode of this thread sees."""
+    """Hide operators inside from every dispatch mode of this thread."""
     with _disable_current_modes():
         yield
 
 
 @contextmanager
 def on_real_tensors() -> Iterator[None]:
-    """Enclose work that no mode of this thread sees or changes, as a prediction's would."""
+    """Hide calls inside from every mode of this thread, so that a prediction does not change them."""
     with without_modes(), torch._C.DisableTorchFunction():
         yield

@@ -1,4 +1,4 @@
-"""Trace of one training step, taken in place: its memory by category and its operations by dtype."""
+"""Trace of a training step, taken in place: its memory by category and its operations by dtype."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,69 +21,58 @@ from ampsweep.observe.flops import OperationCensus, Operations
 from ampsweep.observe.ledger import Ledger
 from ampsweep.observe.operators import FakeTensorMode, is_in_backward
 
-_PARAMETERS: Final = ({"parameters"}, {"communication"})
-"""The categories of parameters: of whole ones, or of those gathered from the ranks that have a shard each."""
+_PARAMETERS: Final = ({"parameters"}, {"communication"})  # whole, or gathered from the shards of the ranks
 _DERIVED_FROM_PARAMETERS: Final = {"parameters", "communication", "autocast_weights", "activations"}
 
 Scratch = Callable[[Any, Sequence[Any], Any], int]
-"""A function of an operator, its arguments and its result to the bytes that its kernel takes for itself."""
+"""Maps an operator, its arguments and its result to the bytes that its kernel allocates for itself."""
 _METACLASS: Final[Any] = type(torch.autograd.Function)
-"""`apply` is a C function from torch 2.15 on, bound when a module is imported: what it looks up on its class is all
-that can be intercepted. It reads `_backward_cls` while recording is as outside, and calls the others with it off."""
+"""`apply` is a C function from torch 2.15 on, bound when a module is imported; only its look-ups on its class can be
+intercepted. It reads `_backward_cls` while recording is as outside, and calls the others with recording off."""
 _INHERITED: Final = (torch.autograd.Function.forward, torch.autograd.Function.setup_context)
 
 
 @dataclass(kw_only=True)
 class TracedStep(Operations):
-    """The memory and arithmetic of one step. Bytes are those of tensors, without rounding and kernels' workspaces."""
+    """The memory and arithmetic of a step. Bytes are those of tensors, without rounding and kernels' workspaces."""
 
     peak_bytes: int
-    peak: dict[MemoryCategory, int]
-    """Bytes by category when the most were alive; they add up to `peak_bytes`."""
+    peak: dict[MemoryCategory, int]  # bytes by category at the peak; they add up to `peak_bytes`
     end_of_forward: dict[MemoryCategory, int]
     """Bytes by category before backward; with several backward passes (micro-batches), before the one with the most.
     A pass within a loss, whose gradients do not go to the parameters, belongs to forward."""
     kept: dict[MemoryCategory, int]
     """Bytes by category that the step allocated and did not free: new optimizer state, its loss, and leaks."""
-    held_bytes: int
-    """Bytes of tensors that the step used but did not make."""
-    num_operators: int | None
-    """Operators dispatched, including views; None of a compiled step, whose kernels are no operators."""
-    is_compiled: bool = False
-    """It ran compiled, as the training's steps do (see `profile_step`)."""
+    held_bytes: int  # bytes of tensors that the step used but did not allocate
+    num_operators: int | None  # dispatched operators, including views; None for a compiled step
+    is_compiled: bool = False  # it ran compiled, as the training's steps do (see `profile_step`)
 
     def __post_init__(self) -> None:
         assert sum(self.peak.values()) == self.peak_bytes
 
 
 class Trace:
-    """The trace of a step: its ledger while it runs, and its result once it is over."""
+    """The trace of a step: its ledger while the step runs, and its result afterwards."""
 
-    result: TracedStep
-    """There once the step is over; of a step that failed, the part before the failure."""
+    result: TracedStep  # set after the step; for a failed step, the part before the failure
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
 
 class RecordedForward:
-    """Tells whether autograd records the result of the operator that is called now, and of the function around it.
-
-    Autograd runs the forward of a custom function with recording off and then records the function as a whole.
-    """
+    """True while autograd records the result of the current operator, or of the custom function around it. Autograd
+    runs the forward of a custom function with recording off and then records the function as a whole."""
 
     def __init__(self) -> None:
         self._in_function = False
-        self._applied: tuple[Any, bool] | None = None
-        """The function that is being applied, and whether it is recorded."""
+        self._applied: tuple[Any, bool] | None = None  # the custom function being applied; True if it is recorded
 
     def __bool__(self) -> bool:
         return self._in_function or torch.is_grad_enabled()
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Follow the custom functions that are applied inside."""
-
         def look_up(cls: Any, name: str) -> Any:
             found, applied = type.__getattribute__(cls, name), self._applied
             if name == "_backward_cls":
@@ -96,10 +85,8 @@ class RecordedForward:
         with patch.object(_METACLASS, "__getattribute__", look_up):
             yield
 
-    def _followed(
-        self, function: Callable[..., Any], is_recorded: bool, left: tuple[Any, bool] | None
-    ) -> Callable[..., Any]:
-        """Follow a method of the function that is being applied; `left` is what is being applied after it."""
+    def _followed(self, function: Callable[..., Any], is_recorded: bool, later: tuple[Any, bool] | None) -> Any:
+        """Follow a method of the custom function being applied; `later` is the value of `_applied` after it."""
 
         @functools.wraps(function)
         def followed(*args: Any, **kwargs: Any) -> Any:
@@ -107,7 +94,7 @@ class RecordedForward:
             try:
                 return function(*args, **kwargs)
             finally:
-                self._in_function, self._applied = outside, left
+                self._in_function, self._applied = outside, later
 
         return followed
 
@@ -152,7 +139,7 @@ class OperatorTracer(StorageCounter):
             # FSDP accumulates gradients in the dtype that they are reduced in.
             return "gradients" if is_cast and self._in_backward and sources == {"gradients"} else "temporary"
         if not sources & _DERIVED_FROM_PARAMETERS and not (is_cast and inputs[0].is_floating_point()):
-            return "other"  # a batch, but for autocast's copy of it
+            return "other"  # a batch, unless it is autocast's copy
         return "autocast_weights" if is_cast and sources in _PARAMETERS else "activations"
 
 
@@ -171,26 +158,25 @@ def trace_step(
 
     Categories on the device of the model's parameters:
     - parameters, gradients, optimizer_state: as named, from their first byte on;
-    - activations: results computed from parameters while autograd records, also where a checkpoint recomputes them,
+    - activations: results computed from parameters while autograd records, also in a checkpoint's recomputation,
       gradients within a loss that have a graph of their own, and the forward of custom autograd functions;
     - autocast_weights: copies of parameters in another dtype made while autograd records;
-    - communication: buckets of gradients, of which DDP's gradients are views, parameters gathered from their shards,
-      and everything else that ranks hand to each other and that has no other role;
-    - temporary: everything made while autograd does not record, in backward and in the optimizer;
-    - data: on an accelerator, the data set that is resident there;
+    - communication: buckets of gradients (DDP's gradients are views of them), parameters gathered from their shards,
+      and other exchanged tensors without another role;
+    - temporary: everything allocated while autograd does not record, in backward and in the optimizer;
+    - data: on an accelerator, the resident data set;
     - other: buffers, batches and all else.
 
-    On a host, batches that `fed` has read count by their own bytes, and nothing else does that only feeds them. Memory
-    that kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced, and computes the
-    eager model's values. In the very first step the optimizer has no state until its end: trace a later one.
+    On a host, batches that `fed` has read count by their own bytes; other memory that only feeds them does not count.
+    Memory that kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced. In the
+    first step the optimizer has no state until its end: trace a later one.
 
     Args:
-        held: tensors that exist from the beginning, whether the step uses them or not.
-        data: the same of a data set on an accelerator, as far as it is known.
-        fake: the mode whose tensors are on the device, and
-        is_host: whether that is a host (see `Ledger`).
-        scratch: bytes of kernels' own memory, as far as known; it appears in the trace's lives only.
-        region: names the part of the model that is running now, whose work is counted apart, too; None: none is.
+        held: tensors that exist from the beginning, even if the step does not use them.
+        data: the same for a data set on an accelerator.
+        fake, is_host: see `Ledger`.
+        scratch: the bytes of kernels' own memory; they appear in the trace's lives only.
+        region: names the running part of the model, whose work is also counted separately; None outside any.
     """
     parameters = [*model.parameters()]
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
@@ -199,14 +185,14 @@ def trace_step(
     ledger = Ledger(parameters[0].device, fake=fake, is_host=is_host)
     _hold_all(ledger, data, "data")
     _hold_all(ledger, (*held, *model.buffers()), "other")
-    del data, held  # a batch that was there from the beginning is to be freed when the step drops it
+    del data, held  # the step frees a batch that it drops
     for parameter in parameters:
         _hold_all(ledger, plain_tensors_in(parameter), "parameters")
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
     trace, tracer = Trace(ledger), OperatorTracer(ledger, scratch, region)
     try:
-        # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
+        # Compiled code is invisible to a dispatch mode, and inside one torch.compile gives up on functions for good.
         with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), tracer.recorded.following(), tracer:
             watched = _Watched(ledger, hooks)
             for parameter in parameters:
@@ -225,7 +211,7 @@ def trace_step(
 
 
 class _Watched:
-    """The parameters whose gradients are noted when backward has accumulated them."""
+    """Parameters whose gradients are noted when backward has accumulated them."""
 
     def __init__(self, ledger: Ledger, hooks: ExitStack) -> None:
         self._ledger, self._hooks = ledger, hooks
@@ -238,7 +224,7 @@ class _Watched:
             self._hooks.callback(handle.remove)
 
     def add_gathered(self, module: nn.Module, *_: object) -> None:
-        """Add the parameters of a module whose forward is over: of a sharded one, the gathered ones get gradients."""
+        """Add the parameters of a module after its forward; in a sharded module the gathered ones get gradients."""
         for parameter in module.parameters(recurse=False):
             self.add(parameter)
 
@@ -258,14 +244,14 @@ def _hold_gradient(ledger: Ledger, parameter: Tensor) -> None:
 
 
 def _hold_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
-    """Hold the gradients that an optimizer steps with, which may be others than backward has left."""
+    # The optimizer may use other gradients than those that backward has left.
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             _hold_gradient(ledger, parameter)
 
 
 def _exchange_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
-    """Put gradients that were replaced since backward, by views of DDP's buckets, into `communication`."""
+    # DDP replaces gradients after backward by views of its buckets.
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     ledger.exchange(plain_tensors_in(gradients))
 

@@ -11,35 +11,35 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from ampsweep.config.schema import ParallelConfig
-from ampsweep.parallel.fitting import unused
+from ampsweep.parallel.communication_time import Waits, until_released
 from ampsweep.parallel.group import Group
+from ampsweep.parallel.model_support import unused
 from ampsweep.parallel.ranks import Ranks
-from ampsweep.parallel.waits import Waits, until_let_go
 from ampsweep.precision import Precision
 
 _BUCKET_BYTES: Final = 25 * 2**20
-"""DDP's default."""
+"""DDP's default bucket size."""
 Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
 
 class Replicated(Ranks):
     """A rank of a training by DDP.
 
-    DDP's engine reduces gradients during the backward pass of a whole model. Where a step has several turns, or a loss
-    calls only parts of the model, they are reduced after the backward passes instead.
+    DDP's engine reduces gradients during backward. With several turns a step, or losses that call only parts of the
+    model, gradients are averaged after the backward passes instead.
     """
 
     def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
         super().__init__(group, device)
         self.waits: Waits = Waits()
         self.has_hook = False
-        """The engine reduces gradients by a hook, not by itself."""
+        """The engine reduces gradients by a communication hook."""
         self._config = config
         self._engine: _Engine | None = None
         self._names: dict[nn.Parameter, str] = {}
-        """The parameters that are trained."""
+        """The trained parameters."""
         self._num_bytes = 0
-        """Bytes of all their gradients, as they are reduced."""
+        """Bytes of all their gradients in the dtype of the reduction."""
         self._averaging = Averaging(self, torch.float32)
 
     def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:
@@ -48,8 +48,8 @@ class Replicated(Ranks):
         model = precision.convert(model)
         reduce_dtype = getattr(torch, self._config.reduce_dtype or precision.config.parameters)
         self._averaging = Averaging(self, reduce_dtype, may_differ=self._config.find_unused_parameters)
-        self._names = {one: name for name, one in model.named_parameters() if one.requires_grad}
-        self._num_bytes = sum(one.numel() for one in self._names) * reduce_dtype.itemsize
+        self._names = {weight: name for name, weight in model.named_parameters() if weight.requires_grad}
+        self._num_bytes = sum(weight.numel() for weight in self._names) * reduce_dtype.itemsize
         if in_parts:
             return model
         self._engine = engine = _Engine(model, self, self._config)
@@ -61,7 +61,7 @@ class Replicated(Ranks):
 
     @property
     def engine(self) -> DistributedDataParallel | None:
-        """The engine that reduces gradients while backward goes on; None where they are reduced afterwards."""
+        """The engine that reduces gradients during backward; None if they are averaged afterwards."""
         return None if self._engine is None else self._engine.ddp
 
     def micro_batches(self, num: int, trained: Sequence[nn.Parameter] | None) -> Iterable[object]:
@@ -77,8 +77,10 @@ class Replicated(Ranks):
             self._averaging.average_(self._names)
             return
         self.reduced_bytes += self._num_bytes
-        if not self._config.find_unused_parameters:
-            self._require_all_gradients()
+        if not self._config.find_unused_parameters:  # DDP notices a parameter without gradient only in the next step
+            for parameter, name in self._names.items():
+                if parameter.grad is None:
+                    raise RuntimeError(unused(name))
 
     def backward(self, precision: Precision) -> Callable[..., None]:
         def backward(*losses: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
@@ -91,17 +93,11 @@ class Replicated(Ranks):
 
         return backward
 
-    def _require_all_gradients(self) -> None:
-        """Raise a RuntimeError for a parameter without gradient, which DDP notices only with the next step."""
-        for parameter, name in self._names.items():
-            if parameter.grad is None:
-                raise RuntimeError(unused(name))
-
 
 class _Engine:
-    """DDP around a model, which stays the object that a task knows; its calls go through DDP.
+    """DDP behind a model's own `forward`, so that a task keeps its model.
 
-    Calls without gradients, of which ranks may have different numbers, do not: DDP shares buffers before each.
+    Calls without gradients bypass DDP, which broadcasts buffers before each: their number may differ between ranks.
     """
 
     def __init__(self, model: nn.Module, ranks: Replicated, config: ParallelConfig) -> None:
@@ -126,33 +122,31 @@ class _Engine:
 
 
 class _Original(nn.Module):
-    """A model with the forward pass that it had before DDP's took its place."""
-
     def __init__(self, model: nn.Module, ranks: Replicated) -> None:
         super().__init__()
         self.model = model
         self._forward = model.forward
         self._waits = ranks.waits
-        self._shares = any(True for _ in model.buffers())
-        self._is_begun = False
+        self._has_buffers = any(True for _ in model.buffers())
+        self._is_waiting = False
 
     def begin(self) -> None:
-        """Begin to wait for the first rank's buffers, which DDP shares before a forward pass."""
-        if self._shares:
-            self._is_begun = True
+        """Begin to time DDP's broadcast of buffers, which ends as it calls `forward`."""
+        if self._has_buffers:
+            self._is_waiting = True
             self._waits.__enter__()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_begun:
-            self._is_begun = False
+        if self._is_waiting:
+            self._is_waiting = False
             self._waits.__exit__()
         return self._forward(*args, **kwargs)
 
 
 def hook_for(reduce_dtype: torch.dtype, parameters: torch.dtype) -> Hook | None:
-    """The hook with which DDP averages gradients in this dtype; None where that is the gradients' own.
+    """The DDP communication hook that averages gradients in this dtype; None if it is the gradients' own.
 
-    To 16 bits they are torch's own compression hooks; both divide by the number of ranks before they add up.
+    For 16 bits these are torch's compression hooks, which divide by the number of ranks before the sum.
     """
     if reduce_dtype == parameters:
         return None
@@ -160,13 +154,12 @@ def hook_for(reduce_dtype: torch.dtype, parameters: torch.dtype) -> Hook | None:
 
 
 def _in_bfloat16(group: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """Average a bucket in bfloat16; DDP refuses torch's hook by its name where there is no NCCL, but gloo can."""
+    """Average a bucket in bfloat16: without NCCL, DDP refuses torch's hook by name, although gloo can do it."""
     reduced: torch.futures.Future[Tensor] = bf16_compress_hook(group, bucket)
     return reduced
 
 
 def _widened(_: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """Average a bucket of 16-bit gradients in float32."""
     own = bucket.buffer()
     wide = own.float().div_(dist.get_world_size())
     work = dist.all_reduce(wide, async_op=True)
@@ -176,12 +169,12 @@ def _widened(_: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
 
 
 class Averaging:
-    """The averages of gradients over all ranks, computed after a backward pass.
+    """Averages gradients over all ranks after a backward pass.
 
-    The ranks agree once for each set of parameters which ones have gradients, and each then compares by itself.
+    The ranks agree once per set of parameters which of them have gradients; later each checks its own.
 
     Args:
-        may_differ: agree in each step instead; a gradient that some ranks lack counts as zero there.
+        may_differ: agree in each step; a missing gradient counts as zero.
     """
 
     def __init__(self, ranks: Replicated, reduce_dtype: torch.dtype, *, may_differ: bool = False) -> None:
@@ -189,31 +182,27 @@ class Averaging:
         self._agreed: dict[tuple[int, ...], list[bool]] = {}
 
     def average_(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Average the gradients of these parameters in place.
-
-        Raises:
-            RuntimeError: this rank has gradients of others than the rest.
-        """
-        asked = [*parameters]
-        wanted = self._wanted(asked)
+        """Average these gradients in place; RuntimeError: this rank's gradients are of other parameters."""
+        given = [*parameters]
+        wanted = self._wanted(given)
         with torch.no_grad():
-            for parameter, is_wanted in zip(asked, wanted, strict=True):
+            for parameter, is_wanted in zip(given, wanted, strict=True):
                 if is_wanted and parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-            for bucket in _buckets(one.grad for one in asked if one.grad is not None):
+            for bucket in _buckets(weight.grad for weight in given if weight.grad is not None):
                 self._average_bucket_(bucket)
 
     def _average_bucket_(self, bucket: Sequence[Tensor]) -> None:
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(self._reduce_dtype)
         flat.div_(self._ranks.world_size)
         self._ranks.reduced_bytes += flat.nbytes
-        with self._ranks.waits, until_let_go(flat):
+        with self._ranks.waits, until_released(flat):
             dist.all_reduce(flat)
-        for gradient, part in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
+        for gradient, part in zip(bucket, torch.split(flat, [gradient.numel() for gradient in bucket]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
     def _wanted(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
-        present = [one.grad is not None for one in parameters]
+        present = [parameter.grad is not None for parameter in parameters]
         if self._may_differ:
             return self._ranks.anywhere(present)
         key = tuple(map(id, parameters))

@@ -1,4 +1,4 @@
-"""FSDP2: parameters, gradients and optimizer state are sharded, and a block's parameters are gathered while it runs."""
+"""FSDP2: shards parameters, gradients and optimizer state, and gathers a block's parameters while it runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,26 +15,22 @@ from torch.distributed.tensor import DTensor
 from ampsweep.config.errors import UnsupportedError
 from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 from ampsweep.config.value_checks import policy_casts
-from ampsweep.parallel.fitting import blocks_of, roots_of
+from ampsweep.parallel.communication_time import Waits, until_released
 from ampsweep.parallel.group import Group
+from ampsweep.parallel.model_support import blocks_of, roots_of
 from ampsweep.parallel.ranks import Ranks
-from ampsweep.parallel.waits import Waits, until_let_go
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import cast_floating_point, precision_class
 
 
 class Sharded(Ranks):
-    """A rank of a training by FSDP2."""
-
     def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
         super().__init__(group, device)
         self._config = config
-        self.waits = Waits() if device.type == "cpu" else None  # on an accelerator its stream waits, unseen
+        self.waits = Waits() if device.type == "cpu" else None  # an accelerator's stream waits invisibly
         self._roots: list[FSDPModule] = []
         self._sharded: list[FSDPModule] = []
-        """The roots and the blocks."""
         self._trained: list[nn.Parameter] = []
-        """The parameters that any turn trains."""
 
     def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
         has_policy = config.autocast and self._config.mixed_precision == "policy"
@@ -46,10 +42,10 @@ class Sharded(Ranks):
         precision.adapt(model)
         model = cast_floating_point(model, precision.parameters_dtype)
         shard(model, self._config, precision, init_device_mesh(self.device.type, (self.world_size,)), in_parts=in_parts)
-        model.to(self.device)  # buffers, and what is in no part
+        model.to(self.device)  # buffers, and unsharded parameters
         self._roots = [cast(FSDPModule, root) for root in roots_of(model, in_parts=in_parts)]
-        self._sharded = [one for one in model.modules() if isinstance(one, FSDPModule)]
-        self._trained = [one for one in model.parameters() if one.requires_grad]
+        self._sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         for module in self._sharded:
             module.set_custom_reduce_scatter(_Reduce(self))
             if self.waits is not None:
@@ -60,23 +56,17 @@ class Sharded(Ranks):
     def micro_batches(self, num: int, trained: Sequence[nn.Parameter] | None) -> Iterable[object]:
         if trained is not None:
             self._train_only(trained)
-        return range(num) if num == 1 else self._reduced_with_the_last(num)
-
-    def _reduced_with_the_last(self, num: int) -> Iterable[object]:
         for number in range(num):
-            for root in self._roots:
+            for root in self._roots if num > 1 else ():
                 root.set_requires_gradient_sync(number + 1 == num)
             yield number
 
     def _train_only(self, trained: Sequence[nn.Parameter]) -> None:
-        """Have a backward pass compute gradients of these parameters alone.
-
-        The leaves of autograd's graph are the gathered parameters, which `inputs` of a backward pass cannot name.
-        """
+        # Autograd's leaves are the gathered parameters, which a backward pass cannot take as `inputs`.
         wanted = {*trained}
-        if all(one.requires_grad == (one in wanted) for one in self._trained):
+        if all(parameter.requires_grad == (parameter in wanted) for parameter in self._trained):
             return
-        self._reshard()  # gathered parameters follow when they are gathered anew
+        self._reshard()  # the next gathering copies requires_grad
         for parameter in self._trained:
             parameter.requires_grad_(parameter in wanted)
 
@@ -90,7 +80,7 @@ class Sharded(Ranks):
     def evaluation(self, model: nn.Module) -> Iterator[None]:
         with super().evaluation(model):
             yield
-        # Until the next backward pass a root's parameters would be the gathered ones, in the dtype of the gathering.
+        # Else a root's parameters stay gathered, in the policy's dtype, until the next backward pass.
         self._reshard()
 
     def _reshard(self) -> None:
@@ -107,7 +97,7 @@ class Sharded(Ranks):
 def shard(
     model: nn.Module, config: ParallelConfig, precision: Precision, mesh: DeviceMesh, *, in_parts: bool = False
 ) -> None:
-    """Shard the parameters of a model's blocks, and of what is in none, in place; they move to the mesh's device."""
+    """Shard the parameters of a model's blocks, and the rest, in place, on the mesh's device."""
     reduced = getattr(torch, config.reduce_dtype or precision.config.parameters)
     gathered = precision.autocast_dtype if precision.casts_by_policy else None  # else autocast casts
     policy = MixedPrecisionPolicy(gathered, reduced)
@@ -115,20 +105,19 @@ def shard(
     for block in blocks_of(model, config.blocks):
         if not any(block is root for root in roots):
             fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
-    # A loss is computed in float32, as autocast would have it, from outputs in that dtype.
+    # Outputs are float32, so that losses are, as under autocast.
     whole = MixedPrecisionPolicy(gathered, reduced, torch.float32) if precision.casts_by_policy else policy
     for root in roots:
         fully_shard(root, mesh=mesh, mp_policy=whole)
 
 
 def _whole(norm: Tensor) -> Tensor:
-    """The value of a norm of which each rank has a part."""
     whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
     return whole
 
 
 class _Gather(DefaultAllGather):
-    """torch's own way to gather, with the wait for it, which on a CPU blocks the computing."""
+    """torch's all-gather with its time, which on a CPU blocks the computation."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
@@ -136,12 +125,12 @@ class _Gather(DefaultAllGather):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
-        with self._waits, until_let_go(*(() if async_op else (output_tensor, input_tensor))):
+        with self._waits, until_released(*(() if async_op else (output_tensor, input_tensor))):
             return super().__call__(output_tensor, input_tensor, group, async_op)
 
 
 class _Reduce(DefaultReduceScatter):
-    """torch's own way to reduce and scatter, with the bytes that it is handed, and on a CPU the wait for it."""
+    """torch's reduce-scatter with its bytes, and on a CPU its time."""
 
     def __init__(self, ranks: Sharded) -> None:
         self._ranks = ranks
@@ -153,15 +142,12 @@ class _Reduce(DefaultReduceScatter):
         waits = self._ranks.waits
         if waits is None:
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
-        with waits, until_let_go(*(() if async_op else (output_tensor, input_tensor))):
+        with waits, until_released(*(() if async_op else (output_tensor, input_tensor))):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 
 class _CastByPolicy(Precision):
-    """A mode whose forward pass computes wholly in the autocast dtype, that of the gathered parameters.
-
-    An evaluation computes as the training does.
-    """
+    """A mode that computes, in evaluations too, in the dtype of the gathered parameters instead of autocast's."""
 
     casts_by_policy = True
 

@@ -1,4 +1,4 @@
-"""Communication of the ranks of a training in several processes, whichever way they share the work."""
+"""Communication of several ranks, common to all strategies."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,25 +13,24 @@ from ampsweep.parallel.base import Item, Parallel, RankFault, Stop
 from ampsweep.parallel.group import Group
 
 _AGREE_EVERY_S: Final = 0.25
-"""The longest time between two agreements, and so until a request to stop is followed."""
+"""Longest time between two agreements, and so until a stop request takes effect."""
 _MOST_STEPS: Final = 100
-"""The most steps between two agreements: coming ones may be much slower than those measured."""
+"""Most steps between two agreements: the next steps may be slower than the measured ones."""
 
 
 class RanksDisagreeError(RuntimeError):
-    """Raised where numbers that must be the same on all ranks differ, with the numbers."""
+    """Raised if numbers that must be equal on all ranks differ."""
 
 
 class Ranks(Parallel):
-    """One of several ranks, whose process group exists."""
-
     def __init__(self, group: Group, device: torch.device) -> None:
         self._group, place = group, group.place
         self.rank, self.world_size = place.rank, place.world_size
         self.local_rank, self.local_world_size = place.local_rank, place.local_world_size
         self.device = device
-        self._agreed_s = 0.0
-        self.now_s = lambda: self._agreed_s
+        self.agreed_s = 0.0
+        """The clock of rank 0 at the last agreement."""
+        self.now_s = lambda: self.agreed_s
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
@@ -52,10 +51,10 @@ class Ranks(Parallel):
         yield
 
     def anywhere(self, flags: Sequence[bool]) -> list[bool]:
-        """Tell of each flag whether it is set on any rank."""
-        some = torch.tensor(flags, dtype=torch.uint8)
-        dist.all_reduce(some, dist.ReduceOp.MAX)
-        return [bool(one) for one in some.tolist()]
+        """The flags that are set on any rank."""
+        merged = torch.tensor(flags, dtype=torch.uint8)
+        dist.all_reduce(merged, dist.ReduceOp.MAX)
+        return [bool(flag) for flag in merged.tolist()]
 
     def gather(self, item: Item) -> list[Item]:
         items: list[Item | None] = [None] * self.world_size
@@ -64,10 +63,6 @@ class Ranks(Parallel):
 
     def agree(self, stop: Stop) -> Stop:
         return _AgreedStop(self, stop)
-
-    def take_time(self, now_s: float) -> None:
-        """Set the clock that all ranks have."""
-        self._agreed_s = now_s
 
     def cause(self, error: BaseException, fault: RankFault) -> RankFault:
         return self._group.cause(error, fault)
@@ -84,16 +79,16 @@ class Ranks(Parallel):
         if torch.equal(ends[0], -ends[1]):
             return
         of_ranks = self.gather([*values.values()])
-        for key, *told in zip(values, *of_ranks, strict=True):
-            if len({*told}) > 1:
-                listed = ", ".join(f"{value:g} on rank {rank}" for rank, value in enumerate(told[:8]))
+        for key, *by_rank in zip(values, *of_ranks, strict=True):
+            if len({*by_rank}) > 1:
+                listed = ", ".join(f"{value:g} on rank {rank}" for rank, value in enumerate(by_rank[:8]))
                 raise RanksDisagreeError(f"the ranks disagree at step {step}: {key} is {listed}")
 
 
 class _AgreedStop:
-    """A request to stop that all ranks see after the same step, and the clock of rank 0.
+    """A stop request that all ranks see after the same step, and the clock of rank 0.
 
-    Rank 0 says at each agreement after how many steps the next one is due; in between nothing is exchanged.
+    At each agreement rank 0 sets the number of steps to the next; nothing is exchanged in between.
     """
 
     def __init__(self, ranks: Ranks, stop: Stop) -> None:
@@ -118,8 +113,7 @@ class _AgreedStop:
             own[2] = min(_MOST_STEPS, max(1.0, _AGREE_EVERY_S // max(per_step_s, 1e-9)))
         self._last_s = now_s
         dist.all_reduce(own, dist.ReduceOp.MAX)
-        asked, clock_s, interval = own.tolist()
-        self._ranks.take_time(clock_s)
+        is_requested, self._ranks.agreed_s, interval = own.tolist()
         self._steps_left = self._interval = int(interval)
-        if asked:
+        if is_requested:
             self._reason = next(reason for reason in self._ranks.gather(self._stop.reason) if reason)

@@ -1,4 +1,4 @@
-"""The strategy of a training's configuration, as an object for this rank."""
+"""The choice of the parallel strategy."""
 
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 def make_parallel(config: ParallelConfig, group: "Group | None", device: torch.device) -> Parallel:
-    """Make the strategy of a rank that has joined the others; without others it is the single process.
-
-    What torch needs for several ranks is imported here, where there are some.
-    """
+    """Make the strategy of a rank, or of a single process; torch.distributed is imported for ranks only."""
     if config.strategy == "single" or group is None:
         return SINGLE
     if config.strategy == "ddp":

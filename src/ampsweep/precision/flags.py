@@ -1,4 +1,4 @@
-"""Torch's process-wide switches of arithmetic: float32 matmuls and convolutions."""
+"""Torch's process-wide switches for float32 matmuls and convolutions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,24 +11,24 @@ _BACKENDS: Final[Any] = torch.backends  # its switches are properties that type 
 
 @contextmanager
 def fp32_arithmetic(*, matmul: str, tf32: bool, cudnn_benchmark: bool | None = None) -> Iterator[None]:
-    """Set how float32 matmuls and convolutions are computed within the context; on leaving restore the switches.
+    """Set how float32 matmuls and convolutions are computed inside the context, and restore the switches on leaving.
 
-    cuDNN's TF32 is on by default. torch has older and newer switches, and reading an older one, as libraries still do,
-    raises if the two disagree (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"). So the older ones
-    are set, which sets most of the newer ones, and then those that would still follow an inherited value.
+    cuDNN's TF32 is on by default. torch has older and newer switches; reading an older switch, as libraries still do,
+    raises if the two disagree (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"). So the older
+    switches are set, and with them most newer ones, and then the newer ones that would still follow an inherited value.
 
     Args:
-        matmul: highest, high or medium, as for `torch.set_float32_matmul_precision`. On CUDA the last two are TF32, in
+        matmul: highest, high or medium, as for `torch.set_float32_matmul_precision`. On CUDA the last two are TF32; in
             oneDNN they are TF32 and bfloat16 where it has such kernels.
-        tf32: let convolutions and recurrent layers run in TF32, on CUDA.
-        cudnn_benchmark: let cuDNN try its algorithms for each new shape, or not; None: as it is set.
+        tf32: run convolutions and recurrent layers in TF32 on CUDA.
+        cudnn_benchmark: let cuDNN try its algorithms for each new shape; None leaves the switch alone.
     """
     cudnn, mkldnn = _BACKENDS.cudnn, _BACKENDS.mkldnn
     newer = (_BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
     before = [switch.fp32_precision for switch in newer]
     matmul_before, convolution_tf32 = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"
-    _set_older(matmul, tf32)
     benchmark_before = cudnn.benchmark
+    _set_older(matmul, tf32)
     cudnn.benchmark = benchmark_before if cudnn_benchmark is None else cudnn_benchmark
     cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if tf32 else "ieee"
     mkldnn.conv.fp32_precision = mkldnn.rnn.fp32_precision = "ieee"
@@ -47,7 +47,7 @@ def _set_older(matmul: str, convolution_tf32: bool) -> None:
 
 
 def _matmul_precision() -> str:
-    """The older matmul switch, derived from the newer one: reading it directly would raise if the two disagree."""
+    """The older matmul switch, derived from the newer one: reading it would raise if the two disagree."""
     if _BACKENDS.cuda.matmul.fp32_precision != "tf32":
         return "highest"
     return "medium" if _BACKENDS.mkldnn.matmul.fp32_precision == "bf16" else "high"

@@ -12,40 +12,37 @@ from ampsweep.precision.float8_layers import ALIGNMENT, Float8Layers, plan_layer
 from ampsweep.precision.precision import Precision
 from ampsweep.precision.support import Abilities, ModeUnavailableError, abilities_of
 from ampsweep.precision.torchao_import import import_torchao, require_torchao
-from ampsweep.record.parts import Float8Layer, Float8Proof, ModeProof
+from ampsweep.record.sections import Float8Layer, Float8Proof, ModeProof
 
 _LOST_BIT: Final = 2.0**-5
-"""The last bit of 1 + 2**-5: bfloat16 keeps 7 bits behind the binary point, float8_e4m3fn 3."""
+"""The last bit of 1 + 2**-5: bfloat16 has 7 mantissa bits, float8_e4m3fn 3."""
 _E4M3_MAX: Final = 448.0
-
 
 _RECIPES: Final = {"fp8_tensorwise": "tensorwise", "fp8_rowwise": "rowwise"}
 """torchao's names of the modes' scalings (`torchao.float8.Float8LinearRecipeName`)."""
 _CAPABILITIES: Final = {"fp8_tensorwise": (8, 9), "fp8_rowwise": (9, 0)}
-"""The least compute capability of an NVIDIA GPU with such kernels (torchao's documentation)."""
+"""Lowest compute capability of NVIDIA GPUs with such kernels (torchao's documentation)."""
 
 
 class Float8(Precision):
-    """bfloat16 autocast in which linear layers multiply in float8: forward, and for both gradients.
+    """bfloat16 autocast in which linear layers multiply in float8, in forward and for both gradients.
 
-    Input, weight and gradient are scaled as they come (dynamic scaling), rounded to float8 and multiplied, with sums in
-    float32 and results in bfloat16. A device whose kernels do not multiply float8 rounds to it and multiplies in
-    float32. Without autocast, as in an evaluation, the layers compute as they were. `plan_layers` chooses them.
+    Input, weight and gradient are scaled dynamically, rounded to float8 and multiplied, with sums in float32 and
+    results in bfloat16. A device without float8 kernels rounds to float8 and multiplies in float32. Without autocast,
+    as in an evaluation, the layers compute in float32. `plan_layers` chooses the layers.
     """
 
     def __init__(self, mode: str | PrecisionConfig, device: torch.device | str) -> None:
         super().__init__(mode, device)
         self.recipe = _RECIPES[self.config.mode]
-        """The scaling of torchao's recipe, `tensorwise` or `rowwise`."""
         self._layers = Float8Layers(self.device.type)
         self.emulated = self.why_emulated(self.config, abilities_of(self.device))
         self._arithmetic: str | None = None
 
     @classmethod
     def missing_ability(cls, config: PrecisionConfig, device: Abilities) -> str | None:
-        """Refuse settings that are not float8's, too."""
-        stock = ("float32", True, "bfloat16", False)
-        if (config.parameters, config.autocast, config.dtype, config.grad_scaler) != stock:
+        fixed = ("float32", True, "bfloat16", False)
+        if (config.parameters, config.autocast, config.dtype, config.grad_scaler) != fixed:
             return (
                 f"{config.mode} computes under bfloat16 autocast with parameters in float32 and no scaler; leave "
                 "precision.parameters, autocast, dtype and grad_scaler as they are"
@@ -54,7 +51,6 @@ class Float8(Precision):
 
     @classmethod
     def misfit(cls, config: PrecisionConfig, model: nn.Module) -> str | None:
-        """Say that a model has no layer to convert."""
         require_torchao(f"precision={config.mode}")
         plan = plan_layers(model, config.fp32_modules)
         if plan.converted:
@@ -78,7 +74,6 @@ class Float8(Precision):
 
     @property
     def converted(self) -> Collection[str]:
-        """Names of the layers that were converted."""
         return self._layers.sizes.keys()
 
     def adapt(self, model: nn.Module) -> None:
@@ -100,11 +95,11 @@ class Float8(Precision):
         return lambda: self._layers.running or (None if in_float32 is None else in_float32())
 
     def prove(self) -> ModeProof:
-        """Multiply 1 + 2**-5 beside float8's largest number by 1, in a converted layer: float8 loses the last bit."""
+        """Multiply 1 + 2**-5 and float8's largest number by 1 in a converted layer: float8 loses the last bit."""
         layer: Any = nn.Linear(ALIGNMENT, ALIGNMENT, bias=False, device=self.device)
         layer = self._convert(layer, lambda module, _: module is layer)
         values = torch.zeros(ALIGNMENT, ALIGNMENT, device=self.device, dtype=torch.bfloat16)
-        values[:, 0], values[:, 1] = _E4M3_MAX, 1 + _LOST_BIT  # the first one makes the scale 1
+        values[:, 0], values[:, 1] = _E4M3_MAX, 1 + _LOST_BIT  # the largest number makes the scale 1
         with torch.no_grad():
             layer.weight.copy_(torch.eye(ALIGNMENT))
             results = layer(values)[:, 1]
@@ -112,16 +107,11 @@ class Float8(Precision):
         return ModeProof(float8=self._proof())
 
     def prove_step(self, work: Any) -> ModeProof:
-        converted = [
-            Float8Layer(
-                name=name,
-                in_features=in_features,
-                out_features=out_features,
-                flops=work.region_flops.get(name, {}),
-                casts=sum(_in_float8(work.region_casts.get(name, {})).values()),
-            )
-            for name, (in_features, out_features) in self._layers.sizes.items()
-        ]
+        converted = []
+        for name, (in_features, out_features) in self._layers.sizes.items():
+            flops, casts = work.region_flops.get(name, {}), _in_float8(work.region_casts.get(name, {}))
+            sizes = {"in_features": in_features, "out_features": out_features}
+            converted.append(Float8Layer(name=name, **sizes, flops=flops, casts=sum(casts.values())))
         float8 = self._proof() | Float8Proof(converted=converted, casts=_in_float8(work.casts))
         return super().prove_step(work) | ModeProof(forward_flops=work.forward_flops, float8=float8)
 

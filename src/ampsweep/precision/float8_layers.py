@@ -1,4 +1,4 @@
-"""The linear layers of a model that multiply in float8, by torchao's conversion, and the reasons why others do not."""
+"""The choice of linear layers that multiply in float8, and their conversion by torchao."""
 
 import re
 from collections import Counter
@@ -11,26 +11,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampsweep.precision.fp32_modules import find_modules
-from ampsweep.record.parts import KeptLayer, WhyKept
+from ampsweep.record.sections import KeptLayer, WhyKept
 
 ALIGNMENT: Final = 16
-"""The float8 kernels (`torch._scaled_mm`) take sizes that are multiples of it."""
+"""The float8 kernels (`torch._scaled_mm`) take sizes that are multiples of 16."""
 
 
 @dataclass(frozen=True)
 class Float8Plan:
-    """The layers of a model to be converted, and those with weights to multiply by that are not, by name."""
+    """The layers to convert by name, and the other layers with weight matrices."""
 
     converted: dict[str, nn.Linear]
     kept: list[KeptLayer]
 
 
 def plan_layers(model: nn.Module, fp32_patterns: Sequence[str]) -> Float8Plan:
-    """Choose the layers of `model` to convert: every `nn.Linear` but those that `KeptLayer.why` tells of.
+    """Choose the layers of `model` to convert: every `nn.Linear` without a reason in `KeptLayer.why`.
 
-    As in torchao's documentation and torchtitan's configurations, the output layer is left out, whose rounding goes
-    into the loss directly. It is the last `nn.Linear` defined, unless layers of its size stand at the same place of
-    other blocks (`blocks.0.projection`, `blocks.1.projection`), and any one whose weight is an embedding's.
+    As in torchao's documentation and torchtitan's configurations, the output layer is not converted, because its
+    rounding enters the loss directly. It is the last `nn.Linear` defined, unless other blocks have a layer of its size
+    at the same place (`blocks.0.projection`, `blocks.1.projection`), and any layer whose weight is an embedding's.
 
     Raises:
         ValueError: a pattern matches no module.
@@ -38,11 +38,11 @@ def plan_layers(model: nn.Module, fp32_patterns: Sequence[str]) -> Float8Plan:
     matched = [module for found in find_modules(model, fp32_patterns).values() for module in found]
     in_float32 = {inner for module in matched for inner in module.modules()}
     output = _output_layer(model)
-    embeddings = {id(one.weight) for one in model.modules() if isinstance(one, nn.Embedding)}
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     plan = Float8Plan({}, [])
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear):
-            if any(one.dim() > 1 for one in module.parameters(recurse=False)):
+            if any(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
                 plan.kept.append(KeptLayer(name=name, kind=type(module).__name__, why="no_linear"))
             continue
         is_output = module is output or id(module.weight) in embeddings
@@ -59,42 +59,41 @@ def _why_kept(layer: nn.Linear) -> WhyKept | None:
         return "subclass"
     if layer.in_features % ALIGNMENT or layer.out_features % ALIGNMENT:
         return "size"
-    # A conversion makes a new module of the same parameters and would lose hooks, of which there is no public list.
+    # A conversion makes a new module of the same parameters and would lose hooks; torch has no public list of them.
     hooks = any(value for key, value in vars(layer).items() if key.endswith("_hooks"))
     is_changed = hooks or "forward" in vars(layer) or not isinstance(layer.weight, nn.Parameter)
     return "changed" if is_changed else None
 
 
 def _output_layer(model: nn.Module) -> nn.Linear | None:
-    linears = [(name, one) for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not linears:
         return None
-    places = Counter(_place(name, one) for name, one in linears)
+    places = Counter(_place(name, layer) for name, layer in linears)
     name, last = linears[-1]
     is_repeated = places[_place(name, last)] > 1 and bool(re.search("[^0-9.]", name))
     return None if is_repeated else last
 
 
 def _place(name: str, layer: nn.Linear) -> tuple[str, int, int]:
-    """The name with its numbers left out, and the sizes: equal for the same layer of several blocks."""
+    """The name without its numbers, and the sizes: equal for the same layer of several blocks."""
     return re.sub(r"\b\d+\b", "#", name), layer.in_features, layer.out_features
 
 
 class Float8Layers:
-    """The converted layers of one model, which multiply in float8 under the autocast of a type of device."""
+    """The converted layers of a model; they multiply in float8 under autocast of `device_type`."""
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
         self.running: str | None = None
         """Name of the layer whose forward is running outside compiled code."""
         self.sizes: dict[str, tuple[int, int]] = {}
-        """Features that go into each layer, and that come out."""
         self.kept: list[KeptLayer] = []
 
     def convert(
         self, model: nn.Module, plan: Float8Plan, conversion: Callable[[nn.Module, Callable[..., bool]], nn.Module]
     ) -> None:
-        """Convert the plan's layers of `model` in place; parameters stay the same objects, and keep their names."""
+        """Convert the plan's layers in place; parameters stay the same objects and keep their names."""
         chosen, before = {*plan.converted.values()}, {*model.modules()}
         conversion(model, lambda module, _: module in chosen)
         self.sizes, self.kept = {}, plan.kept
@@ -105,9 +104,10 @@ class Float8Layers:
 
 
 class _UnderAutocast:
-    """The forward of a converted layer: in float8 under autocast, else as it was.
+    """The forward of a converted layer: in float8 under autocast, else as before the conversion.
 
-    torchao's layer asks CUDA's autocast on every device; here it gets its input in autocast's dtype and autocast off.
+    torchao's layer reads CUDA's autocast state on every device; so it gets its input in autocast's dtype, and autocast
+    is off.
     """
 
     def __init__(self, name: str, layer: nn.Linear, layers: Float8Layers) -> None:
@@ -131,10 +131,10 @@ class _UnderAutocast:
             return self._multiply(input.to(dtype))
 
     def _multiply(self, input: Tensor) -> Tensor:
-        """Compute the layer of an input (..., features).
+        """Compute the layer for an input (..., features).
 
         The number of rows, over which the weight's gradient sums, has to be a multiple of `ALIGNMENT`, too: rows of
-        zeros are added, which change no scale and no sum.
+        zeros are added; they change no scale and no sum.
         """
         forward: Callable[[nn.Linear, Tensor], Tensor] = type(self._layer).forward
         rows = input.shape[:-1].numel()
@@ -145,7 +145,7 @@ class _UnderAutocast:
 
 
 def restore_layers(model: nn.Module) -> None:
-    """Make every converted layer of `model` an `nn.Linear` of the same parameters again, in place."""
+    """Turn every converted layer of `model` back into an `nn.Linear` of the same parameters, in place."""
     for parent in [*model.modules()]:
         for name, child in [*parent.named_children()]:
             if isinstance(vars(child).get("forward"), _UnderAutocast):

@@ -1,4 +1,4 @@
-"""Modules that compute in float32 while the rest of a model runs under autocast (`precision.fp32_modules`)."""
+"""Modules that compute in float32 while the rest of the model runs under autocast (`precision.fp32_modules`)."""
 
 import functools
 from collections.abc import Sequence
@@ -6,30 +6,29 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ampsweep.nested_tensors import map_tensors
+from ampsweep.precision.parameter_chunks import HALF
 
 FP32_MODULES: Final = "precision.fp32_modules"
 """The name of these modules as a region of a trace."""
-_HALF: Final = (torch.float16, torch.bfloat16)
-_MOST_NAMES: Final = 8
-"""The most names that the sentence about a wrong pattern lists."""
+_MAX_NAMES: Final = 8
 
 
 class Fp32Modules:
-    """The modules of one model that match patterns (of `fnmatch.fnmatchcase`), and all modules within them.
+    """The modules of a model that match patterns (of `fnmatch.fnmatchcase`), and all modules within them.
 
-    What wraps a module stands in its `forward` attribute: a module is covered however it is called, and names in state
+    The wrapper replaces a module's `forward` attribute: it applies however the module is called, and names in state
     dicts stay as they are.
     """
 
     def __init__(self, patterns: Sequence[str], device_type: str) -> None:
         self.patterns, self.device_type = tuple(patterns), device_type
         self.depth = 0
-        """Number of these modules whose forward is running, one within the other."""
+        """Number of these modules whose forward is running, nested in each other."""
         self.has_run: set[str] = set()
-        """Patterns of which some module has run outside compiled code."""
+        """Patterns with a module that ran outside compiled code."""
 
     @property
     def running(self) -> bool:
@@ -37,11 +36,11 @@ class Fp32Modules:
 
     @property
     def idle_patterns(self) -> list[str]:
-        """Patterns none of whose modules was called: what they name is computed elsewhere, under autocast."""
+        """Patterns whose modules were never called: the model uses their parameters elsewhere, under autocast."""
         return [pattern for pattern in self.patterns if pattern not in self.has_run]
 
     def cover(self, model: nn.Module) -> None:
-        """Wrap these modules of `model`, and no others; raise the ``ValueError`` of `find_modules`."""
+        """Wrap the matching modules of `model` and no others; raise the ``ValueError`` of `find_modules`."""
         matched = find_modules(model, self.patterns)
         uncover(model)
         patterns_of: dict[nn.Module, set[str]] = {}
@@ -53,18 +52,20 @@ class Fp32Modules:
 
 
 def find_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, list[nn.Module]]:
-    """Find the modules that each pattern matches, by any of their names; a ``ValueError`` names one without any."""
+    """Find the modules that each pattern matches by any of their names; raise a ``ValueError`` if there are none."""
     named = [*model.named_modules(remove_duplicate=False)]
     matched = {pattern: [module for name, module in named if fnmatchcase(name, pattern)] for pattern in patterns}
     for pattern, modules in matched.items():
         if not modules:
             names = [name for name, _ in named if name]
-            raise ValueError(f"precision.fp32_modules=[{pattern}]: no module has such a name; {_told(names)}")
+            outermost = [name for name in names if "." not in name][:_MAX_NAMES]
+            more = ", ..." if len(names) > len(outermost) else ""
+            present = f"there are {', '.join(outermost)}{more}" if outermost else "the model has no modules"
+            raise ValueError(f"precision.fp32_modules=[{pattern}]: no module has such a name; {present}")
     return matched
 
 
 def uncover(model: nn.Module) -> None:
-    """Remove every wrapper from the modules of `model`."""
     for module in model.modules():
         wrapper = vars(module).get("forward")
         if isinstance(wrapper, _InFloat32):
@@ -76,8 +77,8 @@ class _InFloat32:
 
     def __init__(self, module: nn.Module, region: Fp32Modules, patterns: frozenset[str]) -> None:
         self._forward, self._region, self._patterns = module.forward, region, patterns
-        self._was_on_object = "forward" in vars(module)  # set there by somebody else, over that of the class
-        functools.update_wrapper(self, self._forward, updated=())  # who asks for the signature sees that of the forward
+        self._was_on_object = "forward" in vars(module)  # set by the user over the method of the class
+        functools.update_wrapper(self, self._forward, updated=())  # for `inspect.signature`
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         region = self._region
@@ -102,18 +103,5 @@ class _InFloat32:
 
 
 def in_float32(value: Any) -> Any:
-    """Cast the float16 and bfloat16 tensors in nested values to float32, as `map_tensors` does."""
-    return map_tensors(value, _cast)
-
-
-def _cast(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in _HALF else tensor
-
-
-def _told(names: list[str]) -> str:
-    """Tell the names of the outermost modules."""
-    outermost = [name for name in names if "." not in name]
-    if not outermost:
-        return "the model has no modules"
-    more = ", ..." if len(names) > len(outermost[:_MOST_NAMES]) else ""
-    return f"there are {', '.join(outermost[:_MOST_NAMES])}{more}"
+    """Cast the float16 and bfloat16 tensors in nested values to float32."""
+    return map_tensors(value, lambda tensor: tensor.float() if tensor.dtype in HALF else tensor)

@@ -1,4 +1,4 @@
-"""The abilities that a precision mode needs of a device; a missing one is never worked around."""
+"""The abilities that a precision mode needs of a device; a mode is refused where one is missing."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from ampsweep.precision.arithmetic import FLOAT32_BITS, matmul_bits
 from ampsweep.text import first_line
 
 INSTALLED_TORCH: Final = (int(torch.__version__.split(".")[0]), int(torch.__version__.split(".")[1]))
-"""Major and minor version of the torch that is installed here."""
 _KERNELS: Final = {"high": "TF32 or bfloat16 kernels", "medium": "bfloat16 kernels"}
 _NAMES_IN_ERRORS: Final = {"float16": "Half", "bfloat16": "BFloat16"}
 _NO_PRIMITIVE: Final = "could not create a primitive"
@@ -22,7 +21,7 @@ _NO_PRIMITIVE: Final = "could not create a primitive"
 
 
 class ModeUnavailableError(ValueError):
-    """Raised where a mode cannot compute a model on this machine, and another may; the text is a sentence."""
+    """A mode cannot compute a model on this machine, but another mode may; the text is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,17 @@ class Abilities:
     """The facts of a device that decide which precision modes it can run."""
 
     name: str
-    """The device's name in sentences."""
     tf32: bool
     bfloat16: bool
     autocast: bool
     matmul_bits: Callable[[str], int]
-    """Bits behind the binary point that float32 matmuls keep under a setting of `precision.fp32_matmul`."""
+    """Mantissa bits that float32 matmuls keep under a setting of `precision.fp32_matmul`."""
     capability: tuple[int, int] | None = None
     """Compute capability of an NVIDIA GPU: (9, 0) is an H100."""
 
 
 def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
-    """One sentence saying why a device with these abilities cannot run these settings, or None when it can."""
+    """A sentence on why a device with these abilities cannot run these settings; None if it can."""
     if config.grad_scaler and step_dtypes(config).optimizer_state == "float16":
         return "a GradScaler cannot unscale float16 gradients; use amp_fp16"
     if config.fp32_modules and config.parameters != "float32":
@@ -58,16 +56,10 @@ def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
 
 
 def abilities_of(device: torch.device) -> Abilities:
-    """Find the abilities of a device of this machine."""
     autocast = torch.amp.is_autocast_available(device.type)
     if device.type != "cuda":
-        return Abilities(
-            device.type,
-            tf32=False,
-            bfloat16=True,
-            autocast=autocast,
-            matmul_bits=partial(matmul_bits, device),
-        )
+        bits = partial(matmul_bits, device)
+        return Abilities(device.type, tf32=False, bfloat16=True, autocast=autocast, matmul_bits=bits)
     with torch.cuda.device(device):
         bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     capability = None if torch.version.hip else torch.cuda.get_device_capability(device)
@@ -83,17 +75,13 @@ def abilities_of(device: torch.device) -> Abilities:
 
 
 def cuda_matmul_bits(tf32: bool, setting: str) -> int:
-    """Bits that float32 matmuls keep on a CUDA device with or without TF32: `medium` means TF32 there, as `high` does.
-
-    The source is the note in the documentation of `torch.set_float32_matmul_precision`.
-    """
+    """Bits that float32 matmuls keep on a CUDA device, by the docs of `torch.set_float32_matmul_precision`."""
     return 10 if tf32 and setting != "highest" else FLOAT32_BITS
 
 
 def _missing_matmul(config: PrecisionConfig, device: Abilities) -> str | None:
-    """One sentence saying why `precision.fp32_matmul` would change nothing; nothing is asked of a device without it."""
     asked = with_effect(config).fp32_matmul
-    if asked in (None, "highest"):
+    if asked in (None, "highest"):  # no measurement is needed
         return None
     bits, without = device.matmul_bits(asked), f"{device.name} has no {_KERNELS[asked]} for float32 matmuls"
     if bits == device.matmul_bits("highest"):
@@ -104,10 +92,7 @@ def _missing_matmul(config: PrecisionConfig, device: Abilities) -> str | None:
 
 
 def refusal_by_kernel(error: BaseException, config: PrecisionConfig, device: str) -> str | None:
-    """One sentence for the error of a kernel that does not compute in the mode's half precision; None for any other.
-
-    A mode that computes in float32 alone is refused by none.
-    """
+    """A sentence for the error of a kernel that lacks the mode's half-precision dtype; None for any other error."""
     dtype = config.dtype if config.autocast else config.parameters
     if not isinstance(error, RuntimeError) or dtype not in _NAMES_IN_ERRORS:
         return None

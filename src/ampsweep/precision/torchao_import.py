@@ -1,4 +1,4 @@
-"""The one place that imports torchao, an optional package."""
+"""The only module that imports torchao, an optional package."""
 
 import logging
 import warnings
@@ -11,11 +11,11 @@ from ampsweep.precision.support import ModeUnavailableError
 
 
 class MissingTorchaoError(ModeUnavailableError):
-    """Raised where torchao is needed and not installed; the text is a sentence for the user."""
+    """torchao is needed and not installed; the text is a sentence for the user."""
 
 
 def require_torchao(needed_by: str) -> None:
-    """Raise a `MissingTorchaoError` if torchao is not installed; `needed_by` is the user's setting that needs it."""
+    """Raise a `MissingTorchaoError` naming the setting that needs torchao, if it is not installed."""
     if find_spec("torchao") is None:
         raise MissingTorchaoError(NO_TORCHAO.format(needed_by))
 
@@ -23,7 +23,7 @@ def require_torchao(needed_by: str) -> None:
 def import_torchao(module: str, needed_by: str) -> ModuleType:
     """Import a module of torchao without its warnings; raise a `MissingTorchaoError` if it is not installed.
 
-    torchao 0.18 tries every C++ extension in its wheel, and goes on without those that are for another torch.
+    torchao 0.18 tries every C++ extension in its wheel, and warns about those built for another torch.
     """
     require_torchao(needed_by)
     before = logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""Autocast's casts as the installed torch's dispatcher makes them, of CUDA on any machine and without running any."""
+"""The casts of autocast in the installed torch's dispatcher, for CUDA on any machine; no operator runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,57 +16,37 @@ from ampsweep.observe.operators import schema_of
 aten = torch.ops.aten
 
 Cast = Literal["lower", "float32", "float32_result", "float32_overload", "widest", "refused"]
-"""Inputs are cast to autocast's dtype, or to float32; the result is requested in float32, from the operator or from an
-overload of it that takes a dtype; inputs are cast to the widest of their dtypes; or the call is refused."""
+"""Inputs are cast to autocast's dtype, or to float32; the result is requested in float32, from the operator or from its
+overload with a dtype; inputs are cast to the widest of their dtypes; or the call is refused."""
 
 _KEYS: Final = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 _BAN: Final = "unsafe to autocast"
-_SAMPLES: Final[dict[str, Any]] = {
-    "int": 0,
-    "SymInt": 0,
-    "float": 0.0,
-    "number": 1,
-    "bool": False,
-    "str": "",
-    "List[int]": [0],
-    "List[SymInt]": [0],
-    "List[float]": [0.0],
-    "List[bool]": [False],
-}
-"""A value for every type of argument that is no tensor and has to be given."""
+_SCALARS: Final[dict[str, Any]] = {"int": 0, "SymInt": 0, "float": 0.0, "number": 1, "bool": False, "str": ""}
+_SAMPLES: Final[dict[str, Any]] = _SCALARS | {f"List[{name}]": [value] for name, value in _SCALARS.items()}
+"""A value for every type of required argument that is no tensor."""
 
 
 @dataclass(frozen=True)
 class AutocastCall:
-    """The call that autocast makes of a call: what reaches the operator once everything is cast."""
+    """The call that reaches the operator after autocast's casts."""
 
-    operator: str
-    """Its name with the overload, without `aten.`, as `exp` or `norm.ScalarOpt_dtype`."""
-    dtypes: tuple[torch.dtype, ...]
-    """Those of the tensors it gets, in the order of its arguments."""
-    requested: torch.dtype | None = None
-    """The dtype requested for the result, where the operator takes one and is given one."""
+    operator: str  # its name with the overload, without `aten.`, as `exp` or `norm.ScalarOpt_dtype`
+    dtypes: tuple[torch.dtype, ...]  # of the tensors, in the order of the arguments
+    requested: torch.dtype | None = None  # the dtype requested for the result, if any
 
 
 class RefusedCallError(Exception):
-    """Raised where autocast's kernel raises an error instead of calling the operator."""
+    """Raised if autocast's kernel raises an error instead of calling the operator."""
 
 
 def operator(name: str) -> Any:
-    """The operator of `aten` with this name, given without `aten.`, as `pow.Tensor_Scalar`.
-
-    Raises:
-        AttributeError: the installed torch has no such operator.
-    """
+    """The operator of `aten` with this name, as `pow.Tensor_Scalar`; AttributeError if torch has none."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(aten, packet), overload or "default")
 
 
 def autocast_operators(device_type: str) -> list[str]:
-    """Names of the operators of `aten` with a kernel of autocast's for this type of device.
-
-    Overloads that take names of dimensions are left out: fake tensors have none.
-    """
+    """Operators of `aten` with an autocast kernel for this type of device, without those of named tensors."""
     registered = torch._C._dispatch_get_registrations_for_dispatch_key(_KEYS[device_type])
     names = sorted(name.removeprefix("aten::") for name in registered if name.startswith("aten::"))
     return [name for name in names if "name" not in name.partition(".")[2].lower()]
@@ -74,7 +54,7 @@ def autocast_operators(device_type: str) -> list[str]:
 
 @cache
 def dispatched_casts(device_type: str) -> Mapping[str, Cast]:
-    """The casts of autocast by operator of `aten`, without `_cudnn_rnn`, which casts in a kernel of its own."""
+    """The casts of autocast by operator of `aten` except `_cudnn_rnn` (its kernel casts by itself)."""
     kinds = {name: _cast(name, device_type) for name in autocast_operators(device_type)}
     return MappingProxyType({name: kind for name, kind in kinds.items() if kind is not None})
 
@@ -86,21 +66,16 @@ def call_under_autocast(
     dtype: torch.dtype = torch.bfloat16,
     requested: torch.dtype | None = None,
 ) -> AutocastCall:
-    """Call an operator under autocast to `dtype`, with tensors of `dtypes` in turn, and return what reaches it.
-
-    Args:
-        requested: dtype requested for the result, where the operator may be given one.
-
-    Raises:
-        RefusedCallError: autocast's kernel does not let the call through.
-    """
+    """Call an operator under autocast to `dtype`, with tensors of `dtypes` in turn; return the call that reaches it.
+    `requested` is the dtype requested for the result. RefusedCallError: autocast's kernel refuses the call."""
     called = operator(name)
     arguments, keywords = _arguments(called, device_type, dtypes, requested)
     try:
         with _autocast(device_type, dtype), torch.inference_mode():  # without gradients composites come whole
             called(*arguments, **keywords)
     except _ReachedError as reached:
-        return reached.call
+        call: AutocastCall = reached.args[0]
+        return call
     except RuntimeError as error:
         raise RefusedCallError(str(error)) from error
     raise AssertionError(f"{name} ended without reaching an operator")
@@ -123,7 +98,7 @@ def _cast(name: str, device_type: str) -> Cast | None:
 
 @contextmanager
 def _autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
-    """Enable autocast for this type of device, which `torch.autocast` refuses for CUDA where there is none."""
+    # `torch.autocast` refuses CUDA on a machine without it.
     enabled, before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     torch.set_autocast_enabled(device_type, True)
     torch.set_autocast_dtype(device_type, dtype)
@@ -137,7 +112,7 @@ def _autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 def _arguments(
     called: Any, device_type: str, dtypes: Sequence[torch.dtype], requested: torch.dtype | None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of the types that the operator's schema names; of optional ones only tensors and a dtype are given."""
+    """Arguments for the operator's schema; of the optional arguments, only tensors and a dtype."""
     turns = cycle(dtypes)
 
     def make_tensor() -> Tensor:
@@ -166,16 +141,12 @@ def _sample(type_name: str, make_tensor: Callable[[], Tensor], device_type: str)
 
 
 class _ReachedError(Exception):
-    def __init__(self, call: AutocastCall) -> None:
-        super().__init__(call)
-        self.call = call
+    """Has the AutocastCall as its argument."""
 
 
 class _Witness(Tensor):
-    """A tensor of nothing but a dtype and a device, which takes casts; every other call ends in `_ReachedError`.
-
-    Every build of torch registers autocast's kernels for all types of devices, so CUDA's answer without CUDA, too.
-    """
+    """A tensor with only a dtype and a device; casts work, and every other operator raises `_ReachedError`. Every build
+    of torch registers autocast's kernels for all types of devices, CUDA included."""
 
     def __new__(cls, dtype: torch.dtype, device_type: str) -> Self:
         made: Self = Tensor._make_wrapper_subclass(cls, (2, 2), dtype=dtype, device=torch.device(device_type))
@@ -194,9 +165,8 @@ class _Witness(Tensor):
         if func is aten._to_copy.default:
             return cls(kwargs["dtype"], args[0].device.type)
         given = [*args, *kwargs.values()]
-        flat = [one for value in given for one in (value if isinstance(value, list | tuple) else [value])]
-        dtypes = tuple(one.dtype for one in flat if isinstance(one, Tensor))
+        flat = [item for value in given for item in (value if isinstance(value, list | tuple) else [value])]
+        dtypes = tuple(item.dtype for item in flat if isinstance(item, Tensor))
         name = str(func).removeprefix("aten.").removesuffix(".default")
-        raise _ReachedError(
-            AutocastCall(name, dtypes, next((one for one in flat if isinstance(one, torch.dtype)), None))
-        )
+        requested = next((item for item in flat if isinstance(item, torch.dtype)), None)
+        raise _ReachedError(AutocastCall(name, dtypes, requested))

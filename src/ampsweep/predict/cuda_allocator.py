@@ -1,8 +1,8 @@
-"""A model of torch's CUDA caching allocator: the bytes it hands out, and those it takes from the device to do so.
+"""A model of torch's CUDA caching allocator: allocated and reserved bytes.
 
 It follows c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13 with their defaults: no
-expandable segments, no maximum split size. The smallest free block that is large enough is taken, and split where
-enough remains. Before it gives up, the allocator returns segments that are entirely free.
+expandable segments, no maximum split size. It takes the smallest free block that is large enough, and splits it if
+enough remains. Before it fails, it returns segments that are entirely free.
 """
 
 from bisect import bisect_left, insort
@@ -23,8 +23,6 @@ class DeviceFullError(Exception):
 
 
 class _Block:
-    """A part of a segment, in use or in its pool's list of free blocks."""
-
     __slots__ = ("address", "after", "before", "is_free", "pool", "size")
 
     def __init__(self, address: int, size: int, pool: list[tuple[int, int]]) -> None:
@@ -35,30 +33,21 @@ class _Block:
 
 
 class CudaAllocatorModel:
-    """The allocator's state and counters. Callers name each allocation by a number of their choice."""
+    """The allocator's state and counters. Callers number their allocations as they like."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """`limit`: the most bytes that may be taken from the device."""
+        """`limit`: upper bound of the bytes taken from the device."""
         self._limit = limit
         self._small: list[tuple[int, int]] = []
         self._large: list[tuple[int, int]] = []
-        self._blocks: dict[int, _Block] = {}
-        """Free blocks by address; the pools list their (size, address) in order."""
+        self._blocks: dict[int, _Block] = {}  # free blocks by address; the pools list their (size, address) in order
         self._used: dict[int, _Block] = {}
         self._next_address = 0
-        self.allocated = 0
-        """Bytes handed out, as `torch.cuda.memory_allocated` tells."""
-        self.reserved = 0
-        """Bytes taken from the device, as `torch.cuda.memory_reserved` tells."""
-        self.max_allocated = 0
-        self.max_reserved = 0
+        self.allocated = self.max_allocated = 0  # as `torch.cuda.memory_allocated`
+        self.reserved = self.max_reserved = 0  # as `torch.cuda.memory_reserved`
 
     def allocate(self, number: int, num_bytes: int) -> None:
-        """Hand out at least `num_bytes`.
-
-        Raises:
-            DeviceFullError: the device would have to give more than the limit.
-        """
+        """Allocate at least `num_bytes`; DeviceFullError beyond the limit."""
         size = max(_ROUND, -(-num_bytes // _ROUND) * _ROUND)
         pool = self._small if size <= _SMALL else self._large
         place = bisect_left(pool, (size, -1))
@@ -72,7 +61,6 @@ class CudaAllocatorModel:
         self.max_allocated = max(self.max_allocated, self.allocated)
 
     def free(self, number: int) -> None:
-        """Take back the allocation with this number."""
         block = self._used.pop(number)
         self.allocated -= block.size
         for adjacent in (block.before, block.after):
@@ -82,7 +70,7 @@ class CudaAllocatorModel:
         self._list(block)
 
     def holds(self, number: int) -> bool:
-        """Tell whether an allocation with this number is in use."""
+        """Return True if the allocation with this number is in use."""
         return number in self._used
 
     def _segment(self, size: int, pool: list[tuple[int, int]]) -> _Block:
@@ -115,8 +103,8 @@ class CudaAllocatorModel:
         block.after, block.size = rest, size
         self._list(rest)
 
-    def _merged(self, one: _Block, other: _Block) -> _Block:
-        low, high = (one, other) if one.address < other.address else (other, one)
+    def _merged(self, first: _Block, second: _Block) -> _Block:
+        low, high = (first, second) if first.address < second.address else (second, first)
         low.size += high.size
         low.after = high.after
         if high.after is not None:

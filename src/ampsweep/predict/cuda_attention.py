@@ -1,9 +1,9 @@
-"""Attention on CUDA: which of torch's kernels attends, and what it saves for backward, on fake CPU tensors."""
+"""Attention on CUDA, on fake CPU tensors: torch's choice of a kernel, and what that saves for backward."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import contains
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +19,17 @@ _HALF: Final = (torch.float16, torch.bfloat16)
 _AMPERE: Final = (8, 0)
 _HOPPER: Final = (9, 0)
 _BLACKWELL: Final = 10
-_PREFER_CUDNN: Final = (9, _BLACKWELL)
-"""Major compute capabilities."""
-_HEAD_ALIGNMENT: Final = 8
-_MAX_HEAD: Final = 256
-_MAX_CUDNN_HEAD: Final = 128
-_UNEQUAL_CUDNN_HEADS: Final = (192, 128)
-"""The larger heads of query and value that cuDNN takes in any case."""
-_BIAS_ALIGNMENT: Final = 16
+_PREFER_CUDNN: Final = (9, _BLACKWELL)  # major compute capabilities
+_HEAD_ALIGNMENT, _BIAS_ALIGNMENT = 8, 16
+_MAX_HEAD, _MAX_CUDNN_HEAD = 256, 128
+_UNEQUAL_CUDNN_HEADS: Final = (192, 128)  # wider heads of query and value that cuDNN always supports
 _SIXTEENTHS, _SINCE_2_14, _ROWS_AGAIN = (2, 12), (2, 14), (2, 15)
-"""Versions of torch since which: cuDNN takes dropout in sixteenths only; the efficient kernel takes fewer heads of keys
-than of queries, but no unaligned tensors, all take a single head of keys without `enable_gqa` and tensors without a
-batch, and cuDNN takes wide heads on Blackwell, too, and only those that its backward pass takes, but no query of length
-1 there; it takes one again."""
+"""Since these versions of torch:
+2.12: cuDNN supports only dropout in sixteenths.
+2.14: the efficient kernel supports fewer heads of keys than of queries, but no unaligned tensors; all support a single
+      head of keys without `enable_gqa`, and tensors without a batch; cuDNN supports wide heads on Blackwell, too, but
+      only those of its backward pass, and no query of length 1 there.
+2.15: cuDNN supports that query again."""
 
 
 class CudaAttention:
@@ -52,45 +50,32 @@ class CudaAttention:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """Attend as `torch.nn.functional.scaled_dot_product_attention` does.
-
-        Raises:
-            RuntimeError: no kernel that is switched on takes these inputs.
-        """
+        """`torch.nn.functional.scaled_dot_product_attention`; RuntimeError if no enabled kernel supports the inputs."""
         if query.dim() == key.dim() == value.dim() == 3 and self._target.torch_version >= _SINCE_2_14:
             mask = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
-            return self(
-                query[None], key[None], value[None], mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            ).squeeze(0)
-        inputs = query, key, value
-        backend = AttentionCall(*inputs, attn_mask, dropout_p, is_causal, enable_gqa, self._target).backend()
+            whole = (query[None], key[None], value[None])
+            return self(*whole, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa).squeeze(0)
+        inputs, how = (query, key, value), (dropout_p, is_causal)
+        backend = AttentionCall(*inputs, attn_mask, *how, enable_gqa, self._target).backend()
         bias = _additive(attn_mask, query.dtype)
-        output: Tensor
         if backend == "math":
-            output, _ = aten._scaled_dot_product_attention_math(
-                *inputs, bias, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-            )
-        elif backend == "efficient":
+            attend = aten._scaled_dot_product_attention_math
+            return cast(Tensor, attend(*inputs, bias, *how, None, scale=scale, enable_gqa=enable_gqa)[0])
+        if backend == "efficient":
             if bias is not None:
                 bias = _aligned(bias).expand(*query.shape[:2], query.shape[-2], key.shape[-2])
-            output = aten._scaled_dot_product_efficient_attention(
-                *inputs, bias, _keeps(*inputs), dropout_p, is_causal, scale=scale
-            )[0]
-        elif bias is None and query.shape[-1] == value.shape[-1]:  # flash, or cuDNN, which keeps the same sizes
-            output = _flash(*inputs, dropout_p, is_causal, scale)
-        else:
-            output = aten._scaled_dot_product_cudnn_attention(
-                *inputs, bias, _keeps(*inputs), dropout_p, is_causal, False, scale=scale
-            )[0]
-        return output
+            attend = aten._scaled_dot_product_efficient_attention
+            return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, scale=scale)[0])
+        if bias is None and query.shape[-1] == value.shape[-1]:  # flash, or cuDNN with the same sizes
+            return _flash(*inputs, *how, scale)
+        attend = aten._scaled_dot_product_cudnn_attention
+        return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, False, scale=scale)[0])
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """The inputs that decide which kernel attends; tensors are of shape (batch, heads, length, head).
-
-    The conditions are those of ATen/native/transformers/cuda/sdp_utils.cpp, for dense tensors and CUDA 13.
-    """
+    """The inputs that decide on the kernel; tensors have shape (batch, heads, length, head). The conditions are those
+    of ATen/native/transformers/cuda/sdp_utils.cpp, for dense tensors and CUDA 13."""
 
     query: Tensor
     key: Tensor
@@ -102,11 +87,7 @@ class AttentionCall:
     target: TargetDevice
 
     def backend(self) -> Backend:
-        """The first of torch's kernels that takes the inputs and is not switched off (`torch.nn.attention`).
-
-        Raises:
-            RuntimeError: there is none.
-        """
+        """The first of torch's enabled kernels that supports the inputs; RuntimeError if there is none."""
         switches: Any = torch.backends.cuda
         takes: dict[Backend, Callable[[], bool]] = {
             "flash": lambda: switches.flash_sdp_enabled() and self._suits_flash(),
@@ -124,6 +105,7 @@ class AttentionCall:
         heads = self.query.shape[-1], self.value.shape[-1]
         version, is_newer = self.target.torch_version, self.target.capability > _HOPPER
         takes_rows = self.dropout_p == 0 and not (is_newer and _SINCE_2_14 <= version < _ROWS_AGAIN)
+        is_warning = torch.is_deterministic_algorithms_warn_only_enabled()
         return (
             self._is_half()
             and self.target.capability >= _AMPERE
@@ -134,10 +116,7 @@ class AttentionCall:
             and self.key.shape[-2] > 1
             and (takes_rows or self.query.shape[-2] > 1)
             and (version < _SIXTEENTHS or (16 * self.dropout_p).is_integer())
-            and (
-                not torch.are_deterministic_algorithms_enabled()
-                or torch.is_deterministic_algorithms_warn_only_enabled()
-            )
+            and (not torch.are_deterministic_algorithms_enabled() or is_warning)
         )
 
     def _suits_flash(self) -> bool:
@@ -160,7 +139,7 @@ class AttentionCall:
         return (
             (self._is_half() or self.query.dtype == torch.float32)
             and self._is_dense(takes_groups=self.target.torch_version >= _SINCE_2_14)
-            and not (is_checked and any(one.storage_offset() % alignment for one in self._tensors))
+            and not (is_checked and any(tensor.storage_offset() % alignment for tensor in self._tensors))
             and self.query.shape[-1] % alignment == self.value.shape[-1] % alignment == 0
         )
 
@@ -171,11 +150,11 @@ class AttentionCall:
 
     def _is_dense(self, *, takes_groups: bool) -> bool:
         return (
-            all(one.dim() == 4 and one.stride(-1) == 1 and one.numel() > 0 for one in self._tensors)
+            all(t.dim() == 4 and t.stride(-1) == 1 and t.numel() > 0 for t in self._tensors)
             and (self.mask is None or self.mask.stride(-1) == 1)
-            and len({(one.dtype, one.shape[0]) for one in self._tensors}) == 1
+            and len({(tensor.dtype, tensor.shape[0]) for tensor in self._tensors}) == 1
             and self.query.shape[-1] == self.key.shape[-1]
-            and self._has_heads(*(one.shape[1] for one in self._tensors), takes_groups=takes_groups)
+            and self._has_heads(*(tensor.shape[1] for tensor in self._tensors), takes_groups=takes_groups)
         )
 
     def _has_heads(self, queries: int, keys: int, values: int, *, takes_groups: bool) -> bool:
@@ -205,7 +184,7 @@ class AttentionCall:
         return not self.mask.requires_grad and sizes is not None and all(map(contains, sizes, self.mask.shape))
 
     def _has_little_shared_memory(self) -> bool:
-        """Tell whether flash's backward pass of wide heads does not fit into the shared memory of a multiprocessor."""
+        # Flash's backward pass of wide heads does not fit into a multiprocessor's shared memory.
         capability = self.target.capability
         return _keeps(*self._tensors) and ((8, 6) <= capability <= (8, 9) or capability[0] == 12)
 
@@ -214,30 +193,30 @@ class AttentionCall:
         return self.query, self.key, self.value
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
-    """Flash attention; heads are padded to a multiple of 8 (`pad_last_dim`, ATen/native/transformers/attention.cpp)."""
+def _flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float | None) -> Tensor:
+    # Heads are padded to a multiple of 8 (`pad_last_dim`, ATen/native/transformers/attention.cpp).
     head = query.shape[-1]
     missing = -head % _HEAD_ALIGNMENT
     if missing:
         query, key, value = (F.pad(tensor, (0, missing)) for tensor in (query, key, value))
     scale = head**-0.5 if scale is None else scale
-    output = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    attend = aten._scaled_dot_product_flash_attention
+    output: Tensor = attend(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
     return output[..., :head] if missing else output
 
 
 def _keeps(*tensors: Tensor) -> bool:
-    """Tell whether a backward pass will follow, which needs the sums of the scores."""
+    # A backward pass needs the sums of the scores.
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A mask as values to add to the scores: 0 or -inf for a boolean one."""
+    """The mask as values to add to the scores: 0 or -inf for a boolean mask."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.where(mask, torch.zeros((), dtype=dtype), torch.full((), -torch.inf, dtype=dtype))
 
 
 def _aligned(bias: Tensor) -> Tensor:
-    """Pad the last dimension to a multiple of 16 in memory (`pad_bias`)."""
     length = bias.shape[-1]
-    return F.pad(bias, (0, -length % _BIAS_ALIGNMENT))[..., :length] if length % _BIAS_ALIGNMENT else bias
+    return F.pad(bias, (0, -length % _BIAS_ALIGNMENT))[..., :length] if length % _BIAS_ALIGNMENT else bias  # pad_bias

@@ -1,6 +1,6 @@
-"""CUDA's autocast on CPU tensors: for each operator that CUDA casts in another way than the CPU, a kernel that does so.
+"""CUDA's autocast on CPU tensors: a kernel for each operator that CUDA and the CPU cast differently.
 
-They are registered where the CPU's own are, above autograd, so that backward's tensors are those that CUDA saves.
+The kernels are registered in place of the CPU's, above autograd, so that the tensors saved for backward are CUDA's.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,31 +21,25 @@ aten = torch.ops.aten
 Kernel = Callable[..., Any]
 
 CAST_ONLY: Final = "_addmm_activation"
-"""An operator that the CPU's autocast lowers and no training calls. `cast_only` in its place lends autocast's own cache
-of weights, which torch gives no other access to."""
-
+"""An operator that the CPU's autocast lowers and no training calls. `cast_only` in its place gives access to autocast's
+cache of weights; torch has no function for that."""
 _LEFT_TO_THE_CPU: Final = {CAST_ONLY, "mkldnn_rnn_layer"}
-"""Operators that only the CPU has. The second is its recurrent layers, lowered as CUDA lowers its own."""
+"""Operators of the CPU alone. The second is its recurrent layers, lowered as CUDA lowers its own."""
 _ADVICE: Final = {
-    "binary_cross_entropy": "; use nn.BCEWithLogitsLoss (F.binary_cross_entropy_with_logits) on what goes into the "
-    "sigmoid, instead of nn.BCELoss on what comes out of it"
+    "binary_cross_entropy": "; use nn.BCEWithLogitsLoss (F.binary_cross_entropy_with_logits) on the input of the "
+    "sigmoid, instead of nn.BCELoss on its output"
 }
-
-
 _OF_DEVICE: Final = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "set_autocast_enabled")
-"""Functions of torch that take the type of device first; without it the older ones mean CUDA."""
+"""Functions of torch whose first argument is the type of device; without it they mean CUDA."""
 _cast_on: Final[Callable[..., Any]] = autocast_mode._cast
 
 
 class AutocastRefusalError(RuntimeError):
-    """Raised by an operator that CUDA's autocast refuses; a RuntimeError, as torch's own is."""
+    """Raised by an operator that CUDA's autocast refuses; torch raises a RuntimeError."""
 
 
 def cuda_autocast_kernels() -> Iterator[tuple[str, Kernel]]:
-    """Operators of `aten` by name, each with the kernel for `AutocastCPU` that does what CUDA's autocast does.
-
-    Those that the CPU treats alike are left to it: its own kernels are faster.
-    """
+    """Operators of `aten` that the CPU casts differently, with a kernel for `AutocastCPU` that casts as CUDA does."""
     on_cuda, on_cpu = dispatched_casts("cuda"), dispatched_casts("cpu")
     for name in sorted({*on_cuda, *on_cpu} - _LEFT_TO_THE_CPU):
         cast = on_cuda.get(name)
@@ -54,7 +48,7 @@ def cuda_autocast_kernels() -> Iterator[tuple[str, Kernel]]:
 
 
 def cast_only(tensor: Tensor, *rest: Any, **keywords: Any) -> Tensor:
-    """Return the first argument, which autocast has cast: the kernel for `CAST_ONLY` below autocast."""
+    """The kernel for `CAST_ONLY` below autocast: returns the first argument, cast by autocast."""
     return tensor
 
 
@@ -78,7 +72,7 @@ def _casting(name: str, dtype_of: Callable[[list[Tensor]], torch.dtype]) -> Kern
     call = operator(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        dtype = dtype_of([one for one in tensors_in((args, kwargs)) if _is_eligible(one)])
+        dtype = dtype_of([tensor for tensor in tensors_in((args, kwargs)) if _is_eligible(tensor)])
         args, kwargs = map_tensors((args, kwargs), lambda tensor: _cast(tensor, dtype))
         with torch.autocast("cpu", enabled=False):
             return call(*args, **kwargs)
@@ -88,7 +82,7 @@ def _casting(name: str, dtype_of: Callable[[list[Tensor]], torch.dtype]) -> Kern
 
 def _in_float32(name: str) -> Kernel:
     call = operator(name)
-    (position,) = (number for number, one in enumerate(schema_of(call).arguments) if one.name == "dtype")
+    (position,) = (number for number, argument in enumerate(schema_of(call).arguments) if argument.name == "dtype")
 
     def kernel(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         is_given = kwargs.get("dtype") is not None or (len(args) >= position and args[position - 1] is not None)
@@ -101,7 +95,7 @@ def _in_float32(name: str) -> Kernel:
 
 
 def _norm(tensor: Tensor, p: Any = 2, *dim_and_keepdim: Any) -> Any:
-    """`norm.Scalar` and `norm.ScalarOpt_dim`, by the overloads that take a dtype."""
+    # `norm.Scalar` and `norm.ScalarOpt_dim`, by the overloads with a dtype.
     dtype = torch.float32 if _is_eligible(tensor) else tensor.dtype
     with torch.autocast("cpu", enabled=False):
         if not dim_and_keepdim:
@@ -133,7 +127,7 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _is_cached(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Tell whether autocast casts this tensor once until it ends (`cached_cast`, ATen/autocast_mode.cpp)."""
+    """Return True if autocast caches the cast of this tensor (`cached_cast`, ATen/autocast_mode.cpp)."""
     return (
         torch.is_autocast_cache_enabled()
         and dtype == torch.get_autocast_dtype("cpu")
@@ -145,11 +139,7 @@ def _is_cached(tensor: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _widest(tensors: list[Tensor]) -> torch.dtype:
-    """The dtype that `prioritize` (ATen/autocast_mode.h) settles on.
-
-    Raises:
-        RuntimeError: as there, of another 16-bit dtype than autocast's, unless a float32 tensor comes before it.
-    """
+    # As `prioritize` (ATen/autocast_mode.h); it also refuses other 16-bit dtypes unless a float32 tensor comes before.
     widest = lower = torch.get_autocast_dtype("cpu")
     for tensor in tensors:
         if torch.float32 in (widest, tensor.dtype):
@@ -161,12 +151,9 @@ def _widest(tensors: list[Tensor]) -> torch.dtype:
 
 @contextmanager
 def cuda_autocast_state() -> Iterator[None]:
-    """Let everything inside that asks for CUDA's autocast, or changes it, have that of the CPU, in whose name the
-    operators of the fake device are cast.
-
-    That covers contexts, `torch.amp.custom_fwd` and `custom_bwd`. Tensors say that they are on `cpu`, which
-    therefore means the fake device, too. Where CUDA is missing, torch takes it to be there, for autocast alone.
-    """
+    """Redirect the state of CUDA's autocast to that of the CPU, by which the operators of the fake device are cast.
+    That covers contexts, `torch.amp.custom_fwd` and `custom_bwd`. Tensors of the fake device are on `cpu`. Without CUDA
+    torch takes it to be available, for autocast alone."""
     default = torch.get_autocast_dtype("cuda")
     with ExitStack() as stack:
         before = torch.get_autocast_dtype("cpu")

@@ -1,10 +1,10 @@
-"""CUDA's operators on fake CPU tensors: those that CUDA casts, splits or implements in another way than the CPU."""
+"""CUDA's operators on fake CPU tensors, where CUDA casts, splits or implements them differently from the CPU."""
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -19,18 +19,14 @@ _RECURRENT: Final = ("gru", "lstm", "rnn_relu", "rnn_tanh")
 
 
 class RecurrentLayerError(Exception):
-    """Raised by a recurrent layer, whose memory on CUDA only cuDNN knows."""
+    """Raised by a recurrent layer, whose memory on CUDA depends on cuDNN."""
 
 
 @contextmanager
 def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
-    """Cast and split operators on CPU tensors inside as CUDA does; sizes are right, values are not.
-
-    Afterwards the replaced operators are torch's own again. Operators belong to the process, and so does the context.
-    """
+    """Cast and split operators on CPU tensors as CUDA does, process-wide; sizes are right, values are not."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
-        # torch warns of overriding, which is the purpose here.
         warnings.filterwarnings("ignore", ".*other operators may also be overridden", UserWarning)
         for name, kernel in cuda_autocast_kernels():
             library.impl(name, kernel, "AutocastCPU")
@@ -40,14 +36,14 @@ def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
         library.impl("dropout", _dropout, "AutogradCPU")
         library.impl("rms_norm", _rms_norm, "AutogradCPU")
         for name in _RECURRENT:
-            library.impl(f"{name}.input", _refuse_recurrent, "AutogradCPU")
-            library.impl(f"{name}.data", _refuse_recurrent, "AutogradCPU")
+            for overload in ("input", "data"):
+                library.impl(f"{name}.{overload}", _refuse_recurrent, "AutogradCPU")
         library.impl("scaled_dot_product_attention", CudaAttention(target), "AutogradCPU")
     try:
         with cuda_autocast_state():
             yield
     finally:
-        del library  # which removes its kernels
+        del library  # and its kernels
 
 
 def _refuse_recurrent(*_: Any, **__: Any) -> Any:
@@ -55,35 +51,30 @@ def _refuse_recurrent(*_: Any, **__: Any) -> Any:
 
 
 def _softmax(kernel: Any, tensor: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    """Softmax, or its logarithm, whose kernel takes float16 to float32 by itself; other inputs are cast first
-    (ATen/native/SoftMax.cpp)."""
+    # The kernel itself converts float16 to float32; other inputs are cast first (ATen/native/SoftMax.cpp).
     casts_itself = tensor.dtype == torch.float16 and dtype == torch.float32
     return kernel(tensor if dtype is None or casts_itself else tensor.to(dtype), dim, casts_itself)
 
 
 def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
-    """Dropout that keeps a boolean mask as on CUDA; the CPU's has the input's dtype (ATen/native/Dropout.cpp)."""
+    # CUDA saves a boolean mask, the CPU a mask of the input's dtype (ATen/native/Dropout.cpp).
     if p == 0 or not train or tensor.numel() == 0:
         return tensor
-    output: Tensor = aten.native_dropout(tensor, p, train)[0]
-    return output
+    return cast(Tensor, aten.native_dropout(tensor, p, train)[0])
 
 
 def _rms_norm(
     tensor: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """RMS norm as one kernel that keeps one number a row, unless the weight has another dtype; the CPU runs several
-    operators (ATen/native/layer_norm.cpp)."""
-    output: Tensor
+    # On CUDA a single kernel that saves one number a row, unless the weight has another dtype; on the CPU several
+    # operators (ATen/native/layer_norm.cpp).
     if weight is not None and weight.dtype != tensor.dtype:
-        output = aten._fused_rms_norm(tensor, normalized_shape, weight, eps)[0]
-    else:
-        output = _RMSNorm.apply(tensor, len(normalized_shape), weight)  # type: ignore[no-untyped-call]
-    return output
+        return cast(Tensor, aten._fused_rms_norm(tensor, normalized_shape, weight, eps)[0])
+    return cast(Tensor, _RMSNorm.apply(tensor, len(normalized_shape), weight))  # type: ignore[no-untyped-call]
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The sizes of `_fused_rms_norm`, which has no CPU kernel."""
+    """The sizes of `_fused_rms_norm`; the CPU has no such kernel."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, num_dims: int, weight: Tensor | None) -> Tensor:

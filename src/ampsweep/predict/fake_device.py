@@ -26,26 +26,24 @@ _CHOICES: Final = ("_get_foreach_kernels_supported_devices", "_get_capturable_su
 _FILLED: Final[dict[Any, float]] = {torch.zeros: 0.0, torch.ones: 1.0}
 CPU: Final = torch.device("cpu")
 STAND_IN: Final = torch.device("meta")
-"""The device that data is given as its own: whatever is moved there becomes a fake tensor on the fake device."""
+"""The device of the data: a tensor moved there becomes a fake tensor on the fake device."""
 
 
 class FakeDevice:
-    """A context in which every computation allocates what it would on `target`, and nothing on this machine.
+    """A context in which computations allocate the bytes that they would on `target`, and nothing on this machine.
 
-    All its tensors are fake CPU tensors, for CUDA too, with CUDA's dispatch in place of the CPU's: fake CUDA tensors
-    need a CUDA build of torch, and a prediction must be the same on every machine. torch's FakeTensorMode is not
-    public, but torch.compile and torch.export are built on it.
+    All tensors are fake CPU tensors, also for CUDA, with CUDA's dispatch: fake CUDA tensors need a CUDA build of torch,
+    and a prediction must be the same on every machine. torch's FakeTensorMode is not public, but torch.compile and
+    torch.export are built on it.
     """
 
     def __init__(self, target: TargetDevice) -> None:
         self.target = target
         self.kernels = FakeKernels(target)
-        self._made: list[weakref.ref[Tensor]] = []
-        """The tensors made while setting up."""
+        self._made: list[weakref.ref[Tensor]] = []  # tensors of `setting_up`
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Run what is inside on this device."""
         with ExitStack() as stack:
             if self.target.kind == "cuda":
                 stack.enter_context(cuda_dispatch(self.target))
@@ -56,16 +54,14 @@ class FakeDevice:
 
     @contextmanager
     def optimizers(self) -> Iterator[None]:
-        """Let optimizers be built, and take their steps, as they do on this device.
-
-        Private functions of torch/optim/optimizer.py choose `foreach` and `capturable` by the parameters' device.
-        """
+        """Build optimizers and run their steps as on this device. Private functions of torch/optim/optimizer.py choose
+        `foreach` and `capturable` by the parameters' device."""
         with ExitStack() as stack:
             if on_cuda := self.target.kind == "cuda":
                 for name, module in [*sys.modules.items()]:
                     for choice in _CHOICES if name.startswith("torch.optim.") else ():
                         if hasattr(module, choice):
-                            stack.enter_context(patch.object(module, choice, _fake_cuda))
+                            stack.enter_context(patch.object(module, choice, lambda *_, **__: ["cpu"]))
                 _foreach_supported_types.append(FakeTensor)
                 stack.callback(_foreach_supported_types.remove, FakeTensor)
             stack.enter_context(_Scalars(on_cuda=on_cuda))
@@ -73,7 +69,7 @@ class FakeDevice:
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:
-        """Run what is inside on this device; tensors made there and still alive later are resident."""
+        """Run code on this device; its tensors that stay alive are resident."""
 
         def keep(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             result = func(*args, **kwargs)
@@ -85,15 +81,12 @@ class FakeDevice:
 
     @contextmanager
     def loading_data(self) -> Iterator[None]:
-        """Run what is inside on the host with real values, wherever this is called from.
-
-        Tensors moved to `STAND_IN` become fake tensors of the same size.
-        """
+        """Run code on the host with real values; tensors moved to `STAND_IN` become fake tensors of the same size."""
         with unset_fake_temporarily(), OperatorMode(self._transfer):
             yield
 
     def _transfer(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call an operator and make fake what it returns on `STAND_IN`; copies moved there keep their values."""
+        """Call an operator and make results on `STAND_IN` fake; the values of copies moved there stay known."""
         is_copy = func is TO_COPY
         is_there = is_copy and isinstance(args[0], FakeTensor)
         if is_there and [*kwargs] == ["device"]:
@@ -110,10 +103,8 @@ class FakeDevice:
             return _like(tensor)
 
     def adopt(self, model: nn.Module) -> nn.Module:
-        """Move a model built on torch's meta device to this one, in place; tied parameters stay tied.
-
-        `Module.to` does not work for fake tensors: it swaps them, which fails where weak references to them exist.
-        """
+        """Move a model from torch's meta device to this one, in place; tied parameters stay tied. `Module.to` swaps
+        tensors, which fails for fake ones with weak references."""
         here: dict[Tensor, Tensor] = {}
         with self():
             for module in model.modules():
@@ -129,11 +120,8 @@ class FakeDevice:
     def trace_step(
         self, model: nn.Module, *optimizers: Optimizer, data: Iterable[Tensor] = (), counts_unused: bool = False
     ) -> AbstractContextManager[Trace]:
-        """Trace a step as `ampsweep.observe.step.trace_step` does, on this device.
-
-        `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, because the
-        allocator counts them, and so does `data`.
-        """
+        """Trace a step on this device, as `ampsweep.observe.step.trace_step` does. `counts_unused`: count resident
+        tensors that the step does not use; on CUDA they and `data` always count, as the allocator counts them."""
         kept = [tensor for made in self._made if (tensor := made()) is not None]
         if self.target.kind == "cpu":
             return trace_step(model, *optimizers, held=kept if counts_unused else (), fake=self.kernels)
@@ -141,16 +129,9 @@ class FakeDevice:
         return trace_step(model, *optimizers, held=kept, data=data, fake=self.kernels, is_host=False, scratch=scratch)
 
 
-def _fake_cuda(*_: Any, **__: Any) -> list[str]:
-    return ["cpu"]
-
-
 class _Scalars(FunctionCalls):
-    """Numbers in tensors, such as an optimizer's count of steps, which a fake tensor keeps if it is made of one.
-
-    What is made on CUDA without the parameter's device is a real tensor on the host, and so is what is computed of such
-    tensors alone.
-    """
+    """Keeps the values of scalar tensors, such as an optimizer's count of steps. On CUDA, scalars created without the
+    parameter's device are real tensors on the host, and so are their results."""
 
     def __init__(self, *, on_cuda: bool) -> None:
         super().__init__()
@@ -170,17 +151,14 @@ def _is_on_host(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if func is torch.tensor:  # a parameter's device is an object, and the host has a name
         return kwargs.get("device") in (None, "cpu") and not isinstance(kwargs.get("device"), torch.device)
     tensors = [*tensors_in((args, kwargs))]
-    return bool(tensors) and not any(isinstance(one, FakeTensor) for one in tensors)
+    return bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
 
 
 def _deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    """Copy a fake tensor for `copy.deepcopy`; torch's own way reads its address, and there is none."""
+    # torch's own __deepcopy__ reads the tensor's address; a fake tensor has none.
     if id(tensor) not in memo:
-        copy = tensor.detach().clone()
-        is_parameter = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = (
-            nn.Parameter(copy, tensor.requires_grad) if is_parameter else copy.requires_grad_(tensor.requires_grad)
-        )
+        copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        memo[id(tensor)] = nn.Parameter(copy, copy.requires_grad) if isinstance(tensor, nn.Parameter) else copy
     return cast(Tensor, memo[id(tensor)])
 
 
@@ -189,10 +167,7 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _register_hooks_of(parameter: Tensor, counterpart: Tensor) -> None:
-    """Give the counterpart of a parameter the hooks that the model's constructor registered on its gradient.
-
-    No public name lists them; torch's own serialization reads them so.
-    """
+    # The model's constructor may have registered hooks on gradients; torch's serialization reads them alike.
     for hook in (parameter._backward_hooks or {}).values():
         counterpart.register_hook(hook)  # type: ignore[no-untyped-call]
     for hook in (parameter._post_accumulate_grad_hooks or {}).values():

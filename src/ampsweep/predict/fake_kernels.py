@@ -1,13 +1,13 @@
-"""Kernels of the fake device: results of the right size, numbers for the host to read, and clear errors."""
+"""Kernels of the fake device: results of the right size, numbers that the host can read, and clear errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-# The first FakeTensorMode imports this: here, not while a training is being built, whose stack the modules would keep.
+# The first FakeTensorMode imports this; imported within a training's construction it would keep that stack alive.
 import torch._dynamo.config
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -19,11 +19,9 @@ from ampsweep.predict.known_values import KnownValues
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import Vouching
 
-_NO_KEYWORDS: Final[Mapping[str, Any]] = MappingProxyType({})
-
 
 class UntraceableError(Exception):
-    """Raised by a step whose shapes or control flow depend on values, which a fake tensor does not have."""
+    """Raised by a step whose shapes or control flow depend on values of fake tensors."""
 
     def __init__(self, operator: str, module: str | None) -> None:
         where = "" if module is None else f" in {module}"
@@ -31,11 +29,7 @@ class UntraceableError(Exception):
 
 
 class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """torch's fake tensor mode, with the sizes of the target's kernels.
-
-    It extends that mode, because a second mode on top would double an operator's cost. `FakeTensorMode.dispatch` is not
-    public.
-    """
+    """torch's fake tensor mode with the sizes of the target's kernels (`FakeTensorMode.dispatch` is not public)."""
 
     def __init__(self, target: TargetDevice) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -49,7 +43,7 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def forward_of(self, model: nn.Module) -> Iterator[None]:
-        """Run the user's model inside: it gets no number to read, and an error names the module that asked for one."""
+        """Run the user's model inside: it cannot read numbers, and an error names the module that tried to."""
         self._names = {module: name or type(model).__name__ for name, module in model.named_modules()}
         self._running.clear()
         begin = register_module_forward_pre_hook(lambda module, _: self._running.append(module))
@@ -62,18 +56,19 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
             self._names = None
 
     def set_host_value(self, number: float) -> None:
-        """Set the number that the host reads from any tensor from now on, outside the model.
-
-        0 tells a gradient scaler that nothing overflowed; an optimizer needs 1, as it divides by powers of its count of
-        steps.
-        """
+        """Set the number that the host reads from any tensor from now on, outside the model. 0 means to a gradient
+        scaler that nothing overflowed; an optimizer divides by powers of its count of steps: 1."""
         self._number = number
 
     def dispatch(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NO_KEYWORDS
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Run one operator on fake tensors, as FakeTensorMode calls it."""
-        is_seen = self._depth == 0  # what a fake kernel is made of, the real one need not be
+        """Run an operator on fake tensors; called by FakeTensorMode."""
+        is_seen = self._depth == 0  # the operators within a fake kernel are not those of the real one
         if is_seen:
             self.vouching.note(func, self._module())
         self._depth += 1
@@ -82,7 +77,7 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
                 return value.item()
             result = super().dispatch(func, types, args, kwargs)
         except RuntimeError as error:
-            if type(error).__module__ != FakeTensorMode.__module__:  # of the operator itself
+            if type(error).__module__ != FakeTensorMode.__module__:  # the operator's own error
                 raise
             if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not is_in_backward():
                 return self._number
@@ -104,7 +99,7 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         self._running.pop()
 
     def _module(self) -> str | None:
-        """The innermost module whose forward is running, by name and class."""
+        """Name and class of the innermost running module."""
         if self._names is None or not self._running:
             return None
         module = self._running[-1]

@@ -17,13 +17,12 @@ from ampsweep.data.batch_reader import copies_ahead
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.feeding import note_delivery, resident
 from ampsweep.parallel.base import SINGLE
-from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import MASTER_WEIGHT
 from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.step_memory import Timeline, timeline
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.record.parts import UnvouchedOperator
+from ampsweep.record.sections import UnvouchedOperator
 from ampsweep.tasks.base import HasTurns, Loss, Task
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.components.built import Built, adapt_model, build_around, build_data, build_model
@@ -37,18 +36,17 @@ _END: Final = object()
 
 
 class FakeTraining:
-    """The training of `config` on `target`: where it has several ranks, on one of them.
-
-    Raises:
-        UserError: a part refuses its settings.
-    """
+    """The training of `config` on `target`, on a single rank; UserError if a part refuses its settings."""
 
     def __init__(self, config: Config, target: TargetDevice, world_size: int = 1, rank: int = 0) -> None:
         self._config, self._device = config, FakeDevice(target)
-        self._ranks = _ranks(config, world_size, rank)
+        self._ranks: FakeRanks | None = None
+        if config.parallel.strategy != "single":
+            from ampsweep.predict import fake_ranks  # slow: imports torch.distributed
+
+            self._ranks = fake_ranks.FakeRanks(config.parallel, CPU, world_size, rank)
         self.model_size = 0
-        self._varies: bool | None = None
-        """True if the first two batches that were read differ in size; None before."""
+        self._varies: bool | None = None  # True if the first two batches differ in size; None before
         with self._as_rank():
             built = self._built()
             with self._device.setting_up():
@@ -60,27 +58,25 @@ class FakeTraining:
                 self._take_first_step()
 
     def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False) -> Timeline:
-        """Trace one step with this micro-batch size. It is not the first: the optimizer has its state.
+        """Trace the step of this number (2 or more) and micro-batch size; the optimizer has its state.
 
-        Args:
-            step: the number of the step, 2 or more, whose batches it has.
-            evaluates: trace an evaluation after it, too, and count all that is resident, as a memory limit does.
+        `evaluates`: also trace an evaluation after it, and count all resident tensors, as a memory limit does.
 
         Raises:
             UserError: the data does not have that many items.
             UntraceableError: the step depends on values.
         """
-        del self.trainer.data  # data resident for another batch size is no part of this step
+        del self.trainer.data  # resident for another batch size
         self.trainer.data = self._data(batch_size)
         with self._as_rank(), self._device.setting_up():
-            self.trainer.after_step(self.trainer.model)  # of the step before: an average of the weights is there
+            self.trainer.after_step(self.trainer.model)  # of the previous step; it may allocate averaged weights
         taken, trained = self._traced(step, evaluates=evaluates)
         if self._forget_state_except_of(trained):
             taken, _ = self._traced(step, evaluates=evaluates)
         return taken
 
     def _traced(self, number: int, *, evaluates: bool) -> tuple[Timeline, set[Tensor]]:
-        """The step, and the parameters that had a gradient when their optimizer stepped."""
+        """Trace the step; also return the parameters that had a gradient when their optimizer stepped."""
         trainer, device, data = self.trainer, self._device, self.trainer.data
         assert isinstance(data, _FakeData)
         trainer.next_batch = (number - 1) * trainer.config.grad_accum_steps * len(trainer.turns)
@@ -100,13 +96,13 @@ class FakeTraining:
                 trained.update(parameter for parameter in _parameters_of(optimizer) if parameter.grad is not None)
 
             device.kernels.vouching.restart()
-            hooks = [one.register_step_pre_hook(note) for one in optimizers]
+            hooks = [optimizer.register_step_pre_hook(note) for optimizer in optimizers]
             with self._on_target.entered:
                 step = trainer.train_step(norm_wanted=norm_wanted)
             for hook in hooks:
                 hook.remove()
             if evaluates:
-                trainer.evaluate()  # beside what the step returned, as in a training
+                trainer.evaluate()  # the step's results are still alive, as in a training
             del step
         unvouched = device.kernels.vouching.called()
         if self._varies is None:
@@ -116,10 +112,7 @@ class FakeTraining:
         return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
-        """Drop the optimizers' state of parameters that no gradient reaches; tell whether there was any.
-
-        Master weights are there before any gradient.
-        """
+        """Drop optimizer state of parameters without gradients, except master weights; return True if any was there."""
         forgotten = False
         for optimizer in self.trainer.optimizers.values():
             for parameter in [parameter for parameter in optimizer.state if parameter not in trained]:
@@ -130,10 +123,9 @@ class FakeTraining:
         return forgotten
 
     def has_batch(self, batch_size: int) -> bool:
-        """Return True if the data has batches of this size."""
         try:
             self._data(batch_size).train_batch(0)
-        except ValueError:  # raised by data for settings it refuses
+        except ValueError:
             return False
         return True
 
@@ -155,22 +147,18 @@ class FakeTraining:
             adapt_model(precision, model)
             task: Task = build_component("task", config.task)
             if self._ranks is not None:
-                model = self._distributed(model, precision, in_parts=isinstance(task, HasTurns))
+                try:
+                    model = self._ranks.distribute(model, precision, in_parts=isinstance(task, HasTurns))
+                except ValueError as error:
+                    raise UserError(str(error)) from error
             with self._device.optimizers():
                 kind = torch.device(self._device.target.kind)
                 built = build_around(config, precision, model, data, kind, task=task)
         turns = tuple(replace(turn, loss=self._noted(turn.loss)) for turn in built.turns)
         return replace(built, turns=turns, parallel=parallel)
 
-    def _distributed(self, model: nn.Module, precision: Precision, *, in_parts: bool) -> nn.Module:
-        assert self._ranks is not None
-        try:
-            return self._ranks.distribute(model, precision, in_parts=in_parts)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-
     def _noted(self, loss: Loss) -> Loss:
-        """The same loss; what its model calls is known by name meanwhile."""
+        """The same loss, during which the operators are attributed to the model's modules."""
 
         def noted(model: nn.Module, batch: Any) -> Tensor | Sequence[Tensor]:
             with self._device.kernels.forward_of(model):
@@ -186,7 +174,7 @@ class FakeTraining:
             return _FakeData(data, self._device)
 
     def _take_first_step(self) -> None:
-        """Leave the state that a first step leaves if it reaches all parameters, at the cost of its end only."""
+        """Create the optimizers' state as a first step that reaches all parameters, without forward and backward."""
         kernels = self._device.kernels
         for optimizer in self.trainer.optimizers.values():
             optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
@@ -199,27 +187,15 @@ class FakeTraining:
         self.trainer.instruments.count_update()
 
 
-def _ranks(config: Config, world_size: int, rank: int) -> "FakeRanks | None":
-    """The ranks of a training in several processes; torch's part of them takes its time to import."""
-    if config.parallel.strategy == "single":
-        return None
-    from ampsweep.predict.fake_ranks import FakeRanks
-
-    return FakeRanks(config.parallel, CPU, world_size, rank)
-
-
 def _parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
 
 
 class _OnTarget(UpdateObserver):
-    """Lets each optimizer's step do what it does on the target."""
-
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
-        self.entered = ExitStack()
-        """Undoes it, if the step raises an error."""
+        self.entered = ExitStack()  # also closed if the step raises an error
 
     def before_step(self, optimizer: Optimizer) -> None:
         self.entered.enter_context(self._device.optimizers())
@@ -229,23 +205,20 @@ class _OnTarget(UpdateObserver):
 
 
 class _FakeData(ShortValidation):
-    """Data that runs on the host with its values and delivers fake tensors of their sizes."""
+    """Data that is read on the host with its values and delivered as fake tensors."""
 
     def __init__(self, data: Data, device: FakeDevice) -> None:
         super().__init__(data)
         self._device = device
         self._is_copied_ahead = device.target.kind == "cuda" and getattr(data, "copies_ahead", False)
-        self._ahead: tuple[int, Any] | None = None
-        """Index and batch of the copy that is under way, as `CopiedAhead` has it on CUDA."""
-        self.latest_sizes: list[int] = []
-        """Elements of each tensor of the batch that was delivered last."""
+        self._ahead: tuple[int, Any] | None = None  # index and batch of the pending copy, as in `CopiedAhead` on CUDA
+        self.latest_sizes: list[int] = []  # elements of each tensor of the last batch
 
     def resident(self) -> list[Tensor]:
-        """The tensors that the data holds."""
         return [*resident(self._data), *tensors_in(self._ahead or ())]
 
     def begin_at(self, index: int) -> None:
-        """Be where the batch before this one has been read."""
+        """Set the state after the batch before this index was read."""
         if not self._is_copied_ahead:
             return
         with self._device.loading_data():

@@ -1,4 +1,4 @@
-"""Sizes where a device's kernels differ from torch's fake tensors: of results, and of kernels' scratch memory."""
+"""Sizes of results and of scratch memory for kernels that differ from torch's fake tensors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -12,24 +12,20 @@ from ampsweep.predict.target_device import TargetDevice
 aten = torch.ops.aten
 
 Correction = Callable[[Any, Sequence[Any]], Any]
-"""A function from a fake result and the operator's arguments to the result of the right size."""
+"""Maps a fake result and the operator's arguments to the result of the right size."""
 
 _NORMS: Final = {aten.native_layer_norm: 2, aten.native_batch_norm: 1, aten.native_group_norm: 1}
 """Normalizations, with the position of the weight among their arguments."""
 _LOSSES: Final = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.soft_margin_loss: 2, aten.binary_cross_entropy: 3}
 """Losses, with the position of the reduction."""
-_PAGE: Final = 4096
-_LINE: Final = 64
-_ALIASED: Final = 256
-"""For oneDNN's LSTM: bytes of a page and of a line of a cache, and the values in a row whose multiples it avoids."""
+_PAGE, _LINE, _ALIASED = 4096, 64, 256
+"""For oneDNN's LSTM: bytes of a page and of a cache line, and the row length whose multiples it avoids."""
 _LOSSES_OF_FULL_SIZE: Final = (1, 12)
 """Version of torch since which a reduced loss keeps the storage of its unreduced values."""
 
 
 def corrections(target: TargetDevice) -> dict[Any, Correction]:
-    """The corrections that hold on the target, by operator."""
-    dtype_of = _statistics_dtype_on_cuda if target.kind == "cuda" else _statistics_dtype_on_cpu
-    known = {norm: _statistics(dtype_of, position) for norm, position in _NORMS.items()}
+    known = {norm: _statistics(position, target) for norm, position in _NORMS.items()}
     known[aten.native_layer_norm_backward] = _contiguous_gradient
     if target.torch_version >= _LOSSES_OF_FULL_SIZE:
         known |= {loss: _full_size(position) for loss, position in _LOSSES.items()}
@@ -43,11 +39,12 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
 
 
 def scratch_of(target: TargetDevice) -> Scratch:
-    """The bytes that the target's kernels take for themselves while an operator runs; 0 where that is unknown."""
+    """The scratch bytes of the target's kernels while an operator runs; 0 if unknown."""
     formulas = dict(_SCRATCH)
-    if (product := target.product_bytes) > 0:
+    if target.temporary_workspaces is not None:
+        product, with_bias = target.temporary_workspaces
         formulas |= {operator: lambda args: product for operator in (aten.mm, aten.bmm, aten.baddbmm)}
-        formulas[aten.addmm] = lambda args: target.product_with_bias_bytes if args[0].dim() == 1 else product
+        formulas[aten.addmm] = lambda args: with_bias if args[0].dim() == 1 else product
 
     def scratch(operator: Any, args: Sequence[Any], result: Any) -> int:
         formula = formulas.get(operator)
@@ -57,8 +54,7 @@ def scratch_of(target: TargetDevice) -> Scratch:
 
 
 def _full_size(position: int) -> Correction:
-    """A mean or sum keeps the storage of its unreduced values, which was resized (ATen/native/Loss.cpp)."""
-
+    # A mean or sum keeps the resized storage of its unreduced values (ATen/native/Loss.cpp).
     def correct(result: Tensor, args: Sequence[Any]) -> Tensor:
         if len(args) <= position or args[position] != 0:
             result.untyped_storage().resize_(args[0].numel() * result.element_size())
@@ -67,76 +63,63 @@ def _full_size(position: int) -> Correction:
     return correct
 
 
-def _statistics(dtype_of: Callable[[Tensor, Tensor | None], torch.dtype], position: int) -> Correction:
-    """Mean and inverse deviation have another dtype than the output."""
-
+def _statistics(position: int, target: TargetDevice) -> Correction:
+    # Mean and inverse deviation have the weight's dtype on the CPU (ATen/native/cpu/mixed_data_type.h), and that of
+    # accumulation on CUDA (`acc_type`).
     def correct(result: Any, args: Sequence[Any]) -> Any:
         output, *statistics = result
-        dtype = dtype_of(args[0], args[position])
+        inputs, weight = args[0], args[position]
+        dtype = inputs.dtype if weight is None else weight.dtype
+        if target.kind == "cuda":
+            dtype = torch.promote_types(inputs.dtype, torch.float32)
         return (output, *(each if each.dtype == dtype else each.to(dtype) for each in statistics))
 
     return correct
 
 
 def _contiguous_gradient(result: Any, args: Sequence[Any]) -> Any:
-    """The gradient of the input is contiguous, whatever the input is (ATen/native/layer_norm.cpp, cuda alike)."""
+    # The gradient of the input is contiguous even if the input is not (ATen/native/layer_norm.cpp, cuda alike).
     gradient, *others = result
     return (gradient if gradient is None else gradient.contiguous(), *others)
 
 
 def _gradients_of_groups(result: Any, args: Sequence[Any]) -> Any:
-    """The gradients of keys and values have as many heads as these; the fake ones have the query's."""
+    # The gradients of keys and values have as many heads as these; the fake ones have the query's.
     of_query, *gradients, of_bias = result
     pairs = zip(gradients, args[2:4], strict=True)
-    return (
-        of_query,
-        *(one if one is None or one.shape == of.shape else torch.empty_like(of) for one, of in pairs),
-        of_bias,
-    )
-
-
-def _statistics_dtype_on_cpu(inputs: Tensor, weight: Tensor | None) -> torch.dtype:
-    """The weight's dtype (ATen/native/cpu/mixed_data_type.h)."""
-    return inputs.dtype if weight is None else weight.dtype
-
-
-def _statistics_dtype_on_cuda(inputs: Tensor, weight: Tensor | None) -> torch.dtype:
-    """The dtype that sums are accumulated in (`acc_type`)."""
-    return torch.promote_types(inputs.dtype, torch.float32)
+    right = [g if g is None or g.shape == of.shape else torch.empty_like(of) for g, of in pairs]
+    return (of_query, *right, of_bias)
 
 
 def _flash_backward(args: Sequence[Any]) -> int:
-    """`dq_accum` and `softmax_d` of `mha_bwd` (flash_attn/flash_api.cpp), both float32."""
+    # `dq_accum` and `softmax_d` of `mha_bwd` (flash_attn/flash_api.cpp), both float32.
     batch, heads, length, head = args[1].shape
     return int(4 * batch * heads * _up(length, 128) * (_up(head, 32 if head <= 128 else 64) + 1)) + _ungrouped(args)
 
 
 def _efficient_backward(args: Sequence[Any]) -> int:
-    """For float32 the product of output and its gradient, and its sums; for half precision an accumulator of the
-    query's gradient (transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h)."""
+    # In float32 the product of output and its gradient, and its sums; in half precision an accumulator of the query's
+    # gradient (transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h).
     batch, heads, length, head = args[1].shape
     return int(4 * batch * heads * _up(length, 64) * (head + 1)) + _ungrouped(args)
 
 
 def _ungrouped(args: Sequence[Any]) -> int:
-    """The gradients of keys and values for each head of the query, before those of a group are added (both files)."""
+    # The gradients of keys and values for each head of the query, before those of a group are added (both files).
     query, key, value = args[1:4]
     heads, of_keys = query.shape[1], key.shape[1]
     return 0 if heads == of_keys else (key.numel() + value.numel()) // of_keys * heads * int(key.element_size())
 
 
 def _loss(args: Sequence[Any]) -> int:
-    """The losses before their mean is taken, and the buffer and semaphores of the mean (native/cuda/Reduce.cuh)."""
+    # The unreduced losses, and the buffer and semaphores of the mean (native/cuda/Reduce.cuh).
     return int(args[0].numel() * args[0].element_size()) + 2 * 512
 
 
 def _with_workspace(result: Any, args: Sequence[Any]) -> Any:
-    """The results of the CPU's LSTM layer with oneDNN's workspace; it has one only while autograd records.
-
-    torch gives the fake layer none, and it is most of what an LSTM keeps. LSTMs with projections, GRUs and plain RNNs
-    do not come here: torch computes them from operators of their own.
-    """
-    if not torch.is_grad_enabled():
+    """The results of the CPU's LSTM layer with oneDNN's workspace, most of an LSTM's memory, which fake tensors lack.
+    LSTMs with projections, GRUs and plain RNNs are other operators."""
+    if not torch.is_grad_enabled():  # without autograd there is no workspace
         return result
     output, hidden, cell, workspace = result
     inputs, cells = args[0], args[6]
@@ -146,7 +129,7 @@ def _with_workspace(result: Any, args: Sequence[Any]) -> Any:
 
 
 def _with_two_bias_gradients(result: Any, _args: Sequence[Any]) -> Any:
-    """The gradients of that layer, with one of its own for either bias; on fake tensors the two are one tensor."""
+    # Each bias has its own gradient; on fake tensors the two are the same tensor.
     *others, bias, _, hidden, cell = result
     return (*others, bias, torch.empty_like(bias), hidden, cell)
 
@@ -154,32 +137,23 @@ def _with_two_bias_gradients(result: Any, _args: Sequence[Any]) -> Any:
 def workspace_bytes(length: int, batch: int, width: int, hidden: int, itemsize: int, cell_itemsize: int) -> int:
     """Bytes of the workspace of a layer on inputs (length, batch, width) with a hidden state of `hidden` values.
 
-    Gates, outputs, states and their gradients, each from a page of its own on (`set_workspace_sizes` and `set_offsets`
-    of oneDNN's cpu/rnn/rnn_utils, 3.12). States are kept for all steps and the one before them, and for the layer and
-    the one below it.
+    Gates, outputs, states and their gradients, each aligned to a page (`set_workspace_sizes` and `set_offsets` of
+    oneDNN's cpu/rnn/rnn_utils, 3.12). States are kept for all steps and the previous one, and for the layer and the one
+    below it.
     """
     num_gates, accumulated = 4, 4
     num_states = 2 * (length + 1) * batch
     widest = max(width, hidden)
     gradient = num_states * _row(widest, accumulated)
-    parts = (
-        length * batch * _row(num_gates * hidden, itemsize),
-        length * batch * _row(hidden, itemsize),
-        num_states * _row(widest, itemsize),
-        num_states * hidden * cell_itemsize,
-        gradient,
-        gradient,
-        num_states * hidden * accumulated,
-        0,
-    )
+    of_gates, of_outputs = (length * batch * _row(values, itemsize) for values in (num_gates * hidden, hidden))
+    of_states, of_cells = num_states * _row(widest, itemsize), num_states * hidden * cell_itemsize
     end = 0
-    for part in parts:
-        end = _up(end, _PAGE) + part
+    for size in (of_gates, of_outputs, of_states, of_cells, gradient, gradient, num_states * hidden * accumulated, 0):
+        end = _up(end, _PAGE) + size
     return end
 
 
 def _row(num_values: int, itemsize: int) -> int:
-    """Bytes from one row of a matrix to the next (`get_good_ld`)."""
     per_line = _LINE // itemsize
     padded = _up(num_values, per_line)
     return itemsize * (padded + per_line if padded % _ALIASED == 0 else padded)

@@ -1,4 +1,4 @@
-"""Values of small fake tensors of whole numbers, such as masks: models look at them, and the host knows them."""
+"""Known values of small fake integer and boolean tensors, such as masks that models look at."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,33 +15,31 @@ from ampsweep.observe.operators import FakeTensor, OpOverload, schema_of
 
 aten = torch.ops.aten
 
-_UP_TO: Final = 2**18
-"""Largest number of elements whose values are kept."""
+_UP_TO: Final = 2**18  # largest number of elements whose values are kept
 _CONSTANT: Final = frozenset((aten.arange, aten.eye, aten.full, aten.ones, aten.scalar_tensor, aten.zeros))
 _CONSTANT_LIKE: Final = frozenset(
     (aten.full_like, aten.new_full, aten.new_ones, aten.new_zeros, aten.ones_like, aten.zeros_like)
 )
-"""Operators that take sizes from their input and no values."""
+"""Operators that use the sizes of their input, not its values."""
 _UNINITIALIZED: Final = frozenset((aten.empty_like, aten.new_empty, aten.new_empty_strided))
 
 
 class KnownValues:
-    """The values of tensors that are known; it keeps no tensor alive."""
+    """The known values of tensors; it keeps no tensor alive."""
 
     def __init__(self) -> None:
         self._values = WeakTensorKeyDictionary()
 
     def of(self, tensor: object) -> Tensor | None:
-        """The values of a tensor, if they are known."""
         return self._values.get(tensor) if isinstance(tensor, Tensor) else None  # type: ignore[no-untyped-call]
 
     def remember(self, tensor: Tensor, values: Tensor) -> None:
-        """Note the values of a tensor, if they are whole numbers and not many."""
+        """Note the values of a tensor, if they are integers or booleans and not many."""
         if _is_whole(values) and values.numel() <= _UP_TO:
             self._values[tensor] = values
 
     def follow(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Note what an operator makes of known values, and forget those that it changes to others."""
+        """Note the results of an operator on known values, and forget values that it changes otherwise."""
         if isinstance(result, Tensor) and not _is_whole(result):  # the usual case
             return
         outputs = [*tensors_in(result)]
@@ -58,16 +56,16 @@ class KnownValues:
                 self._forget(tensor)
 
     def computed(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Compute what an operator makes of known values; None if it takes others, or draws, or only allocates."""
+        """Compute an operator on known values; None if it uses unknown ones, draws numbers, or only allocates."""
         packet = getattr(operator, "overloadpacket", None)
         if packet in _UNINITIALIZED or torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ()):
             return None
         if packet in _CONSTANT_LIKE:
             return operator(torch.empty(args[0].shape, dtype=args[0].dtype), *args[1:], **kwargs)
-        taken = [*tensors_in((args, kwargs))]
-        if not taken and packet not in _CONSTANT:
+        inputs = [*tensors_in((args, kwargs))]
+        if not inputs and packet not in _CONSTANT:
             return None
-        if any(isinstance(tensor, FakeTensor) and self.of(tensor) is None for tensor in taken):
+        if any(isinstance(tensor, FakeTensor) and self.of(tensor) is None for tensor in inputs):
             return None
 
         def known(tensor: torch.Tensor) -> torch.Tensor:
@@ -79,7 +77,6 @@ class KnownValues:
         return operator(*args, **kwargs)
 
     def _forget(self, tensor: Tensor) -> None:
-        """Forget the values of a tensor and of all that share its memory."""
         if (values := self.of(tensor)) is not None:
             place = values.untyped_storage().data_ptr()
             for other, known in [*self._values.items()]:  # type: ignore[no-untyped-call]
@@ -89,10 +86,7 @@ class KnownValues:
 
 @contextmanager
 def taken_for_real() -> Iterator[None]:
-    """Let Hugging Face's models do inside what they do for real tensors: for fake ones they make every mask.
-
-    They ask `transformers.utils.import_utils.is_fake_tensor`, if they are there.
-    """
+    """Make Hugging Face's models treat fake tensors as real ones; for fake ones they would allocate every mask."""
     module = sys.modules.get("transformers.utils.import_utils")
     is_there = hasattr(module, "is_fake_tensor")
     with patch.object(module, "is_fake_tensor", lambda _: False) if is_there else nullcontext():

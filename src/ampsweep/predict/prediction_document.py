@@ -9,7 +9,7 @@ from ampsweep.analysis.recorded import unvouched
 from ampsweep.config.schema import component_name
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
-from ampsweep.record.parts import Doubt
+from ampsweep.record.sections import Doubt
 from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table
@@ -19,34 +19,27 @@ _UNLESS: Final = ", unless what is named below takes more than predicted"
 
 
 def prediction_document(predictions: Sequence[WorkloadPrediction]) -> Document:
-    """The memory of each workload by category, its growth with the batch or the ranks, and the answers."""
+    """The memory of each workload by category and by batch size or number of ranks, and the answers."""
     return Document(
         title="Predicted memory",
         sections=tuple(map(_section, predictions)),
-        arms=arm_styles(arm.arm for one in predictions for arm in one.arms),
-        data={"schema": 2, "workloads": [_data(one) for one in predictions]},
+        arms=arm_styles(arm.arm for prediction in predictions for arm in prediction.arms),
+        data={"schema": 2, "workloads": [*map(_data, predictions)]},
     )
 
 
 def _section(of: WorkloadPrediction) -> Section:
-    tables = [_categories(of), _curves(of) if of.arms[0].world_size == 1 else _ranks(of)] if of.arms else []
+    tables = [_categories(of), _curves(of)] if of.arms else []
     unsupported = tuple(Item(reason, arm=arm) for arm, reason in of.unsupported.items())
-    return Section(
-        title=_title(of) if of.arms else "",
-        kind="card",
-        blocks=(
-            *tables,
-            *([Items(unsupported)] if unsupported else []),
-            *map(Prose, _sentences(of)),
-            *(Prose(sentence, "note") for sentence in _reservations(of)),
-        ),
-    )
+    items = [Items(unsupported)] if unsupported else []
+    prose = (*map(Prose, _sentences(of)), *(Prose(sentence, "note") for sentence in _reservations(of)))
+    return Section(title=_title(of) if of.arms else "", kind="card", blocks=(*tables, *items, *prose))
 
 
 def _sentences(of: WorkloadPrediction) -> Iterator[str]:
-    """Lines on the answers, on what the target emulates, and on what is not vouched for."""
+    """The answers, and notes on emulated modes and on operators in doubt."""
     if of.arms:
-        doubts = {one.doubt for one in of.unvouched}
+        doubts = {operator.doubt for operator in of.unvouched}
         yield from _answers(of.arms, of.baseline, of.arms[0].config.predict.memory_gib, doubts)
     for arm in of.arms:
         if arm.emulated is not None:
@@ -57,13 +50,11 @@ def _sentences(of: WorkloadPrediction) -> Iterator[str]:
 def _answers(
     arms: Sequence[ArmPrediction], baseline: str | None, memory_gib: float | None, doubts: Set[Doubt]
 ) -> Iterator[str]:
-    """The answers in plain English: on a condition, which they name, where there are `doubts` about operators.
-
-    `baseline` is None where there is none to compare with.
-    """
+    """The answers in plain English, with a condition if there are `doubts` about operators."""
     if ranks := [arm for arm in arms if arm.fewest is not None]:
+        numbers = (f"{a.arm} from {a.fewest} on" if a.fewest else f"{a.arm} on no number of them" for a in ranks)
         unless = _UNLESS if doubts else ""
-        yield f"With {memory_gib:g} GiB on each GPU, of 2, 4, 8 and so on{unless}: {', '.join(_numbers(ranks))}."
+        yield f"With {memory_gib:g} GiB on each GPU, of 2, 4, 8 and so on{unless}: {', '.join(numbers)}."
         return
     if memory_gib is not None and any(arm.largest is not None for arm in arms):
         yield f"On {memory_gib:g} GiB{_UNLESS if doubts else ''}: {', '.join(_fits(arms))}."
@@ -72,9 +63,9 @@ def _answers(
     unless = _UNLESS if doubts - {"workspace"} else ""
     for batch_size in sorted({arm.saves_from for arm in arms if arm.saves_from is not None}):
         saving = [arm.arm for arm in arms if arm.saves_from == batch_size]
-        yield f"{_listed(saving)} {_verb('save', saving)} memory from batch {batch_size} on{unless}."
-    if others := [arm.arm for arm in arms if arm.against_baseline == "saves_not"]:
-        yield f"{_listed(others)} {_verb('save', others)} no memory{unless}."
+        yield f"{_that_save(saving)} memory from batch {batch_size} on{unless}."
+    if others := [arm.arm for arm in arms if arm.saves_nothing]:
+        yield f"{_that_save(others)} no memory{unless}."
 
 
 def _fits(arms: Sequence[ArmPrediction]) -> Iterator[str]:
@@ -94,55 +85,40 @@ def _fits(arms: Sequence[ArmPrediction]) -> Iterator[str]:
             unit = ""
 
 
-def _numbers(arms: Sequence[ArmPrediction]) -> Iterator[str]:
-    for arm in arms:
-        fewest = arm.fewest
-        assert fewest is not None
-        if fewest.world_size is None:
-            yield f"{arm.arm} on no number of them"
-        else:
-            yield f"{arm.arm} from {fewest.world_size} on"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _verb(verb: str, subjects: Sequence[str]) -> str:
-    return verb if len(subjects) > 1 else f"{verb}s"
+def _that_save(names: Sequence[str]) -> str:
+    return f"{names[0]} saves" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} save"
 
 
 def _reservations(of: WorkloadPrediction) -> Iterator[str]:
-    """The limits of the figures, a sentence each."""
     if any(arm.config.trainer.compile for arm in of.arms):
-        yield "Predicted is the eager step: a compiled one (trainer.compile=true) takes other memory, often less."
+        yield "Predicted is the eager step; a compiled step (trainer.compile=true) takes other memory, often less."
     if any(arm.world_size > 1 for arm in of.arms):
-        yield "All figures are those of the fullest rank, the first; buffers of NCCL's own are not in them."
+        yield "All figures are those of the fullest rank, the first, without NCCL's own buffers."
     elif any(arm.interpolation is None for arm in of.arms):
         yield "Every batch size was traced: sizes do not grow evenly with the batch."
     if of.target.kind == "cuda":
         yield (
-            "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
+            "peak is the value of torch.cuda.max_memory_allocated, with cuBLAS workspaces and without the driver's "
             "context (about 0.5 GiB)."
         )
     else:
-        yield "peak is the bytes of tensors; kernels' own buffers on the CPU are not in it."
+        yield "peak is the bytes of tensors, without kernels' own buffers on the CPU."
 
 
 def _title(of: WorkloadPrediction) -> str:
     arm = of.arms[0]
-    config = arm.config
+    config, trainer, strategy = arm.config, arm.config.trainer, arm.config.parallel.strategy
     facts = [
         f"model {component_name(config.model)} ({arm.model_size:,} parameters)",
         f"data {component_name(config.data)}",
         component_name(config.optimizer),
         f"batch_size {config.data['batch_size']}",
-        *([f"seq_len {config.data['seq_len']}"] if "seq_len" in config.data else []),
-        *([f"grad_accum_steps {config.trainer.grad_accum_steps}"] if config.trainer.grad_accum_steps > 1 else []),
-        *(["activation_checkpointing"] if config.trainer.activation_checkpointing else []),
-        *([f"{config.parallel.strategy} on {arm.world_size} ranks"] if config.parallel.strategy != "single" else []),
+        f"seq_len {config.data['seq_len']}" if "seq_len" in config.data else "",
+        f"grad_accum_steps {trainer.grad_accum_steps}" if trainer.grad_accum_steps > 1 else "",
+        "activation_checkpointing" if trainer.activation_checkpointing else "",
+        f"{strategy} on {arm.world_size} ranks" if strategy != "single" else "",
     ]
-    return f"{', '.join(facts)}: predicted for {of.target.name}"
+    return f"{', '.join(filter(None, facts))}: predicted for {of.target.name}"
 
 
 def _categories(of: WorkloadPrediction) -> Table:
@@ -153,42 +129,29 @@ def _categories(of: WorkloadPrediction) -> Table:
 
 
 def _curves(of: WorkloadPrediction) -> Table:
-    sizes = [memory.batch_size for memory in of.arms[0].curve]
-    by_size = [{memory.batch_size: memory.total_bytes for memory in arm.curve} for arm in of.arms]
-    rows = [[there.get(size) for size in sizes] for there in by_size]
-    return _table("batches", "peak at batch", [*map(str, sizes)], of, rows)
-
-
-def _ranks(of: WorkloadPrediction) -> Table:
-    numbers = sorted({number for arm in of.arms for number in arm.by_world_size})
-    by_number = [{number: memory.total_bytes for number, memory in arm.by_world_size.items()} for arm in of.arms]
-    rows = [[there.get(number) for number in numbers] for there in by_number]
-    return _table("ranks", "ranks", [*map(str, numbers)], of, rows)
+    """The peak by batch size, or by number of ranks."""
+    has_ranks = of.arms[0].world_size > 1
+    curves = [arm.by_world_size if has_ranks else {point.batch_size: point for point in arm.curve} for arm in of.arms]
+    numbers = sorted({number for curve in curves for number in curve}) if has_ranks else [*curves[0]]
+    rows = [[curve[number].total_bytes if number in curve else None for number in numbers] for curve in curves]
+    key, first = ("ranks", "ranks") if has_ranks else ("batches", "peak at batch")
+    return _table(key, first, [*map(str, numbers)], of, rows)
 
 
 def _table(
-    key: str, first: str, names: Sequence[str], of: WorkloadPrediction, rows: Sequence[Sequence[int | None]]
+    key: str, first: str, names: Sequence[str], of: WorkloadPrediction, values: Sequence[Sequence[int | None]]
 ) -> Table:
-    """A row of bytes an arm."""
     columns = [Column(name.replace("_", " "), f"{name}_bytes", numeric=True, optional=True) for name in names]
-    return Table(
-        key=key,
-        columns=(Column(first, "arm"), *columns),
-        rows=tuple(
-            Row(
-                (Cell(arm.arm), *(Cell() if size is None else Cell(num_bytes(size), size) for size in row)), arm=arm.arm
-            )
-            for arm, row in zip(of.arms, rows, strict=True)
-        ),
-    )
+    rows = []
+    for arm, sizes in zip(of.arms, values, strict=True):
+        cells = (Cell() if size is None else Cell(num_bytes(size), size) for size in sizes)
+        rows.append(Row((Cell(arm.arm), *cells), arm=arm.arm))
+    return Table(key=key, columns=(Column(first, "arm"), *columns), rows=tuple(rows))
 
 
 def _data(of: WorkloadPrediction) -> dict[str, Any]:
     target = of.target
-    cuda = {
-        "capability": list(target.capability),
-        "workspace_bytes": sum(target.workspaces),
-    }
+    cuda = {"capability": list(target.capability), "workspace_bytes": sum(target.workspaces)}
     return {
         "target": target.kind,
         **(cuda if target.kind == "cuda" else {}),
@@ -210,7 +173,7 @@ def _arm(arm: ArmPrediction) -> dict[str, Any]:
         "memory_gib": config.predict.memory_gib,
         "largest_batch": None if arm.largest is None else arm.largest.batch_size,
         "saves_from_batch": arm.saves_from,
-        "unvouched": [asdict(one) for one in arm.memory.unvouched],
+        "unvouched": [*map(asdict, arm.memory.unvouched)],
         "curve": [_memory(memory) for memory in arm.curve],
         **({} if config.parallel.strategy == "single" else _of_ranks(arm)),
     }
@@ -221,7 +184,7 @@ def _of_ranks(arm: ArmPrediction) -> dict[str, Any]:
         "parallel": arm.config.parallel.strategy,
         "world_size": arm.world_size,
         "by_world_size": {str(number): _memory(memory) for number, memory in arm.by_world_size.items()},
-        "smallest_world_size": None if arm.fewest is None else arm.fewest.world_size,
+        "smallest_world_size": arm.fewest or None,
     }
 
 

@@ -1,4 +1,4 @@
-"""The prediction of one run: a step traced at the batch size the run trains with, or the largest batch that fits."""
+"""The prediction of a run: a step traced at the run's batch size, or the largest batch that fits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +9,9 @@ import torch
 
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.schema import Config, PredictConfig, component_name
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import memory_bytes
-from ampsweep.parallel.place import place_in
+from ampsweep.parallel.rank_environment import place_in
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.predict.cuda_autocast import AutocastRefusalError
 from ampsweep.predict.cuda_operators import RecurrentLayerError
@@ -21,22 +21,18 @@ from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
 from ampsweep.predict.step_memory import StepMemory, Timeline, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.record.batch_search import PredictedBatch
-from ampsweep.record.parts import StepPrediction
+from ampsweep.record.sections import StepPrediction
 from ampsweep.text import one_line
 from ampsweep.training.components.device import taken_device
 
 
 def world_size_of(config: Config) -> int:
-    """The number of ranks that a training has, or will have when it is started here.
-
-    Raises:
-        UserError: it is not given, and not one for each accelerator either.
-    """
+    """The number of ranks of a training, if it were started here; UserError if it is neither given nor known."""
     if config.parallel.strategy == "single":
         return 1
     if config.parallel.num_processes is not None:
-        return config.parallel.num_processes  # here they need not fit
-    from ampsweep.run.rank import num_processes  # what it needs of torch a training in one process can spare
+        return config.parallel.num_processes  # they need not fit here
+    from ampsweep.run.rank import num_processes  # a slow import of torch.distributed
 
     place = place_in()
     return num_processes(config.parallel, config.device) if place is None else place.world_size
@@ -44,31 +40,26 @@ def world_size_of(config: Config) -> int:
 
 @dataclass(frozen=True)
 class TracedRun:
-    """A step of a run, traced for the device that the run is for."""
+    """A step of a run, traced for the run's device."""
 
     target: TargetDevice
     step: Timeline
     memory: StepMemory
 
     def fits(self, limit: int) -> bool:
-        """Tell whether the run stays within `limit` bytes."""
         return fits(self.step, self.target, limit)
 
 
 def trace_run(config: Config, device: torch.device, step: int = 2) -> TracedRun:
-    """Trace a step of the run, with the batch that it has there.
-
-    Raises:
-        UserError: it cannot be traced, whatever the reason.
-    """
-    target, batch_size = _target(device), config.data["batch_size"]
+    """Trace a step of the run; UserError if it cannot be traced, whatever the reason."""
+    target, batch_size = resolve_target(PredictConfig(), str(device)), config.data["batch_size"]
     with as_user_error(config):
         traced = FakeTraining(config, target, world_size_of(config)).trace(batch_size, step=step)
     return TracedRun(target, traced, step_memory(traced, target, batch_size))
 
 
 def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
-    """Predict a step of a run, in the form of `RunRecord.prediction`; where nothing can be predicted it says why."""
+    """Predict a step of a run for `RunRecord.prediction`, or give the reason why it cannot be predicted."""
     try:
         traced = trace_run(config, device, step)
     except UserError as error:
@@ -77,16 +68,14 @@ def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPred
 
 
 def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None:
-    """Predict the largest batch that trains within the run's memory; None for a mode the device cannot do.
-
-    Waits until nothing is being measured on the device.
-    """
+    """Predict the largest batch that trains within the run's memory; None if the device does not support the mode.
+    Waits until nothing is being measured on the device."""
     try:
         with taken_device(config.device, stop=stop) as taken, as_user_error(config):
             device = taken.device
             if unsupported_reason(config.precision, device) is not None:
                 return None
-            target = _target(device)
+            target = resolve_target(PredictConfig(), str(device))
             limit = memory_bytes(device, config.trainer.memory_limit_gib)
             assert limit is not None, f"{target.name} has a memory of known size"
             training = FakeTraining(config, target)
@@ -98,12 +87,8 @@ def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None
         return PredictedBatch(refused=str(error))
 
 
-def _target(device: torch.device) -> TargetDevice:
-    return resolve_target(PredictConfig(), str(device))
-
-
 def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMemory, ...] = ()) -> StepPrediction:
-    """`RunRecord.prediction`: the predicted bytes of a step, the target they hold for, and the peak by batch size."""
+    """The predicted bytes of a step, their target, and the peak by batch size for `RunRecord.prediction`."""
     by_batch_size = {str(point.batch_size): point.total_bytes for point in curve}
     return StepPrediction(
         target=target.name,
@@ -119,7 +104,7 @@ def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMem
 
 @contextmanager
 def as_user_error(config: Config) -> Iterator[None]:
-    """Turn what keeps a training from being traced into a UserError, a refusal by autocast into UnsupportedError."""
+    """Raise every error of a trace as a UserError, and a refusal by autocast as UnsupportedError."""
     name = component_name(config.model)
     try:
         yield
@@ -129,5 +114,5 @@ def as_user_error(config: Config) -> Iterator[None]:
         raise UnsupportedError(str(refusal)) from refusal
     except (RecurrentLayerError, UntraceableError) as error:
         raise UserError(f"model={name}: {error}") from error
-    except Exception as error:  # the user's own model may raise anything where its tensors have no values
+    except Exception as error:  # the user's own model may raise anything if its tensors have no values
         raise UserError(f"model={name} cannot be trained so: {one_line(error)}") from error

@@ -1,7 +1,7 @@
-"""The memory of one training step on a target: when each allocation lives, and CUDA's allocator's count of them."""
+"""The memory of a training step on a target: the lives of its allocations, and the CUDA allocator's bytes."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -9,37 +9,34 @@ from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 from ampsweep.observe.ledger import Integers, Ledger, Lives
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.record.parts import UnvouchedOperator
+from ampsweep.record.sections import UnvouchedOperator
 
 _STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
 
 
 @dataclass(frozen=True)
 class Timeline(Lives):
-    """The lives of a step's allocations, and two of its moments."""
+    """The lives of a step's allocations, and the moments of the end of forward and of the optimizer's step."""
 
     end_of_forward: int
     optimizer_step: int
-    """The moments at which the forward pass had ended and at which the optimizer began."""
-    unvouched: tuple[UnvouchedOperator, ...] = ()
-    """Operators of the step that may allocate otherwise than here."""
+    unvouched: tuple[UnvouchedOperator, ...] = ()  # operators of the step that may allocate differently
 
 
-def same_course(one: Timeline, other: Timeline) -> bool:
-    """Return True if two steps allocate and free the same things in the same order, whatever their sizes."""
-    mine: list[Any] = [one.born, one.died, one.categories]
-    return all(map(np.array_equal, mine, [other.born, other.died, other.categories]))
+def same_course(first: Timeline, second: Timeline) -> bool:
+    """Return True if two steps allocate and free in the same order, whatever the sizes."""
+    names = ("born", "died", "categories")
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
 
 
 def timeline(ledger: Ledger, *, optimizer_step: int, unvouched: tuple[UnvouchedOperator, ...] = ()) -> Timeline:
-    """The timeline of a traced step."""
     lives = ledger.lives()
     died = _in_order(lives.born, lives.died)
     return Timeline(lives.sizes, lives.born, died, lives.categories, ledger.marked_moment, optimizer_step, unvouched)
 
 
 def _in_order(born: Integers, died: Integers) -> Integers:
-    """Put the deaths between two births in order of index: autocast's cache, a hash table, frees in any order."""
+    """Sort the deaths between two births by index: autocast's cache, a hash table, frees in any order."""
     births_before = np.searchsorted(np.sort(born), died)
     ordered = np.empty_like(died)
     ordered[np.lexsort((np.arange(len(died)), births_before))] = np.sort(died)
@@ -48,20 +45,16 @@ def _in_order(born: Integers, died: Integers) -> Integers:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes that a step takes at one batch size. The field names are the keys of `ampsweep predict format=json`."""
+    """Bytes of a step at a batch size. The field names are the keys of `ampsweep predict format=json`."""
 
     batch_size: int
-    peak_bytes: int
-    """Tensors at the peak; `peak` has them by category, `end_of_forward` those alive before backward."""
+    peak_bytes: int  # of tensors
     peak: dict[MemoryCategory, int]
     end_of_forward: dict[MemoryCategory, int]
-    allocated_bytes: int | None
-    """Peak as the CUDA allocator counts it: rounded, and with workspaces. None on the CPU, as `reserved_bytes`."""
-    reserved_bytes: int | None
-    is_traced: bool
-    """True where the step was traced at this batch size, False where it was interpolated."""
-    unvouched: tuple[UnvouchedOperator, ...] = ()
-    """Operators that may take more or less memory than these figures have."""
+    allocated_bytes: int | None  # the CUDA allocator's peak, rounded and with workspaces; None on the CPU
+    reserved_bytes: int | None  # None on the CPU
+    is_traced: bool  # False if it was interpolated
+    unvouched: tuple[UnvouchedOperator, ...] = ()  # operators that may take more or less memory
 
     @property
     def total_bytes(self) -> int:
@@ -70,33 +63,23 @@ class StepMemory:
 
 
 def step_memory(step: Timeline, target: TargetDevice, batch_size: int, *, is_traced: bool = True) -> StepMemory:
-    """The memory of a step of this batch size on the target."""
-    peak = step.peak()
-    allocator = None if target.kind == "cpu" else after_two_steps(step, target.workspaces)
-    return StepMemory(
-        batch_size,
-        peak.num_bytes,
-        peak.categories,
-        step.at(step.end_of_forward),
-        None if allocator is None else allocator.max_allocated,
-        None if allocator is None else allocator.max_reserved,
-        is_traced=is_traced,
-        unvouched=step.unvouched,
-    )
+    peak, end_of_forward, allocated, reserved = step.peak(), step.at(step.end_of_forward), None, None
+    if target.kind == "cuda" and (allocator := after_two_steps(step, target.workspaces)) is not None:
+        allocated, reserved = allocator.max_allocated, allocator.max_reserved
+    figures = (peak.num_bytes, peak.categories, end_of_forward, allocated, reserved)
+    return StepMemory(batch_size, *figures, is_traced=is_traced, unvouched=step.unvouched)
 
 
 def fits(step: Timeline, target: TargetDevice, limit: int) -> bool:
-    """Return True if two such steps stay within `limit` bytes: of tensors on the CPU, on CUDA of the allocator's."""
+    """Return True if two such steps stay within `limit` bytes, on the CPU of tensors, on CUDA of the allocator."""
     if target.kind == "cpu":
         return step.peak().num_bytes <= limit
     return after_two_steps(step, target.workspaces, limit) is not None
 
 
 def after_two_steps(step: Timeline, workspaces: tuple[int, ...], limit: int | None = None) -> CudaAllocatorModel | None:
-    """The allocator after a training's first two steps, of which the first makes the optimizer's state.
-
-    `max_allocated` is that of the second, a steady step. None where they take more than `limit` bytes from the device.
-    """
+    """The allocator after a training's first two steps; the first creates the optimizer's state. `max_allocated` is
+    that of the second, a steady step. None if they take more than `limit` bytes from the device."""
     allocator = CudaAllocatorModel(limit)
     try:
         for number, num_bytes in enumerate(workspaces):
@@ -111,7 +94,7 @@ def after_two_steps(step: Timeline, workspaces: tuple[int, ...], limit: int | No
 
 
 def events(step: Timeline) -> list[tuple[int, int, bool]]:
-    """Births after the beginning and deaths before the end, in order: (moment, allocation, whether it is a birth)."""
+    """Births after the beginning and deaths before the end, in order: (moment, allocation, True for a birth)."""
     births, deaths = np.flatnonzero(step.born), np.flatnonzero(step.died < step.end)
     moments, numbers = np.concatenate([step.born[births], step.died[deaths]]), np.concatenate([births, deaths])
     is_birth = np.arange(len(moments)) < len(births)
@@ -123,9 +106,9 @@ def _take_step(
     allocator: CudaAllocatorModel, step: Timeline, course: list[tuple[int, int, bool]], *, has_state: bool
 ) -> None:
     sizes, categories, end = step.sizes.tolist(), step.categories.tolist(), step.end
-    there = [number for number, moment in enumerate(step.born.tolist()) if moment == 0]
-    state = [number for number in there if categories[number] == _STATE]
-    for number in there:
+    resident = [number for number, moment in enumerate(step.born.tolist()) if moment == 0]
+    state = [number for number in resident if categories[number] == _STATE]
+    for number in resident:
         if not allocator.holds(number) and (has_state or categories[number] != _STATE):
             allocator.allocate(number, sizes[number])
     for moment, number, is_birth in course:
@@ -139,4 +122,4 @@ def _take_step(
             allocator.free(number)
     for number, moment in enumerate(step.died.tolist()):
         if moment >= end and step.born[number]:
-            allocator.free(number)  # a step's leftovers are gone before the next
+            allocator.free(number)  # a step's leftovers are freed before the next

@@ -1,4 +1,4 @@
-"""The device a prediction is made for. It need not exist on this machine."""
+"""The device of a prediction. It need not exist on this machine."""
 
 import os
 import re
@@ -24,29 +24,25 @@ _SMALL_WORKSPACE: Final = (2 * 4096 + 8 * 16) * 1024
 _LARGE_WORKSPACE: Final = 32 * MIB
 _LT_WORKSPACE: Final = MIB
 _IN_ALLOCATOR, _LARGE_ON_BLACKWELL, _LARGE_ON_THOR, _NOT_KEPT = (2, 0), (2, 12), (2, 14), (2, 15)
-"""Versions of torch since which workspaces come from its allocator; are large on capability 10 and 12, and not only on
-9.0; are large on 11, too; are freed after each product. Since 2.12 cuBLASLt shares those of cuBLAS. From
-ATen/cuda/CublasHandlePool.cpp, and read in the machine code of the releases 2.11, 2.12, 2.14 and 2.15 for Linux."""
+"""Since these versions of torch workspaces come from its allocator; are large on capability 10 and 12, not only on 9.0;
+are large on 11, too; are freed after each product. Since 2.12 cuBLASLt shares those of cuBLAS. From
+ATen/cuda/CublasHandlePool.cpp and the machine code of the releases 2.11, 2.12, 2.14 and 2.15 for Linux."""
 
 
 @dataclass(frozen=True)
 class TargetDevice:
-    """A kind of device; for CUDA also the properties that decide which kernels run and how much memory they take."""
+    """A kind of device; for CUDA also the properties that decide on kernels and their memory."""
 
     kind: Literal["cpu", "cuda"]
-    capability: tuple[int, int] = _AMPERE
-    """CUDA compute capability: (8, 0) is an A100, (9, 0) an H100, (7, 5) a T4."""
-    torch_version: tuple[int, int] = INSTALLED_TORCH
-    """Major and minor version of the torch that trains: the installed one."""
+    capability: tuple[int, int] = _AMPERE  # CUDA compute capability: (8, 0) is an A100, (9, 0) an H100, (7, 5) a T4
+    torch_version: tuple[int, int] = INSTALLED_TORCH  # major and minor version of the torch that trains
 
     @property
     def name(self) -> str:
-        """The device as people write it: `cpu`, `cuda 8.0`."""
-        return self.kind if self.kind == "cpu" else f"{self.kind} {dotted(self.capability)}"
+        return self.kind if self.kind == "cpu" else "cuda {}.{}".format(*self.capability)
 
     @property
     def abilities(self) -> Abilities:
-        """The abilities that decide which precision modes it can run."""
         is_ampere = self.kind == "cuda" and self.capability >= _AMPERE
         return Abilities(
             self.name,
@@ -59,12 +55,12 @@ class TargetDevice:
 
     @property
     def workspaces(self) -> tuple[int, ...]:
-        """Bytes of each workspace that matrix multiplications keep for good.
+        """Bytes of each permanent workspace of matrix multiplications.
 
-        cuBLAS takes one from torch's allocator for each handle: that of the forward pass's thread and that of the
-        backward pass's. Before 2.12 cuBLASLt, which multiplies where a bias is added, took one of its own in the
-        forward pass. See ATen/cuda/CublasHandlePool.cpp (`parseChosenWorkspaceSize`, `getCUDABlasLtWorkspace`).
-        Workspaces of cuDNN's convolutions depend on the algorithms it chooses at run time and are not predicted.
+        cuBLAS allocates a workspace in torch's allocator for each handle: that of the forward pass's thread and that of
+        the backward pass's. Before 2.12 cuBLASLt (products with a bias) had its own in the forward pass. See
+        ATen/cuda/CublasHandlePool.cpp (`parseChosenWorkspaceSize`, `getCUDABlasLtWorkspace`). Workspaces of cuDNN's
+        convolutions depend on its choice of algorithms at run time and are not predicted.
         """
         if self.kind == "cpu" or not _IN_ALLOCATOR <= self.torch_version < _NOT_KEPT:
             return ()
@@ -72,14 +68,10 @@ class TargetDevice:
         return of_handles if self.torch_version >= _LARGE_ON_BLACKWELL else (*of_handles, _LT_WORKSPACE)
 
     @property
-    def product_bytes(self) -> int:
-        """Bytes of workspace that a matrix multiplication takes while it runs, where they are not kept."""
-        return self._workspace_bytes if self.kind == "cuda" and self.torch_version >= _NOT_KEPT else 0
-
-    @property
-    def product_with_bias_bytes(self) -> int:
-        """The same for one to which a bias is added."""
-        return _LT_WORKSPACE if self.kind == "cuda" and self.torch_version >= _NOT_KEPT else 0
+    def temporary_workspaces(self) -> tuple[int, int] | None:
+        """Bytes of the workspace of a matrix multiplication, and of one with a bias, if they are freed after it."""
+        is_temporary = self.kind == "cuda" and self.torch_version >= _NOT_KEPT
+        return (self._workspace_bytes, _LT_WORKSPACE) if is_temporary else None
 
     @property
     def _workspace_bytes(self) -> int:
@@ -95,11 +87,7 @@ class TargetDevice:
 
 
 def resolve_target(config: PredictConfig, device: str) -> TargetDevice:
-    """The target device of `config`; `device` is the value of `device=`, used by `predict.target=auto`.
-
-    Raises:
-        UserError: there is no such target, capability or version.
-    """
+    """The target device of `config`; `device` is the value of `device=`. UserError if there is no such target."""
     kind = _device_type(device) if config.target == "auto" else config.target
     if kind not in KINDS:
         raise UserError(f"predict.target={config.target}: memory is predicted for {', '.join(KINDS)}, not for {kind}")
@@ -118,20 +106,12 @@ def _device_type(device: str) -> str:
 
 def _capability(config: PredictConfig, device: str) -> tuple[int, int]:
     if config.capability is not None:
-        return _pair(config.capability)
+        found = re.fullmatch(r"(\d+)\.(\d+)", config.capability)
+        if found is None:
+            complaint = "must be two numbers with a dot between, such as 8.0"
+            raise UserError(f"predict.capability={config.capability}: {complaint}")
+        return int(found[1]), int(found[2])
     if not torch.cuda.is_available():
         return _AMPERE
     is_named = _device_type(device) == "cuda" and device != "auto"
     return torch.cuda.get_device_capability(device.partition("/")[0] if is_named else None)
-
-
-def _pair(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)\.(\d+)", text)
-    if found is None:
-        raise UserError(f"predict.capability={text}: must be two numbers with a dot between, such as 8.0")
-    return int(found[1]), int(found[2])
-
-
-def dotted(pair: tuple[int, int]) -> str:
-    """A compute capability as people write it."""
-    return f"{pair[0]}.{pair[1]}"

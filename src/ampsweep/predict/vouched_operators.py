@@ -1,15 +1,15 @@
-"""Operators that may take other memory than predicted, each with the reason."""
+"""Operators in doubt: they may take more or less memory than predicted, for a known reason."""
 
 from typing import Any, Final
 
 from ampsweep.observe.operators import OpOverload
 from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.record.parts import Doubt, UnvouchedOperator
+from ampsweep.record.sections import Doubt, UnvouchedOperator
 
 
 class Vouching:
-    """Tells which operators are in doubt on a target, and collects those that were called."""
+    """Collects the called operators that are in doubt on a target."""
 
     def __init__(self, target: TargetDevice) -> None:
         self._on_cuda = target.kind == "cuda"
@@ -17,7 +17,6 @@ class Vouching:
         self._called: dict[tuple[str, Doubt], dict[str, None]] = {}
 
     def note(self, operator: Any, module: str | None) -> None:
-        """Note a call of an operator in this module, where there is doubt about it."""
         try:
             doubt = self._doubts[operator]
         except KeyError:
@@ -28,19 +27,15 @@ class Vouching:
                 modules[module] = None
 
     def restart(self) -> None:
-        """Forget the calls so far."""
         self._called.clear()
 
     def called(self) -> tuple[UnvouchedOperator, ...]:
-        """The operators in doubt that were called, each once."""
-        return tuple(
-            UnvouchedOperator(name=name, doubt=doubt, modules=[*modules])
-            for (name, doubt), modules in sorted(self._called.items())
-        )
+        called = sorted(self._called.items())
+        return tuple(UnvouchedOperator(name=name, doubt=doubt, modules=[*m]) for (name, doubt), m in called)
 
 
 def doubt_about(operator: Any, *, on_cuda: bool) -> Doubt | None:
-    """The doubt about an operator's memory on a target; None if there is none."""
+    """The doubt about an operator's memory, or None."""
     if not isinstance(operator, OpOverload):
         return "custom"  # a higher-order operator, such as flex_attention
     if operator.namespace in _EXCHANGING or operator.namespace in ("prim", "profiler"):
@@ -54,7 +49,7 @@ def doubt_about(operator: Any, *, on_cuda: bool) -> Doubt | None:
 
 
 _EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "_dtensor", "fsdp"))
-"""Namespaces of operators that fill tensors given to them, or return as many bytes as they get."""
+"""Namespaces of operators that fill given tensors, or return as many bytes as they get."""
 
 _NAMES_WITH_WORKSPACE: Final = """
 _ctc_loss_backward _embedding_bag_backward _fft_c2c _fft_c2r _fft_r2c _linalg_det _linalg_eigh _linalg_slogdet
@@ -66,7 +61,7 @@ multinomial nanmedian ormqr randperm sort topk triangular_solve
 
 _DIFFERENT_BEFORE: Final = (2, 13)
 _DIFFERENT: Final = frozenset(("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"))
-"""Operators whose fake results were found to take other bytes than the CPU's, before that torch: the gradients of half
-precision get other dtypes there."""
+"""Operators whose fake results have other bytes than the CPU's before that version: gradients in half precision have
+other dtypes."""
 _WITH_WORKSPACE: Final = frozenset(_NAMES_WITH_WORKSPACE.split())
-"""Operators whose CUDA kernels take workspaces from cuDNN, cuFFT, cuSOLVER, MAGMA or CUB."""
+"""Operators whose CUDA kernels allocate workspaces for cuDNN, cuFFT, cuSOLVER, MAGMA or CUB."""

@@ -1,4 +1,4 @@
-"""The files of a run: an unreadable one raises its reason, a write is atomic, and checkpoints have their places."""
+"""The files of a run: reading with clear errors, atomic writes, and the places of checkpoints."""
 
 import errno
 import glob
@@ -10,20 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ampsweep.own_code import chain_of
+from ampsweep.user_code import chain_of
 
-_NUM_RANDOM: Final = 8
-"""Letters at the end of a temporary file's name."""
+_NUM_RANDOM: Final = 8  # random characters at the end of a temporary file's name
 
 CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors that mean that the disk, the quota or the largest size of a file leaves no room."""
+"""Errors of a full disk, an exhausted quota or a file size limit."""
 
 
 class RecordError(ValueError):
-    """A file that no run could have left there; `reason` is a clause that follows the path, such as `is empty`."""
+    """A file that no run could have left; `reason` is a clause that follows the path, such as `is empty`."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path, reason)
@@ -34,9 +33,9 @@ class RecordError(ValueError):
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file of a run; raises RecordError if the path is no file, or may not be read."""
+    """Read a file of a run; raises RecordError if the path is no file or cannot be read."""
     try:
-        # Asked first: to open a pipe would wait for somebody to write into it.
+        # Checked first: opening a pipe would wait for a writer.
         if not path.is_file() and (path.exists() or path.is_symlink()):
             raise RecordError(path, "is a directory" if path.is_dir() else "is not a file")
         return path.read_bytes()
@@ -48,10 +47,7 @@ def read_file(path: Path) -> bytes:
 
 @contextmanager
 def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a stream whose content takes the place of `path` in one step at the end, durable against a crash.
-
-    An error leaves the file as it was. `keep_as` is the name that a file before keeps.
-    """
+    """Open a stream whose content replaces `path` atomically, durable against a crash; `keep_as` keeps the old file."""
     temporary = temporary_beside(path)
     try:
         with temporary.open("xb") as stream:
@@ -69,21 +65,18 @@ def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
 
 
 def system_error(error: BaseException) -> OSError | None:
-    """Find the system's error behind another one, such as that of torch's writer."""
-    return next((one for one in chain_of(error) if isinstance(one, OSError)), None)
+    """Find the system's error behind another error, such as one of torch's writer."""
+    return next((cause for cause in chain_of(error) if isinstance(cause, OSError)), None)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace the content of `path` by `text` in one step, durable against a crash of the machine.
-
-    Characters that UTF-8 cannot hold (half of a surrogate pair, a byte of a file name) are written as escapes.
-    """
+    """Replace the content of `path` atomically, durable against a crash; what UTF-8 cannot hold is escaped."""
     with replacing(path) as stream:
         stream.write(text.encode("utf-8", errors="backslashreplace"))
 
 
 def remove_leftovers(*paths: Path) -> None:
-    """Remove what killed writers of these files left beside them; only for the one writer of these files."""
+    """Remove temporary files of killed writers; only for the sole writer of these files."""
     for path in paths:
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * _NUM_RANDOM}"):
             if leftover.is_dir():
@@ -93,13 +86,13 @@ def remove_leftovers(*paths: Path) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name beside `path` for what is to take its place, known to `remove_leftovers`."""
+    """A temporary name beside `path` that `remove_leftovers` recognizes."""
     return path.with_name(f".{path.name}.{secrets.token_hex(_NUM_RANDOM // 2)}")
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable against a crash of the machine, where the system can."""
-    if os.name == "nt":  # which cannot open one
+    """Make a directory's entries durable against a crash of the machine, where the system can."""
+    if os.name == "nt":  # Windows cannot open a directory
         return
     opened = os.open(path, os.O_RDONLY)
     try:
@@ -109,27 +102,26 @@ def sync_directory(path: Path) -> None:
 
 
 def directory_of(file: Path) -> Path:
-    """The directory that several ranks write where a process alone writes this file: `last` for `last.pt`."""
+    """The directory that several ranks write instead of `file`: `last` for `last.pt`."""
     return file.with_suffix("")
 
 
 def rank_file(rank: int) -> str:
-    """The name of a rank's file in such a directory."""
     return f"rank-{rank}.pt"
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Tell whether `path` can be a checkpoint: a file, or a directory with that of rank 0."""
+    """Return True if `path` may be a checkpoint: a file, or a directory with the file of rank 0."""
     return path.is_file() or (path / rank_file(0)).is_file()
 
 
 def kept_checkpoint(run_directory: Path, name: str) -> Path | None:
-    """Find what a run has left under a name, such as `last.pt`: the file or its directory, whole or not."""
+    """Find the checkpoint of this name, such as `last.pt`: a file or directory, complete or not."""
     file = run_directory / CHECKPOINTS / name
     return file if file.is_file() else directory_of(file) if directory_of(file).is_dir() else None
 
 
 def kept_checkpoints(run_directory: Path) -> list[Path]:
-    """Find the checkpoints that a run can go on from, the newest first, whole or not."""
+    """Find the checkpoints that a run can continue from, newest first, complete or not."""
     found = (kept_checkpoint(run_directory, name) for name in (LAST, PREVIOUS))
     return [path for path in found if path is not None]

@@ -16,22 +16,20 @@ Row = dict[str, Any]
 
 _STRICT_JSON: Final = json.JSONEncoder(allow_nan=False)
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_MAX_STEP: Final = 2**53
-"""Largest step number; not every integer beyond it is a double."""
+_MAX_STEP: Final = 2**53  # not every integer beyond it is a double
 _CHANGED: Final = "has been changed since its run ended: it does not match its digest"
 
 
 @dataclass(frozen=True)
 class History:
-    """The rows of a history, in the order of their growing steps; values are those of JSON (see `number`)."""
+    """The rows of a history by ascending step; values are those of JSON (see `number`)."""
 
     rows: list[Row]
-    is_torn: bool = False
-    """True if the file ends within a line, as after the death of the process; that line is no row."""
+    is_torn: bool = False  # True if the file ends within a line, as after a kill; that line is no row
 
 
 def history_line(row: Row) -> str:
-    """Write one history row as a line of strict JSON: non-finite numbers become the strings that W&B uses for them."""
+    """Encode a row as a line of strict JSON; non-finite numbers become the strings that W&B uses."""
     try:
         return _STRICT_JSON.encode(row) + "\n"
     except ValueError:
@@ -39,25 +37,20 @@ def history_line(row: Row) -> str:
 
 
 def history_row(line: str) -> Row:
-    """Read the row from a line that `history_line` made."""
     return _with_numbers(json.loads(line))
 
 
 def number(value: Any) -> Any:
-    """A value of a row, with strings for non-finite numbers as these numbers."""
+    """Convert the strings of non-finite numbers back to numbers."""
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def load_history(directory: Path, expected: str | None = None) -> History:
-    """Load a run's `history.jsonl`; a last line torn by a killed process is left out.
+    """Load a run's `history.jsonl` without a torn last line; `expected`: its digest, from the record of a run that
+    ended.
 
-    Args:
-        expected: the digest of the file, which the record of a run that has ended holds.
-
-    Raises:
-        RecordError: the file holds anything other than rows, or does not match its digest, or is gone although it has
-            one, or may not be read.
-        FileNotFoundError: there is no such file, and no digest.
+    Raises: RecordError: the file holds anything but rows, does not match its digest, cannot be read, or is missing
+    despite it. FileNotFoundError: there is neither file nor digest.
     """
     path = directory / HISTORY_NAME
     try:
@@ -74,7 +67,7 @@ def load_history(directory: Path, expected: str | None = None) -> History:
 
 
 def read_history(directory: Path, expected: str | None = None) -> list[Row]:
-    """Read the rows of a run's `history.jsonl`; none if there is no file. See `load_history`."""
+    """Read the rows of a run's `history.jsonl`; empty without a file. See `load_history`."""
     try:
         rows = load_history(directory, expected).rows
     except FileNotFoundError:
@@ -83,27 +76,18 @@ def read_history(directory: Path, expected: str | None = None) -> list[Row]:
 
 
 def history_digest(directory: Path) -> str | None:
-    """The digest of a run's `history.jsonl` as it is; None if there is no file."""
     path = directory / HISTORY_NAME
     return digest_of(path.read_bytes()) if path.is_file() else None
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A history file that a resumed run can append to."""
-
-    last_step: int
-    """Step of the last row; 0 if there are no rows."""
+    last_step: int  # 0 without rows
     last_row: Row = field(default_factory=dict)
-    """The figures of the last step."""
 
 
 def repair_history(directory: Path, expected: str | None = None) -> Repair:
-    """Cut, atomically, a last line of `history.jsonl` that a killed process has torn, so that rows can be appended.
-
-    Raises:
-        RecordError: as `load_history` does.
-    """
+    """Remove a torn last line of `history.jsonl` atomically. Raises RecordError as `load_history` does."""
     try:
         history = load_history(directory, expected)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The outcome of a run: its status, the exit code that follows, and the facts about a lack of memory."""
+"""The outcome of a run: status, exit code, and facts about a lack of memory."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -6,16 +6,15 @@ from typing import Final, Literal
 from ampsweep.text import allocation, num_bytes
 
 Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
-OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})
-"""Statuses that answer what the run asked."""
+OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})  # statuses that answer what the run asked
 
 ALL_ENDED: Final = 0
 SOME_FAILED: Final = 1
 WRONG_INPUT: Final = 2
-"""Exit codes: every run ended in an outcome, some failed or were interrupted, the user's input is wrong."""
+"""Exit codes: every run ended in an outcome; some failed or were interrupted; the user's input is wrong."""
 
 Phase = Literal["build", "data", "forward", "backward", "optimizer", "eval", "other"]
-"""The phase of a run: `data` gets a batch, `optimizer` includes unscaling and clipping, `other` is between steps."""
+"""`data` gets a batch, `optimizer` includes unscaling and clipping, `other` is between steps."""
 
 
 def exit_code(*statuses: Status) -> int:
@@ -24,19 +23,12 @@ def exit_code(*statuses: Status) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """The facts about a run that ended `oom`; an unknown fact is None."""
-
-    phase: Phase | None
-    """None if the process was killed."""
-    step: int | None = None
-    """From 1; None before the first."""
+    phase: Phase | None  # None if the process was killed
+    step: int | None = None  # from 1; None before the first
     requested_bytes: int | None = None
-    in_use_bytes: int | None = None
-    """By tensors or, if the host itself had no more, by the process."""
-    limit_bytes: int | None = None
-    """The limit set by `trainer.memory_limit_gib`, or for the job; None if the device itself was full."""
-    error: str = ""
-    """One line; empty if the process was killed."""
+    in_use_bytes: int | None = None  # by tensors, or by the process if the host was full
+    limit_bytes: int | None = None  # `trainer.memory_limit_gib` or the job's limit; None if the device was full
+    error: str = ""  # one line; empty if the process was killed
     killed_by: Literal["kernel", "slurm"] | None = None
     slurm_job: str | None = None
 

@@ -1,4 +1,4 @@
-"""Reading of JSON files into the classes whose fields they hold: types are checked once, by msgspec."""
+"""Reading of JSON files into dataclasses, with types checked by msgspec."""
 
 import json
 from pathlib import Path
@@ -10,15 +10,11 @@ from ampsweep.record.files import RecordError, read_file
 
 T = TypeVar("T")
 _ONE_AT_A_TIME: Final = Lock()
-"""msgspec 0.22 looks a class up at its first use, and two threads that do so at once crash the process."""
+"""msgspec 0.22 inspects a class at its first use; two threads doing so at once crash the process."""
 
 
 def converted(content: object, kind: type[T]) -> T:
-    """Make a `kind`, a dataclass or a TypedDict, of JSON values; unknown keys are ignored.
-
-    Raises:
-        ValueError: a key is missing, or has a value of another type; the text names its dotted key.
-    """
+    """Convert JSON values to a dataclass or TypedDict, ignoring unknown keys; a ValueError names a wrong key."""
     import msgspec  # here: writing a record does without
 
     try:
@@ -32,10 +28,7 @@ def converted(content: object, kind: type[T]) -> T:
 
 
 def read_object(path: Path, noun: str, schema: int, kind: type[T]) -> T:
-    """Read a file that holds one JSON object of this schema as a `kind`.
-
-    Args:
-        noun: what it should be, such as `a run record`.
+    """Read a file that holds a JSON object of this schema as a `kind`; `noun`: such as `a run record`.
 
     Raises:
         RecordError: the file is something else, incomplete, of another schema, or does not match its digest.

@@ -1,4 +1,4 @@
-"""The run record, `run.json`, which one training (or one prediction) leaves behind: written, read and found."""
+"""The run record, `run.json`, of a training or a prediction."""
 
 import json
 import os
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ampsweep.record.batch_search import BatchSearch
-from ampsweep.record.compilation import Compilation
 from ampsweep.record.digests import sealed
 from ampsweep.record.files import RecordError, read_file, write_atomically
 from ampsweep.record.outcome import OutOfMemory, Status
-from ampsweep.record.parts import (
+from ampsweep.record.reading import read_object
+from ampsweep.record.sections import (
     Attempt,
+    Compilation,
     Contamination,
     MemoryUse,
     ModeProof,
@@ -24,7 +25,6 @@ from ampsweep.record.parts import (
     WandbFacts,
     as_json,
 )
-from ampsweep.record.reading import read_object
 from ampsweep.redaction import hidden
 
 SCHEMA: Final = 1
@@ -40,7 +40,7 @@ else:  # values are not checked on reading: the code that uses a figure checks i
 
 @dataclass(kw_only=True)
 class Identity:
-    """Flat facts about a run, for tables, filters and W&B reports. Absent facts are None."""
+    """Flat facts about a run for tables, filters and W&B reports; absent facts are None."""
 
     experiment: str
     precision_mode: str
@@ -58,93 +58,73 @@ class Identity:
     seed: int
     device: str
     world_size: int = 1
-    """Number of ranks."""
-    parallel: str = "single"
-    """The strategy: single, ddp or fsdp2."""
-    global_batch_size: int | None = None
-    """Samples of an optimizer step."""
-    model_size: int | None = None
-    """Number of parameters."""
+    parallel: str = "single"  # single, ddp or fsdp2
+    global_batch_size: int | None = None  # samples of an optimizer step
+    model_size: int | None = None  # number of parameters
     seq_len: int | None = None
     device_name: str | None = None
-    data_fingerprint: str | None = None
-    """Hash of the data's content (`ampsweep.data.base.Data`)."""
+    data_fingerprint: str | None = None  # hash of the data's content (`ampsweep.data.base.Data`)
 
 
 @dataclass(kw_only=True)
 class RunRecord:
-    """One run. Units are in the metric keys; `memory` holds bytes by category.
-
-    A new record has the status `interrupted`, which becomes true if the process is killed.
-    """
+    """A run. Its status is `interrupted` from the start, so that it holds if the process is killed."""
 
     run_id: str
-    arm: str
-    """`amp_bf16`, or `amp_bf16 after step 20 of fp32`."""
+    arm: str  # `amp_bf16`, or `amp_bf16 after step 20 of fp32`
     pair_key: str
     config_hash: str
     identity: Identity
-    config: dict[str, Any]
-    """The resolved config."""
+    config: dict[str, Any]  # the resolved config
     schema: int = SCHEMA
     kind: Kind = "measured"
     status: Status = "interrupted"
     error: str | None = None
-    oom: OutOfMemory | None = None
-    """The facts about a lack of memory, if the run ended `oom`; `error` holds their sentence."""
-    cut_short: str | None = None
-    """The reason why training ended before its last step although nothing failed (`trainer.max_seconds`)."""
+    oom: OutOfMemory | None = None  # if the status is `oom`; `error` holds its sentence
+    cut_short: str | None = None  # why training ended early without failure (`trainer.max_seconds`)
     started_at: str | None = None
-    ended_at: str | None = None
-    """ISO 8601, UTC."""
+    ended_at: str | None = None  # ISO 8601, UTC
     environment: dict[str, Any] = field(default_factory=dict)
     proof: ModeProof = field(default_factory=ModeProof)
     compilation: Compilation = field(default_factory=Compilation)
     contamination: Contamination = field(default_factory=Contamination)
-    summary: Figures = field(default_factory=dict)
-    """Metric key -> value; a metric that the device cannot measure has no key."""
-    absent: dict[str, str] = field(default_factory=dict)
-    """Metric key -> a clause on why the summary lacks a figure that the device can tell."""
-    memory: MemoryUse = field(default_factory=MemoryUse)
-    """The fullest rank's."""
+    summary: Figures = field(default_factory=dict)  # by metric key; without metrics that the device cannot measure
+    absent: dict[str, str] = field(default_factory=dict)  # why the summary lacks a metric that the device can measure
+    memory: MemoryUse = field(default_factory=MemoryUse)  # the fullest rank's
     dtypes: RecordedDtypes = field(default_factory=RecordedDtypes)
-    ranks: list[RankFigures] = field(default_factory=list)
-    """Each rank's own figures; empty where there is one."""
+    ranks: list[RankFigures] = field(default_factory=list)  # empty with a single rank
     prediction: StepPrediction | None = None
-    batch_search: BatchSearch | None = None
-    """The search that found the batch size."""
+    batch_search: BatchSearch | None = None  # the search that found the batch size
     attempts: list[Attempt] = field(default_factory=list)
     history_digest: str | None = field(default=None, compare=False)
-    """The digest of the history of a run that has come to its end; None of one that runs, was killed, or is a copy."""
+    """Set once the run has ended; None while it runs, after a kill, and in a copy."""
     wandb: WandbFacts = field(default_factory=WandbFacts)
 
     @property
     def origin(self) -> Attempt | None:
-        """The attempt that went on from another run's checkpoint; None of a run that began afresh."""
-        return next((one for one in reversed(self.attempts) if one.saved_in is not None), None)
+        """The attempt that resumed another run's checkpoint, if any."""
+        return next((attempt for attempt in reversed(self.attempts) if attempt.saved_in is not None), None)
 
     def write(self, directory: Path, name: str = FILE_NAME) -> None:
-        """Write the record's file into `directory`, without secrets, with its digest, and atomically."""
+        """Write the record into `directory` atomically, without secrets, with its digest."""
         text = json.dumps(hidden(self.as_json()), indent=1, allow_nan=False, default=str)
         write_atomically(directory / name, sealed(text + "\n"))
 
     def as_json(self) -> dict[str, Any]:
-        """Copy the record into the JSON object that goes to disk, secrets included."""
-        return {one.name: as_json(getattr(self, one.name)) for one in fields(self)}
+        return {field.name: as_json(getattr(self, field.name)) for field in fields(self)}
 
     @staticmethod
     def read(directory: Path) -> "RunRecord":
-        """Read the record of the run in `directory`; raises as `read_object` does."""
         return read_object(directory / FILE_NAME, "a run record", SCHEMA, RunRecord)
 
 
 def now() -> str:
-    """The current time in the format of records: ISO 8601, UTC, whole seconds."""
+    """The current time as in records: ISO 8601, UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def record_beside(checkpoint: Path) -> RunRecord | None:
-    """Read the record of the run that a checkpoint, or a run's directory, is of."""
+    """Read the record of the run that a checkpoint or run directory belongs to."""
     place = checkpoint.resolve()
     for directory in (place, place.parent.parent):
         with suppress(FileNotFoundError, RecordError):
@@ -159,11 +139,7 @@ class Found:
 
 
 def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
-    """Find all records at or below `directory` in the order of their paths, as (run directory, record).
-
-    Args:
-        mentioning: read only records whose text contains this; searching costs a tenth of reading.
-    """
+    """Find the records at or below `directory` by path; `mentioning`: only those with this text, a fast search."""
     unreadable: list[RecordError] = []
     records = []
     for place in run_directories(directory, unreadable):
@@ -178,10 +154,7 @@ def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
 
 
 def run_directories(directory: Path, unreadable: list[RecordError] | None = None) -> list[Path]:
-    """Find directories at or below `directory` that hold something called `run.json`, in the order of their paths.
-
-    Directories that may not be listed are added to `unreadable`.
-    """
+    """Find directories with an entry `run.json` by path; those that cannot be listed are added to `unreadable`."""
 
     def note(error: OSError) -> None:
         if unreadable is not None:

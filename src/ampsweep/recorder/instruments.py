@@ -21,38 +21,33 @@ from ampsweep.monitors.step_clock import StepClock
 from ampsweep.observe.feeding import resident
 from ampsweep.observe.profiled_step import StepProfile, profile_step
 from ampsweep.observe.step import Trace, TracedStep, trace_step
-from ampsweep.parallel.waits import Waits
+from ampsweep.parallel.communication_time import Waits
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import flops_by_arithmetic
-from ampsweep.record.compilation import Compilation
 from ampsweep.record.numerics import RunNumerics
-from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, as_json
 from ampsweep.record.reading import converted
+from ampsweep.record.sections import Compilation, Contamination, MemoryUse, ModeProof, as_json
 
 if TYPE_CHECKING:
     from ampsweep.monitors.numerics import NumericsWatch
 
 _OF_EMULATION: Final = ("perf/step_ms", "memory/peak_allocated_gib", "device/utilization_pct")
-"""The figures of a process that its record says are missing, where it emulates its mode."""
-
-_MOST_PROFILES: Final = 5
-"""Steps that are profiled at most until there is one in which nothing was compiled and an optimizer took its step."""
-_WATCH_PCT: Final = "instrumentation/watch_pct"
+"""Absent figures of an emulated mode."""
+_MAX_PROFILES: Final = 5  # tries to profile a step that compiles nothing and applies an optimizer step
 
 
 class Instruments:
     """Clock, memory, device sampler, scale counters and the traced step of one training.
 
     Args:
-        data: what delivers the batches; what it holds on an accelerator is memory of the training.
-        warmup_steps: steps of this process that count in no figure except the run's own memory peak.
-        warmup_seconds: warm-up goes on until ordinary steps have been taken for this long, too. For memory it is over
-            after `warmup_steps`.
-        is_fused: an optimizer's kernels are fused; with a scaler only the device then knows which steps were applied.
-        num_optimizer_steps: steps of optimizers in a step.
-        is_compiled: the training's steps run compiled, and so does the step that is looked into: it is profiled.
-        waits: the time in which a step waits for other ranks; None where there are none, or it cannot be seen.
-        watch: looks into steps of its choice for the magnitudes of their values; None: none is looked into.
+        data: delivers the batches; tensors that it keeps on an accelerator count as memory of the training.
+        warmup_steps: steps of this process that are in no figure except the run's own memory peak.
+        warmup_seconds: least duration of warm-up in ordinary steps; for memory, `warmup_steps` alone decides.
+        is_fused: the optimizers are fused, so that with a scaler only the device knows the number of applied steps.
+        num_optimizer_steps: optimizer steps in a training step.
+        is_compiled: the steps run compiled; the examined step is then profiled, else traced.
+        waits: measures the time a step waits for other ranks; None with a single rank, or if it cannot be measured.
+        watch: records magnitudes in steps of its choice; None to record none.
     """
 
     def __init__(
@@ -75,14 +70,12 @@ class Instruments:
         self._model, self._optimizers, self._precision, self._data = model, optimizers, precision, data
         device, scaler = precision.device, precision.config
         self._warmup_steps, self._warmup_seconds = warmup_steps, warmup_seconds
-        self.num_steps_seen = 0
-        """Steps of this process so far."""
+        self.num_steps_seen = self.steps_before = 0  # of this process, and of earlier processes of the training
         self._warmup_began_s = 0.0
-        self._num_left_out: int | None = None
-        """Steps that warm-up took; None while it lasts."""
+        self._num_left_out: int | None = None  # steps that warm-up took; None while it lasts
         self._clock = StepClock(device, samples_per_step, tokens_per_step)
         self.now, self.own = self._clock.now, self._clock.own
-        """Enclose, within a step, calls that a bare loop would not make: `own` takes the moment at which they began."""
+        """`own(began)` marks calls since `began = now()` that a bare loop would not make."""
         self._waits, self.watch = waits, watch
         self._timed_step = _TimedStep(
             self._clock.begin if waits is None else self._begin_among_ranks, self._end_timed_step
@@ -91,7 +84,7 @@ class Instruments:
         self._growth = self._memory.growth()
         self._sampler, self._others = DeviceSampler(device), UseDuringRun(device)
         self._compilations = CompilationWatch()
-        self._num_profiles_left = _MOST_PROFILES if is_compiled else 0
+        self._num_profiles_left = _MAX_PROFILES if is_compiled else 0
         self._is_compiled = is_compiled
         self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
         self._scale: ScaleMonitor | None = None
@@ -100,18 +93,14 @@ class Instruments:
         self.counts_on_device = scaler.grad_scaler and is_fused
         self._applied_on_host = self._applied_before = 0
         self._num_calls, self._calls_per_step = 0, num_optimizer_steps
-        """Steps of the optimizers in the current step so far, and in one that is applied."""
-        if scaler.grad_scaler and not is_fused:  # a skipped step is one in which the scaler does not call the optimizer
+        """Optimizer calls in this step, and in an applied step."""
+        if scaler.grad_scaler and not is_fused:  # to skip a step, the scaler does not call the optimizer
             for optimizer in optimizers:
                 optimizer.register_step_post_hook(self._on_optimizer_step)
-        self.data_wait_s = 0.0
-        """Seconds that the trainer has waited for the data of the current step; the trainer adds to it."""
+        self.data_wait_s = 0.0  # seconds spent waiting for the data of the current step; the trainer adds to it
         self._emulated = precision.emulated
         self._traced: TracedStep | None = None
-        self._use, self._unreported = MemoryUse(), False
-        """The memory of the traced step, and whether no row has it yet."""
-        self.steps_before = 0
-        """Steps of the training that this process has not taken."""
+        self._use, self._unreported = MemoryUse(), False  # the memory of the traced step; whether no row has it yet
         self._efficiency: Efficiency | None = None
         self._flags: dict[str, Any] = {}
 
@@ -131,18 +120,18 @@ class Instruments:
         self._sampler.__exit__(*error)
 
     def step(self) -> AbstractContextManager[None]:
-        """Enclose one optimizer step: time it, or trace or watch it if that is due."""
+        """Time a training step, or examine it if that is due."""
         self.data_wait_s = 0.0
         can_examine = not self._is_compiled or self._num_profiles_left
         if self._traced is None and can_examine and self._trace_is_due():
             return self._traced_step()
-        if self.watch is not None and self.watch.looks.is_due(self.num_steps + 1):
+        if self.watch is not None and self.watch.schedule.is_due(self.num_steps + 1):
             return self._watched_step(self.watch)
         return self._timed_step
 
     @property
     def num_steps(self) -> int:
-        """Steps of the training so far, those of earlier processes included."""
+        """Steps of the training so far, including those of earlier processes."""
         return self.steps_before + self.num_steps_seen
 
     def _begin_among_ranks(self) -> None:
@@ -154,20 +143,17 @@ class Instruments:
         self._clock.end(self.data_wait_s, None if self._waits is None else self._waits.end_step())
         if self._compilations.compiled:
             self._clock.mark_warmup()
-            self._settle_compilations()
+            self._compilations.settle(self.num_steps_seen + 1, is_warmup=self._num_left_out is None)
         if self._growth is not None and (num_slowed := self._growth.step_ended()):
             self._clock.mark_warmup(num_slowed)
         self.num_steps_seen += 1
         if self._num_left_out is None:
-            self._look_at_warmup(perf_counter())
+            self._update_warmup(perf_counter())
 
     @contextmanager
     def _traced_step(self) -> Iterator[None]:
-        """Enclose a step that is traced.
-
-        One that runs compiled, as all others do, is profiled: only another one can be traced if it compiles.
-        """
-        unfreed = self.scale_values()  # the allocator does not know what it did not see allocated
+        """Trace the step; a compiled step is profiled, since it could be traced only as an eager step."""
+        unfreed = self.scale_values()  # the memory monitor would miss their allocation, but see them freed
         with self.aside():
             with self._memory.one_step(is_profiled=self._is_compiled), self._examine() as examined:
                 yield from self._untimed()
@@ -180,55 +166,46 @@ class Instruments:
 
     @contextmanager
     def _watched_step(self, watch: "NumericsWatch") -> Iterator[None]:
-        """Enclose a step whose values are looked at."""
-        looks, has_queue = watch.looks, self._precision.device.type != "cpu"
-        mean_s = looks.steps_s / self.num_steps_seen if self.num_steps_seen else None
+        schedule, has_queue = watch.schedule, self._precision.device.type != "cpu"
+        mean_s = schedule.steps_s / self.num_steps_seen if self.num_steps_seen else None
         with self._paused():
             began_s = perf_counter()
             with watch.look():
                 yield from self._untimed()
             self.wait()
             watch.read(self.num_steps + 1)
-            # The host knows the time of its own calls; a device may take longer for what they ask of it.
+            # The host times its own calls; the device may need longer to execute them.
             more_s = perf_counter() - began_s - mean_s if has_queue and mean_s is not None else 0.0
-            looks.looked(max(watch.own_time.seconds, more_s))
+            schedule.observed(max(watch.own_time.seconds, more_s))
             self._end_untimed()
 
     def _untimed(self) -> Iterator[None]:
-        """Take a step that is in no figure of time."""
         self._clock.begin()
         yield
         self._clock.end(waits=None if self._waits is None else ())
 
     def _end_untimed(self) -> None:
-        self._settle_compilations()
-        self._clock.mark_traced()
-        self.num_steps_seen += 1
-        self._look_at_warmup(perf_counter(), ends_it=False)
-
-    def _examine(self) -> AbstractContextManager[Trace | StepProfile]:
-        device = self._precision.device
-        data = [] if device.type == "cpu" else resident(self._data)
-        if self._is_compiled:
-            return profile_step(self._model, *self._optimizers, device=device, data=data, is_void=self._has_compiled)
-        return trace_step(self._model, *self._optimizers, data=data, region=self._precision.region)
-
-    def _has_compiled(self) -> bool:
-        return self._compilations.compiled
-
-    def _settle_compilations(self) -> None:
-        """Put what was compiled down to the current step."""
         if self._compilations.compiled:
             self._compilations.settle(self.num_steps_seen + 1, is_warmup=self._num_left_out is None)
+        self._clock.mark_traced()
+        self.num_steps_seen += 1
+        self._update_warmup(perf_counter(), ends_it=False)
+
+    def _examine(self) -> AbstractContextManager[Trace | StepProfile]:
+        device, seen = self._precision.device, self._compilations
+        data = [] if device.type == "cpu" else resident(self._data)
+        if self._is_compiled:
+            return profile_step(self._model, *self._optimizers, device=device, data=data, is_void=lambda: seen.compiled)
+        return trace_step(self._model, *self._optimizers, data=data, region=self._precision.region)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Enclose work that is no ordinary step (evaluation, a checkpoint); leaving waits for the device to do it."""
+        """Exclude work between steps (evaluation, a checkpoint) from the figures; leaving waits for the device."""
         began_s = perf_counter()
         with self._paused():
             yield
         if self.watch is not None:
-            self.watch.looks.aside_s += perf_counter() - began_s
+            self.watch.schedule.aside_s += perf_counter() - began_s
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
@@ -238,9 +215,9 @@ class Instruments:
         self._sampler.pause()
         self._others.pause()
         yield
-        self._compilations.settle(None)  # what was compiled for an evaluation took no time of a step
+        self._compilations.settle(None)  # an evaluation's compilations and allocations took no time of a step
         if self._growth is not None:
-            self._growth.begin()  # nor did what was allocated for it
+            self._growth.begin()
         if self._num_left_out is not None:
             self._energy.begin(self.num_steps_seen)
             self._sampler.resume()
@@ -248,10 +225,7 @@ class Instruments:
         self._clock.restart()
 
     def count_update(self, *, ends_step: bool = True) -> None:
-        """Note an update of the scale, which tells a skipped step from an applied one; most steps have one.
-
-        A step is applied if no optimizer skips its own.
-        """
+        """Count an update of the scale; a step is applied if every optimizer takes its step."""
         if self._scale is None:
             self._applied_on_host += ends_step
             return
@@ -267,7 +241,7 @@ class Instruments:
             self.own(began, sampling)
 
     def applied_steps(self) -> int | Tensor:
-        """Number of applied steps so far: an int if the host knows it, else a 0-dim int64 tensor on the device."""
+        """Applied steps so far: an int if the host knows the number, else a 0-dim int64 tensor on the device."""
         if self.counts_on_device:
             assert self._scale is not None
             return self._scale.applied_steps
@@ -278,19 +252,18 @@ class Instruments:
         return {} if self._scale is None else self._scale.tensors()
 
     def num_last_skipped(self) -> int:
-        """Number of steps since the last row that were skipped one after the other up to now; waits for the device."""
+        """Consecutive skipped steps since the last row, up to now; waits for the device."""
         return 0 if self._scale is None else self._scale.num_last_skipped()
 
     def wait(self) -> None:
-        """Wait until the device has finished the latest step."""
         self._clock.wait()
 
     def end_row(self) -> None:
-        """Assign the steps since the last row to a new row, whose metrics `rows` will return."""
+        """Assign the steps since the last row to a new row; `rows` returns its metrics."""
         self._clock.cut()
 
     def rows(self) -> list[dict[str, float]]:
-        """Host-side metrics of every row ended since the last call; on an accelerator this waits for their steps."""
+        """Return the metrics of each row ended since the last call; on an accelerator this waits for their steps."""
         self._look_for_growth()
         windows = [self._with_efficiency(window) for window in self._clock.windows()]
         shared = self._clock.overhead() | self._sampler.latest() | self._memory.row()
@@ -305,37 +278,37 @@ class Instruments:
     def summary(self) -> dict[str, float]:
         self._look_for_growth()
         times = self._with_efficiency(self._clock.summary()) | self._clock.overhead() | self._energy.summary()
-        cost_pct = None if self.watch is None else self.watch.looks.cost_pct
-        watched = {} if cost_pct is None else {_WATCH_PCT: cost_pct}
+        cost_pct = None if self.watch is None else self.watch.schedule.cost_pct
+        watched = {} if cost_pct is None else {"instrumentation/watch_pct": cost_pct}
         return self._of_mode(times | self._sampler.summary() | self._memory.summary(self._use)) | watched
 
     @property
     def num_warmup_steps(self) -> int:
-        """Steps that warm-up took so far."""
         return self.num_steps_seen if self._num_left_out is None else self._num_left_out
 
     def absent(self) -> dict[str, str]:
-        """Figures that the device can tell and that `summary` lacks, by metric key: clauses on why.
-
-        It is complete when the instruments have been closed.
-        """
+        """Why `summary` lacks metrics that the device supports; complete once the instruments are closed."""
         if self._emulated is not None:
             return dict.fromkeys(_OF_EMULATION, "the mode is emulated on this device")
-        is_untimed = self.num_steps_seen and not self._clock.summary()
-        return {"perf/step_ms": self._why_untimed()} if is_untimed else {}
+        if not self.num_steps_seen or self._clock.summary():
+            return {}
+        if self._num_left_out is not None and self.num_steps_seen > self._num_left_out:
+            why = "each step after warm-up was traced, compiled something or made the allocator grow"
+        else:
+            seconds = f" and {self._warmup_seconds:g} s" if self._warmup_seconds else ""
+            why = f"the training ended before its warm-up ({self._warmup_steps} steps{seconds}) was over"
+        return {"perf/step_ms": why}
 
     def memory(self) -> MemoryUse:
-        """Bytes of the traced step, by category and as the allocator counts; empty before it."""
         return self._use
 
     def observed(self) -> dict[str, Any]:
-        """The state that a checkpoint keeps of the instruments."""
         watched = {} if self.watch is None else {"numerics": as_json(self.watch.numerics())}
         use = {"memory": as_json(self._use), "peaks": self._memory.peaks()}
         return use | watched
 
     def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:
-        """Go on from what was seen in the steps up to `step`; their memory counts if they are of the same run."""
+        """Continue after `step` from a checkpoint's `observed` state; its memory counts only within the same run."""
         self.steps_before = step
         if observed and is_same_run:
             self._use = converted(observed["memory"], MemoryUse)
@@ -344,20 +317,20 @@ class Instruments:
             self.watch.load(converted(observed["numerics"], RunNumerics))
 
     def compilation(self) -> Compilation:
-        """The compilations of this process during the training; complete when the instruments have been closed."""
+        """The compilations of this process; complete once the instruments are closed."""
         return self._compilations.found()
 
     def proof(self) -> ModeProof:
-        """The traced step's operations by dtype, the flags in effect after it and the peak it is compared with."""
+        """Return the traced step's operations by dtype, the flags in effect and the device peak they refer to."""
         if self._traced is None or self._efficiency is None:
             return ModeProof()
         traced = self._traced
-        of_parts = self._precision.prove_step(traced)
-        if traced.is_compiled:  # there are no modules in its code: nothing is known of the parts that compute apart
-            of_parts = ModeProof(float8=of_parts.float8)
-        if not traced.is_compiled:
-            of_parts |= ModeProof(num_repeated_operators=traced.num_repeated)
-        return of_parts | ModeProof(
+        of_modules = self._precision.prove_step(traced)
+        if traced.is_compiled:  # compiled code has no modules to attribute operations to
+            of_modules = ModeProof(float8=of_modules.float8)
+        else:
+            of_modules |= ModeProof(num_repeated_operators=traced.num_repeated)
+        return of_modules | ModeProof(
             num_operators=traced.num_operators,
             flops=traced.flops,
             recomputed_flops=traced.recomputed_flops,
@@ -368,10 +341,7 @@ class Instruments:
         )
 
     def contamination(self, busy_before: str | None) -> Contamination:
-        """Judge whether anything else could have changed the figures after warm-up.
-
-        `busy_before`: one sentence on who used the device before the run, None if nobody did.
-        """
+        """Judge whether anything else changed the figures after warm-up; `busy_before`: who used the device before."""
         return self._others.verdict(
             Evidence(
                 busy_before=busy_before,
@@ -382,7 +352,7 @@ class Instruments:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale counters, for a checkpoint; waits for the device."""
+        """Return the scale counters for a checkpoint; waits for the device."""
         return {} if self._scale is None else self._scale.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, applied_steps: int) -> None:
@@ -395,19 +365,16 @@ class Instruments:
             self._scale.load_state_dict(state or fresh, scale)
 
     def _trace_is_due(self) -> bool:
-        """The first step whose optimizer state exists already: the second, or the first applied one after skips.
-
-        It is not the last one of warm-up, if that has more than two steps: the next ones find the device cold.
-        """
+        """Return True for the first step with optimizer state, but the last of warm-up: a trace cools the device."""
         if self.num_steps_seen == 0:
             return False
-        # A fused optimizer makes its state in a skipped step, too; SGD without momentum never has any.
+        # A fused optimizer creates its state in a skipped step, too; SGD without momentum never has any.
         has_stepped = self.counts_on_device or self._applied_on_host > self._applied_before
         has_state = all(optimizer.state for optimizer in self._optimizers)
         return has_stepped or has_state or self.num_steps_seen + 2 >= self._warmup_steps
 
-    def _look_at_warmup(self, now_s: float, *, ends_it: bool = True) -> None:
-        """See after a step whether warm-up is over; an untimed step does not end it."""
+    def _update_warmup(self, now_s: float, *, ends_it: bool = True) -> None:
+        """End warm-up after a step if it has lasted long enough; an untimed step does not end it."""
         if self.num_steps_seen == self._warmup_steps:
             self._memory.after_warmup()
         has_lasted = self.num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
@@ -428,14 +395,7 @@ class Instruments:
             return times
         return times | self._efficiency.figures(times["perf/step_ms"])
 
-    def _why_untimed(self) -> str:
-        if self._num_left_out is not None and self.num_steps_seen > self._num_left_out:
-            return "each step after warm-up was traced, compiled something or made the allocator grow"
-        seconds = f" and {self._warmup_seconds:g} s" if self._warmup_seconds else ""
-        return f"the training ended before its warm-up ({self._warmup_steps} steps{seconds}) was over"
-
     def _of_mode(self, figures: dict[str, float]) -> dict[str, float]:
-        """The figures that tell of the mode: of an emulated one not those of the process, which does other work."""
         if self._emulated is None:
             return figures
         return {key: value for key, value in figures.items() if not key.startswith(MEASURED)}
@@ -461,7 +421,7 @@ class Instruments:
 
 
 class _TimedStep(AbstractContextManager[None]):
-    """Context of a step that is only timed, made once: a generator's context would cost each step microseconds."""
+    """Times a step. Created once: a generator's context would cost each step microseconds."""
 
     def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
         self._begin, self._end = begin, end

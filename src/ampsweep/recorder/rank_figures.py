@@ -1,6 +1,4 @@
-"""The figures of all ranks of a training, and those of the whole that follow: the fullest rank's memory, the slowest
-rank's time.
-"""
+"""Figures of a training on several ranks: each rank's own, the fullest rank's memory and the slowest rank's time."""
 
 import os
 import socket
@@ -12,34 +10,29 @@ from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.parallel.base import Parallel
 from ampsweep.record import RunRecord
-from ampsweep.record.parts import Contamination, RankFigures
+from ampsweep.record.sections import Contamination, RankFigures
 
 _SUMMED: Final = ("device/energy_j", "device/energy_per_sample_j", "device/busy_cores")
-"""Figures of each device's own share of one thing."""
+"""Figures that add up over devices."""
 _OF_STEP: Final = ("perf/", "instrumentation/")
-_VERDICTS: Final = ("clean", "unknown", "contaminated")
-"""Verdicts on other use of a device, the worst last."""
+_VERDICTS: Final = ("clean", "unknown", "contaminated")  # verdicts on other use of a device, the worst last
 
 
 def add_rank_figures(record: RunRecord, precision: PrecisionConfig, parallel: Parallel, num_steps: int) -> None:
-    """Exchange the ranks' figures, and make those of the record the whole training's; every rank calls it.
+    """Exchange the ranks' figures and replace those of the record by the whole training's; every rank calls it.
 
-    Its proof is that of the rank which contradicts its mode in most, rank 0's if none does.
-
-    Args:
-        precision: the settings that the ranks computed by.
-        num_steps: the steps that this process has taken.
+    The proof is that of the rank with most contradictions to the mode, rank 0's if there are none.
     """
     if parallel.world_size == 1:
         return
     ranks = parallel.gather(replace(record, ranks=[_figures(record, parallel.rank)]))
-    record.ranks = [own for one in ranks for own in one.ranks]
+    record.ranks = [own for other in ranks for own in other.ranks]
     record.summary = _summary(ranks)
     if num_steps:
         record.summary["perf/reduced_mib"] = parallel.reduced_bytes / num_steps / 2**20
-    record.memory = max(ranks, key=lambda one: one.memory.peak_bytes or 0).memory
-    record.contamination = _contamination([one.contamination for one in ranks])
-    record.proof = max(ranks, key=lambda one: len(contradictions(precision, one.proof))).proof
+    record.memory = max(ranks, key=lambda other: other.memory.peak_bytes or 0).memory
+    record.contamination = _contamination([other.contamination for other in ranks])
+    record.proof = max(ranks, key=lambda other: len(contradictions(precision, other.proof))).proof
     record.absent = ranks[0].absent
 
 
@@ -63,42 +56,40 @@ def _figures(record: RunRecord, rank: int) -> RankFigures:
 
 
 def _summary(ranks: Sequence[RunRecord]) -> dict[str, float]:
-    """The summary of rank 0 with the memory of the fullest rank and the times of the slowest."""
     summary = dict(ranks[0].summary)
-    fullest = _most(ranks, lambda one: one.summary.get("memory/peak_allocated_gib", _peak_gib(one)))
-    slowest = _most(ranks, lambda one: one.summary.get("perf/step_ms"))
+    fullest = _most(ranks, _peak_gib)
+    slowest = _most(ranks, lambda rank: rank.summary.get("perf/step_ms"))
     for source, prefixes in ((fullest, ("memory/",)), (slowest, _OF_STEP)):
         if source is not None:
             summary = {key: value for key, value in summary.items() if not key.startswith(prefixes)}
             summary |= {key: value for key, value in source.summary.items() if key.startswith(prefixes)}
-    waits = [one.summary["perf/communication_ms"] for one in ranks if "perf/communication_ms" in one.summary]
-    if waits:  # the slowest rank is the one that the others wait for, and itself waits least
+    waits = [rank.summary["perf/communication_ms"] for rank in ranks if "perf/communication_ms" in rank.summary]
+    if waits:  # the others wait for the slowest rank, which itself waits least
         summary["perf/communication_ms"] = min(waits)
     for key in _SUMMED:
-        if all(key in one.summary for one in ranks):
-            summary[key] = sum(one.summary[key] for one in ranks)
-    peaks = [one.summary.get("memory/peak_allocated_gib", _peak_gib(one)) for one in ranks]
-    known = [peak for peak in peaks if peak is not None]
+        if all(key in rank.summary for rank in ranks):
+            summary[key] = sum(rank.summary[key] for rank in ranks)
+    known = [peak for rank in ranks if (peak := _peak_gib(rank)) is not None]
     if len(known) == len(ranks):
         summary["memory/peak_allocated_spread_gib"] = max(known) - min(known)
     return summary
 
 
-def _peak_gib(one: RunRecord) -> float | None:
-    """The peak of the traced step, where no allocator counts."""
-    return None if one.memory.peak_bytes is None else one.memory.peak_bytes / 2**30
+def _peak_gib(rank: RunRecord) -> float | None:
+    traced = None if rank.memory.peak_bytes is None else rank.memory.peak_bytes / 2**30
+    return rank.summary.get("memory/peak_allocated_gib", traced)
 
 
 def _most(ranks: Sequence[RunRecord], figure: Callable[[RunRecord], float | None]) -> RunRecord | None:
-    known = [(value, -number) for number, one in enumerate(ranks) if (value := figure(one)) is not None]
+    known = [(value, -number) for number, rank in enumerate(ranks) if (value := figure(rank)) is not None]
     return ranks[-max(known)[1]] if known else None
 
 
 def _contamination(ranks: Sequence[Contamination]) -> Contamination:
     """The worst verdict, with the reasons of the first rank that has it."""
-    number, worst = max(
-        enumerate(ranks), key=lambda one: _VERDICTS.index(one[1].verdict) if one[1].verdict in _VERDICTS else -1
-    )
+    verdicts = [_VERDICTS.index(rank.verdict) if rank.verdict in _VERDICTS else -1 for rank in ranks]
+    number = verdicts.index(max(verdicts))
+    worst = ranks[number]
     if not worst.reasons:
         return worst
     return replace(worst, reasons=[f"rank {number}: {reason}" for reason in worst.reasons])

@@ -1,4 +1,4 @@
-"""The recorder of a training: any loop drives it, and the run's record and history come of it."""
+"""The recorder: any training loop drives it, and it writes the run's record and history."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -29,33 +29,25 @@ if TYPE_CHECKING:
     from ampsweep.tracking.tracker import Tracker
 
 FLUSH_EVERY_S = 0.05
-"""Rows of steps shorter than this are read and logged together, because each read makes the host wait for the device.
-
-A process that is killed loses the rows of this much time at most.
-"""
+"""Rows within this time are read together, since a read waits for the device; a killed process loses them."""
 _SAME_ON_ALL: Final = ("amp/scale", "amp/skipped_steps", "amp/applied_steps")
-"""Figures of a row that no rank may have alone: the ranks would train different models."""
+"""Figures that must agree on all ranks, which would otherwise train different models."""
 _OF_TIME: Final = ("perf/", "instrumentation/")
 _CAPACITY: Final = 32
-_WIDTH: Final = 8
-"""Most values of a row that may lie on the device, beside those of several turns."""
+_WIDTH: Final = 8  # most values on the device in a row, beside those of several losses
 
 
 @dataclass(slots=True)
 class _Unread:
     step: int
     numbers: dict[str, float]
-    on_device: list[str]
-    """Keys of this row's values in the buffer, in their order."""
+    on_device: list[str]  # keys of this row's values in the buffer, in order
 
 
 class UnreadRows:
-    """Up to 32 rows, whose values lie in one buffer on the device, so that keeping them does not change memory figures.
+    """Up to 32 rows in one buffer on the device, so that keeping them does not change memory figures.
 
-    Kept in float64 (float32 on mps, which has no other): exact for losses and for counts below 2**53.
-
-    Args:
-        num_more: number of values that a row may have beyond the usual ones.
+    The buffer is float64 (float32 on mps, which has no float64): exact for losses and for counts below 2**53.
     """
 
     def __init__(self, device: torch.device, num_more: int = 0) -> None:
@@ -65,7 +57,7 @@ class UnreadRows:
 
     @cached_property
     def _places(self) -> list[tuple[Tensor, ...]]:
-        """0-dim views of the buffer, made once, because making them for each row would cost more than filling them."""
+        """0-dim views of the buffer, created once, since creating them costs more than filling them."""
         return [row.unbind() for row in self._buffer]
 
     def __len__(self) -> int:
@@ -73,14 +65,10 @@ class UnreadRows:
 
     @property
     def full(self) -> bool:
-        """True if no further row fits before the rows are taken."""
         return len(self._unread) == _CAPACITY
 
     def add(self, step: int, values: Mapping[str, float | Tensor]) -> None:
-        """Add a row with the current values, without waiting for them.
-
-        Tensors must be 0-dim, on the device and without gradient, and at most 8, or as many more as there is room for.
-        """
+        """Add a row without waiting for its values; tensors are 0-dim, on the device, without gradient."""
         numbers: dict[str, float] = {}
         on_device: list[str] = []
         places = iter(self._places[len(self._unread)])
@@ -93,7 +81,7 @@ class UnreadRows:
         self._unread.append(_Unread(step, numbers, on_device))
 
     def take(self) -> list[tuple[int, dict[str, float]]]:
-        """Take out all rows, oldest first, as (step, values), read in one copy; waits for the device."""
+        """Remove and return all rows, oldest first, as (step, values), read in one copy; waits for the device."""
         unread, self._unread = self._unread, []
         read = self._buffer[: len(unread)].tolist()
         return [
@@ -103,13 +91,13 @@ class UnreadRows:
 
 
 def do_nothing(*_: object) -> None:
-    """Do nothing, in place of a log, a progress display or a checkpoint."""
+    """Stand in for a log, a progress display or a checkpoint."""
 
 
 class Recorder:
-    """Encloses the steps of a training, takes its rows, and fills in its record.
+    """Times the steps of a training, logs its rows and fills in its record.
 
-    As a context manager around a loop it begins the record, and ends it with the loop's outcome::
+    As a context manager it begins the record, and ends it with the loop's outcome::
 
         with Recorder(instruments, precision, record=record, tracker=Tracker(), directory=directory) as run:
             for batch in batches:
@@ -118,12 +106,11 @@ class Recorder:
                 run.log({"train/loss": loss})
 
     Args:
-        instruments: measure the steps.
-        parallel: the ranks of which this process is one; all call the same methods in the same order.
-        num_losses: losses of a row beside their sum.
-        record: the record to fill in; None: the training is measured and leaves nothing.
-        tracker: keeps the history; None: there is none.
-        directory: the run's, for `record`; None on a rank whose record another one writes.
+        parallel: the ranks of the training, which all call the same methods in the same order.
+        num_losses: losses in a row beside their sum.
+        record: the record to fill in; None to measure without a record.
+        tracker: keeps the history, if given.
+        directory: the run's, for `record`; None on ranks that do not write the record.
         on_rows: called after rows were logged.
     """
 
@@ -143,17 +130,14 @@ class Recorder:
         self._record, self._tracker, self._directory, self._on_rows = record, tracker, directory, on_rows
         self.step, self.count_update = instruments.step, instruments.count_update
         self._log_row = do_nothing if tracker is None else tracker.log
-        self.phase: Phase | None = None
-        """The part of a step that the training is in; None where its loop does not say."""
-        self.values: dict[str, float] = {}
-        """The latest value of every logged metric."""
-        self.diverged: Ending | None = None
-        """The reason why the numbers so far end the training; rows after that are dropped."""
+        self.phase: Phase | None = None  # the current part of a step; None if the loop does not say
+        self.values: dict[str, float] = {}  # the latest value of every logged metric
+        self.diverged: Ending | None = None  # the divergence found so far; later rows are dropped
         self._last_step = 0
         self._rows = UnreadRows(precision.device, num_more=num_losses)
         self._numbers = DivergenceWatch(precision.config.backoff_factor)
         self._flushed_s, self.flush_due_s = -math.inf, math.inf
-        """Times of the ranks' common clock when rows were last logged and when the waiting rows are due."""
+        """When rows were last logged, and when the waiting rows are due, by the ranks' common clock."""
 
     @property
     def record(self) -> RunRecord:
@@ -177,26 +161,17 @@ class Recorder:
         if (failure := error or lost) is None:
             self.conclude(self.diverged or self.at_end() or Ending("completed"))
         else:
-            self._note_failure(failure)
+            device, step = self._precision.device, self.instruments.num_steps + 1
+            oom = out_of_memory(failure, device, MemoryLimit(device, None), self.phase, step)
+            status: Status = "oom" if oom else "failed" if isinstance(failure, Exception) else "interrupted"
+            self.fail(status, oom.sentence if oom else one_line(failure), oom)
         self.end()
         self.close()
         if error is None and lost is not None:
             raise lost
 
-    def _note_failure(self, error: BaseException) -> None:
-        device = self._precision.device
-        oom = out_of_memory(error, device, MemoryLimit(device, None), self.phase, self.instruments.num_steps + 1)
-        if oom is not None:
-            self.fail("oom", oom.sentence, oom)
-        else:
-            self.fail("failed" if isinstance(error, Exception) else "interrupted", one_line(error))
-
     def begin(self, resume_after: int | None = None) -> None:
-        """Write the record and open the history.
-
-        Args:
-            resume_after: the last step of the checkpoint that the training continues from; None where it begins afresh.
-        """
+        """Write the record and open the history; `resume_after`: last step of the checkpoint, if any."""
         self.write()
         if self._tracker is not None and self._directory is not None:
             self._tracker.start(self.record, self._directory, resume_after=resume_after)
@@ -204,22 +179,18 @@ class Recorder:
 
     @contextmanager
     def aside(self, phase: Phase = "other") -> Iterator[None]:
-        """Enclose work that is no step, such as an evaluation: it is in no figure of time."""
         before, self.phase = self.phase, phase
         with self.instruments.aside():
             yield
         self.phase = before
 
     def log(self, values: Mapping[str, float | Tensor], step: int | None = None, *, now_s: float | None = None) -> None:
-        """Add a row; rows are read, all waiting ones at once, when they are due.
+        """Add a row; waiting rows are read together when they are due.
 
         Args:
             values: by metric; tensors are 0-dim and stay on their device until the row is read.
-            step: number of the step, from 1; None: the latest one.
-            now_s: the time by the ranks' common clock; None: it is asked.
-
-        Raises:
-            ValueError: there is a row of this step, or of a later one, or no step has begun.
+            step: from 1; None: the latest step. A ValueError unless it is later than that of the last row.
+            now_s: the time by the ranks' common clock; None to ask for it.
         """
         step = self.instruments.num_steps if step is None else step
         if step <= self._last_step:
@@ -237,7 +208,7 @@ class Recorder:
             self.flush(now_s)
 
     def flush(self, now_s: float = -math.inf) -> None:
-        """Read and log the waiting rows; those after a divergence are dropped."""
+        """Read and log the waiting rows; rows after a divergence are dropped."""
         if not self._rows:
             return
         self._flushed_s, self.flush_due_s = now_s, math.inf
@@ -257,24 +228,19 @@ class Recorder:
         self._on_rows()
 
     def at_end(self, num_skipped: int = 0) -> Ending | None:
-        """Decide after the last row whether a training that came to its end was one; see `DivergenceWatch.at_end`."""
         return self._numbers.at_end(num_skipped)
 
     def conclude(self, ending: Ending) -> None:
-        """Note how the training has ended."""
         self.record.status, self.record.error, self.record.cut_short = ending.status, ending.error, ending.cut_short
 
     def fail(self, status: Status, sentence: str, oom: OutOfMemory | None = None) -> None:
-        """Note the error that has ended the training."""
         self.record.status, self.record.error, self.record.oom = status, sentence, oom
 
     def end(self, busy_before: str | None = None, *, slowed_by: str | None = None, exchanges: bool = True) -> None:
-        """Fill in summary, memory, proof and contamination; a run that failed has the figures up to its failure.
+        """Fill in summary, memory, proof and contamination, of a failed run up to its failure.
 
-        Args:
-            busy_before: a sentence on who used the device before the run did.
-            slowed_by: a clause on what slowed the run: its speed is left out, and contamination says why.
-            exchanges: the other ranks are there to exchange figures with.
+        `slowed_by`: a clause on what slowed the run, whose speed is then left out; `exchanges`: the other ranks are
+        there.
         """
         record, own = self.record, self.instruments
         values = {key: value for key, value in self.values.items() if not key.startswith(MEASURED)}
@@ -284,10 +250,13 @@ class Recorder:
         record.proof |= own.proof()
         if record.attempts:
             record.attempts[-1].warmup_steps = own.num_warmup_steps
-        if self._precision.emulated is None:  # else no figure of the process is there that anything could have changed
-            record.contamination = own.contamination(busy_before)
+        if self._precision.emulated is None:  # else the record has no figures that anything could have changed
+            record.contamination = found = own.contamination(busy_before)
             if slowed_by is not None:
-                self._leave_out_speed(slowed_by)
+                record.summary = {key: value for key, value in record.summary.items() if not key.startswith(_OF_TIME)}
+                record.absent["perf/step_ms"] = slowed_by
+                reasons = [slowed_by, *(found.reasons or () if found.verdict == "contaminated" else ())]
+                record.contamination = replace(found, verdict="contaminated", reasons=reasons)
         if self._directory is not None and own.watch is not None:
             with suppress(OSError):  # on a full disk nothing is written
                 own.watch.numerics().write(self._directory)
@@ -296,23 +265,12 @@ class Recorder:
         record.ended_at = now()
 
     def close(self) -> None:
-        """Close the history, and write the record as it is.
-
-        Raises:
-            OSError: the disk is full, and rows are lost.
-        """
+        """Close the history and write the record. Raises OSError if the disk is full and rows are lost."""
         if self._tracker is not None:
             self._tracker.finish(self.record)
         self.write()
 
     def write(self) -> None:
-        """Write the record, where it is this process that does."""
+        """Write the record, unless another rank does."""
         if self._directory is not None:
             self.record.write(self._directory)
-
-    def _leave_out_speed(self, reason: str) -> None:
-        record, found = self.record, self.record.contamination
-        record.summary = {key: value for key, value in record.summary.items() if not key.startswith(_OF_TIME)}
-        record.absent["perf/step_ms"] = reason
-        reasons = [reason, *(found.reasons or () if found.verdict == "contaminated" else ())]
-        record.contamination = replace(found, verdict="contaminated", reasons=reasons)

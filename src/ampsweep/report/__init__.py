@@ -1,1 +1,1 @@
-"""Reports of a comparison, as console output, Markdown, HTML and JSON. Columns and panels are each defined once."""
+"""Reports as console output, Markdown, HTML, JSON and CSV."""

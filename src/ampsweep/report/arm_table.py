@@ -1,7 +1,6 @@
 """The arms of a workload as a table: each figure with its interval, and how it was taken."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
@@ -28,39 +27,32 @@ WORDS: Final[dict[str, Tone]] = {
     **dict.fromkeys(("same", "eligible"), "even"),
     **dict.fromkeys(("unresolved", "inconclusive", "too few pairs", "undecided"), "open"),
 }
-"""Words of a verdict: good news, bad news, no difference, or an open question."""
+"""The words of a verdict."""
 
-
-@dataclass(frozen=True)
-class _Figure:
-    """A column: the cell that it makes of an arm and the judgements on it, and how the figure was taken."""
-
-    column: Column
-    cell: Callable[[ArmComparison, Judgements | None], Cell]
-    explanation: str = ""
+_CellOf = Callable[[ArmComparison, Judgements | None], Cell]
 
 
 def arms_table(workload: WorkloadComparison) -> Table:
-    """An arm a row, the baseline's first; a word under a figure says what its interval decides."""
-    judged = {one.arm: one.judgements for one in workload.verdict.arms}
-    standings = {one.arm: one.standing for one in workload.verdict.recommendation.standings}
+    """A row for each arm, the baseline's first; a word below a figure is the verdict of its interval."""
+    judged = {arm.arm: arm.judgements for arm in workload.verdict.arms}
+    standings = {standing.arm: standing.standing for standing in workload.verdict.recommendation.standings}
     rows = []
     for arm in workload.arms:
-        cells = [one.cell(arm, judged.get(arm.arm)) for one in _FIGURES]
+        cells = [cell(arm, judged.get(arm.arm)) for _, cell, _ in _FIGURES]
         standing = standings.get(arm.arm)
         cells.insert(1, Cell() if standing is None else Cell(standing, standing, tone=WORDS[standing]))
         rows.append(Row(tuple(cells), arm=arm.arm))
-    columns = [one.column for one in _FIGURES]
+    columns = [column for column, _, _ in _FIGURES]
     columns.insert(1, Column("verdict"))
     return Table(key="arms", columns=tuple(columns), rows=tuple(rows))
 
 
 def methods(workloads: Sequence[WorkloadComparison]) -> Iterator[tuple[str, str]]:
-    """Each figure that the workloads' tables show, and how it was taken."""
-    shown = {column.title for one in workloads for column in arms_table(one).shown().columns}
-    for one in _FIGURES:
-        if one.explanation and one.column.title in shown:
-            yield one.column.title, f"{one.explanation}."
+    """The figures in the workloads' tables, each with how it was taken."""
+    shown = {column.title for workload in workloads for column in arms_table(workload).shown().columns}
+    for column, _, explanation in _FIGURES:
+        if explanation and column.title in shown:
+            yield column.title, f"{explanation}."
 
 
 def _speedup(arm: ArmComparison, judged: Judgements | None) -> Cell:
@@ -84,50 +76,56 @@ def _memory_saved(arm: ArmComparison, judged: Judgements | None) -> Cell:
     return estimate_cell(arm.memory_saved_bytes, "bytes", _word(judged, "memory"), share.detail or share.text)
 
 
+def _loss_gap(arm: ArmComparison, judged: Judgements | None) -> Cell:
+    return estimate_cell(arm.loss_gap, "difference", _word(judged, "parity"), n=arm.num_pairs)
+
+
 def _word(judged: Judgements | None, topic: str) -> str:
-    """The word of a judgement that says something beside the figure."""
     word = None if judged is None else getattr(judged, topic)
     return word if word in WORDS and word != "too few pairs" else ""
 
 
-def _share(value: float) -> str:
-    return f"{value:.4f}"
+def _value(
+    title: str, key: str, text: Callable[[float], str], explanation: str = "", **column: bool
+) -> tuple[Column, _CellOf, str]:
+    cell: _CellOf = lambda arm, _: value_cell(getattr(arm, key), text)  # noqa: E731
+    return Column(title, key, numeric=True, **column), cell, explanation
 
 
 _LIMITS: Final[dict[type[StepLimit], str]] = {SmallStep: "launching", WaitForData: "data", IdleDevice: "host"}
-_FIGURES: Final = (
-    _Figure(Column("arm"), lambda arm, _: Cell(arm.arm)),
-    _Figure(
+_FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
+    (Column("arm"), lambda arm, _: Cell(arm.arm), ""),
+    (
         Column("speedup", "speedup", numeric=True),
         _speedup,
         "step time of the baseline over that of the arm, geometric mean over pairs of uncontaminated runs (above 1x is "
-        "faster) [95% t-interval of the mean log ratio]; unchecked: of runs of these pairs nothing tells whether "
-        "anything else slowed them down",
+        "faster) [95% t-interval of the mean log ratio]; unchecked: in runs of these pairs nothing could show whether "
+        "other processes slowed them down",
     ),
-    _Figure(
+    (
         Column("memory saved", "memory_saved_bytes", numeric=True),
         _memory_saved,
         "peak of the baseline minus that of the arm, mean over pairs (negative: the arm needs more), with its share of "
         "the baseline's peak, or where pairs differ [the 95% t-interval of that share]",
     ),
-    _Figure(
+    (
         Column("loss gap", "loss_gap", numeric=True),
-        lambda arm, judged: estimate_cell(arm.loss_gap, "difference", _word(judged, "parity"), n=arm.num_pairs),
+        _loss_gap,
         "final validation loss of the arm minus that of the baseline, mean over pairs (positive is worse) "
         "[95% t-interval]",
     ),
-    _Figure(
+    (
         Column("n", "pairs", numeric=True),
         lambda arm, _: Cell() if arm.is_baseline else count_cell(arm.num_pairs),
         "pairs with the baseline: runs of one seed that differ in nothing but precision; fewer than 3 give no interval",
     ),
-    _Figure(
-        Column("step time", "step_ms", numeric=True, optional=True),
-        lambda arm, _: value_cell(arm.step_ms, milliseconds),
+    _value(
+        *("step time", "step_ms", milliseconds),
         "each run's median time of a step after warm-up, geometric mean over the pairs of the speedup; evaluation and "
-        "checkpoints are outside. The baseline's row is of all its runs in pairs, here as for peak memory and losses",
+        "checkpoints are outside. The baseline's row is over all its runs in pairs, as for peak memory and losses",
+        optional=True,
     ),
-    _Figure(
+    (
         Column("limited by", "limited_by", optional=True),
         _limited_by,
         "limits of the arm's step that its arithmetic does not move: launching, if a step has less than "
@@ -138,50 +136,42 @@ _FIGURES: Final = (
         f"accelerator is idle in more than {100 - MIN_UTILIZATION_PCT:.0f}% of the time for neither reason. us/op: "
         "step time over operators",
     ),
-    _Figure(
-        Column("peak memory", "peak_memory_bytes", numeric=True),
-        lambda arm, _: value_cell(arm.peak_memory_bytes, num_bytes),
+    _value(
+        *("peak memory", "peak_memory_bytes", num_bytes),
         "peak of allocated tensor bytes after warm-up, mean over pairs (allocator statistics on an accelerator, the "
         "tensors of the traced step with the most on a CPU)",
     ),
-    _Figure(
+    (
         Column("val loss", "val_loss", numeric=True),
         lambda arm, _: spread_cell(arm.val_loss, loss),
         "validation loss at the end of training, mean over the pairs of the loss gap, with its standard deviation over "
         "seeds; runs cut short have none",
     ),
-    _Figure(
+    (
         Column("val accuracy", "val_accuracy", numeric=True, optional=True),
-        lambda arm, _: spread_cell(arm.val_accuracy, _share),
+        lambda arm, _: spread_cell(arm.val_accuracy, lambda share: f"{share:.4f}"),
         "share of validation items classified correctly at the end of training, mean over seeds, with its standard "
         "deviation over seeds",
     ),
-    _Figure(
+    (
         Column("autocast penalty", "autocast_penalty", numeric=True, optional=True),
         lambda arm, _: estimate_cell(arm.autocast_penalty, "difference", n=arm.num_pairs),
         "validation loss under autocast minus that in full precision, of the same final weights, mean over the arm's "
         "runs (positive: autocast makes the evaluation worse) [95% t-interval]",
     ),
-    _Figure(
-        Column("skipped steps", "skipped_steps", numeric=True, optional=True),
-        lambda arm, _: value_cell(arm.skipped_steps, lambda count: f"{count:.0f}"),
+    _value(
+        *("skipped steps", "skipped_steps", lambda count: f"{count:.0f}"),
         "steps the gradient scaler skipped for non-finite gradients, total over the arm's runs",
+        optional=True,
     ),
-    _Figure(Column("status", "status"), lambda arm, _: Cell(statuses_text(arm.statuses)), "how the arm's runs ended"),
-    _Figure(
+    (Column("status", "status"), lambda arm, _: Cell(statuses_text(arm.statuses)), "how the arm's runs ended"),
+    (
         Column("memory saved (%)", "memory_saved_pct", numeric=True, data_only=True),
         lambda arm, _: estimate_cell(arm.memory_saved_pct, "percent"),
+        "",
     ),
-    _Figure(
-        Column("loss gap (%)", "loss_gap_pct", numeric=True, data_only=True),
-        lambda arm, _: value_cell(arm.loss_gap_pct, percent),
-    ),
-    _Figure(
-        Column("predicted peak", "predicted_memory_bytes", numeric=True, data_only=True),
-        lambda arm, _: value_cell(arm.predicted_memory_bytes, num_bytes),
-    ),
-    _Figure(
-        Column("prediction error (%)", "prediction_error_pct", numeric=True, data_only=True),
-        lambda arm, _: value_cell(arm.prediction_error_pct, percent),
-    ),
+    _value("loss gap (%)", "loss_gap_pct", percent, data_only=True),
+    _value("predicted peak", "predicted_memory_bytes", num_bytes, data_only=True),
+    _value("prediction error (%)", "prediction_error_pct", percent, data_only=True),
 )
+"""Columns, each with its cell and how the figure was taken."""

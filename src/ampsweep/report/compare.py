@@ -1,12 +1,12 @@
-"""The comparison of the runs in one or more directories, from their records."""
+"""Compares the runs in directories by their records."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ampsweep.analysis.comparison import Comparison, FileProblem, compare
-from ampsweep.analysis.resumed import RESUMED_KEYS
+from ampsweep.analysis.resumed_runs import RESUMED_KEYS
 from ampsweep.analysis.time_to_loss import SERIES_KEYS, loss_curves
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ReportConfig
@@ -17,7 +17,7 @@ from ampsweep.report.histories import Histories, read_histories
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison with the data it was made from, as `write_comparison` takes them."""
+    """A comparison with the records and histories it was made from."""
 
     comparison: Comparison
     records: Sequence[tuple[Path, RunRecord]]
@@ -25,27 +25,26 @@ class Compared:
 
 
 def compare_directories(directories: Sequence[Path], **settings: str | float | None) -> Compared:
-    """Compare all runs below `directories`.
-
-    Files that cannot be read are named in the comparison and left out.
+    """Compare all runs below `directories`; files that cannot be read are left out and named in the comparison.
 
     Args:
-        directories: of runs or of multiruns.
-        settings: fields of `ReportConfig`; what is None or not given is as the runs recorded it.
+        settings: fields of `ReportConfig`; by default or if None as the runs recorded them.
 
     Raises:
         UserError: a directory has no records, or no record can be read.
     """
     found = [_found(directory) for directory in directories]
-    records = [entry for one in found for entry in one.records]
-    unreadable = [error for one in found for error in one.unreadable]
+    records = [entry for there in found for entry in there.records]
+    unreadable = [error for there in found for error in there.unreadable]
     if not records:
         others = f" (nor can {len(unreadable) - 1} more of them)" if len(unreadable) > 1 else ""
         raise UserError(f"there is no record that can be read: {unreadable[0]}{others}")
     histories = read_histories(records, (*SERIES_KEYS, *RESUMED_KEYS, *curve_keys()))
     whole = {directory: histories.curves[directory] for directory, _ in records if directory not in histories.partial}
     curves = {directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole}
-    problems = [FileProblem(path=one.path.as_posix(), name="not readable", reason=one.reason) for one in unreadable]
+    problems = [
+        FileProblem(path=error.path.as_posix(), name="not readable", reason=error.reason) for error in unreadable
+    ]
     given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
     config = replace(_recorded(records), **given)
     comparison = compare(
@@ -73,9 +72,9 @@ def _found(directory: Path) -> Found:
 
 
 def _recorded(records: Sequence[tuple[Path, RunRecord]]) -> ReportConfig:
-    """Each setting of the report as the first run that recorded one has it."""
+    """Each setting of the report as in the first run that recorded it."""
     config = ReportConfig()
     for _, record in reversed(records):
         found = {key: value for key, value in record.config.get("report", {}).items() if value is not None}
-        config = replace(config, **{one.name: found[one.name] for one in fields(config) if one.name in found})
+        config = replace(config, **{key: found[key] for key in vars(config) if key in found})
     return config if config.margin_pct > 0 else replace(config, margin_pct=ReportConfig.margin_pct)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
-from ampsweep.analysis.method import method
+from ampsweep.analysis.method_notes import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
-from ampsweep.analysis.swept import Series
+from ampsweep.analysis.swept_series import Series
 from ampsweep.finding import Finding
 from ampsweep.record import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
@@ -18,11 +18,11 @@ from ampsweep.report.compare import Compared
 from ampsweep.report.dashboard import series_panels, workload_panels
 from ampsweep.report.data_formats import as_json
 from ampsweep.report.document import Document, Item, Items, Prose, Section, items_of, section_of
-from ampsweep.report.extent import JSON_NAME, MAX_ROWS, MAX_WORKLOADS, rows_left_out
 from ampsweep.report.figures.lines import SeriesData
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 from ampsweep.report.numerics_shown import numerics_sections
+from ampsweep.report.page_limits import JSON_NAME, MAX_ROWS, MAX_WORKLOADS, rows_left_out
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
 from ampsweep.report.rank_tables import ranks_table, strategies_table
@@ -43,28 +43,33 @@ SCHEMA: Final = 5
 MARKDOWN_NAME: Final = "comparison.md"
 HTML_NAME: Final = "comparison.html"
 _MAX_OPEN: Final = 4
-"""With more workloads only the first one's panels are unfolded."""
+"""With more workloads only the panels of the first are unfolded."""
 
 
 def comparison_document(compared: Compared, directory: Path | None, panels: Sequence[Panel] = PANELS) -> Document:
     """The comparison with its panels and runs.
 
     Args:
-        directory: from where the runs' directories are named; None: as they were given.
+        directory: the runs' directories are shown relative to it. None: as they were given.
         panels: in the order in which they are shown within their sections.
     """
     comparison = compared.comparison if directory is None else compared.comparison.relative_to(directory)
-    data = [WorkloadData(one, compared.histories) for one in comparison.workloads]
+    data = [WorkloadData(workload, compared.histories) for workload in comparison.workloads]
     shown = data[:MAX_WORKLOADS]
-    styles = arm_styles(arm for one in comparison.compared for arm in one.names)
+    styles = arm_styles(arm for workload in comparison.compared for arm in workload.names)
     how = [Item(text, f"{figure}:") for figure, text in (*methods(comparison.workloads), *method(comparison))]
-    series = [_series(one, comparison, data, styles, panels) for one in comparison.series]
+    series = [_series(found, comparison, data, styles, panels) for found in comparison.series]
+    resumed = [
+        Section(title=workload.title, blocks=(resumed_table(workload.resumed),))
+        for workload in comparison.workloads
+        if workload.resumed
+    ]
     runs = _tables(arm_settings_table(comparison), dtypes_table(comparison), runs_table(comparison))
     sections = [
         _verdicts(comparison.workloads),
         section_of("Largest batch that trains", "largest-batch", map(search_section, comparison.searches)),
-        section_of("Saved in one precision, resumed in another", "resumed", _resumed(comparison)),
-        section_of("Notes", "", items_of([_said(note.sentence) for note in comparison.notes])),
+        section_of("Saved in one precision, resumed in another", "resumed", resumed),
+        section_of("Notes", "", items_of([_item(note.sentence) for note in comparison.notes])),
         section_of("What went wrong", "problems", _tables(problems_table(comparison))),
         section_of("Against each other", "series", series),
         section_of("Panels", "panels", _panels(shown, styles, panels), on_screen=False),
@@ -75,15 +80,16 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     ]
     if not comparison.compared:
         sections.insert(0, Section(blocks=(Prose("No runs to compare.", "headline"),)))
-    num_runs = sum(len(one.runs) for one in comparison.compared)
+    num_runs = sum(len(workload.runs) for workload in comparison.compared)
     counts = (plural(num_runs, "run"), plural(len(styles), "arm"), plural(len(comparison.compared), "workload"))
+    facts = {field.name: getattr(comparison, field.name) for field in fields(comparison) if field.repr}
     return Document(
         title=f"Precision compared with {comparison.baseline}",
         subtitle=", ".join(counts),
-        sections=tuple(one for one in sections if one is not None),
+        sections=tuple(section for section in sections if section is not None),
         arms=styles,
-        summary=_summary(comparison),
-        data={"schema": SCHEMA} | {one.name: getattr(comparison, one.name) for one in fields(comparison) if one.repr},
+        summary=_summary(comparison, num_runs),
+        data={"schema": SCHEMA} | facts,
     )
 
 
@@ -97,8 +103,8 @@ def write_comparison(document: Document, directory: Path) -> None:
         write_atomically(directory / name, text(document))
 
 
-def _tables(*tables: Table | None) -> list[Table]:
-    return [one for one in tables if one is not None and one.rows]
+def _tables(*tables: Table) -> list[Table]:
+    return [table for table in tables if table.rows]
 
 
 def _verdicts(workloads: Sequence[WorkloadComparison]) -> Section | None:
@@ -113,66 +119,61 @@ def _card(workload: WorkloadComparison) -> Section:
     verdict = workload.verdict
     blocks: list[Any] = [*_answer(workload), arms_table(workload)]
     blocks += items_of(_findings(workload))
-    blocks += items_of([_said(one) for one in verdict.to_decide], "What would decide it")
-    blocks += items_of([_said(one.sentence, arm=one.arm) for one in verdict.reasons], "Why")
+    blocks += items_of([_item(measure) for measure in verdict.to_decide], "What would decide it")
+    blocks += items_of([_item(reason.sentence, arm=reason.arm) for reason in verdict.reasons], "Why")
     if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
-        lines = [_said(of.sentence, arm=arm) for arm, of in ranks]
+        lines = [_item(of.sentence, arm=arm) for arm, of in ranks]
         blocks.append(Section(title="Ranks", blocks=(Items(tuple(lines)), ranks_table(ranks))))
-    blocks.append(Section(title="In words", blocks=tuple(_in_words(workload)), folded=True))
+    words = [workload.conclusion, *([] if verdict.front is None else [verdict.front.sentence])]
+    in_words = tuple(Prose(as_sentence(sentence)) for sentence in words)
+    blocks.append(Section(title="In words", blocks=in_words, folded=True))
     return Section(title=workload.title, kind="card", blocks=tuple(blocks))
 
 
 def _answer(workload: WorkloadComparison) -> list[Prose]:
-    """The recommendation: its first words as the headline, its grounds after it."""
     verdict = workload.verdict
     headline, _, grounds = verdict.sentence.partition(": ")
-    said = [Prose(as_sentence(headline), "headline", arm=verdict.recommendation.arm)]
-    return [*said, Prose(as_sentence(grounds))] if grounds else said
+    answer = [Prose(as_sentence(headline), "headline", arm=verdict.recommendation.arm)]
+    return [*answer, Prose(as_sentence(grounds))] if grounds else answer
 
 
 def _findings(workload: WorkloadComparison) -> Iterator[Item]:
-    """Lines on the arms beside the table, topic by topic; what is said of several arms is one line."""
+    """Lines on the arms beside the table, topic by topic; a sentence about several arms is a single line."""
     verdict = workload.verdict
-    unsupported = {one.arm for one in workload.arms if list(one.statuses) == ["unsupported"]}  # a problem says why
+    unsupported = {arm.arm for arm in workload.arms if list(arm.statuses) == ["unsupported"]}  # see the problems
     found: list[tuple[str, str, Finding | None]] = [
-        *(("parity", arm.arm, one) for arm in verdict.arms for one in arm.judgements.parities),
+        *(("parity", arm.arm, parity) for arm in verdict.arms for parity in arm.judgements.parities),
         *(("time to loss", arm.arm, arm.time_to_loss) for arm in verdict.arms),
         *(("bytes", arm.arm, arm.waterfall) for arm in verdict.arms),
     ]
-    said = [(label, arm, one.sentence) for label, arm, one in found if one is not None]
-    said += [("predicted", "", one) for one in [workload.predicted_peaks] if one is not None]
-    said += [("pitfall", ", ".join(one.arms), one.sentence) for one in verdict.pitfalls]
-    said += [
-        (one.standing, one.arm, one.reason)
-        for one in verdict.recommendation.standings
-        if one.standing == "undecided" or (one.refusal is not None and one.arm not in unsupported)
+    lines = [(label, arm, finding.sentence) for label, arm, finding in found if finding is not None]
+    if workload.predicted_peaks is not None:
+        lines.append(("predicted", "", workload.predicted_peaks))
+    lines += [("pitfall", ", ".join(pitfall.arms), pitfall.sentence) for pitfall in verdict.pitfalls]
+    lines += [
+        (standing.standing, standing.arm, standing.reason)
+        for standing in verdict.recommendation.standings
+        if standing.standing == "undecided" or (standing.refusal is not None and standing.arm not in unsupported)
     ]
-    said += [
+    lines += [
         ("note", arm.arm, note.sentence)
         for arm in workload.arms
         for note in arm.notes
-        if not (isinstance(note, RunFinding) and note.consequence)  # a problem says it
+        if not (isinstance(note, RunFinding) and note.consequence)  # see the problems
     ]
     arms: dict[tuple[str, str], list[str]] = {}
-    for label, arm, sentence in said:
+    for label, arm, sentence in lines:
         arms.setdefault((label, sentence), []).append(arm)
     for (label, sentence), of in arms.items():
-        yield _said(sentence, label, ", ".join(of) or None)
-
-
-def _in_words(workload: WorkloadComparison) -> Iterator[Prose]:
-    verdict = workload.verdict
-    yield Prose(as_sentence(workload.conclusion))
-    if verdict.front is not None:
-        yield Prose(as_sentence(verdict.front.sentence))
+        yield _item(sentence, label, ", ".join(of) or None)
 
 
 def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
-    arms = list(dict.fromkeys(arm.arm for one in workloads for arm in one.verdict.arms))
+    arms = list(dict.fromkeys(arm.arm for workload in workloads for arm in workload.verdict.arms))
     rows = []
-    for one in workloads[:MAX_ROWS]:
-        verdicts = {arm.arm: arm for arm in one.verdict.arms}
-        cells = [Cell(one.title), Cell(one.verdict.recommendation.arm or "not decidable yet")]
+    for workload in workloads[:MAX_ROWS]:
+        verdicts = {arm.arm: arm for arm in workload.verdict.arms}
+        cells = [Cell(workload.title), Cell(workload.verdict.recommendation.arm or "not decidable yet")]
         cells += [_in_short(verdicts[arm].judgements) if arm in verdicts else Cell() for arm in arms]
         rows.append(Row(tuple(cells)))
     return Table(
@@ -197,15 +198,8 @@ def _in_short(judged: Judgements) -> Cell:
     return Cell(", ".join(known) or statuses_text(judged.figures.statuses))
 
 
-def _resumed(comparison: Comparison) -> Iterator[Section]:
-    """A table for each workload with runs that went on from another run's checkpoint."""
-    for one in comparison.workloads:
-        if one.resumed:
-            yield Section(title=one.title, blocks=(resumed_table(one.resumed),))
-
-
-def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
-    """A line of a list: a sentence, or a clause after what it is about."""
+def _item(clause: str, label: str = "", arm: str | None = None) -> Item:
+    """A line of a list: a sentence, or a clause after its label or arm."""
     text = as_sentence(clause)
     return Item(text, label, arm) if not (label or arm) else Item(clause[:1] + text[1:], label, arm)
 
@@ -217,9 +211,9 @@ def _series(
     styles: Mapping[str, ArmStyle],
     panels: Sequence[Panel],
 ) -> Section:
-    """The lines on a series: of words such as strategies with a table, of sizes with the panels over them."""
+    """A series of words (strategies) with a table, or a series of sizes with its panels."""
     blocks: list[Any] = [strategies_table(series, comparison)] if series.in_words else []
-    blocks += items_of([_said(line) for line in series.lines])
+    blocks += items_of([_item(line) for line in series.lines])
     if not series.in_words:
         of = SeriesData(series, tuple(data[place] for place in series.workloads))
         blocks += series_panels(of, styles, panels)
@@ -229,32 +223,32 @@ def _series(
 def _panels(
     workloads: Sequence[WorkloadData], styles: Mapping[str, ArmStyle], panels: Sequence[Panel]
 ) -> Iterator[Section]:
-    """The panels of each workload that is drawn, by section; of many workloads the first one's are unfolded."""
-    for place, one in enumerate(workloads):
-        drawn = workload_panels(one, styles, panels)
+    for place, workload in enumerate(workloads):
+        drawn = workload_panels(workload, styles, panels)
         blocks = [
             Section(title=heading, blocks=tuple(figures))
             for section, heading in SECTIONS.items()
             if (figures := [figure for panel, figure in drawn if panel.section == section])
         ]
         folded = len(workloads) > _MAX_OPEN and place > 0
-        yield Section(title=one.compared.title, blocks=tuple(blocks), folded=folded)
+        yield Section(title=workload.compared.title, blocks=tuple(blocks), folded=folded)
 
 
-def _summary(comparison: Comparison) -> dict[str, Scalar]:
-    """The verdict; figures of arms only of a single workload or search: those of several have no name of their own."""
+def _summary(comparison: Comparison, num_runs: int) -> dict[str, Scalar]:
+    """The verdict, and the arms' figures of a single workload or search: several would share their names."""
     workloads = comparison.workloads
-    answers = [one.verdict.sentence for one in workloads]
-    answers += [one.sentence for one in comparison.searches]
+    answers = [workload.verdict.sentence for workload in workloads]
+    answers += [search.sentence for search in comparison.searches]
     summary: dict[str, Scalar] = {
         "status": "completed",
         "verdict": "\n".join(answers),
         "num_workloads": len(comparison.compared),
-        "num_runs": sum(len(one.runs) for one in comparison.compared),
+        "num_runs": num_runs,
     }
     if workloads:
-        summary["conclusion"] = "\n".join(one.conclusion for one in workloads)
-        summary["recommended_arm"] = ", ".join(one.verdict.recommendation.arm or "undecided" for one in workloads)
+        summary["conclusion"] = "\n".join(workload.conclusion for workload in workloads)
+        recommended = [workload.verdict.recommendation.arm or "undecided" for workload in workloads]
+        summary["recommended_arm"] = ", ".join(recommended)
     if len(comparison.compared) == 1:
         table = arms_table(workloads[0]) if workloads else largest_batches_table(comparison.searches[0])
         for row in table.rows:

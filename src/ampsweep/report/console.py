@@ -15,18 +15,16 @@ from ampsweep.report.tables import Cell, Column, Row, Table
 
 _UNBOUNDED: Final = 10_000
 _MIN_HEADER: Final = 11
-"""Characters of a header's line, as far as words allow."""
+"""Characters to which headers are wrapped, unless a word is longer."""
 _TONES: Final = {"good": ("▲ ", "green"), "bad": ("▼ ", "red"), "even": ("= ", ""), "open": ("? ", "yellow")}
-"""Sign and style of words that are good news, bad news, no news, or leave the question open."""
 _BETWEEN: Final = 2
 """Characters between two columns."""
 _LEAST_TEXT: Final = 20
-"""Characters in which a text is wrapped rather than moved to another part of its table."""
+"""Characters to which texts are wrapped before their column moves to another part of the table."""
 
 
 def show(document: Document, console: Console) -> None:
-    """Print the document without what it folds and without its figures, the answer of each section last; in a log file,
-    which has no edge, without folding lines."""
+    """Print the document without folded parts and figures, the answer of each section last; log files do not wrap."""
     if not console.is_terminal:
         console.width = _UNBOUNDED
     console.print(Text(f"{document.title}{f' ({document.subtitle})' if document.subtitle else ''}", style="bold"))
@@ -53,24 +51,20 @@ def _show(blocks: Iterable[Block], console: Console, arms: Mapping[str, ArmStyle
                 console.print(_items(block, arms))
             case Table():
                 _print_table(block.shown(), console, arms)
-            case Code():  # never folded, so that it can be copied
+            case Code():  # not wrapped, so that it can be copied
                 console.print(Text(f"    {block.text}", style="cyan"), soft_wrap=True)
         before = block
     for answer in answers:
         console.print(Text(answer.text, style="bold"))
 
 
-def _is_shown(section: Section) -> bool:
-    """True unless it is folded, or nothing in it is for a terminal."""
-    return section.on_screen and not section.folded and any(map(_has_text, section.blocks))
-
-
-def _has_text(block: Block) -> bool:
-    return _is_shown(block) if isinstance(block, Section) else isinstance(block, Prose | Items | Table | Code)
+def _is_shown(block: Block) -> bool:
+    if isinstance(block, Section):
+        return block.on_screen and not block.folded and any(map(_is_shown, block.blocks))
+    return isinstance(block, Prose | Items | Table | Code)
 
 
 def _items(of: Items, arms: Mapping[str, ArmStyle]) -> RichTable:
-    """A line an item; a label is named once."""
     rows = []
     has_labels, has_arms = (any(getattr(item, name) for item in of.items) for name in ("label", "arm"))
     before = None
@@ -84,7 +78,6 @@ def _items(of: Items, arms: Mapping[str, ArmStyle]) -> RichTable:
 
 
 def _print_table(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -> None:
-    """A table; one too wide for a terminal goes on below itself, each part with the first column."""
     if not table.rows:
         return
     if table.kind == "labels":
@@ -98,7 +91,7 @@ def _print_table(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -
 
 
 def _parts(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -> Iterator[Table]:
-    """The table in as few parts as fit; texts are wrapped rather than moved to another part."""
+    """The table in as few parts as fit the width, each with the first column; texts are wrapped before that."""
     widths = [_column_width(table, place, arms) for place in range(len(table.columns))]
     places, taken = [0], widths[0]
     for place, column in enumerate(table.columns[1:], start=1):
@@ -112,7 +105,7 @@ def _parts(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -> Iter
 
 
 def _grid(rows: Iterable[Sequence[Text]]) -> RichTable:
-    """Rows without lines; a word longer than its column, such as a path, goes on below."""
+    """Rows without lines; words longer than their column, such as paths, are wrapped."""
     grid = RichTable.grid(padding=(0, 2, 0, 0))
     for row in rows:
         for _ in row[len(grid.columns) :]:
@@ -124,21 +117,17 @@ def _grid(rows: Iterable[Sequence[Text]]) -> RichTable:
 def _drawn(table: Table, arms: Mapping[str, ArmStyle]) -> RichTable:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     cells = [
-        [_cell(cell, column, row, arms) for row in table.rows for cell in [row.cells[place]]]
-        for place, column in enumerate(table.columns)
+        [_cell(row.cells[place], column, row, arms) for row in table.rows] for place, column in enumerate(table.columns)
     ]
     for column, below in zip(table.columns, cells, strict=True):
         title = _in_lines(column.title)
-        words = [
-            *title.split("\n"),
-            *(word for cell in below for word in cell.plain.split() if len(word) < _LEAST_TEXT),
-        ]
+        words = [word for cell in below for word in cell.plain.split() if len(word) < _LEAST_TEXT]
         drawn.add_column(
             Text(title),
             justify="right" if column.numeric else "left",
             overflow="fold",
             no_wrap=column.numeric,
-            min_width=max(map(len, words)),  # else rich cuts headers and words
+            min_width=max(map(len, [*title.split("\n"), *words])),  # else rich cuts headers and words
         )
     for row_cells in zip(*cells, strict=True):
         drawn.add_row(*row_cells)
@@ -146,7 +135,7 @@ def _drawn(table: Table, arms: Mapping[str, ArmStyle]) -> RichTable:
 
 
 def _cell(cell: Cell, column: Column, row: Row, arms: Mapping[str, ArmStyle]) -> Text:
-    """A cell, over as many lines as keep its column narrow."""
+    """A cell in several lines, which keep its column narrow."""
     value = cell.text
     if row.arm == cell.text and not column.numeric:
         value = value.replace("+", "\n+")
@@ -157,7 +146,6 @@ def _cell(cell: Cell, column: Column, row: Row, arms: Mapping[str, ArmStyle]) ->
 
 
 def _in_lines(title: str) -> str:
-    """A header over as many lines as keep its column narrow, without cutting a word."""
     lines = [""]
     for word in title.split():
         if lines[-1] and len(lines[-1]) + 1 + len(word) > _MIN_HEADER:

@@ -1,4 +1,4 @@
-"""A document on standard output: for people, or as data: JSON of what it was made from, its tables as CSV."""
+"""A document on standard output: for people, as JSON of its data, or as CSV of its tables."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ _ENDS: Final[dict[str, Callable[[Cell], Scalar]]] = {
 
 
 def as_json(document: Document) -> str:
-    """The data of the document as strict JSON (no NaN); a figure that was not measured is null."""
+    """The document's data as strict JSON (no NaN); figures that were not measured are null."""
     return json.dumps(as_data(document.data), indent=1, allow_nan=False, default=str) + "\n"
 
 
 def as_csv(document: Document) -> str:
-    """The tables one after another, each after a line `# key`, with all digits and with columns for intervals."""
+    """All tables, each after a line `# key`, with all digits and with columns for intervals."""
     out = io.StringIO()
     for table in tables(document):
         out.write(f"# {table.key}\n")
@@ -39,13 +39,13 @@ def as_csv(document: Document) -> str:
 
 
 def as_rows(table: Table) -> list[dict[str, Scalar]]:
-    """The table as data: for each row its values by the columns' names, those of intervals with `_low` and `_high`."""
+    """Each row as column name -> value; the ends of intervals have the suffixes `_low` and `_high`."""
     columns = _data_columns(table)
     return [{name: read(row.cells[place]) for name, (place, read) in columns.items()} for row in table.rows]
 
 
 def _data_columns(table: Table) -> dict[str, tuple[int, Callable[[Cell], Scalar]]]:
-    """By name the place in a row and what is read of its cell."""
+    """Name -> the place in a row and the function that reads its cell."""
     found: dict[str, tuple[int, Callable[[Cell], Scalar]]] = {}
     for place, column in enumerate(table.columns):
         has_ends = any(row.cells[place].low is not None for row in table.rows)
@@ -59,16 +59,15 @@ FORMATS: Final[dict[str, Callable[[Document], str]]] = {
     "csv": as_csv,
     "markdown": markdown,
 }
-"""The formats that a command prints instead of what a person reads on a terminal; each takes any document."""
+"""The formats besides the console's; each takes any document."""
 
 
 def formats() -> tuple[str, ...]:
-    """The formats that a command line may ask for, the first one if it asks for none."""
+    """The formats of a command line, the default first."""
     return CONSOLE, *FORMATS
 
 
 def put_out(document: Document, chosen: str = CONSOLE) -> None:
-    """Print a document and nothing else."""
     if chosen == CONSOLE:
         show(document, Terminal())
     else:

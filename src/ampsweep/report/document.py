@@ -1,6 +1,6 @@
-"""A report as a document: built once from numbers by what knows the kind of report, shown by renderers that do not.
+"""A report as a document: built once from numbers, then shown by renderers that know only the blocks below.
 
-Texts are whole sentences (or titles), plain, in no markup. A renderer knows the blocks below and nothing else.
+Texts are whole sentences or titles, without markup.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,68 +18,65 @@ class Prose:
 
     text: str
     kind: Literal["headline", "body", "note"] = "body"
-    """`headline`: the answer of its section; `note`: what a reader may pass over."""
+    """`headline`: the answer of its section; `note`: less important."""
     arm: str | None = None
     """The arm that an answer names."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A line of a list, about an arm or a topic that stands before it."""
+    """A line of a list, after its label and arm."""
 
     text: str
     label: str = ""
     arm: str | None = None
-    """Stands before the text, in its colour."""
     tone: Tone | None = None
 
 
 @dataclass(frozen=True)
 class Items:
-    """A list."""
-
     items: tuple[Item, ...]
     title: str = ""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Text to be copied as it stands."""
+    """Text to copy."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a document; a part without a title is shown without one."""
+    """A part of a document, with or without a title."""
 
     title: str = ""
     blocks: tuple["Block", ...]
     key: str = ""
-    """Names it in links; empty: nothing links to it."""
+    """Its name in links; empty: no links to it."""
     arm: str | None = None
     """The arm that the section is about."""
     badge: tuple[str, Tone] | None = None
-    """A word beside the title, such as the standing of the arm."""
+    """A word beside the title."""
     folded: bool = False
-    """True for details: a page folds them, a terminal leaves them out."""
+    """Details: a page folds them, a terminal leaves them out."""
     on_screen: bool = True
-    """False if a terminal leaves it out although a page shows it."""
+    """False: a page shows it, a terminal leaves it out."""
     kind: Literal["plain", "card"] = "plain"
-    """`card`: a part that stands for itself, such as the verdict on one workload."""
+    """`card`: a self-contained part, such as the verdict on a workload."""
 
 
 Block = Prose | Items | Table | Figure | Code | Section
 
 
 def section_of(title: str, key: str, blocks: Iterable[Block], *, on_screen: bool = True) -> Section | None:
-    """A section of what there is; None without anything."""
+    """A section; None without blocks."""
     found = tuple(blocks)
     return Section(title=title, key=key, blocks=found, on_screen=on_screen) if found else None
 
 
 def items_of(items: Iterable[Item], title: str = "") -> list[Items]:
-    """A list of what there is; none without anything."""
+    """A list block; none without items."""
     found = tuple(items)
     return [Items(found, title)] if found else []
 
@@ -92,15 +89,15 @@ class Document:
     subtitle: str = ""
     sections: tuple[Section, ...]
     arms: Mapping[str, ArmStyle] = field(default_factory=dict)
-    """The look of each arm that it names, in their order."""
+    """The arms that it names, in their order."""
     summary: Mapping[str, Scalar] = field(default_factory=dict)
-    """The main figures by flat names, for a W&B run."""
+    """The main figures of its W&B run."""
     data: Any = None
-    """The data behind the document, for JSON."""
+    """The data for JSON."""
 
 
 def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks, and all within them."""
+    """The blocks and all nested blocks."""
     for block in blocks:
         yield block
         if isinstance(block, Section):
@@ -108,21 +105,21 @@ def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def tables(document: Document) -> list[Table]:
-    """The tables of a document as data: those of one key together, with the title of its section in a column of its own
-    where they are of several. The tables of figures come last.
-    """
+    """The tables as data, those of figures last. Tables of one key are merged, with a column for their section."""
     found: dict[str, list[tuple[str, Table]]] = {}
+    of_figures: list[tuple[str, str, Table]] = []
     for section, block in _walk(document.sections, ""):
         if isinstance(block, Table):
             found.setdefault(block.key, []).append((section, block))
-    for section, block in _walk(document.sections, ""):
-        if isinstance(block, Figure) and block.table is not None:
-            found.setdefault(block.key, []).append((section, block.table))
-    return [_together(key, of_key) for key, of_key in found.items()]
+        elif isinstance(block, Figure) and block.table is not None:
+            of_figures.append((section, block.key, block.table))
+    for section, key, table in of_figures:
+        found.setdefault(key, []).append((section, table))
+    return [_merged(key, of_key) for key, of_key in found.items()]
 
 
 def _walk(blocks: Iterable[Block], section: str) -> Iterator[tuple[str, Block]]:
-    """Every block with the title of the innermost section around it that has one of a card, or else of any."""
+    """Every block with the title of the innermost card around it, or else of the outermost section."""
     for block in blocks:
         if isinstance(block, Section):
             yield from _walk(block.blocks, block.title if block.kind == "card" or not section else section)
@@ -130,14 +127,14 @@ def _walk(blocks: Iterable[Block], section: str) -> Iterator[tuple[str, Block]]:
             yield section, block
 
 
-def _together(key: str, of_key: Sequence[tuple[str, Table]]) -> Table:
+def _merged(key: str, of_key: Sequence[tuple[str, Table]]) -> Table:
     first = of_key[0][1]
     if len(of_key) == 1:
         return replace(first, key=key)
-    columns = list(dict.fromkeys(column for _, one in of_key for column in one.columns))
+    columns = list(dict.fromkeys(column for _, table in of_key for column in table.columns))
     rows = []
-    for section, one in of_key:
-        for row in one.rows:
-            cells = dict(zip(one.columns, row.cells, strict=True))
+    for section, table in of_key:
+        for row in table.rows:
+            cells = dict(zip(table.columns, row.cells, strict=True))
             rows.append(replace(row, cells=(Cell(section), *(cells.get(column, Cell()) for column in columns))))
     return replace(first, key=key, columns=(Column("section"), *columns), rows=tuple(rows))

@@ -1,4 +1,4 @@
-"""The figure of a report, and the parts of its picture as Plotly's JSON: the one place that knows how they look."""
+"""The figure of a report, and the parts of its picture as Plotly's JSON; nothing else knows how they look."""
 
 import math
 import re
@@ -13,40 +13,36 @@ Number = float | int | None
 """A value on an axis; None is a gap."""
 
 _INK: Final = "#333333"
-"""The colour of outlines; a dark page draws them light."""
+"""Outlines; a dark page draws them light."""
 _BAR_TEXT: Final = "#111111"
 _BESIDE: Final = "middle right"
-"""Position of texts beside what is drawn."""
 _TEXT_PX: Final = 7
-"""Width of a character beside a bar, for which there is room on the right."""
+"""Width of a character beside a bar, to leave room on the right."""
 _LEAST_DECADE: Final = -5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A picture, with the question that it answers and its figures as a table."""
+    """A picture with the question that it answers, and its numbers as a table."""
 
     key: str
-    """Names it in files and links: lower case, unique within its section."""
+    """Its name in files and links: lower case, unique within its section."""
     title: str
     question: str = ""
     note: str = ""
-    """A hint for reading it."""
     remarks: tuple[str, ...] = ()
-    """The limits of what it shows, a sentence each."""
+    """Sentences about what it does not show."""
     table: Table | None = None
     wide: bool = False
     traces: Sequence[Json] = ()
-    """In `meta` each says what it belongs to, by which a page hides it: `arm`, or that of each point (`arms`)."""
+    """`meta` of each names its `arm`, or the arm of each point (`arms`), by which a page hides it."""
     x: Json = field(default_factory=dict)
     y: Json = field(default_factory=dict)
     shapes: Sequence[Json] = ()
     legend: bool = False
     height: int = 340
-    """Pixels."""
 
     def plotly(self) -> Json:
-        """`data` and `layout`."""
         layout: Json = {
             "xaxis": self.x or axis(),
             "yaxis": self.y or axis(),
@@ -59,22 +55,22 @@ class Figure:
         if "bar" in types:
             layout |= {"barmode": "stack", "bargap": 0.3, "legend": {"traceorder": "normal"}}
             layout["uniformtext"] = {"minsize": 11, "mode": "hide"}
-        if texts := [one for trace in self.traces if trace.get("textposition") == _BESIDE for one in trace["text"]]:
+        beside = [trace["text"] for trace in self.traces if trace.get("textposition") == _BESIDE]
+        if texts := [text for of_trace in beside for text in of_trace]:
             layout["margin"] = {"r": _TEXT_PX * max(map(len, texts)) + 8}
         if "heatmap" in types:
-            # The formats that were chosen stay when the theme changes.
-            layout |= {"uirevision": "kept", "margin": {"t": 66}}
+            layout |= {"uirevision": "kept", "margin": {"t": 66}}  # keeps the chosen formats when the theme changes
             layout["legend"] = {"y": 1.0, "yref": "container", "yanchor": "top"}
         return {"data": list(self.traces), "layout": layout}
 
 
 def label(plain: str) -> str:
-    """Text that Plotly, which reads some HTML in labels, shows as it is."""
+    """Escape text for Plotly, which renders some HTML in labels."""
     return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def row_label(row: str) -> str:
-    """A row as a label of an axis, an arm over as many lines as it has parts."""
+    """The axis label of a row; each part of an arm's name has a line."""
     return label(row).replace("+", "<br>+")
 
 
@@ -91,12 +87,12 @@ def axis(
 
     Args:
         power: ticks are powers of ten.
-        range: ends that are not those of the values.
-        ticks: places of ticks and their labels; None: where they suit the values.
+        range: the ends; by default those of the values.
+        ticks: value -> label; by default Plotly's choice.
     """
     drawn: Json = {"title": {"text": label(title)}, "automargin": True, "zeroline": False}
     if log:
-        # Ticks at 1, 2 and 5 of each decade, with whole figures: Plotly's own are bare digits between decades.
+        # Ticks at 1, 2 and 5 of each decade; Plotly's own show bare digits between decades.
         drawn |= {"type": "log", **({"dtick": 1, "exponentformat": "power"} if power else {"dtick": "D2"})}
     if not power:
         drawn |= {"tickformat": "~g"} if log else {"exponentformat": "e"}  # no SI prefixes beside our own units
@@ -105,13 +101,13 @@ def axis(
     if range is not None:
         drawn["range"] = list(range)
     if ticks is not None:
-        texts = [re.sub(r"\^(-?\d+)", r"<sup>\1</sup>", label(one)) for one in ticks.values()]
+        texts = [re.sub(r"\^(-?\d+)", r"<sup>\1</sup>", label(text)) for text in ticks.values()]
         drawn |= {"tickvals": list(ticks), "ticktext": texts, "tickangle": 0, "showgrid": False}
     return drawn
 
 
 def row_axis(rows: Sequence[str]) -> Json:
-    """An axis of rows from the top."""
+    """A category axis, the first row at the top."""
     labels = [*map(row_label, rows)]
     drawn = {"title": {"text": ""}, "automargin": True, "zeroline": False, "fixedrange": True, "type": "category"}
     return drawn | {"categoryorder": "array", "categoryarray": labels, "range": [len(labels) - 0.45, -0.55]}
@@ -128,7 +124,7 @@ def bars(
     hover: Sequence[str] = (),
     patterns: Sequence[str] = (),
 ) -> Json:
-    """A bar a row, with a pattern each; texts stand inside the bars, or are left out."""
+    """A horizontal bar in each row; `texts` are inside the bars, unless there is no room."""
     trace: Json = {
         "type": "bar",
         "orientation": "h",
@@ -171,17 +167,17 @@ def scatter(
     """Points, a line through them, or both.
 
     Args:
-        line, edge: widths in pixels of the line and of the outlines of points; 0: none.
-        symbol: of each point; empty: no markers.
-        texts: beside the points.
+        line, edge: widths in pixels of the line and of the points' outlines; 0: none.
+        symbol: the points' marker; empty: none.
+        texts: labels beside the points.
         more: further attributes of the trace.
     """
     modes = [mode for mode, is_on in (("lines", line), ("markers", symbol), ("text", texts)) if is_on]
     trace: Json = {
         "type": "scatter",
         "mode": "+".join(modes) or "none",
-        "x": _places(x),
-        "y": _places(y),
+        "x": [row_label(value) if isinstance(value, str) else value for value in x],
+        "y": [row_label(value) if isinstance(value, str) else value for value in y],
         "name": label(name),
         "showlegend": True,
         "opacity": 1.0,
@@ -204,7 +200,7 @@ def scatter(
 def whiskers(
     along: Literal["x", "y"], values: Sequence[float], ends: Sequence[tuple[float, float]], colour: str
 ) -> Json:
-    """The attribute of a scatter for the intervals of its points; none where each is a single value."""
+    """The error bars of a scatter, as its attribute; empty if each interval is a single value."""
     if all(low == high for low, high in ends):
         return {}
     above = [high - value for value, (_, high) in zip(values, ends, strict=True)]
@@ -213,12 +209,8 @@ def whiskers(
     return {f"error_{along}": drawn}
 
 
-def _places(values: Sequence[Number | str]) -> list[Any]:
-    return [row_label(value) if isinstance(value, str) else value for value in values]
-
-
 def area(x: Sequence[Number], low: Sequence[Number], high: Sequence[Number], colour: str, **more: Any) -> list[Json]:
-    """The area between two lines, as two traces."""
+    """The shaded area between two lines, as two traces."""
     red, green, blue = bytes.fromhex(colour[1:])
     edge: Json = {"type": "scatter", "mode": "lines", "x": list(x), "line": {"width": 0}, "hoverinfo": "skip"}
     edge |= {"showlegend": False, **more}
@@ -229,8 +221,8 @@ def area(x: Sequence[Number], low: Sequence[Number], high: Sequence[Number], col
 def heat(
     x: Sequence[float], shares: Sequence[Sequence[float]], texts: Sequence[Sequence[str]], names: Sequence[str]
 ) -> Json:
-    """Cells in rows with these names, coloured by the logarithm of a share of a whole from 10**-5 (and less) on."""
-    logs = [[round(max(math.log10(one), _LEAST_DECADE), 2) if one else None for one in row] for row in shares]
+    """A heat map, a row for each of `names`, coloured by log10 of the share, from 10**-5 (and less) to 1."""
+    logs = [[round(max(math.log10(share), _LEAST_DECADE), 2) if share else None for share in row] for row in shares]
     decades = range(_LEAST_DECADE, 1)
     bar = {"thickness": 12, "lenmode": "pixels", "len": 220, "y": 1.0, "yanchor": "top", "outlinewidth": 0}
     return {
@@ -252,13 +244,13 @@ def heat(
 
 
 def rule(at: float, along: Literal["x", "y"] = "x") -> Json:
-    """A dotted line across the figure at a value of the x or the y axis."""
+    """A dotted line across the figure at a value of an axis."""
     across = "y" if along == "x" else "x"
     ends = {f"{along}0": at, f"{along}1": at, f"{across}0": 0, f"{across}1": 1, f"{across}ref": "paper"}
     return {"type": "line", **ends, "line": {"dash": "dot"}}
 
 
 def margin(row: int, low: float, high: float) -> Json:
-    """A shaded stretch of the x axis in one row."""
+    """A shaded interval of the x axis in one row."""
     place = {"x0": low, "x1": high, "y0": row - 0.4, "y1": row + 0.4}
     return {"type": "rect", "layer": "below", **place, "line": {"width": 0}, "fillcolor": "rgba(128,128,128,0.22)"}

@@ -1,4 +1,4 @@
-"""Histories of runs as curves, each file read once; curves thinned for a page without hiding a spike."""
+"""The histories of runs as curves, thinned for a page without hiding a spike."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,27 +19,27 @@ from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, load_history, 
 Array = NDArray[np.float64]
 
 _DIGITS: Final = 5
-"""Significant digits of a point; a figure in a table has all of its own."""
+"""Significant digits of a point."""
 _MAX_WHOLE: Final = 1e15
 _MAX_INT: Final = 2**63
 
 
 class Curve(MetricSeries):
-    """A metric's values by step, for a page."""
+    """A metric's values by step."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def thinned(self, max_points: int) -> "Curve":
-        """At most `max_points` points: of each stretch of steps its lowest and its highest value, at their own steps.
+        """At most `max_points` points: the lowest and highest value of each stretch of steps, at their own steps.
 
-        A stretch with non-finite values keeps one of them too, so that a gap stays a gap.
+        A stretch with non-finite values keeps one of them, so that a gap stays a gap.
         """
         if len(self) <= max_points:
             return self
         is_finite = np.isfinite(self.values)
         num_stretches = max(max_points // (2 if is_finite.all() else 3), 1)
-        finite, gap = (_stretches(one, num_stretches, False) for one in (is_finite, ~is_finite))
+        finite, gap = (_stretches(mask, num_stretches, False) for mask in (is_finite, ~is_finite))
         lowest = _stretches(np.where(is_finite, self.values, np.inf), num_stretches, np.inf).argmin(axis=1)
         highest = _stretches(np.where(is_finite, self.values, -np.inf), num_stretches, -np.inf).argmax(axis=1)
         has_finite, has_gap = finite.any(axis=1), gap.any(axis=1)
@@ -51,7 +51,7 @@ class Curve(MetricSeries):
 
 @dataclass(frozen=True)
 class Band:
-    """Several runs' curves as one: their mean, lowest and highest value at the steps that all of them logged."""
+    """The mean, lowest and highest value of several curves, at the steps that all of them have."""
 
     steps: Array
     mean: Array
@@ -59,7 +59,7 @@ class Band:
     high: Array
 
     def thinned(self, max_points: int) -> "Band":
-        """At most `max_points` points: for each stretch of steps the mean, the lowest low and the highest high."""
+        """At most `max_points` points: the mean, the lowest low and the highest high of each stretch of steps."""
         if len(self.steps) <= max_points:
             return self
         first = np.arange(max_points) * len(self.steps) // max_points
@@ -74,31 +74,27 @@ class Band:
 
 @dataclass(frozen=True)
 class Histories:
-    """The histories of many runs."""
-
     curves: Mapping[Path, Mapping[str, Curve]]
-    """Run directory -> metric key -> curve; a key the run never logged is absent."""
+    """Run directory -> metric key -> curve; keys that the run never logged are absent."""
     omissions: tuple[FileProblem, ...] = ()
-    """Files that could not be read, or not in full, and losses that were no numbers."""
+    """Files that could not be read completely, and losses that are not finite."""
     partial: frozenset[Path] = frozenset()
-    """Run directories whose curves lack rows: drawn, but nothing is computed from them."""
+    """Run directories whose curves lack rows: they are drawn, but no figure is computed from them."""
 
 
 @dataclass(frozen=True)
 class RunCurves:
-    """The curves of one run's history."""
-
     curves: dict[str, Curve]
     missing: str | None = None
-    """The reason why there is no history, or none that can be trusted: a clause that follows its path."""
+    """The reason why there is no usable history: a clause that follows its path."""
     is_torn: bool = False
-    """True if the file ends within a line."""
+    """The file ends within a line."""
     last_step: int | None = None
-    """Step of its last row; None where it has no row."""
+    """The step of its last row, if any."""
 
 
 def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str]) -> Histories:
-    """The curves of `keys` of all runs; of one whose directory is given twice, once."""
+    """The curves of `keys` of all runs; each directory is read once."""
     wanted = tuple(dict.fromkeys(keys))
     curves: dict[Path, dict[str, Curve]] = {}
     omissions: list[FileProblem] = []
@@ -143,7 +139,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def _column(rows: Rows, key: str) -> list[Any]:
-    """The value of each row, or `_ABSENT`."""
     try:
         return list(map(itemgetter(key), rows))  # a third of the time, for what every row has
     except KeyError:
@@ -151,15 +146,14 @@ def _column(rows: Rows, key: str) -> list[Any]:
 
 
 def _wrong_line(values: Sequence[Any]) -> int | None:
-    """The first line with a value that is no number."""
     if set(map(type, values)) <= {float, _Absent}:
         return None
     return next((line for line, value in enumerate(values, start=1) if not _is_number(value)), None)
 
 
 def _is_number(value: Any) -> bool:
-    one = number(value)
-    return one is None or type(one) in (float, _Absent) or (type(one) is int and abs(one) < _MAX_INT)
+    read = number(value)
+    return read is None or type(read) in (float, _Absent) or (type(read) is int and abs(read) < _MAX_INT)
 
 
 def _curves(rows: Rows, columns: Mapping[str, list[Any]]) -> dict[str, Curve]:
@@ -180,7 +174,7 @@ def _array(values: list[Any]) -> Array:
 
 
 def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[FileProblemKind, str]]:
-    """Name faults of a run's history. One that never began has none, and one that was killed may end anywhere."""
+    """The faults of a run's history. A run that never began needs none; that of a killed run may end anywhere."""
     if found.missing is not None:
         if record.attempts or found.missing != _NOT_THERE:
             yield "no history", found.missing
@@ -197,10 +191,8 @@ def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[FileProble
 
 
 def _early_end(found: RunCurves, record: RunRecord) -> str | None:
-    """The reason why a completed run's history ends too early, if it does: its last step is always logged.
-
-    A run that began with a checkpoint of its last step has none.
-    """
+    """The reason why a completed run's history ends too early, if it does: its last step is always logged, unless the
+    run continued from a checkpoint of that step."""
     steps = record.identity.steps
     if found.is_torn:
         return "ends within a line"
@@ -212,7 +204,7 @@ def _early_end(found: RunCurves, record: RunRecord) -> str | None:
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """The band of two or more curves; None where they share fewer than two steps with finite values."""
+    """The band of at least two curves; None if they share fewer than two steps with finite values."""
     if len(curves) < 2:
         return None
     usable = [curve.steps[np.isfinite(curve.values)] for curve in curves]
@@ -227,8 +219,8 @@ def band(curves: Sequence[Curve]) -> Band | None:
 
 
 def short_numbers(values: Array) -> list[float | int | None]:
-    """Numbers for JSON: whole ones whole, others with 5 significant digits, non-finite ones as gaps."""
-    if (values == np.rint(values)).all() and (np.abs(values) < _MAX_WHOLE).all():  # steps, and in a tenth of the time
+    """Numbers for JSON: integers whole, others with 5 significant digits, non-finite ones as None."""
+    if (values == np.rint(values)).all() and (np.abs(values) < _MAX_WHOLE).all():  # ten times as fast, for steps
         return [*values.astype(np.int64).tolist()]
     return [_short(value) if math.isfinite(value) else None for value in values.tolist()]
 
@@ -240,7 +232,7 @@ def _short(value: float) -> float | int:
 
 
 def _stretches(values: NDArray[Any], num: int, filler: float) -> NDArray[Any]:
-    """`values` as rows of one length, at most `num`; the end of the last is `filler`."""
+    """`values` as at most `num` rows of equal length, the last padded with `filler`."""
     length = -(-len(values) // num)
     filled = np.full(-(-len(values) // length) * length, filler, dtype=values.dtype)
     filled[: len(values)] = values

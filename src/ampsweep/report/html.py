@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import groupby
@@ -18,28 +18,35 @@ from ampsweep.report.tables import Cell, Column, Table, Tone
 
 _SIGNS: Final[dict[Tone, str]] = {"good": "▲", "bad": "▼", "even": "=", "open": "?"}
 _LONG: Final = 32
-"""Characters of a text that has room in its column."""
+"""Longer texts get a wide column."""
 
 
 def html(document: Document) -> str:
-    """The page: links, a button for each arm, then the sections, their figures drawn by Plotly when they are seen."""
+    """The page: links, a button for each arm, and the sections, whose figures Plotly draws when they come into view."""
     page = _Page(document)
-    sections = [page.section(one, 2) for one in document.sections]
-    first = next((one.key for one in document.sections if one.key), None)
+    sections = [page.section(section, 2) for section in document.sections]
+    first = next((section.key for section in document.sections if section.key), None)
     scripts = [Markup(get_plotlyjs())] if page.figures else []
     scripts.append(Markup(_asset("page.js")))
+    theme = Markup(_asset("theme.js"))
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy([theme, *scripts])),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", document.title),
+        tag("style", Markup(_asset("page.css"))),
+        tag("script", theme),
+    )
     # Joined once: the page of a large comparison has many megabytes.
     parts = (
-        '<!DOCTYPE html>\n<html lang="en">',
-        _head(document.title, scripts),
-        "<body>",
+        *('<!DOCTYPE html>\n<html lang="en">', head, "<body>"),
         "" if first is None else tag("a", "Skip to the content", class_="skip", href=f"#{first}"),
         page.header(),
         *("<main>", *sections, "</main>"),
-        '<script type="application/json" id="figures">[',
-        ",".join(page.figures),
-        "]</script>",
-        *(tag("script", one) for one in scripts),
+        *('<script type="application/json" id="figures">[', ",".join(page.figures), "]</script>"),
+        *(tag("script", script) for script in scripts),
         "</body></html>\n",
     )
     return "".join(parts)
@@ -47,21 +54,25 @@ def html(document: Document) -> str:
 
 @dataclass
 class _Page:
-    """A document on its way to HTML: collects the figures, which the page's script knows by number."""
+    """Converts a document's parts to HTML, and collects its figures, which the page's script finds by number."""
 
     document: Document
     figures: list[str] = field(default_factory=list)
     """As JSON."""
 
     def header(self) -> Markup:
-        sections = [one for one in self.document.sections if one.key and one.title]
+        links = [
+            tag("a", section.title, href=f"#{section.key}")
+            for section in self.document.sections
+            if section.key and section.title
+        ]
         return tag(
             "header",
             tag(
                 "div",
                 tag("h1", name(self.document.title)),
                 tag("p", self.document.subtitle, class_="counts"),
-                tag("nav", *(tag("a", one.title, href=f"#{one.key}") for one in sections), aria_label="On this page"),
+                tag("nav", *links, aria_label="On this page"),
                 tag("button", "Theme", type="button", id="theme"),
                 class_="title",
             ),
@@ -69,30 +80,34 @@ class _Page:
             tag("noscript", tag("p", "The pictures and the buttons need JavaScript; all figures are in the tables.")),
         )
 
-    def section(self, one: Section, level: int) -> Markup:
-        badge = None if one.badge is None else _word(*one.badge)
-        title = join(self._arm(one.title), " ", badge) if badge is not None else self._arm(one.title)
-        heading = tag(f"h{min(level, 6)}", title) if one.title else None
-        content = list(self._blocks(one.blocks, level + bool(one.title)))
-        about = {"id": one.key or None, "data_arm": one.arm}
-        if one.folded:
-            return tag("details", tag("summary", heading or "Details"), *content, class_=f"part {one.kind}", **about)
-        kind = "article" if one.kind == "card" else "section"
-        return tag(kind, heading, *content, class_=one.kind if one.kind == "card" else None, **about)
+    def section(self, section: Section, level: int) -> Markup:
+        title = self._arm(section.title)
+        if section.badge is not None:
+            title = join(title, " ", _word(*section.badge))
+        heading = tag(f"h{min(level, 6)}", title) if section.title else None
+        content = list(self._blocks(section.blocks, level + bool(section.title)))
+        about = {"id": section.key or None, "data_arm": section.arm}
+        if section.folded:
+            summary = tag("summary", heading or "Details")
+            return tag("details", summary, *content, class_=f"part {section.kind}", **about)
+        is_card = section.kind == "card"
+        return tag("article" if is_card else "section", heading, *content, class_="card" if is_card else None, **about)
 
     def _blocks(self, blocks: Iterable[Block], level: int) -> Iterator[Markup]:
         for is_figure, group in groupby(blocks, lambda block: isinstance(block, Figure)):
             if is_figure:
-                yield tag("div", *(self._figure(one) for one in group if isinstance(one, Figure)), class_="panels")
+                yield tag(
+                    "div", *(self._figure(block) for block in group if isinstance(block, Figure)), class_="panels"
+                )
             else:
-                yield from (self._block(one, level) for one in group)
+                yield from (self._block(block, level) for block in group)
 
     def _block(self, block: Block, level: int) -> Markup:
         match block:
             case Section():
                 return self.section(block, level)
             case Prose(kind="headline"):
-                look = self._arms.get(block.arm or "")
+                look = self.document.arms.get(block.arm or "")
                 style = None if look is None else f"--arm:{look.colour}"
                 return tag("p", name(block.text), class_="headline", style=style)
             case Prose():
@@ -112,17 +127,15 @@ class _Page:
         label = join(tag("strong", item.label), " ") if item.label else None
         arm = join(self._arm(item.arm), ": ") if item.arm is not None else None
         text = name(item.text) if item.tone is None else join(_word("", item.tone), " ", name(item.text))
-        return tag("li", label, arm, text, data_arm=item.arm if item.arm in self._arms else None)
+        return tag("li", label, arm, text, data_arm=item.arm if item.arm in self.document.arms else None)
 
     def _table(self, table: Table) -> Markup:
-        columns = table.columns
-        head = [tag("th", one.title, scope="col", class_="number" if one.numeric else None) for one in columns]
+        head = [
+            tag("th", column.title, scope="col", class_="number" if column.numeric else None)
+            for column in table.columns
+        ]
         body = [
-            tag(
-                "tr",
-                *(self._cell(cell, of, is_first=of is columns[0]) for cell, of in zip(row.cells, columns, strict=True)),
-                data_arm=row.arm,
-            )
+            tag("tr", *map(self._cell, row.cells, table.columns, range(len(row.cells))), data_arm=row.arm)
             for row in table.rows
         ]
         drawn = tag(
@@ -135,7 +148,7 @@ class _Page:
         box = tag("div", drawn, class_=f"scroll of-{table.key}", role="region", aria_label=label, tabindex="0")
         return join(box, tag("p", table.more, class_="note") if table.more else None)
 
-    def _cell(self, cell: Cell, column: Column, *, is_first: bool) -> Markup:
+    def _cell(self, cell: Cell, column: Column, place: int) -> Markup:
         if cell.tone is not None:
             shown = _word(cell.text, cell.tone)
         elif cell.link is not None:
@@ -144,7 +157,7 @@ class _Page:
             shown = tag("span", cell.text) if column.numeric else self._arm(cell.text)
         content = join(shown, *(tag("small", part) for part in cell.detail.split("; ") if part))
         kind = "number" if column.numeric else "long" if len(cell.text) > _LONG else None
-        return tag("th", content, scope="row", class_=kind) if is_first else tag("td", content, class_=kind)
+        return tag("td", content, class_=kind) if place else tag("th", content, scope="row", class_=kind)
 
     def _figure(self, figure: Figure) -> Markup:
         drawn = figure.plotly()
@@ -153,21 +166,22 @@ class _Page:
         table = None
         if figure.table is not None:
             table = tag("details", tag("summary", "Figures as a table"), self._table(figure.table.shown()))
+        caption = tag(
+            "figcaption",
+            tag("strong", figure.title, id=f"{identifier}-title"),
+            tag("span", figure.question, class_="question") if figure.question else None,
+        )
+        plot = tag(
+            "div",
+            class_="plot",
+            role="img",
+            aria_label=f"{figure.title}, drawn" + ("; its figures are in the table below" if table else ""),
+            data_figure=str(len(self.figures) - 1),
+            style=f"height:{drawn['layout']['height']}px",
+        )
         return tag(
             "figure",
-            tag(
-                "figcaption",
-                tag("strong", figure.title, id=f"{identifier}-title"),
-                tag("span", figure.question, class_="question") if figure.question else None,
-            ),
-            tag(
-                "div",
-                class_="plot",
-                role="img",
-                aria_label=f"{figure.title}, drawn" + ("; its figures are in the table below" if table else ""),
-                data_figure=str(len(self.figures) - 1),
-                style=f"height:{drawn['layout']['height']}px",
-            ),
+            *(caption, plot),
             *(tag("p", name(text), class_="note") for text in (figure.note, *figure.remarks) if text),
             table,
             class_="panel wide" if figure.wide else "panel",
@@ -178,10 +192,9 @@ class _Page:
         )
 
     def _form(self) -> Markup | None:
-        """A button for each arm; none for a single one."""
         arms = [
             tag("button", _swatch(style), name(arm), type="button", class_="arm", data_arm=arm, aria_pressed="true")
-            for arm, style in self._arms.items()
+            for arm, style in self.document.arms.items()
         ]
         if len(arms) < 2:
             return None
@@ -196,13 +209,9 @@ class _Page:
         )
 
     def _arm(self, text: str) -> Markup:
-        """A text; the name of an arm after its colour, so that arms are never told apart by colour alone."""
-        style = self._arms.get(text)
+        """A text; an arm's name after its colour, so that colour is never the only distinction."""
+        style = self.document.arms.get(text)
         return name(text) if style is None else tag("span", _swatch(style), name(text), class_="arm-name")
-
-    @property
-    def _arms(self) -> Mapping[str, ArmStyle]:
-        return self.document.arms
 
 
 def _word(text: str, tone: Tone) -> Markup:
@@ -211,20 +220,6 @@ def _word(text: str, tone: Tone) -> Markup:
 
 def _swatch(style: ArmStyle) -> Markup:
     return tag("span", class_="swatch", style=f"--arm:{style.colour}", aria_hidden="true")
-
-
-def _head(title: str, scripts: Sequence[str]) -> Markup:
-    theme = Markup(_asset("theme.js"))
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_policy([theme, *scripts])),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", Markup(_asset("page.css"))),
-        tag("script", theme),
-    )
 
 
 def _policy(scripts: Iterable[str]) -> str:

@@ -9,19 +9,18 @@ from ampsweep.report.figure import Figure
 from ampsweep.report.tables import Cell, Table
 
 _SPECIAL: Final = re.compile(r"([\\`*<>|#~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|\](?=[(\[:]))")
-"""Characters that Markdown would take as markup; an underscore within a word and a lone bracket are none."""
+"""Characters that are markup in Markdown; an underscore within a word and a single bracket are not."""
 _LINK: Final = re.compile(r"https?://[^\s<>|]+")
 
 
 def markdown(document: Document) -> str:
-    """The document, its figures by their tables."""
+    """The document, with tables in place of its figures."""
     head = [f"# {plain(document.title)}", ""]
     head += [plain(document.subtitle), ""] if document.subtitle else []
     return "\n".join([*head, *_blocks(document.sections, 2)]).rstrip() + "\n"
 
 
 def blocks_as_markdown(blocks: Iterable[Block], level: int = 2) -> str:
-    """Parts of a document, with headings from this level on."""
     return "\n".join(_blocks(blocks, level)).rstrip() + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Safe HTML: text is escaped unless it is markup already."""
+"""Safe HTML: strings are escaped unless they are `Markup`."""
 
 import html
 import json
@@ -8,18 +8,17 @@ _VOID: Final = frozenset({"br", "col", "hr", "input", "link", "meta"})
 
 
 class Markup(str):
-    """HTML source, to be written as it is; every other string is text."""
+    """HTML source; every other string is text."""
 
     __slots__ = ()
 
 
 Child = str | None
-"""Text, markup, or nothing."""
 
 
 def tag(name: str, /, *children: Child, **attributes: str | bool | None) -> Markup:
-    """An element. An attribute that is None or False is left out; a trailing underscore of its name is dropped, and
-    underscores within are hyphens.
+    """An element. Attributes that are None or False are left out; a trailing underscore of a name is dropped, other
+    underscores become hyphens.
 
     >>> tag("a", "1 < 2", class_="x", href="?a=1&b=2", hidden=False)
     '<a class="x" href="?a=1&amp;b=2">1 &lt; 2</a>'
@@ -32,17 +31,16 @@ def tag(name: str, /, *children: Child, **attributes: str | bool | None) -> Mark
 
 
 def join(*children: Child) -> Markup:
-    """Children one after another, text among them escaped."""
     return Markup("".join(child if isinstance(child, Markup) else html.escape(child or "") for child in children))
 
 
 def name(text: str) -> Markup:
-    """A name from outside, isolated so that right-to-left characters in it do not turn what stands beside it."""
+    """A user's name, isolated so that right-to-left characters in it do not reverse adjacent text."""
     return tag("bdi", text)
 
 
 def json_in_script(value: Any) -> str:
-    """`value` as JSON that a script of the page reads; nothing in it can end the script's element."""
+    """`value` as JSON within a script element, which nothing in it can end."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,7 +1,8 @@
-"""The numerics of runs as documents show them: the headroom in words, heat maps, and where values were not finite."""
+"""The numerics of runs in documents: headroom in words, heat maps, and non-finite gradients."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from ampsweep.analysis.headroom import headroom_of
@@ -20,8 +21,8 @@ _TITLES: Final[dict[TensorKind, tuple[str, str]]] = {
     "weight": ("Weights", "Do weights fit into the format that they are cast to?"),
     "update": ("Updates", "How large are the steps that parameters take?"),
 }
-"""Title and question of the map of each kind of tensor."""
-_NO_FAULTS: Final[Mapping[str, int]] = {}
+"""Kind of tensor -> title and question of its map."""
+_NO_FAULTS: Final[Mapping[str, int]] = MappingProxyType({})
 MAP_NOTE: Final = (
     "Each row is a layer, in the order of the model; the colour is the share of its elements other than zero whose "
     "magnitude is a power of two or up to twice that. Choose a format in the legend to draw its range."
@@ -29,17 +30,13 @@ MAP_NOTE: Final = (
 
 
 def numerics_sections(workload: WorkloadData) -> Iterator[Section]:
-    """The numerics of each arm: those of its first run that looked at them."""
+    """The numerics of each arm's first run that recorded them."""
     for arm in workload.names:
         runs = sorted(workload.runs_of(arm), key=lambda run: run.seed)
         run = next((run for run in runs if (run.directory / NUMERICS_NAME).is_file()), None)
         if run is not None:
-            yield Section(
-                title=f"{workload.compared.title}: {arm}, seed {run.seed}",
-                blocks=_read(run.directory),
-                arm=arm,
-                folded=True,
-            )
+            title = f"{workload.compared.title}: {arm}, seed {run.seed}"
+            yield Section(title=title, blocks=_read(run.directory), arm=arm, folded=True)
 
 
 def _read(directory: Path) -> tuple[Block, ...]:
@@ -50,22 +47,22 @@ def _read(directory: Path) -> tuple[Block, ...]:
 
 
 def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULTS) -> tuple[Block, ...]:
-    """The numerics of one run, or of a training with its faults: headroom, heat maps, non-finite gradients.
+    """The headroom, the heat maps and the non-finite gradients of one run.
 
     Args:
-        faults: formats in which an operator makes inf or NaN, so that they do not work though layers return what fits,
-            with the number of the doctor's finding.
+        faults: format -> number of the doctor's finding that an operator makes inf or NaN in it. The format fails even
+            if the results of layers fit into it.
     """
-    headroom = headroom_of(numerics)
-    told = (
-        one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in headroom.values()
+    sentences = (
+        room.given_finding(faults[room.format]) if room.format in faults else room.sentence
+        for room in headroom_of(numerics).values()
     )
     drawn = (
         magnitude_map(numerics, kind, title=title, question=question) for kind, (title, question) in _TITLES.items()
     )
     maps = [figure for figure in drawn if figure is not None]
     return (
-        *items_of(Item(as_sentence(one)) for one in told),
+        *items_of(Item(as_sentence(sentence)) for sentence in sentences),
         *_nonfinite(numerics),
         *([Prose(MAP_NOTE, "note")] if maps else []),
         *maps,
@@ -73,19 +70,19 @@ def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULT
 
 
 def _nonfinite(numerics: RunNumerics) -> Iterator[Table]:
-    """The parameters whose gradients were not finite on skipped steps, in backward order."""
-    if numerics.nonfinite_gradients:
-        rows = (
-            Row((Cell(name), value_cell(count, str), value_cell(numerics.first_nonfinite.get(name, 0), str)))
-            for name, count in numerics.nonfinite_gradients.items()
-        )
-        yield Table(
-            key="nonfinite_gradients",
-            title="Parameters with inf or NaN in their gradients, in backward order",
-            columns=(
-                Column("parameter"),
-                Column("skipped steps with inf or NaN in its gradient", numeric=True),
-                Column("the first in backward", numeric=True),
-            ),
-            rows=tuple(rows),
-        )
+    if not numerics.nonfinite_gradients:
+        return
+    rows = (
+        Row((Cell(name), value_cell(count, str), value_cell(numerics.first_nonfinite.get(name, 0), str)))
+        for name, count in numerics.nonfinite_gradients.items()
+    )
+    yield Table(
+        key="nonfinite_gradients",
+        title="Parameters with inf or NaN in their gradients, in backward order",
+        columns=(
+            Column("parameter"),
+            Column("skipped steps with inf or NaN in its gradient", numeric=True),
+            Column("the first in backward", numeric=True),
+        ),
+        rows=tuple(rows),
+    )

@@ -1,4 +1,4 @@
-"""One colour a precision mode, the same in every report."""
+"""The colours of arms, formats and memory categories, the same in every report."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,17 +8,8 @@ from typing import Final
 from ampsweep.config.modes import MODES, mode_of
 
 MODE_COLOURS: Final[dict[str, str]] = {name: mode.colour for name, mode in MODES.items()}
-"""Colour of each precision mode, from the table of modes."""
-
-
-def arm_colour(arm: str) -> str | None:
-    """Colour of an arm: that of the mode it started from (`amp_bf16+cache_enabled=false`: amp_bf16), if it has one."""
-    mode = mode_of(arm)
-    return None if mode is None else mode.colour
-
-
 OTHER_COLOUR: Final = "#8073ac"
-"""Arms of no known mode."""
+"""Arms of unknown modes."""
 
 FORMAT_COLOURS: Final[dict[str, str]] = {
     "float16": MODE_COLOURS["amp_fp16"],
@@ -26,7 +17,7 @@ FORMAT_COLOURS: Final[dict[str, str]] = {
     "float8_e4m3fn": "#cc79a7",
     "float8_e5m2": "#0072b2",
 }
-"""Numeric formats: each that of the mode of autocast that computes in it; others from the same palette."""
+"""Numeric formats, in the colour of the autocast mode that computes in them; others from the same palette."""
 
 CATEGORY_COLOURS: Final[dict[str, str]] = {
     "parameters": "#77aadd",
@@ -40,8 +31,7 @@ CATEGORY_COLOURS: Final[dict[str, str]] = {
     "other": "#dddddd",
     "unattributed": "#99ddff",
 }
-"""Categories of memory: the light scheme of P. Tol, Colour Schemes (2021), made for labelled areas with dark text on
-them; none of it is a mode's colour."""
+"""The light scheme of P. Tol, Colour Schemes (2021), made for areas with dark labels; no mode has its colours."""
 
 _MAX_BENEATH: Final = 3
 _DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -52,20 +42,23 @@ _PATTERNS: Final = ("", "/", "x", ".", "-")
 
 @dataclass(frozen=True)
 class ArmStyle:
-    """The look of an arm in figures. Arms of one mode share its colour and differ in dash and pattern.
-
-    `beneath` counts the arms drawn over it: it is drawn larger by that, so that it shows where they cover it.
-    """
+    """The look of an arm in figures. Arms of one mode share its colour and differ in dash and pattern."""
 
     colour: str
     dash: str
     symbol: str
     pattern: str
     beneath: int
+    """The number of arms drawn over it: it is drawn larger, so that it shows where they cover it."""
+
+
+def arm_colour(arm: str) -> str | None:
+    """The colour of an arm's mode; None if the mode is unknown."""
+    mode = mode_of(arm)
+    return None if mode is None else mode.colour
 
 
 def arm_styles(arms: Iterable[str]) -> dict[str, ArmStyle]:
-    """A style for each of `arms`."""
     used: Counter[str] = Counter()
     styles = {}
     for rank, arm in enumerate(dict.fromkeys(arms)):
@@ -83,7 +76,7 @@ def arm_styles(arms: Iterable[str]) -> dict[str, ArmStyle]:
 
 
 def colours_without_dashes(styles: Mapping[str, ArmStyle]) -> dict[str, str]:
-    """A colour for each arm where it has to do alone: of arms that share one, each is darker than the one before."""
+    """A distinct colour for each arm: arms of one mode get darker shades of its colour."""
     return {arm: _darkened(style.colour, _DARKER ** _DASHES.index(style.dash)) for arm, style in styles.items()}
 
 

@@ -1,4 +1,4 @@
-"""Ranks and strategies as tables: the ranks of an arm beside each other, the arms of one strategy beside another's."""
+"""The ranks of arms as a table, and the arms of each strategy beside each other."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -6,16 +6,16 @@ from typing import Final
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.analysis.rank_table import RankRow, RankTable
-from ampsweep.analysis.swept import Series, value_text
+from ampsweep.analysis.swept_series import Series, value_text
 from ampsweep.report.tables import Cell, Column, Row, Table, count_cell, value_cell
 from ampsweep.text import loss, milliseconds, num_bytes
 
 _MAX_RANKS: Final = 16
-"""Ranks of an arm that a table shows, from the first."""
+"""Ranks of an arm in a table."""
 
 
 def ranks_table(named: Sequence[tuple[str, RankTable]]) -> Table:
-    """The ranks of arms (or runs) by name, a row each."""
+    """A row for each rank of each arm (or run)."""
     rows = [Row(tuple(_rank_cells(arm, row, of)), arm=arm) for arm, of in named for row in of.rows[:_MAX_RANKS]]
     left_out = sum(max(len(of.rows) - _MAX_RANKS, 0) for _, of in named)
     columns = (
@@ -26,16 +26,15 @@ def ranks_table(named: Sequence[tuple[str, RankTable]]) -> Table:
         Column("waiting for data", "data_wait_ms", numeric=True, optional=True),
         Column("", "marks", optional=True),
     )
-    return Table(
-        key="ranks", columns=columns, rows=tuple(rows), more=f"{left_out} more in the records." if left_out else ""
-    )
+    more = f"{left_out} more in the records." if left_out else ""
+    return Table(key="ranks", columns=columns, rows=tuple(rows), more=more)
 
 
 def _rank_cells(arm: str, row: RankRow, of: RankTable) -> Iterator[Cell]:
     yield from (Cell(arm), count_cell(row.rank))
-    yield from (Cell(", ".join(one) or "-") for one in (row.hosts, row.devices))
+    yield from (Cell(", ".join(names) or "-") for names in (row.hosts, row.devices))
     yield value_cell(row.peak_bytes, num_bytes)
-    yield from (value_cell(one, milliseconds) for one in (row.step_ms, row.communication_ms, row.data_wait_ms))
+    yield from (value_cell(time, milliseconds) for time in (row.step_ms, row.communication_ms, row.data_wait_ms))
     marks = {
         "fullest": row.rank == of.fullest and bool(of.memory_spread_bytes),
         "slowest": row.rank == of.slowest and len(of.rows) > 1,
@@ -45,17 +44,18 @@ def _rank_cells(arm: str, row: RankRow, of: RankTable) -> Iterator[Cell]:
 
 
 def strategies_table(series: Series, comparison: Comparison) -> Table:
-    """Each arm at each word of a series, such as a strategy."""
+    """Each arm at each value of a series of words, such as strategies."""
     there = [
         (value_text(value), comparison.workloads[place])
         for value, place in zip(series.values, series.workloads, strict=True)
     ]
-    rows = []
-    for arm in dict.fromkeys(arm.arm for _, workload in there for arm in workload.arms):
-        for value, workload in there:
-            found = next((one for one in workload.arms if one.arm == arm), None)
-            if found is not None:
-                rows.append(Row((Cell(arm), Cell(value), *_own(found)), arm=arm))
+    rows = [
+        Row((Cell(arm), Cell(value), *_figures(found)), arm=arm)
+        for arm in dict.fromkeys(arm.arm for _, workload in there for arm in workload.arms)
+        for value, workload in there
+        for found in workload.arms
+        if found.arm == arm
+    ]
     columns = (
         *(Column("arm"), Column(series.name), Column("ranks", numeric=True)),
         Column("peak memory", "peak_memory_bytes", numeric=True),
@@ -68,8 +68,7 @@ def strategies_table(series: Series, comparison: Comparison) -> Table:
     return Table(key="strategies", title=series.heading, columns=columns, rows=tuple(rows))
 
 
-def _own(arm: ArmComparison) -> Iterator[Cell]:
-    """The arm's own figures: those of the fullest and of the slowest rank."""
+def _figures(arm: ArmComparison) -> Iterator[Cell]:
     ranks = arm.ranks
     yield Cell("1", 1) if ranks is None else count_cell(len(ranks.rows))
     yield value_cell(arm.peak_memory_bytes, num_bytes)

@@ -1,4 +1,4 @@
-"""The result of one run as a document, for the end of a single training."""
+"""The summary of one run as a document, for the end of a single training."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from ampsweep.analysis.headroom import headroom_lines, headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.recorded import compiled, compiled_remarks
 from ampsweep.analysis.run_findings import Leaks, without_effect
-from ampsweep.analysis.runs import Run
+from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, Run
 from ampsweep.analysis.step_limits import step_limits
 from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
 from ampsweep.record import RunRecord
@@ -25,7 +25,7 @@ _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_se
 
 
 def run_document(directory: Path, record: RunRecord) -> Document:
-    """The result of the run in `directory`; figures that were not measured have no line."""
+    """The summary of the run in `directory`; figures that were not measured have no line."""
     run = Run(directory, record)
     lines = tuple(Row((Cell(label), Cell(text))) for label, text in _lines(run))
     blocks = [Table(key="run", columns=(Column("fact"), Column("value")), rows=lines, kind="labels")]
@@ -44,7 +44,9 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     reason = record.error or "; ".join(run.contradictions) or record.cut_short
     yield "status", f"{run.outcome}: {reason.strip()}" if reason and reason.strip() else run.outcome
     if (ranks := ranks_of_run(run)) is not None:
-        yield "parallel", _parallel(run, len(ranks.rows))
+        batch = record.identity.global_batch_size
+        samples = "" if batch is None else f", {batch} samples a step"
+        yield "parallel", f"{record.identity.parallel}, {plural(len(ranks.rows), 'rank')}{samples}"
         if run.dtypes:
             yield "dtypes", ", ".join(f"{kind.replace('_', ' ')} {dtype}" for kind, dtype in run.dtypes.items())
     if run.measured and run.contamination is not None:
@@ -53,7 +55,7 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "limited by", limit.sentence
     if (leaked := run.leaked_bytes) is not None:
         left = Leaks(seeds=(run.seed,), cause=num_bytes(leaked)).clause
-        yield "warning", f"{left}; if each does, memory grows beyond the peak told here"
+        yield "warning", f"{left}; if each does, memory grows beyond the peak given here"
     for found in without_effect(record):
         yield "warning", found.sentence
     if (value := run.figure("val/loss")) is not None:
@@ -63,14 +65,14 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "autocast", f"{signed(value, 2)} val loss, against full precision"
     elif (why := record.absent.get(AUTOCAST_PENALTY)) is not None:
         yield "autocast", f"no penalty: {why}"
-    if (value := run.figure("perf/step_ms")) is not None:
+    if (value := run.figure(STEP_MS)) is not None:
         yield "step time", milliseconds(value) + _throughput(run)
-    elif (why := record.absent.get("perf/step_ms")) is not None:
+    elif (why := record.absent.get(STEP_MS)) is not None:
         yield "step time", f"none: {why}"
-    if (value := run.num_bytes("memory/peak_allocated_gib")) is not None:
+    if (value := run.num_bytes(PEAK_MEMORY)) is not None:
         step = record.memory.step
         yield "peak memory", num_bytes(value) + ("" if step is None else f" (step {step})")
-    elif (why := record.absent.get("memory/peak_allocated_gib")) is not None:
+    elif (why := record.absent.get(PEAK_MEMORY)) is not None:
         yield "peak memory", f"none: {why}"
     if (value := run.predicted_bytes) is not None:
         yield "predicted", predicted_bytes(value, run.prediction_error_pct)
@@ -98,7 +100,7 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _headroom(directory: Path) -> list[str]:
-    """Two lines at most on what the run's numerics tell of other formats; none if it did not look at them."""
+    """At most two lines on other formats, from the run's numerics if it has any."""
     try:
         numerics = RunNumerics.read(directory)
     except FileNotFoundError:
@@ -106,12 +108,6 @@ def _headroom(directory: Path) -> list[str]:
     except RecordError as error:
         return [str(error)]
     return headroom_lines(headroom_of(numerics))
-
-
-def _parallel(run: Run, num_ranks: int) -> str:
-    identity = run.record.identity
-    samples = "" if identity.global_batch_size is None else f", {identity.global_batch_size} samples a step"
-    return f"{identity.parallel}, {plural(num_ranks, 'rank')}{samples}"
 
 
 def _throughput(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""The runs behind a comparison as tables: what went wrong, what tells them apart, where they are, on what they ran."""
+"""The runs of a comparison as tables: problems, differences, directories, environments."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -8,13 +8,13 @@ from typing import Final
 from urllib.parse import quote
 
 from ampsweep.analysis.comparison import Comparison, Problem
-from ampsweep.analysis.resumed import NUM_NEAR_STEPS, ResumedArm
+from ampsweep.analysis.resumed_runs import NUM_NEAR_STEPS, ResumedArm
 from ampsweep.analysis.run_findings import RunEntry
 from ampsweep.analysis.runs import Run, leaves
 from ampsweep.analysis.workloads import varied_keys
 from ampsweep.config.modes import arm_after
 from ampsweep.metrics import METRICS
-from ampsweep.report.extent import MAX_ROWS, rows_left_out
+from ampsweep.report.page_limits import MAX_ROWS, rows_left_out
 from ampsweep.report.tables import (
     ABSENT,
     Cell,
@@ -28,7 +28,7 @@ from ampsweep.report.tables import (
     spread_cell,
     table_of,
     text_table,
-    value_cell,
+    value_column,
 )
 from ampsweep.text import listed, loss, plural, signed
 
@@ -40,11 +40,11 @@ _FIGURES: Final = (
 
 
 def problems_table(comparison: Comparison) -> Table:
-    """Everything that keeps a run's figures from counting in full, the gravest first; alike ones of arms in one row."""
+    """Every reason why a run's figures do not fully count, the gravest first; similar ones share a row."""
     arms: dict[Problem, list[str]] = defaultdict(list)
-    for one in comparison.problems:
-        arms[replace(one, arm=None)] += [] if one.arm is None else [one.arm]
-    rows = [_problem(one, of) for one, of in arms.items()]
+    for problem in comparison.problems:
+        arms[replace(problem, arm=None)] += [] if problem.arm is None else [problem.arm]
+    rows = [_problem(problem, of) for problem, of in arms.items()]
     table = Table(
         key="problems",
         columns=tuple(map(Column, ("problem", "arm", "why", "consequence", "seeds", "workload"))),
@@ -54,34 +54,37 @@ def problems_table(comparison: Comparison) -> Table:
     return table if len(comparison.compared) > 1 else table.of(range(5))
 
 
-def _problem(one: Problem, arms: Sequence[str]) -> Row:
-    of = one.finding
-    texts = (of.name, ", ".join(arms), of.why, of.consequence, listed(map(str, one.seeds)), one.compared)
+def _problem(problem: Problem, arms: Sequence[str]) -> Row:
+    finding, seeds = problem.finding, listed(map(str, problem.seeds))
+    texts = (finding.name, ", ".join(arms), finding.why, finding.consequence, seeds, problem.compared)
     return Row(tuple(Cell(text or ABSENT) for text in texts), arm=arms[0] if len(arms) == 1 else None)
 
 
 _RESUMED: Final[Columns[ResumedArm]] = (
-    (Column("saved in"), lambda one: Cell(one.saved_in)),
-    (Column("resumed in"), lambda one: Cell(one.resumed_in)),
-    (Column("after step", "step", numeric=True), lambda one: count_cell(one.step)),
-    (Column("train loss there", "loss", numeric=True, optional=True), lambda one: spread_cell(one.loss, loss)),
-    (Column("its jump", "loss_jump", numeric=True), lambda one: spread_cell(one.loss_jump, partial(signed, digits=2))),
+    (Column("saved in"), lambda resumed: Cell(resumed.saved_in)),
+    (Column("resumed in"), lambda resumed: Cell(resumed.resumed_in)),
+    value_column("after step", "step", str),
     (
-        Column(f"skipped in the next {NUM_NEAR_STEPS}", "skipped_steps", numeric=True, optional=True),
-        lambda one: value_cell(one.skipped_steps, str),
+        Column("train loss there", "loss", numeric=True, optional=True),
+        lambda resumed: spread_cell(resumed.loss, loss),
     ),
-    (Column("runs", numeric=True), lambda one: count_cell(one.num_runs)),
+    (
+        Column("its jump", "loss_jump", numeric=True),
+        lambda resumed: spread_cell(resumed.loss_jump, partial(signed, digits=2)),
+    ),
+    value_column(f"skipped in the next {NUM_NEAR_STEPS}", "skipped_steps", str, optional=True),
+    (Column("runs", numeric=True), lambda resumed: count_cell(resumed.num_runs)),
 )
 
 
 def resumed_table(resumed: Sequence[ResumedArm]) -> Table:
-    """The jump of the training loss after a checkpoint, for each two arms that it was saved in and resumed in."""
-    return table_of("resumed", _RESUMED, resumed, lambda one: arm_after(one.resumed_in, one.saved_in, one.step))
+    """The jump of the training loss after a checkpoint, for each pair of arms that saved and resumed it."""
+    return table_of("resumed", _RESUMED, resumed, lambda of: arm_after(of.resumed_in, of.saved_in, of.step))
 
 
 def runs_table(comparison: Comparison) -> Table:
-    """A run a row, with its main figures, the settings in which it differs from others, and links to its files."""
-    entries = _listed(comparison)
+    """A row for each run: its main figures, the settings that differ between runs, and links to its files."""
+    entries = _entries(comparison)
     differing = _differences([entry.run for entry in entries])
     rows = tuple(
         Row(
@@ -115,7 +118,7 @@ def _figure(run: Run, key: str) -> Cell:
 
 
 def _directory(path: str) -> Cell:
-    """A link that works if the page lies beside the runs; otherwise the plain path."""
+    """A relative path is a link, which works if the page is beside the runs."""
     return Cell(path, link=None if path.startswith("/") else f"./{quote(path, errors='surrogateescape')}/")
 
 
@@ -126,9 +129,9 @@ def _tracked(place: str | None) -> Cell:
 
 
 def arm_settings_table(comparison: Comparison) -> Table:
-    """An arm a row: the parts of its precision in which the arms differ, and what its traced step computed in."""
+    """A row for each arm: the precision settings that differ between arms, and the arithmetic of its traced step."""
     first: dict[str, Run] = {}
-    runs = [entry.run for entry in _listed(comparison)]
+    runs = [entry.run for entry in _entries(comparison)]
     for run in runs:
         first.setdefault(run.arm, run)
     precision = {arm: dict(leaves(run.record.config.get("precision", {}))) for arm, run in first.items()}
@@ -139,8 +142,8 @@ def arm_settings_table(comparison: Comparison) -> Table:
 
 
 def environment_tables(comparison: Comparison) -> tuple[Table, Table]:
-    """Facts about machine and software: those that differ, with the runs of each value, and those of all runs."""
-    runs = [entry.run for entry in _listed(comparison)]
+    """The facts about machine and software that differ, with the runs of each value; and those of all runs."""
+    runs = [entry.run for entry in _entries(comparison)]
     environments = [(run, dict(leaves(run.record.environment))) for run in runs if run.record.environment]
     varied = set(varied_keys([facts for _, facts in environments]))
     keys = dict.fromkeys(key for _, facts in environments for key in facts)
@@ -160,7 +163,7 @@ def environment_tables(comparison: Comparison) -> tuple[Table, Table]:
 
 
 def dtypes_table(comparison: Comparison) -> Table:
-    """The five dtypes of each arm under each strategy, and what casts."""
+    """The five dtypes of each arm and strategy, and what casts."""
     known = [
         (arm.arm, str(workload.facts.get("parallel") or ABSENT), arm.casts or ABSENT, arm.dtypes)
         for workload in comparison.workloads
@@ -173,24 +176,22 @@ def dtypes_table(comparison: Comparison) -> Table:
     return text_table("dtypes", headers, dict.fromkeys(rows), title="The dtypes of a step")
 
 
-def _listed(comparison: Comparison) -> list[RunEntry]:
-    """The entries of all runs: by workload, arm by arm in the order of tables, each by seed."""
+def _entries(comparison: Comparison) -> list[RunEntry]:
     return [
         entry
-        for one in comparison.compared
-        for entry in sorted(one.runs, key=lambda entry: (one.names.index(entry.arm), entry.seed))
+        for workload in comparison.compared
+        for entry in sorted(workload.runs, key=lambda entry: (workload.names.index(entry.arm), entry.seed))
     ]
 
 
 def _differences(runs: Sequence[Run]) -> list[str]:
-    """For each run the settings in which the runs differ, arm and seed apart: `data.batch_size=16 optimizer.lr=0.1`."""
+    """For each run the settings besides arm and seed that differ: `data.batch_size=16 optimizer.lr=0.1`."""
     settings = [run.settings for run in runs]
     varied = varied_keys(settings)
-    return [" ".join(f"{key}={scalar_text(one[key])}" for key in varied if key in one) for one in settings]
+    return [" ".join(f"{key}={scalar_text(own[key])}" for key in varied if key in own) for own in settings]
 
 
 def _arithmetic(runs: Iterable[Run], arm: str) -> str:
-    """Shares of the traced step's matrix FLOPs by dtype, of the arm's first run that was traced."""
     for run in runs:
         flops = run.record.proof.flops
         if run.arm == arm and flops:

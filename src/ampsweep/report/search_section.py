@@ -5,12 +5,23 @@ from typing import Final
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
 from ampsweep.report.document import Item, Prose, Section, items_of
-from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, estimate_cell, table_of, value_cell
+from ampsweep.report.tables import (
+    Cell,
+    Column,
+    Columns,
+    Row,
+    Table,
+    count_cell,
+    estimate_cell,
+    table_of,
+    value_cell,
+    value_column,
+)
 from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_bytes, ratio
 
 
 def search_section(found: SearchComparison) -> Section:
-    """The answer of every arm, why it takes no larger batch, and every batch that was tried."""
+    """The largest batch of every arm, the reason why it is the largest, and every batch that was tried."""
     return Section(
         title=found.heading,
         kind="card",
@@ -24,7 +35,6 @@ def search_section(found: SearchComparison) -> Section:
 
 
 def largest_batches_table(found: SearchComparison) -> Table:
-    """The answer of every arm."""
     return table_of("largest_batches", _COLUMNS, found.arms, lambda arm: arm.arm)
 
 
@@ -58,36 +68,23 @@ def _largest(arm: ArmSearch) -> Cell:
     return value_cell(arm.batch_size, lambda size: _batch(size) + more)
 
 
+def _predicted_peak(arm: ArmSearch) -> Cell:
+    return value_cell(arm.predicted_memory_bytes, lambda value: predicted_bytes(value, arm.prediction_error_pct))
+
+
 _COLUMNS: Final[Columns[ArmSearch]] = (
     (Column("arm"), lambda arm: Cell(arm.arm)),
     (Column("largest batch", "batch_size", numeric=True), _largest),
-    (
-        Column("predicted batch", "predicted_batch_size", numeric=True, optional=True),
-        lambda arm: value_cell(arm.predicted_batch_size, _batch),
-    ),
-    (Column("batch over baseline", "times_baseline", numeric=True), lambda arm: value_cell(arm.times_baseline, ratio)),
-    (
-        Column("samples/s there", "samples_per_sec", numeric=True),
-        lambda arm: value_cell(arm.samples_per_sec, number),
-    ),
+    value_column("predicted batch", "predicted_batch_size", _batch, optional=True),
+    value_column("batch over baseline", "times_baseline", ratio),
+    value_column("samples/s there", "samples_per_sec", number),
     (
         Column("samples/s over baseline", "throughput_ratio", numeric=True),
         lambda arm: estimate_cell(arm.throughput_ratio, "ratio"),
     ),
-    (
-        Column("peak memory", "peak_memory_bytes", numeric=True),
-        lambda arm: value_cell(arm.peak_memory_bytes, num_bytes),
-    ),
-    (
-        Column("predicted peak", "predicted_memory_bytes", numeric=True, optional=True),
-        lambda arm: value_cell(
-            arm.predicted_memory_bytes, lambda value: predicted_bytes(value, arm.prediction_error_pct)
-        ),
-    ),
-    (
-        Column("prediction error (%)", "prediction_error_pct", numeric=True, data_only=True),
-        lambda arm: value_cell(arm.prediction_error_pct, percent),
-    ),
+    value_column("peak memory", "peak_memory_bytes", num_bytes),
+    (Column("predicted peak", "predicted_memory_bytes", numeric=True, optional=True), _predicted_peak),
+    value_column("prediction error (%)", "prediction_error_pct", percent, data_only=True),
     (Column("n", "runs", numeric=True), lambda arm: count_cell(arm.num_runs)),
     (Column("status"), lambda arm: Cell(statuses_text(arm.statuses))),
 )

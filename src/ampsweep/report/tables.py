@@ -1,8 +1,8 @@
-"""A table of a report: cells that are data and text, and figures as cells, for every renderer."""
+"""Tables of reports for every renderer: cells hold data and text."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ampsweep.text import GIB, milliseconds, num_bytes, number, percent, signed
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:  # a training that prints tables does not wait for SciPy
 
 Scalar = str | int | float | bool | None
 Tone = Literal["good", "bad", "even", "open"]
-"""The news in a word: good, bad, no difference, or an open question."""
+"""Good news, bad news, no difference, or an open question."""
 ABSENT: Final = "-"
 
 
 def scalar_text(value: Scalar) -> str:
-    """A datum as it stands in a config."""
+    """A value as in a config."""
     return ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A datum as people read it, and as data."""
+    """A value as people read it, and as data."""
 
     text: str = ABSENT
     value: Scalar = None
-    """The datum itself, in the unit of its column; None where the text is all there is."""
+    """In the unit of its column; None if there is only a text."""
     low: float | None = None
     high: float | None = None
-    """The interval of the value, where it has one."""
+    """The interval of the value, if any."""
     detail: str = ""
-    """Text below or after it (interval, share, spread), in parts at '; '."""
+    """Text below or after it (interval, share, spread), in parts separated by '; '."""
     tone: Tone | None = None
     link: str | None = None
 
     @property
     def data(self) -> Scalar:
-        """The value, or the text where that is the datum; None where nothing was measured."""
+        """The value, or else the text; None if nothing was measured."""
         return self.value if self.value is not None else None if self.text in (ABSENT, "") else self.text
 
 
@@ -47,24 +47,21 @@ def count_cell(count: int) -> Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its header, the name of its data (with the unit), and the way it is shown."""
-
     title: str
     key: str = ""
-    """The name of the column's data, such as `peak_memory_bytes`; empty: its title."""
+    """The name of the column's data with the unit, such as `peak_memory_bytes`; empty: the title."""
     numeric: bool = False
     optional: bool = False
-    """Left out of a table in which no row has a value."""
+    """Left out if no row has a value."""
     data_only: bool = False
-    """In the data of the table (CSV, W&B), where people read the figure in the detail of another column."""
+    """Only in the data of the table (CSV, W&B): people read the figure in the detail of another column."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row with the arm that it belongs to, by which a page hides it and a renderer colours it."""
-
     cells: tuple[Cell, ...]
     arm: str | None = None
+    """The arm it belongs to: a page can hide it, and renderers colour it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +69,7 @@ class Table:
     """Columns and rows; the first column names the row."""
 
     key: str
-    """Names the table in files: lower case, unique within a document or the same for tables that continue it."""
+    """Its name in files: lower case; tables of one key are parts of one."""
     title: str = ""
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -85,7 +82,7 @@ class Table:
         assert all(len(row.cells) == len(self.columns) for row in self.rows), self.key
 
     def shown(self) -> "Table":
-        """The table as people read it: without data alone, and without optional columns in which no row has a value."""
+        """The table for people, without `data_only` and empty optional columns."""
         return self.of(
             [
                 place
@@ -103,17 +100,24 @@ class Table:
 
 Item = TypeVar("Item")
 Columns = Sequence[tuple[Column, Callable[[Item], Cell]]]
-"""Columns, each with the function that makes its cell of what a row is about."""
+"""Columns, each with the function that makes its cell from the item of a row."""
 
 
 def table_of(key: str, columns: Columns[Item], items: Iterable[Item], arm: Callable[[Item], str]) -> Table:
-    """A table with a row an item; `arm` tells the arm that it belongs to."""
+    """A table with a row for each item."""
     rows = (Row(tuple(cell(item) for _, cell in columns), arm=arm(item)) for item in items)
     return Table(key=key, columns=tuple(column for column, _ in columns), rows=tuple(rows))
 
 
+def value_column(
+    title: str, key: str, text: Callable[[float], str], **column: bool
+) -> tuple[Column, Callable[[Any], Cell]]:
+    """A numeric column for the attribute `key` of the items."""
+    return Column(title, key, numeric=True, **column), lambda item: value_cell(getattr(item, key), text)
+
+
 def text_table(key: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
-    """A table of texts; the first cell of a row is its arm, if its header is `arm`."""
+    """A table of texts; if the first header is `arm`, the first cell of a row is its arm."""
     of_arms = headers[0] == "arm"
     return Table(
         key=key,
@@ -128,12 +132,11 @@ _BINARY: Final = (("GiB", 1.0), ("MiB", 2.0**10), ("KiB", 2.0**20), ("B", 2.0**3
 
 
 def value_cell(value: float | None, text: Callable[[float], str], detail: str = "") -> Cell:
-    """A figure; absent where there is none."""
     return Cell() if value is None else Cell(text(value), value, detail=detail)
 
 
 def estimate_cell(of: "Estimate | None", kind: EstimateKind, *details: str, n: int | None = None) -> Cell:
-    """An estimate, after other details its interval, and its n where that is not the `n` of the row."""
+    """An estimate with details, its interval, and its n unless that equals `n`, the row's."""
     if of is None:
         return Cell()
     value, interval = of.ratio_parts if kind == "ratio" else of.text()
@@ -149,18 +152,17 @@ def estimate_cell(of: "Estimate | None", kind: EstimateKind, *details: str, n: i
     return Cell(text, of.value, of.low, of.high, joined(*details, f"{ends} {counted}".strip()))
 
 
-def spread_cell(of: "Spread | None", text: Callable[[float], str], *details: str) -> Cell:
+def spread_cell(of: "Spread | None", text: Callable[[float], str]) -> Cell:
     """A mean over seeds with its standard deviation."""
     if of is None:
         return Cell()
     if of.mean == 0 and not of.sd:
-        return Cell("0", 0.0, detail=joined(*details))
-    sd = "" if of.sd is None else f"sd {text(of.sd).lstrip('+')}"
-    return Cell(text(of.mean), of.mean, detail=joined(sd, *details))
+        return Cell("0", 0.0)
+    return Cell(text(of.mean), of.mean, detail="" if of.sd is None else f"sd {text(of.sd).lstrip('+')}")
 
 
 def joined(*details: str) -> str:
-    """The parts of a detail that there are."""
+    """A cell's detail of those parts that are not empty."""
     return "; ".join(detail for detail in details if detail)
 
 
@@ -186,20 +188,19 @@ def quantity(value: float, unit: str, *, sign: bool = False) -> str:
 
 
 def quantity_cell(value: float | None, unit: str) -> Cell:
-    """A value of a metric as a cell; absent where there is none."""
     return Cell() if value is None else Cell(quantity(value, unit), value)
 
 
 @dataclass(frozen=True)
 class AxisUnit:
-    """The factor that values of a metric are multiplied by for an axis, and the unit they then have."""
+    """The unit of an axis, and the factor that converts a metric's values to it."""
 
     factor: float
     unit: str
 
 
 def axis_unit(values: Iterable[float], unit: str) -> AxisUnit:
-    """The unit in which an axis shows `values`: bytes in the largest unit of which there is at least one."""
+    """The unit of an axis for `values`: bytes in the largest unit that the largest value reaches."""
     if unit != "GiB":
         return AxisUnit(1.0, unit)
     largest = max((abs(value) for value in values), default=0.0)

@@ -1,4 +1,4 @@
-"""The console that the suite prints on, safe for names and paths with any characters."""
+"""The console of the suite, safe for names and paths with any characters."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,9 +10,9 @@ from ampsweep.text import escaped
 
 
 class Terminal(Console):
-    """A console on which `[red]` is no style, and characters that would steer the terminal are shown escaped.
+    """A console without markup (`[red]`) that escapes control characters.
 
-    Names come from configs, and in a report of other people's runs from a server.
+    Names come from configs and, in a report of other people's runs, from a server.
     """
 
     def __init__(self, **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""The data that panels are drawn from: one workload's runs, pairs and curves, in the order of its arms."""
+"""The data of panels: one workload's runs, pairs and curves, in the order of its arms."""
 
 import statistics
 from collections import defaultdict
@@ -15,8 +15,6 @@ from ampsweep.report.histories import Curve, Histories
 
 @dataclass(frozen=True)
 class WorkloadData:
-    """One workload of a comparison, with its runs by arm."""
-
     compared: WorkloadComparison
     histories: Histories
 
@@ -31,7 +29,7 @@ class WorkloadData:
 
     @property
     def measured_arms(self) -> list[str]:
-        """Arms with a run that may be compared; the others have nothing to show, and their runs say why."""
+        """Arms with a run that may be compared."""
         return [arm for arm in self.names if any(run.measured for run in self.runs_of(arm))]
 
     def runs_of(self, arm: str) -> Sequence[Run]:
@@ -59,13 +57,13 @@ class WorkloadData:
         return statistics.median(values) if values else None
 
     def figure_of(self, arm: str, key: str) -> float | None:
-        """The arm's figure in the comparison; of a metric without one the median over runs."""
-        figure = next((one.figure(key) for one in self.arms if one.arm == arm), None)
+        """The arm's figure in the comparison, or else the median over its runs."""
+        figure = next((compared.figure(key) for compared in self.arms if compared.arm == arm), None)
         return self.median_of(arm, key) if figure is None else figure
 
     def curve_of(self, run: Run, key: str) -> Curve | None:
         return self.histories.curves.get(run.directory, {}).get(key)
 
     def verdict_on(self, arm: str) -> Candidate | None:
-        """The verdict on an arm; None of the baseline, and where that did not run."""
-        return next((one for one in self.compared.verdict.arms if one.arm == arm), None)
+        """The verdict on an arm; None for the baseline and arms that did not run."""
+        return next((candidate for candidate in self.compared.verdict.arms if candidate.arm == arm), None)

@@ -1,4 +1,4 @@
-"""Directories for new runs, and the search for earlier runs that a command line refers to."""
+"""Directories of new runs, and the earlier runs that a command line refers to."""
 
 import os
 import socket
@@ -23,11 +23,7 @@ _MAX_PID: Final = 2**31
 
 
 def new_directory(config: Config) -> Path:
-    """Create `<output_dir>/<name>/<date_time>`; a number is added where that exists.
-
-    Raises:
-        UserError: it cannot be created.
-    """
+    """Create `<output_dir>/<name>/<date_time>`, with a number if that exists; UserError: it cannot be created."""
     parent = Path(config.output_dir).expanduser().resolve() / config.name
     stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
     try:
@@ -45,11 +41,7 @@ def new_directory(config: Config) -> Path:
 
 
 def existing_multirun(into: str) -> Path:
-    """Find the directory of an earlier multirun.
-
-    Raises:
-        UserError: it is no multirun's directory, or cannot be written.
-    """
+    """The directory of an earlier multirun; UserError: it is none, or cannot be written."""
     directory = Path(into).expanduser().resolve()
     if not directory.is_dir():
         raise UserError(f"into={into}: no such directory")
@@ -61,28 +53,32 @@ def existing_multirun(into: str) -> Path:
 
 
 def finished_hashes(directory: Path) -> set[str]:
-    """Hashes of the configs below `directory` that have an outcome."""
+    """Config hashes of the runs below `directory` that have an outcome."""
     return {record.config_hash for _, record in find_records(directory).records if record.status in OUTCOMES}
 
 
 def own_directory(directory: Path) -> Path:
-    """Return `directory`, or one beside it if its record cannot be read: a newer version may be able to read it."""
+    """`directory`, or a numbered sibling if its record (maybe of a newer version) cannot be read."""
     place, number = directory, 1
-    while _is_unreadable(place):
-        number += 1
-        place = directory.with_name(f"{directory.name}-{number}")
-    return place
+    while True:
+        try:
+            RunRecord.read(place)
+        except FileNotFoundError:
+            return place
+        except RecordError:
+            number += 1
+            place = directory.with_name(f"{directory.name}-{number}")
+        else:
+            return place
 
 
 def unfinished_run(config: Config, say: Callable[[str], None], *, of_job: str | None = None) -> Path | None:
-    """Find the newest unfinished run of this very config that left a checkpoint and is not running any more.
+    """The newest unfinished run of this config with a checkpoint that is not running; `resume` may differ.
 
-    It may have begun with the checkpoint of another run.
-
-    Records that cannot be read are passed over, with a line for the user if the directory's name fits this config.
+    Unreadable records are skipped, with a line for the user if the directory's name fits this config.
 
     Args:
-        of_job: only a run whose last process belonged to this job of Slurm.
+        of_job: only a run whose last process belonged to this Slurm job.
     """
     root = Path(config.output_dir).expanduser().resolve() / config.name
     name = run_directory_name(config)
@@ -101,12 +97,9 @@ def unfinished_run(config: Config, say: Callable[[str], None], *, of_job: str | 
 
 
 def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None, Path | None]:
-    """Find the directory that `resume=` continues in (None: a new one) and its checkpoint (None: from the start).
+    """The directory that `resume=` continues in (None: a new one) and its checkpoint (None: from the start).
 
-    A job that Slurm has requeued goes on with its own run unasked.
-
-    Raises:
-        UserError: the history of that run is damaged, or has been changed.
+    A requeued Slurm job resumes its own run without `resume=`. UserError: that run's history is damaged or changed.
     """
     if config.resume is None:
         directory = unfinished_run(config, say, of_job=own_job()) if num_restarts() else None
@@ -136,11 +129,7 @@ def _check_history(directory: Path) -> None:
 
 
 def checkpoint_path(config: Config) -> Path | None:
-    """Find the checkpoint, or the directory of a run, that `resume=PATH` names; None where it names none.
-
-    Raises:
-        UserError: it is a pattern that several paths fit.
-    """
+    """The checkpoint or run directory that `resume=PATH` names, if any; UserError: several paths fit the pattern."""
     if config.resume in (None, "auto"):
         return None
     path = Path(config.resume).expanduser()
@@ -152,7 +141,7 @@ def checkpoint_path(config: Config) -> Path | None:
 
 
 def requeued_multirun(config: Config) -> Path | None:
-    """Find the newest multirun that this job of Slurm has begun before it was requeued; None if it has begun none."""
+    """The newest multirun that this Slurm job began before it was requeued."""
     job = own_job() if num_restarts() else None
     if job is None:
         return None
@@ -166,22 +155,11 @@ def requeued_multirun(config: Config) -> Path | None:
 
 
 def has_checkpoint(run_directory: Path) -> bool:
-    """Tell whether a run has left a checkpoint, whole or not."""
     return bool(kept_checkpoints(run_directory))
 
 
-def _is_unreadable(run_directory: Path) -> bool:
-    try:
-        RunRecord.read(run_directory)
-    except FileNotFoundError:
-        return False
-    except RecordError:
-        return True
-    return False
-
-
 def is_running(record: RunRecord) -> bool:
-    """Tell whether the run's process is alive, as far as this machine or Slurm can tell."""
+    """Return True if the run's process is alive, by this machine's processes or by Slurm."""
     if not record.attempts:
         return False
     attempt = record.attempts[-1]
@@ -194,19 +172,15 @@ def is_running(record: RunRecord) -> bool:
     try:
         process = psutil.Process(pid)
         born: float = process.create_time()
-        has_ended = process.status() == psutil.STATUS_ZOMBIE  # its parent, too, and nobody has asked how it ended
+        has_ended = process.status() == psutil.STATUS_ZOMBIE  # ended, but not reaped
         started = datetime.fromisoformat(attempt.started_at or "").timestamp()
     except (psutil.NoSuchProcess, ValueError):
         return False
-    return born <= started + 1 and not has_ended  # given in whole seconds
+    return born <= started + 1 and not has_ended  # started_at is in whole seconds
 
 
 def resolved_directory(directory: Path) -> Path:
-    """Resolve the directory to an absolute path without links.
-
-    Raises:
-        UserError: there is no such path, as for a link to itself.
-    """
+    """Resolve the directory to an absolute path without links; UserError: impossible, as for a link to itself."""
     try:
         return directory.resolve()
     except (OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""The end of a run: its record gets the figures of the training, or the reason why it never trained."""
+"""The end of a run: the last figures of its record, or the reason why it never trained."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.data.base import num_workers
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
 from ampsweep.precision.precision import unsupported_reason, why_emulated
 from ampsweep.record import RecordError, RunRecord, now, read_history
@@ -25,9 +25,7 @@ from ampsweep.training.trainer import Trainer
 
 
 def add_figures_of_run(record: RunRecord, trainer: Trainer, directory: Path) -> None:
-    """Add what only the run's settings and its whole history say: data workers, the batch that a search found, and the
-    share of the logged steps in which the norm of the gradients was clipped, those before a resumption included.
-    """
+    """Add data workers, the batch size found by a search, and the share of clipped steps in the whole history."""
     if (workers := num_workers(trainer.data)) is not None:
         record.environment["data_workers"] = workers
     search = record.batch_search
@@ -35,18 +33,15 @@ def add_figures_of_run(record: RunRecord, trainer: Trainer, directory: Path) -> 
         record.summary[LARGEST_BATCH] = search.largest
     limit = trainer.config.max_grad_norm
     if limit is None or trainer.config.max_grad_value is not None or len(trainer.optimizers) > 1:
-        return  # a row has the norm of all gradients, before any is cut by value
-    with suppress(RecordError):  # who reads the history is told what is wrong with it
+        return  # a row has the total norm, before clipping by value
+    with suppress(RecordError):  # readers of the history get this error
         norms = [row.get("train/grad_norm", math.nan) for row in read_history(directory)]
         if finite := [norm for norm in norms if math.isfinite(norm)]:
             record.summary[CLIPPED] = 100 * sum(norm > limit for norm in finite) / len(finite)
 
 
 def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:
-    """Evaluate the other way, once nothing is measured any more, and add what autocast changes of the loss.
-
-    The run has ended by then: an evaluation that fails is the reason why there is no such figure, and nothing else.
-    """
+    """Evaluate once more, with or without autocast, and add the difference in loss, or why there is none."""
     if record.status != "completed":
         return
     try:
@@ -63,11 +58,7 @@ def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:
 
 
 def why_unsupported(precision: PrecisionConfig, device: torch.device, *, searches_batch: bool) -> str | None:
-    """One sentence saying why `device` cannot do a run with these settings, or None when it can.
-
-    Args:
-        searches_batch: the run is, or follows, a search for the largest batch that trains.
-    """
+    """A sentence on why `device` cannot run these settings (in a search for the largest batch size), None if it can."""
     reason = unsupported_reason(precision, device)
     if reason is None and searches_batch and (emulated := why_emulated(precision, device)) is not None:
         return f"the largest batch of an emulation is not that of the mode: {emulated}"
@@ -75,7 +66,7 @@ def why_unsupported(precision: PrecisionConfig, device: torch.device, *, searche
 
 
 class UntrainedError(Exception):
-    """Raised for a run that ends before its training, such as one in a mode that its device cannot do."""
+    """Raised to end a run before its training, such as in a mode that its device does not support."""
 
     def __init__(self, status: Status, sentence: str, oom: OutOfMemory | None = None) -> None:
         super().__init__(sentence)
@@ -85,7 +76,7 @@ class UntrainedError(Exception):
 def end_untrained(
     request: RunRequest, taken: RunDevice, ended: UntrainedError, send: Callable[[object], None]
 ) -> Status:
-    """Write the record of a run that ended before its training, and track it as a finished run."""
+    """Record a run that ended before its training, and track it as finished."""
     record = new_record(
         request.config,
         device=str(taken),
@@ -106,7 +97,7 @@ def end_untrained(
 
 
 def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
-    """Open the tracker of a run; it sends lines for the user, and may ask the run to stop."""
+    """Make the tracker of a run; it sends lines for the user and may request a stop."""
     return make_tracker(
         request.config.tracking,
         group=request.group,

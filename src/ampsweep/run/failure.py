@@ -1,4 +1,4 @@
-"""A run that failed: its error in full goes to `error.txt` beside its record, its sentence to who started it."""
+"""Failed runs: the full error goes to `error.txt` beside the record, a sentence to the user."""
 
 import multiprocessing
 import sys
@@ -15,7 +15,6 @@ from ampsweep.redaction import hide
 from ampsweep.run.request import RunRequest, new_record
 
 ERROR_NAME: Final = "error.txt"
-"""File beside the record of a run that failed, with the whole error, such as a traceback."""
 
 
 class RunFailedError(Exception):
@@ -23,21 +22,20 @@ class RunFailedError(Exception):
 
 
 def failed(error: BaseException, sentence: str, directory: Path, config: Config) -> RunFailedError:
-    """Keep the traceback beside the run's record, and make the error that tells of it."""
+    """Write `error.txt`, and make the error for the user."""
     write_error(directory, "".join(traceback.format_exception(error)), config)
-    told = hide(sentence, beside=resolved_values(config))
-    return RunFailedError(f"{told}; its error in full: {directory / ERROR_NAME}")
+    redacted = hide(sentence, beside=resolved_values(config))
+    return RunFailedError(f"{redacted}; its error in full: {directory / ERROR_NAME}")
 
 
 def write_error(directory: Path, text: str, config: Config) -> None:
-    """Write `error.txt` without the secrets in it, where there is room."""
+    """Write `error.txt` with secrets redacted, if there is room."""
     with suppress(OSError):
         hidden = hide(text, beside=resolved_values(config)).rstrip()
         (directory / ERROR_NAME).write_text(f"{hidden}\n", encoding="utf-8")
 
 
 def kept_error(directory: Path) -> str:
-    """Read what the run's own process has left in `error.txt`; empty if it has left none."""
     try:
         return (directory / ERROR_NAME).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -45,21 +43,21 @@ def kept_error(directory: Path) -> str:
 
 
 def record_stuck(request: RunRequest, sentence: str, status: Status = "failed", oom: OutOfMemory | None = None) -> None:
-    """Record how the run ended, from another thread than the one that stands still; the process ends next."""
+    """Record, from another thread, the end of a run whose main thread hangs; the process ends next."""
     stacks = [f"{''.join(traceback.format_stack(frame))}\n" for frame in sys._current_frames().values()]
     write_error(request.directory, "\n".join([sentence, "The stacks of all threads:", "", *stacks]), request.config)
     record = record_so_far(request)
     record.status, record.error, record.oom, record.ended_at = status, sentence, oom, now()
     with suppress(OSError):
         record.write(request.directory)
-    if multiprocessing.parent_process() is None:  # else the parent tells
-        told = hide(f"{request.directory.name} failed: {sentence}", beside=resolved_values(request.config))
-        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # which a display of the progress has hidden
-        print(f"{show_cursor}error: {told}; its error in full: {request.directory / ERROR_NAME}", file=sys.stderr)
+    if multiprocessing.parent_process() is None:  # else the parent prints it
+        redacted = hide(f"{request.directory.name} failed: {sentence}", beside=resolved_values(request.config))
+        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # the progress display has hidden it
+        print(f"{show_cursor}error: {redacted}; its error in full: {request.directory / ERROR_NAME}", file=sys.stderr)
 
 
 def record_so_far(request: RunRequest, world_size: int = 1) -> RunRecord:
-    """Read the run's record or, where its process died before it wrote one that is whole, make one."""
+    """Read the run's record, or make one if its process died before it had written any."""
     with suppress(FileNotFoundError, RecordError):
         return RunRecord.read(request.directory)
     config = request.config

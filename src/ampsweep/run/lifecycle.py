@@ -18,13 +18,12 @@ from ampsweep.config.modes import arm_after, arm_of
 from ampsweep.config.schema import COMPONENTS, component_name
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.launch.slurm import own_job, why_stopped
 from ampsweep.launch.watchdog import Watchdog
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.environment import environment
 from ampsweep.observe.memory_limit import MemoryLimit
-from ampsweep.own_code import own_code
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
 from ampsweep.record import (
@@ -42,8 +41,7 @@ from ampsweep.record import (
     repair_history,
 )
 from ampsweep.record.outcome import OutOfMemory, Status
-from ampsweep.record.parts import Attempt
-from ampsweep.run.cause import cause_of_end, end_stuck, error_of, sentence_of
+from ampsweep.record.sections import Attempt
 from ampsweep.run.ending import (
     UntrainedError,
     add_autocast_penalty,
@@ -52,6 +50,7 @@ from ampsweep.run.ending import (
     tracker_of,
     why_unsupported,
 )
+from ampsweep.run.error_outcome import classify_error, end_stuck, error_of, sentence_of
 from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
@@ -66,38 +65,35 @@ from ampsweep.training.components.optimizer import is_fused, learning_rate
 from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
+from ampsweep.user_code import own_code
 
 Send = Callable[[object], None]
 
 _PROGRESS_EVERY_S = 0.2
-"""Least time between two progress messages: a display is drawn hardly more often, and a message could take as long as
-a step."""
-
+"""Least time between two progress messages: a message may take as long as a step."""
 
 _CHECKPOINTS: Final = tuple(Path(CHECKPOINTS) / name for name in (LAST, PREVIOUS))
 _REPLACED: Final[tuple[str | Path, ...]] = (FILE_NAME, HISTORY_NAME, *_CHECKPOINTS, *map(directory_of, _CHECKPOINTS))
-"""Files and directories that a run replaces; if it is killed meanwhile, it may leave a temporary one."""
+"""Files and directories that a run replaces; a kill may leave their temporary versions."""
 
 _WATCHED: Final = "under trainer.memory_limit_gib on a CPU every operator is watched, which slows it down"
 BUILDING_GRACES: Final = 10
-"""Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
+"""Grace periods for building a run, since a data set may be slow."""
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run whose device is locked for it, with the facts found out before it is built."""
+    """A run whose device is locked, with the facts known before it is built."""
 
     taken: RunDevice
     limit: MemoryLimit
-    """The run's memory limit, in force since before the data was built."""
     use_before_run: UseBeforeRun
-    """The use of the device by others, observed since before anything was built."""
     unsupported: str | None = None
-    """The reason why the device cannot do the precision mode; None: it can."""
+    """The reason why the device cannot do the precision mode, if so."""
     data: Data | None = None
-    """The data set on its device, if the checks before the run have built it."""
+    """The data set on its device, if already built."""
     oom: OutOfMemory | None = None
-    """The facts about running out of memory, if building the data did."""
+    """Facts of running out of memory while the data was built."""
     parallel: Parallel = SINGLE
 
     @property
@@ -106,18 +102,14 @@ class PreparedRun:
 
 
 def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
-    """Train in this process, from config to record; everything about the run ends up in its record and history.
-
-    Raises:
-        Exception: the error that made the run fail, after it was recorded.
-    """
+    """Train in this process, from config to record and history; raises the error of a failed run once recorded."""
     config = request.config
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
         if (status := trained_meanwhile(request)) is not None:
             return status
         device, search = taken.device, request.batch_search
         unsupported = why_unsupported(config.precision, device, searches_batch=search is not None)
-        # A searched batch on a CPU is kept to no limit: that would slow the run, and the probe was kept to it.
+        # On a CPU the limit slows a run; the search has already kept this batch size to it.
         is_proved = search is not None and search.largest == config.data["batch_size"]
         limit_gib = None if is_proved and device.type == "cpu" else config.trainer.memory_limit_gib
         prepared = PreparedRun(taken, MemoryLimit(device, limit_gib), UseBeforeRun(device), unsupported)
@@ -125,7 +117,6 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
 
 
 def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop: StopRequest) -> Status:
-    """Build, train and record; see `run_once`."""
     watchdog = Watchdog(
         request.config.trainer.max_seconds,
         request.config.trainer.grace_seconds,
@@ -145,12 +136,7 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
 def _built_trainer(
     request: RunRequest, prepared: PreparedRun, send: Send, stop: StopRequest, watchdog: Watchdog
 ) -> Trainer:
-    """Build the run.
-
-    Raises:
-        UntrainedError: the device cannot do it, or has no memory for it.
-        Exception: any other error, after the run was recorded as failed.
-    """
+    """Build the run; UntrainedError: unsupported or out of memory; any other error is recorded, then raised."""
     if prepared.unsupported is not None:
         raise UntrainedError("unsupported", prepared.unsupported)
     if prepared.oom is not None:
@@ -162,15 +148,15 @@ def _built_trainer(
                 data = build_data(config, device) if prepared.data is None else prepared.data
                 built = build(config, device, data, parallel)
             record = _begin_record(request, built, prepared.taken)
-            with prepared.limit:  # what a training keeps beside its model counts, as in a search
+            with prepared.limit:  # counts what a training keeps beside its model, as in a search
                 return _trainer(request, built, record, send, stop, watchdog)
     except UnsupportedError as error:
         raise UntrainedError("unsupported", str(error)) from error
     except (Exception, SystemExit) as error:  # of the user's own code
-        fault = cause_of_end(error, parallel, device, prepared.limit)
+        fault = classify_error(error, parallel, device, prepared.limit)
         if fault.status == "oom":
             raise UntrainedError("oom", sentence_of(fault, parallel), fault.oom) from error
-        with suppress(OSError):  # no room, or no directory any more
+        with suppress(OSError):  # no room, or the directory was deleted
             end_untrained(request, prepared.taken, UntrainedError("failed", sentence_of(fault, parallel)), send)
         raise error_of(fault, error, parallel) from error
 
@@ -178,12 +164,11 @@ def _built_trainer(
 def _train(
     trainer: Trainer, request: RunRequest, prepared: PreparedRun, send: Send, stop: StopRequest, watchdog: Watchdog
 ) -> Status:
-    """Train; the record holds the outcome, whatever it is."""
     recorder, limit, parallel, is_broken = trainer.recorder, prepared.limit, trainer.parallel, False
     record = recorder.record
     if request.is_recorded:
         remove_leftovers(*(request.directory / name for name in _REPLACED))
-    busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
+    busy = prepared.use_before_run.sentence()  # it may wait; before W&B's process uses the CPU
     for warning in (*([] if busy is None else [busy]), *contradictions(request.config.precision, record.proof)):
         send(Say(f"{record.arm}: {warning}"))
     try:
@@ -194,7 +179,7 @@ def _train(
         with limit, trainer.instruments, watchdog.over(lambda: f"step {trainer.step}"):
             recorder.conclude(trainer.train(stop))
     except (Exception, SystemExit) as error:  # of the user's own code, too
-        fault = cause_of_end(error, parallel, prepared.device, limit, trainer)
+        fault = classify_error(error, parallel, prepared.device, limit, trainer)
         recorder.fail(fault.status, sentence_of(fault, parallel), fault.oom)
         is_broken = True
         if fault.status == "failed":
@@ -241,9 +226,9 @@ def _trainer(
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            # The training is worth more than its checkpoint, and the one before is still there.
-            told = f"no room for checkpoints, the training goes on without: {error.filename}: {error.strerror}"
-            send(Say(told))
+            # The training is worth more than its checkpoint, and the previous checkpoint is still there.
+            reason = f"{error.filename}: {error.strerror}"
+            send(Say(f"no room for checkpoints, the training goes on without: {reason}"))
 
     return assemble_trainer(
         request.config,
@@ -260,7 +245,7 @@ def _trainer(
 
 
 def _progress(trainer: Trainer) -> Progress:
-    """The progress of the training by its latest row: nothing is read from the device."""
+    """The progress by the latest row, without a device synchronization."""
     values = trainer.recorder.values
     return Progress(
         trainer.step,
@@ -302,7 +287,7 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
 
 
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
-    """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
+    """Resume from the checkpoint, if any, and append this process's attempt to the record."""
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid(), slurm_job=own_job())
     if request.checkpoint is not None:
         found = find_checkpoint(request.checkpoint, trainer.parallel)
@@ -317,7 +302,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         record.arm = arm_after(arm_of(request.config), found.checkpoint.arm, found.checkpoint.step)
         if request.is_recorded:
             repair = repair_history(request.directory, record.history_digest)
-            if repair.last_step == trainer.step:  # what no further step may be left to tell
+            if repair.last_step == trainer.step:  # maybe no further step is left
                 trainer.recorder.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:

@@ -1,4 +1,4 @@
-"""Messages from a training process to the process that started it, and the printer of messages for the user."""
+"""Messages from a training process to its parent, and their printer."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ from ampsweep.report.terminal import Terminal
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A training has reached `step` of `num_steps`; a figure is None if it is not known yet, or never will be."""
+    """The training's progress; a figure is None if it is unknown."""
 
     step: int
     num_steps: int
     loss: float | None = None
     scale: float | None = None
     peak_memory_gib: float | None = None
-    """The peak of allocated tensor bytes so far."""
+    """Allocated tensor bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +30,28 @@ class Say:
 
 
 class MessagePrinter:
-    """Prints lines for the user on stderr, each once, and nothing about the progress of runs.
-
-    A launcher's worker uses it as it is: the process that launched the worker shows the runs.
-    """
+    """Prints lines for the user on stderr, each once; subclasses show progress, too."""
 
     def __init__(self) -> None:
         self._console = Terminal(stderr=True)
         self._said: set[str] = set()
 
     def say(self, line: str) -> None:
-        """Print a line without its secrets; the same line is printed only once."""
+        """Print a line, redacted, unless it was printed before."""
         line = hide(line)
         if line not in self._said:
             self._said.add(line)
             self._print(Text(line))
 
     def on_message(self, message: object) -> None:
-        """Handle a message that a training process sent."""
         if isinstance(message, Say):
             self.say(message.text)
 
     def run_begins(self, config: Config, doing: str = "starting") -> None:
-        """Note that the run of `config` begins, or begins another phase."""
+        """Called as a run begins, or begins another phase."""
 
     def run_ends(self, config: Config, record: RunRecord) -> None:
-        """Note that the run of `config` has ended with this record."""
+        """Called when a run has ended."""
 
     def _print(self, line: Text) -> None:
         self._console.print(line, soft_wrap=True)

@@ -1,11 +1,11 @@
-"""The prediction of a run's memory and its error, added to the record once nothing is being measured any more."""
+"""The memory prediction of a run and its error, added to the record after all measurements."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ampsweep.config.schema import Config
 from ampsweep.record import RunRecord
-from ampsweep.record.parts import StepPrediction
+from ampsweep.record.sections import StepPrediction
 from ampsweep.run.request import RunRequest
 from ampsweep.text import GIB
 
@@ -16,27 +16,24 @@ _TRAINED: Final = frozenset({"completed", "oom", "diverged"})
 
 
 def is_predicted(record: RunRecord, config: Config) -> bool:
-    """Tell whether the record of a run that has ended should hold a prediction."""
+    """Return True if the record of an ended run should hold a prediction."""
     return config.predict.with_runs and record.status in _TRAINED
 
 
 def add_prediction(record: RunRecord, request: RunRequest, device: "torch.device") -> None:
-    """Add the prediction for a run that has trained to its record, before W&B gets the record."""
+    """Add the prediction to the record of a run that has trained."""
     if not is_predicted(record, request.config):
         return
     prediction, step = request.prediction, max(record.memory.step or 2, 2)
-    varies = prediction is None or any(one.doubt == "varies" for one in prediction.unvouched or ())
+    varies = prediction is None or any(operator.doubt == "varies" for operator in prediction.unvouched or ())
     if varies and request.predictor is not None:
-        prediction = request.predictor.load()(request.config, device, step)  # only now: what a start need not wait for
+        prediction = request.predictor.load()(request.config, device, step)  # imported late, so that a start is quick
     if prediction is not None:
         record.prediction = beside_measured(prediction, record)
 
 
 def beside_measured(prediction: StepPrediction, record: RunRecord) -> StepPrediction:
-    """Add to the prediction the peak that was measured, and the error in percent of that peak.
-
-    A compiled run has neither: what is predicted is the eager step.
-    """
+    """Add the measured peak and the error in percent, except to a compiled run: the eager step is predicted."""
     if record.identity.compile:
         return prediction
     predicted, measured = prediction.allocator_peak_bytes, None

@@ -1,4 +1,4 @@
-"""One rank of a run on several: it joins the others, and trains as the process of a run on one device does."""
+"""A rank of a run on several ranks: joins the others, then trains like a run on one device."""
 
 import base64
 import os
@@ -18,13 +18,13 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # public by t
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ParallelConfig
 from ampsweep.launch.device_lock import DeviceLock, held_locks, lock_of
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.processors import count_companions, num_available_cores
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.base import RankFault
 from ampsweep.parallel.group import Group, joined, store_of
-from ampsweep.parallel.place import RankPlace, place_in
+from ampsweep.parallel.rank_environment import RankPlace, place_in
 from ampsweep.parallel.strategy import make_parallel
 from ampsweep.record.outcome import Status
 from ampsweep.run.failure import record_stuck
@@ -36,18 +36,18 @@ from ampsweep.training.components.device import RunDevice, devices_of_ranks
 
 _REQUEST: Final = "request"
 _PROCESSES_A_CORE: Final = 8
-"""More of them only wait for each other, and a thousand exhaust a machine."""
+"""More only wait for each other, and a thousand exhaust a machine."""
 _HELD: Final = "machines with devices"
 _POLL_S: Final = 0.2
 
 
 def lead_run(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
-    """Train as the first rank of a launcher's, and tell the others the request; see `run_rank`."""
-    return run_rank(request, send=send, stop=stop, tells=True)
+    """Train as rank 0 of a launcher, and share the request with the others; see `run_rank`."""
+    return run_rank(request, send=send, stop=stop, shares_request=True)
 
 
 def join_run(*, send: Send, stop: StopRequest) -> Status:
-    """Train as another rank than the first of a launcher's, which tells the request; see `run_rank`."""
+    """Train as another rank of a launcher, by the request of rank 0; see `run_rank`."""
     return run_rank(None, send=send, stop=stop)
 
 
@@ -57,24 +57,23 @@ def run_rank(
     *,
     send: Send,
     stop: StopRequest,
-    tells: bool = False,
+    shares_request: bool = False,
 ) -> Status:
-    """Train as the rank that the environment says; the first one leaves the run's record and speaks to the user.
+    """Train as the rank in the environment; rank 0 writes the record and prints.
+
+    The error of a failed run, here or on another rank, is raised after it was recorded.
 
     Args:
-        request: the training; None: the first rank tells it.
-        taken: the devices held for the ranks of this machine, one alone for all of them; none where nobody holds any.
-        tells: true on a rank that tells the others the request.
-
-    Raises:
-        Exception: the error that made the run fail, here or on another rank, after it was recorded.
+        request: the training; None: rank 0 shares it.
+        taken: devices already held for the ranks of this machine, or a single one for all of them.
+        shares_request: share the request with the other ranks.
     """
     place = place_in()
-    assert place is not None, "the launcher tells each process its rank"
+    assert place is not None, "the launcher sets the variables of each rank"
     store = store_of(place)
     if request is None:
         request = pickle.loads(base64.b64decode(store.get(_REQUEST)))
-    elif tells:
+    elif shares_request:
         store.set(_REQUEST, base64.b64encode(pickle.dumps(replace(request, wandb=None))).decode())
     request = replace(request, is_recorded=place.rank == 0)
     local = place.local_rank if len(taken) > 1 else 0
@@ -85,8 +84,9 @@ def run_rank(
             record_stuck(request, fault.sentence, fault.status, fault.oom)
 
     own.occupy()
-    with joined(place, store, own.device, tell=send, end=end) as group:
-        _fit_threads(own.device, place)
+    with joined(place, store, own.device, report=send, end=end) as group:
+        if own.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, num_available_cores() // place.local_world_size))
         send_own = send if request.is_recorded else lambda _: None
         try:
             name = request.config.device
@@ -109,12 +109,7 @@ def _run(request: RunRequest, group: Group, own: RunDevice, send: Send, stop: St
 
 
 def device_of_rank(name: str, place: RankPlace) -> RunDevice:
-    """The device of a rank that a launcher has started: the accelerator with its number among the ranks of its machine,
-    or the CPU.
-
-    Raises:
-        UserError: torch does not know the device, or there are fewer.
-    """
+    """The accelerator of a launcher's local rank, or the CPU; UserError: unknown device, or too few."""
     found = devices_of_ranks(name)
     if found[0].device.type == "cpu":
         return found[0]
@@ -124,42 +119,28 @@ def device_of_rank(name: str, place: RankPlace) -> RunDevice:
 
 
 def num_processes(config: ParallelConfig, device: str) -> int:
-    """The number of ranks of a run that starts them itself.
-
-    Raises:
-        UserError: it is not given, and not one for each accelerator either; or there are fewer.
-    """
+    """The number of ranks to start, by default one per accelerator; UserError: missing, or too many."""
     found = devices_of_ranks(device)
-    there = len(found) if found[0].device.type != "cpu" else None
-    if config.num_processes is None and there is None:
-        raise UserError(f"parallel={config.strategy} on a CPU needs parallel.num_processes")
-    number = config.num_processes or there
-    assert number is not None
-    if there is None and number > (most := _PROCESSES_A_CORE * num_available_cores()):
-        raise UserError(f"parallel.num_processes={number}: at most {most} on the {num_available_cores()} cores here")
-    if there is not None and number > there:
-        raise UserError(f"parallel.num_processes={number}: device={device} names {there} of one model here")
+    if found[0].device.type == "cpu":
+        if config.num_processes is None:
+            raise UserError(f"parallel={config.strategy} on a CPU needs parallel.num_processes")
+        if config.num_processes > (most := _PROCESSES_A_CORE * (cores := num_available_cores())):
+            raise UserError(f"parallel.num_processes={config.num_processes}: at most {most} on the {cores} cores here")
+        return config.num_processes
+    number = config.num_processes or len(found)
+    if number > len(found):
+        raise UserError(f"parallel.num_processes={number}: device={device} names {len(found)} of one model here")
     return number
-
-
-def _fit_threads(device: torch.device, place: RankPlace) -> None:
-    """Share the processor's cores among the ranks of this machine, unless the user has."""
-    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, num_available_cores() // place.local_world_size))
 
 
 @contextmanager
 def held_devices(
     name: str, place: RankPlace, store: Store, on_wait: Callable[[str], None], stop: StopRequest
 ) -> Iterator[None]:
-    """Hold the devices of this name that the ranks of this machine have; entered by all ranks, when each has its own.
+    """Hold the devices of all ranks of this machine; every rank enters it. KeyboardInterrupt: `stop` is requested.
 
-    The first rank of a machine takes them all, in one order, so that two trainings do not each hold what the other
-    waits for; several launchers on a machine, as tasks of srun are, may have a device in common. The other ranks ask
-    the store whether every machine has its devices: a collective would give up after some minutes.
-
-    Raises:
-        KeyboardInterrupt: `stop` is requested during the wait.
+    The first rank of a machine locks them all in a fixed order, which prevents a deadlock of two trainings; launchers
+    on a machine (srun's tasks) may share a device. The other ranks poll the store, because a collective would time out.
     """
     wanted: list[tuple[str, list[DeviceLock]]] = [("", [])] * place.world_size
     dist.all_gather_object(wanted, (socket.gethostname(), _locks(name, place)))
@@ -178,8 +159,8 @@ def held_devices(
 
 
 def _locks(name: str, place: RankPlace) -> list[DeviceLock]:
-    """The locks of the devices that the ranks of one launcher have; they are told by the first of those."""
+    """The locks of the devices of a launcher's ranks, on its local rank 0; empty on the others."""
     if place.local_rank > 0:
         return []
     found = devices_of_ranks(name)[: place.local_world_size]
-    return [lock_of(str(one)) for one in (found[:1] if found[0].device.type == "cpu" else found)]
+    return [lock_of(str(device)) for device in (found[:1] if found[0].device.type == "cpu" else found)]

@@ -1,4 +1,4 @@
-"""The request for one training, and the record that it begins with."""
+"""The request for a training, and its initial record."""
 
 import secrets
 import time
@@ -10,11 +10,11 @@ from typing import Any
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_after, arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
-from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord, now
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.outcome import OUTCOMES, Status
-from ampsweep.record.parts import RecordedDtypes, StepPrediction
+from ampsweep.record.sections import RecordedDtypes, StepPrediction
 from ampsweep.run.directories import checkpoint_path
 from ampsweep.tracking.wandb.process import WandbAddress
 
@@ -27,28 +27,27 @@ class RunRequest:
     directory: Path
     group: str | None = None
     checkpoint: Path | None = None
-    """File, or directory of a run, to resume from; if it is or lies in `directory`, it is this very run's."""
+    """Checkpoint file or run directory to resume from; inside `directory` it is this run's own."""
     wandb: WandbAddress | None = None
-    """Process that tracks the run in W&B; None: the process that trains."""
+    """The W&B process to track the run; None: a process of its own."""
     batch_search: BatchSearch | None = None
-    """The search that found the batch size, if one did."""
+    """The search that found the batch size, if any."""
     prediction: StepPrediction | None = None
-    """The prediction for the run, if a run that differs only in its seed has made one already."""
+    """The prediction, if a run that differs only in its seed has made it."""
     predictor: NamedFunction[StepPrediction] | None = None
-    """Function of config and device that makes the prediction if there is none yet; None: nothing is predicted."""
+    """Function of config, device and step that predicts otherwise; None: no prediction."""
     asked_at_s: float = field(default_factory=time.time)
-    """The time at which the run had no outcome yet."""
+    """A time before the run had an outcome."""
     is_recorded: bool = True
-    """False on the ranks that leave the run's files to the first one."""
+    """False on ranks other than 0: they write no files of the run."""
 
     def write(self, record: RunRecord) -> None:
-        """Write the run's record, where it is this process that does."""
         if self.is_recorded:
             record.write(self.directory)
 
 
 def trained_meanwhile(request: RunRequest) -> Status | None:
-    """The outcome that another sweep of this directory has given the run since it was asked for; None without."""
+    """The outcome that another sweep of this directory has given the run since the request, if any."""
     with suppress(FileNotFoundError, RecordError):
         record = RunRecord.read(request.directory)
         is_new = (request.directory / FILE_NAME).stat().st_mtime > request.asked_at_s
@@ -58,11 +57,11 @@ def trained_meanwhile(request: RunRequest) -> Status | None:
 
 
 def planned_arm(config: Config) -> str:
-    """The arm of a run before it begins, by the checkpoint that it goes on from, as far as that can be read."""
+    """The arm of a run before it begins, which depends on its checkpoint if that is readable."""
     arm, path = arm_of(config), checkpoint_path(config)
     if path is None:
         return arm
-    from ampsweep.training.checkpoint import CheckpointError, arm_and_step  # torch is for those who need it
+    from ampsweep.training.checkpoint import CheckpointError, arm_and_step  # imports torch
 
     with suppress(CheckpointError):
         return arm_after(arm, *arm_and_step(path))
@@ -81,8 +80,11 @@ def new_record(
     batch_search: BatchSearch | None = None,
     world_size: int = 1,
 ) -> RunRecord:
-    """Make the record of a run that has not begun; facts that only a device or a built run knows are passed in."""
+    """Make the record of a run that has not begun, with the facts of a device or a built run."""
     batch_size, num_accumulated = config.data["batch_size"], config.trainer.grad_accum_steps
+    dtypes = asdict(dtypes_of(config))
+    if config.parallel.strategy == "single":
+        del dtypes["reduction"]
     identity = Identity(
         experiment=config.name,
         precision_mode=config.precision.mode,
@@ -118,21 +120,14 @@ def new_record(
         ),
         config_hash=config_hash(config),
         identity=identity,
-        dtypes=_dtypes(config),
+        dtypes=RecordedDtypes(**dtypes),
         config=resolved_values(config),
         started_at=now(),
         batch_search=batch_search,
     )
 
 
-def _dtypes(config: Config) -> RecordedDtypes:
-    dtypes = asdict(dtypes_of(config))
-    if config.parallel.strategy == "single":
-        del dtypes["reduction"]
-    return RecordedDtypes(**dtypes)
-
-
 def _optimizer_names(optimizer: dict[str, Any]) -> str:
-    """The name of the optimizer, and of each class that one of several has instead: `adamw, critic: SGD`."""
+    """The optimizers' names, such as `adamw, critic: SGD`."""
     others = {name: own for name, own in (optimizer.get("each") or {}).items() if "_target_" in own}
     return ", ".join([component_name(optimizer), *(f"{name}: {component_name(own)}" for name, own in others.items())])

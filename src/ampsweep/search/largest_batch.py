@@ -1,4 +1,4 @@
-"""The search for the largest batch that trains, with one process per probe, and the training with that batch."""
+"""The search for the largest batch that trains, with a process per probe, and the training with that batch."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ from omegaconf import DictConfig, OmegaConf
 from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
 from ampsweep.config.schema import Config
-from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.isolated import ChildError, run_isolated
+from ampsweep.launch.isolated_child import NamedFunction
+from ampsweep.launch.isolated_process import ChildError, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord, find_records
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OOM_KILLED
+from ampsweep.run.isolated_run import run_in_own_process
 from ampsweep.run.messages import MessagePrinter
-from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest, new_record
 
 _PROBE: Final = NamedFunction["Probed"]("ampsweep.search.probe:probe_batch")
@@ -28,7 +28,7 @@ _NOT_THE_QUESTION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The result of a probe on a device; there is no `probe` if the device cannot do the precision mode."""
+    """The result of a probe on a device; `probe` is None if the device does not support the precision mode."""
 
     device: str
     device_name: str | None
@@ -36,20 +36,17 @@ class Probed:
 
 
 def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, display: MessagePrinter) -> None:
-    """Search, with one process per probe, and train with the answer; return the record of the training.
+    """Search, with a process per probe, and train with the largest batch.
 
     The search begins with the batch that another seed has found or that was predicted, else by doubling
-    `data.batch_size`.
+    `data.batch_size`. After a KeyboardInterrupt the probes so far are in the record.
 
     Args:
         request: the request of the point, whose batch size is not decided yet.
-        composed: its config, to be resolved anew with each batch size.
+        composed: its config, to be resolved again with each batch size.
         sweep: the multirun's directory, which has its other seeds.
-
-    Raises:
-        KeyboardInterrupt: this process was asked to stop; the probes so far are in the record.
     """
-    is_begun = (request.directory / FILE_NAME).exists()  # this very search, and interrupted
+    is_begun = (request.directory / FILE_NAME).exists()  # this search was interrupted
     search = RunRecord.read(request.directory).batch_search if is_begun else None
     if search is None:
         search = _beginning(request.config, sweep)
@@ -66,7 +63,7 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
         record = run_in_own_process(training, display, is_tried_again)
         if not is_tried_again(record):
             return
-        # What trains for a few steps may run out of memory later: memory is fragmented, or some step is larger.
+        # A few steps may fit and later ones not: memory is fragmented, or some step is larger.
         search.add(Probe(batch_size=search.largest, outcome="oom", oom=record.oom, error=record.error))
 
 
@@ -77,11 +74,8 @@ class _Prober:
         self._composed, self._directory, self._display = composed, directory, display
 
     def answer(self, search: BatchSearch) -> Config:
-        """Find the largest batch that trains and return the config with it; with a batch of 1 if none trains.
-
-        A probe that fails for another reason ends the search: the training that follows fails as it did, and records
-        that.
-        """
+        """Find the largest batch that trains and return the config with it; with a batch of 1 if none trains. A probe
+        that fails for another reason than memory ends the search: the training then fails and records it."""
         while (size := search.next_batch) is not None:
             config = self._with_batch(size)
             found = self._ask(config, search.largest)
@@ -122,7 +116,7 @@ def _beginning(config: Config, sweep: Path) -> BatchSearch:
 
 
 def _search_of_another_seed(sweep: Path, config: Config) -> BatchSearch | None:
-    """Find a search that has ended, of a run that differs only in its seed."""
+    """Find the finished search of a run that differs only in its seed."""
     question = _question(resolved_values(config))
     for _, record in find_records(sweep).records:
         if record.status == "completed" and record.batch_search and _question(record.config) == question:
@@ -135,7 +129,7 @@ def _predicted(config: Config) -> PredictedBatch | None:
         return PredictedBatch(refused="predict.with_runs=false")
     try:
         return run_isolated(_PREDICT_BATCH, (config,)).unpacked()
-    except ChildError as error:  # a search can do without
+    except ChildError as error:  # a prediction is optional
         return PredictedBatch(refused=str(error))
 
 

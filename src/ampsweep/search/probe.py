@@ -1,4 +1,4 @@
-"""A probe: a few real steps and an evaluation with one batch size, in a process of their own."""
+"""A probe: a few real steps and an evaluation with a batch size, in a process of their own."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import stop_workers
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.record.batch_search import Probe
 from ampsweep.recorder.out_of_memory import out_of_memory
@@ -23,20 +23,13 @@ from ampsweep.training.components.device import taken_device
 from ampsweep.training.trainer import Trainer
 
 _STEPS: Final = 3
-_APPLIED_STEPS: Final = 2
-"""Applied steps of a probe: the first makes the optimizer's state, the second trains beside it, and later ones need no
-more memory."""
-_MAX_STEPS: Final = 50
-"""Most steps of a probe: a scale that backs off this often is no matter of memory, but one for the training."""
+_APPLIED_STEPS: Final = 2  # the first creates the optimizer's state, the second has it; later ones need no more memory
+_MAX_STEPS: Final = 50  # a scale that backs off this often is not a matter of memory
 
 
 def probe_batch(config: Config, *, send: Callable[[object], None], stop: StopRequest) -> Probed:
-    """Try to train with `config`, under its memory limit; nothing is logged or written.
-
-    Raises:
-        KeyboardInterrupt: this process was asked to stop.
-        Exception: the error that makes such a training fail, except for memory and a batch that a part refuses.
-    """
+    """Try to train with `config`, under its memory limit; nothing is logged or written. It raises KeyboardInterrupt,
+    and the training's error unless memory is exhausted or a part refuses the batch."""
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
         is_supported = why_unsupported(config.precision, taken.device, searches_batch=True) is None
         return Probed(str(taken), taken.name, _probe(config, taken.device, stop) if is_supported else None)
@@ -48,7 +41,9 @@ def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
     trainer: Trainer | None = None
     try:
         with limit:
-            trainer = _assembled(config, device)
+            logged = replace(config, trainer=replace(config.trainer, log_every=1))  # a row takes memory, too: a norm
+            built = build(logged, device, build_data(logged, device))
+            trainer = assemble_trainer(logged, replace(built, data=ShortValidation(built.data)), device)
             _train(trainer, stop)
     except UserError as error:
         return Probe(batch_size=size, outcome="refused", error=str(error))
@@ -62,12 +57,6 @@ def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
         if trainer is not None:
             stop_workers(trainer.data)
     return Probe(batch_size=size, outcome="trains", peak_bytes=_peak_bytes(limit, trainer))
-
-
-def _assembled(config: Config, device: torch.device) -> Trainer:
-    config = replace(config, trainer=replace(config.trainer, log_every=1))  # a row takes memory too: a norm
-    built = build(config, device, build_data(config, device))
-    return assemble_trainer(config, replace(built, data=ShortValidation(built.data)), device)
 
 
 def _train(trainer: Trainer, stop: StopRequest) -> None:

@@ -1,4 +1,4 @@
-"""Checks of a run on the device that there is: that its mode fits model and device, and that it is predicted to fit."""
+"""Check a run on its device: the mode, limits and flags, and whether its memory is predicted to fit."""
 
 from typing import Final
 
@@ -16,17 +16,15 @@ from ampsweep.sweep.preflight import Checked
 from ampsweep.text import num_bytes
 
 _BYTES_PER_PARAMETER: Final = 64
-"""Bytes for each parameter from which a step is traced: copies, gradients, states and the temporaries of an update."""
+"""Upper bound for copies, gradients, states and the temporaries of an update."""
 _OUTPUTS_TWICE: Final = 2
-"""Factor for outputs there: backward makes at most one gradient per output, while the outputs are kept."""
+"""Backward makes at most one gradient per output while the outputs are kept."""
 
 
 def check_precision(config: Config, device: torch.device, model: nn.Module) -> None:
-    """Check that the mode fits the model, which may be on the meta device, and the device.
+    """Raise UnsupportedError if the mode does not fit the model or device; UserError if a package is missing.
 
-    Raises:
-        UnsupportedError: it does not.
-        UserError: a package that the mode needs is missing.
+    The model may be on the meta device.
     """
     try:
         reason = why_unsupported(config.precision, device, searches_batch=config.max_batch.search) or misfit(
@@ -39,7 +37,7 @@ def check_precision(config: Config, device: torch.device, model: nn.Module) -> N
 
 
 def check_limits(config: Config, device: torch.device) -> None:
-    """Raise UserError for a limit, a search or a flag that the device cannot do."""
+    """Raise UserError for a limit, a search or a flag that the device does not support."""
     if config.trainer.cudnn_benchmark is not None and device.type != "cuda":
         raise UserError(f"trainer.cudnn_benchmark has an effect on CUDA devices only, and this is {device}")
     limit_gib = config.trainer.memory_limit_gib
@@ -55,8 +53,8 @@ def check_limits(config: Config, device: torch.device) -> None:
 def too_large(config: Config, device: torch.device, checked: Checked) -> str | None:
     """Return a sentence if the run is predicted not to fit its device, None if it fits or cannot be predicted.
 
-    A step is traced only if it may be large: from 64 bytes for each parameter and twice the batch and the outputs of
-    all operators of a forward pass in float32. The checks know both already, and so an ordinary start is not slowed.
+    A step is traced only if an upper bound exceeds the limit: 64 bytes a parameter, and twice the batch and the outputs
+    of all operators of a forward pass in float32. The checks know both already, so most starts are not slowed.
     """
     limit = memory_bytes(device, config.trainer.memory_limit_gib)
     if not config.predict.with_runs or limit is None or config.max_batch.search:
@@ -70,18 +68,16 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
 
     try:
         traced = trace_run(config, device)
-    except UserError:  # the record will say why nothing could be predicted
+    except UserError:  # the record says why nothing could be predicted
         return None
     if traced.fits(limit):
         return None
     memory = traced.memory
     needed = max(memory.total_bytes, memory.reserved_bytes or 0)
     category, largest = max(memory.peak.items(), key=lambda item: item[1])
-    limited = config.trainer.memory_limit_gib is not None
-    there_is = f"trainer.memory_limit_gib leaves {num_bytes(limit)}" if limited else f"{device} has {num_bytes(limit)}"
-    arm = arm_of(config)
+    owner = f"{device} has" if config.trainer.memory_limit_gib is None else "trainer.memory_limit_gib leaves"
     return (
-        f"{arm} with batch {config.data['batch_size']} is predicted not to fit: it takes "
-        f"{num_bytes(needed)}, {num_bytes(largest)} of that {category.replace('_', ' ')}, and {there_is}"
-        f"{not_vouched_for(one.name for one in memory.unvouched)}"
+        f"{arm_of(config)} with batch {config.data['batch_size']} is predicted not to fit: it takes "
+        f"{num_bytes(needed)}, {num_bytes(largest)} of that {category.replace('_', ' ')}, and "
+        f"{owner} {num_bytes(limit)}{not_vouched_for(operator.name for operator in memory.unvouched)}"
     )

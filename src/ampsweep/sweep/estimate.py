@@ -1,4 +1,4 @@
-"""Estimates of the time that runs would take, from a few steps of each kind timed on their device."""
+"""Estimate the time of runs from a few steps timed on their device."""
 
 import statistics
 import time
@@ -10,7 +10,7 @@ import torch
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import is_out_of_memory
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.components.built import build, build_data
@@ -19,17 +19,17 @@ from ampsweep.training.trainer import Trainer
 
 _TIMED_STEPS = 3
 _PER_KIND_S = 10.0
-"""Longest time that steps of one kind are timed; one step always is."""
+"""The longest time for the steps of one kind; one step is always timed."""
 
 
 def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float | None]:
-    """Estimate the seconds that each config takes, None if its device ran out of memory. Seeds share a measurement."""
+    """Estimate the seconds of each run, None if its device ran out of memory. Seeds share a measurement."""
     measured: dict[str, float | None] = {}
-    for config in configs:
-        key = config_hash(replace(config, seed=0))
+    keys = [config_hash(replace(config, seed=0)) for config in configs]
+    for key, config in zip(keys, configs, strict=True):
         if key not in measured and not stop.requested:
             measured[key] = _measure(config)
-    return [measured.get(config_hash(replace(config, seed=0))) for config in configs]
+    return [measured.get(key) for key in keys]
 
 
 def _measure(config: Config) -> float | None:
@@ -43,7 +43,7 @@ def _measure(config: Config) -> float | None:
         trainer = assemble_trainer(config, built, device)
         with built.precision.flags():
             built.model.train()
-            step_s = _seconds_a_step(trainer, device)
+            step_s = _seconds_per_step(trainer, device)
             eval_s = _seconds(trainer.evaluate, device)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -59,8 +59,8 @@ def _measure(config: Config) -> float | None:
     return train_s + num_evals * eval_s
 
 
-def _seconds_a_step(trainer: Trainer, device: torch.device) -> float:
-    """Median time of a few steps after the first, or of the first alone if it was slow."""
+def _seconds_per_step(trainer: Trainer, device: torch.device) -> float:
+    """Return the median of a few steps after the first, or the first step's time if it was slow."""
     first = _seconds(trainer.train_step, device)
     if first > _PER_KIND_S / _TIMED_STEPS:
         return first

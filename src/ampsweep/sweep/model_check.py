@@ -1,4 +1,4 @@
-"""Check that model, data and task fit each other, with one batch and a model that holds no memory."""
+"""Check that model, data and task fit each other, with one batch and a model on the meta device."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,41 +24,39 @@ from ampsweep.training.components.instantiate import build_component
 from ampsweep.training.turns import trained_parts
 
 _REHEARSE_UP_TO = 50_000_000
-"""Largest number of parameters for which a user's own model that refuses the meta device is tried on the CPU."""
+"""A user's own model that fails on the meta device is tried on the CPU up to this number of parameters."""
 
 
 class LossError(ValueError):
-    """Raised for a task that does not return what a training needs."""
+    """Raised if a task returns something that cannot be trained on or evaluated."""
 
 
 _SURE: Final = (LossError, OutputError)
-"""Faults that are the same on every device; their texts are sentences."""
+"""Errors that are the same on every device; their texts are sentences."""
 
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model that was found to take the batches of its data."""
+    """A model that accepts the batches of its data."""
 
     model: nn.Module
-    """The model on the meta device."""
+    """On the meta device."""
     output_bytes: int | None
-    """Bytes of a batch and of all outputs of operators while a turn's losses are computed of it in float32, for the
-    turn with the most; None if they could not be counted."""
+    """Bytes of a batch and of all operator outputs of its forward pass in float32, for the largest turn; None if they
+    could not be counted."""
     turns: Sequence[Turn]
     in_parts: bool = False
-    """A step calls the model's children, each by itself, and not the model."""
+    """True if a step calls the model's children and not the model."""
     calls_model: bool = True
-    """The losses call the model itself, and not only parts of it."""
     unused: Sequence[str] = ()
     """Names of parameters that no loss depends on, as far as that was tried."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
-    """Take a step and begin an evaluation on one batch each, without their arithmetic.
+    """Rehearse a step and an evaluation on one batch each, if possible on the meta device.
 
-    Losses are computed and differentiated turn by turn as in a training, outside autocast; no optimizer steps. The
-    suite's own parts, which are known to have gradients and an evaluation, compute losses only. No random state is
-    changed.
+    Losses are computed and differentiated turn by turn as in a training, outside autocast and without optimizer steps.
+    Parts of the suite itself, which have gradients and an evaluation, compute losses only. Keeps all random states.
 
     Raises:
         UserError: a part refuses its settings, or the parts cannot be trained together.
@@ -82,7 +80,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
         except (Exception, SystemExit) as error:
             if isinstance(error, _SURE) or not rehearsal.is_own:
                 raise UserError(_misfit(config, error)) from error
-        # A model that does not run on the meta device, for example because it looks at values, is tried for real.
+        # A model that fails on the meta device, for example because it depends on values, is tried on the CPU.
         if sum(parameter.numel() for parameter in model.parameters()) > _REHEARSE_UP_TO:
             return CheckedModel(model, None, turns, isinstance(task, HasTurns))
         try:
@@ -92,12 +90,12 @@ def check_model(config: Config, data: Data) -> CheckedModel:
 
 
 class _Rehearsal:
-    """A step of a training and the beginning of its evaluation, without optimizers."""
+    """A training step and the first batch of an evaluation, without optimizers."""
 
     def __init__(self, config: Config, data: Data, task: Task, turns: Sequence[Turn]) -> None:
         self._channels_last, self._task, self._turns = config.trainer.channels_last, task, turns
         self.is_own = any(_has_own_code(part) for part in (config.model, config.data, config.task))
-        """A part is not of the suite itself."""
+        """True if a part is the user's own code."""
         with _refused_as(f"data={_name(config.data)} has no first batch"):
             self._batch = data.train_batch(0)
         try:
@@ -107,7 +105,6 @@ class _Rehearsal:
             stop_workers(data)
 
     def on(self, model: nn.Module) -> CheckedModel:
-        """Rehearse on the device of the model."""
         model._compiled_call_impl = None  # undoes Module.compile(): this is one step, not worth compiling
         device = next(model.parameters()).device
         model.train()
@@ -125,8 +122,8 @@ class _Rehearsal:
         return CheckedModel(model, output_bytes, self._turns, in_parts, bool(calls), sorted(unused))
 
     def _take_turns(self, model: nn.Module, device: torch.device) -> tuple[int, set[str]]:
-        """Compute and differentiate the losses; return the most bytes of a turn, and what no loss depends on."""
-        trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        """Compute and differentiate the losses; return the bytes of the largest turn and the unused parameters."""
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         unused, most = set(trained) if self.is_own else set(), 0
         for turn in self._turns:
             batch = self._moved(self._batch, device)
@@ -146,7 +143,6 @@ class _Rehearsal:
 
 
 def _differentiate(losses: Any) -> None:
-    """Run the backward pass of a loss, or of each of several."""
     several = (losses,) if isinstance(losses, Tensor) else losses
     if not isinstance(several, tuple | list) or not several:
         got = f"{'an empty ' if isinstance(several, tuple | list) else ''}{type(losses).__name__}"
@@ -175,7 +171,7 @@ def _require_means(evaluated: Any) -> None:
 
 @contextmanager
 def _refused_as(what: str) -> Iterator[None]:
-    """Turn every error inside, where the user's own code may raise any, into a UserError that says what is wrong."""
+    """Turn any error of the user's own code into a UserError that begins with `what`."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -184,7 +180,7 @@ def _refused_as(what: str) -> Iterator[None]:
 
 @contextmanager
 def _random_states_kept() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch on the CPU; no check computes elsewhere."""
+    """Restore the random states of Python, NumPy and torch on the CPU, where the checks compute."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -195,7 +191,7 @@ def _random_states_kept() -> Iterator[None]:
 
 
 def _has_own_code(value: Any) -> bool:
-    """Tell whether anything in a part of a config is built from code that is not the suite's."""
+    """Return True if a part of a config builds anything from code outside the suite."""
     if isinstance(value, dict):
         target = str(value.get("_target_", "ampsweep."))
         return not target.startswith("ampsweep.") or any(map(_has_own_code, value.values()))

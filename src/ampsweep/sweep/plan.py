@@ -13,31 +13,22 @@ from ampsweep.run.request import planned_arm
 
 _MAX_SETTING: Final = 32
 _NOT_IN_SETTING: Final = {"precision", "tracking", "into", "resume", *DOTTED_ARM_KEYS}
-"""Overrides left out of a run's setting: the arm names the precision, and the checkpoint that the run begins with; the
-others change nothing that is computed."""
+"""Left out of a run's setting: the arm names precision and checkpoint; the others do not change any figure."""
 _SHORT: Final = {"data.batch_size": "batch"}
 _NAMES: Final = ("model", "data", "task", "optimizer", "scheduler", "parallel")
-"""Groups whose choices are shown without the group's name."""
+"""Groups whose choices are shown without their name."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run before it begins."""
-
     arm: str
     setting: str
-    """The settings that distinguish the run from others of its arm: 'gpt_tiny batch 8 seed 0'."""
+    """The settings that distinguish the run from others of its arm, such as 'gpt_tiny batch 8 seed 0'."""
     max_seconds: float | None = None
-    """The longest time that the run may train."""
 
 
 class Plan:
-    """The runs of a command line, in their order.
-
-    Args:
-        points: the points that are known beforehand.
-        finished: hashes of configs with nothing left to run.
-    """
+    """The runs of a command line in their order; `finished` are the hashes of configs that need no run."""
 
     def __init__(self, points: Sequence[Point], finished: Collection[str] = ()) -> None:
         varied = _varied(points)
@@ -47,7 +38,7 @@ class Plan:
 
     @property
     def num_runs(self) -> int:
-        """Number of runs, finished ones included."""
+        """The number of runs, including finished ones."""
         return self.num_finished + len(self._runs)
 
     @property
@@ -55,7 +46,7 @@ class Plan:
         return tuple(self._runs.values())
 
     def of(self, config: Config) -> PlannedRun:
-        """Find the run of `config`; one that was not planned is named by its config."""
+        """Find the run of `config`, or name it by its config if it was not planned."""
         return self._runs.get(config_hash(config)) or _planned(config, _alone(config))
 
 
@@ -65,9 +56,7 @@ def _planned(config: Config, setting: str) -> PlannedRun:
 
 
 def _varied(points: Sequence[Point]) -> list[str]:
-    """Keys that have different values in different points; none for a single point."""
-    if len(points) == 1:
-        return []
+    """List the keys whose values differ between points."""
     values: dict[str, set[str]] = {}
     for point in points:
         for key, value in _choices(point).items():
@@ -92,7 +81,7 @@ def _alone(config: Config) -> str:
 
 
 def _choices(point: Point) -> dict[str, str]:
-    """Map each override's key to its value as written, the seed's last."""
+    """Map each override's key to its value as written, with the seed last."""
     pairs = (override.lstrip("+~").partition("=") for override in point.overrides)
     found = {key: value for key, _, value in pairs}
     return {key: found[key] for key in sorted(found, key=lambda key: key == "seed")}

@@ -1,4 +1,4 @@
-"""The checks before a sweep starts, as its parent sees them; those that need torch or the device are a child's."""
+"""Check all runs before a sweep starts. Checks that need torch or the device run in a child process."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,8 +10,8 @@ from typing import Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import COMPONENTS, Config
-from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.isolated import ChildError, run_isolated
+from ampsweep.launch.isolated_child import NamedFunction
+from ampsweep.launch.isolated_process import ChildError, run_isolated
 from ampsweep.record import is_checkpoint, kept_checkpoints
 from ampsweep.run.directories import checkpoint_path, existing_multirun
 from ampsweep.tracking.tracker import TrackingCheck
@@ -20,59 +20,51 @@ from ampsweep.tracking.wandb.process import WandbAddress
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of checking one run before it starts."""
+    """The result of checking a run; the texts are sentences."""
 
     wrong_input: str | None = None
-    """A sentence if the user's input is wrong; then nothing starts."""
+    """Then nothing starts."""
     unsupported: str | None = None
-    """A sentence if this device cannot do the mode: an outcome in a sweep, an error for a single run."""
+    """The device does not support the mode: an outcome in a sweep, an error for a single run."""
     num_steps: int | None = None
     num_parameters: int | None = None
     output_bytes: int | None = None
     """As in `CheckedModel`."""
     too_large: str | None = None
-    """A sentence if the run is predicted not to fit the device's memory."""
+    """The run is predicted not to fit the device's memory."""
 
 
 _CHECK_RUNS: Final = NamedFunction[list[Checked]]("ampsweep.sweep.preflight_checks:check_runs")
 
 _FILES: Final = ("path", "val_path")
-"""Keys of our own data sets that name files."""
+"""Keys of the suite's data sets that name files."""
 _GRACE_S: Final = 1.0
-"""The time that checks may go on once they are to stop: they leave nothing half done."""
 
 
 def preflight(configs: Sequence[Config], *, elsewhere: bool = False) -> list[Checked]:
-    """Check all configs in one child process.
-
-    Args:
-        elsewhere: true if the runs are for machines with other devices than this one, which are left unchecked.
+    """Check all configs in a child process; leave devices unchecked if the runs are for other machines (`elsewhere`).
 
     Raises:
-        UserError: the first input that is wrong.
+        UserError: for the first wrong input.
         KeyboardInterrupt: this process was asked to stop.
     """
     doing: list[object] = []
     ended = run_isolated(_CHECK_RUNS, (configs, elsewhere), on_message=doing.append, grace_s=_GRACE_S)
     try:
         checked = ended.unpacked()
-    except ChildError as error:  # the user's own code has ended the process
+    except ChildError as error:  # the user's own code ended the process
         raise UserError(f"{doing[-1]} cannot be checked: {error}" if doing else str(error)) from error
-    for one in checked:
-        if one.wrong_input is not None:
-            raise UserError(one.wrong_input)
+    for check in checked:
+        if check.wrong_input is not None:
+            raise UserError(check.wrong_input)
     return checked
 
 
 @contextmanager
 def checked_with_wandb(configs: Iterable[Config], wandb: WandbAddress | None) -> Iterator[None]:
-    """Check what the configs say about W&B, in the process at `wandb`, beside other checks; without one nothing.
-
-    Raises:
-        UserError: at the end, the first settings that W&B refuses.
-    """
+    """Check the W&B settings in the process at `wandb` while other checks run; raise UserError at the end."""
     settings = {repr(config.tracking): config.tracking for config in configs}
-    checks = [] if wandb is None else [TrackingCheck(one, wandb) for one in settings.values()]
+    checks = [] if wandb is None else [TrackingCheck(tracking, wandb) for tracking in settings.values()]
     yield
     for check in checks:
         try:
@@ -82,11 +74,7 @@ def checked_with_wandb(configs: Iterable[Config], wandb: WandbAddress | None) ->
 
 
 def check_existence(configs: Iterable[Config]) -> None:
-    """Check that the packages, files and directories that these configs name are there, before anything takes time.
-
-    Raises:
-        UserError: the first that is not.
-    """
+    """Raise UserError for the first named package, file or directory that is missing, before anything takes time."""
     found = {"", *sys.modules}
     for config in configs:
         for group in COMPONENTS:

@@ -1,4 +1,4 @@
-"""Checks before a sweep or a single run that need torch, the device or the user's files."""
+"""Check runs before they start, with torch, the device and the user's files."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +15,13 @@ from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import COMPONENTS, Config, component_name
 from ampsweep.data.base import Data, Validatable
 from ampsweep.launch.device_lock import check_lock
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.launch.watchdog import TimeLimitError, Watchdog, interrupt_main_thread
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.observe.feeding import feeding
 from ampsweep.observe.memory_limit import MemoryLimit
-from ampsweep.parallel.fitting import check_fit, unused
-from ampsweep.parallel.place import RankPlace, place_in
+from ampsweep.parallel.model_support import check_fit, unused
+from ampsweep.parallel.rank_environment import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.directories import checkpoint_path
@@ -49,16 +49,16 @@ def check_runs(
     send: Callable[[object], None],
     stop: StopRequest,
 ) -> list[Checked]:
-    """Check every config; `send` gets what is checked next.
+    """Check every config; `send` gets the name of what is checked next.
 
-    Of runs `elsewhere`, on a machine with other devices, everything is checked but what depends on the device.
+    For runs `elsewhere`, on a machine with other devices, skip the checks of the device.
     """
     checks = _Checks(elsewhere, send, stop)
     return [checks.of(config) for config in configs]
 
 
 class _Checks:
-    """The checks of a sweep's runs, in stages, each of which is done once for the configs that have its settings."""
+    """The checks of a sweep in stages; each stage runs once for all configs that share its settings."""
 
     def __init__(self, elsewhere: bool, send: Callable[[object], None], stop: StopRequest) -> None:
         self._elsewhere, self._send, self._stop = elsewhere, send, stop
@@ -69,14 +69,14 @@ class _Checks:
         shared = [config.model, config.data, config.task, config.trainer, config.max_batch]
         shared += [config.device, config.precision.fp32_modules]
         trained = [*shared, config.optimizer, config.scheduler, config.precision.parameters]
-        workload = [*trained, training_hash(replace(config, seed=0))]  # which leaves out where it is tracked
+        workload = [*trained, training_hash(replace(config, seed=0))]  # without the tracking
         model = _key(*shared)
 
         def parts(_: Checked) -> Checked:
             self._send(f"model={component_name(config.model)} with data={component_name(config.data)}")
             if not self._elsewhere:
-                for one in run_devices(config.device):
-                    check_lock(str(one))
+                for run_device in run_devices(config.device):
+                    check_lock(str(run_device))
                 check_limits(config, resolve_device(config.device))
             checked, self._models[model] = _check_parts(config, _checked_data(config, torch.device("cpu")))
             return checked
@@ -114,7 +114,7 @@ class _Checks:
     def _once(
         self, config: Config, stage: Callable[[Checked], Checked], checked: Checked, *settings: object
     ) -> Checked:
-        """The result of the stage, given that of the stages before; theirs, if they have refused the run."""
+        """Return the stage's result, or that of the stages before if they refused the run."""
         key = _key(stage.__name__, *settings)
         if key not in self._done:
             try:
@@ -128,11 +128,11 @@ class _Checks:
 
 
 def check_single_run(config: Config, taken: RunDevice) -> tuple[PreparedRun, Checked]:
-    """Check the single run of a command on its device, which this process has taken, and build its data there.
+    """Check a single run on its device, which this process has locked, and build its data there.
 
     Raises:
-        UserError: the device cannot do the mode (except in a W&B agent, whose sweep goes on regardless), or a part
-            refuses its settings.
+        UserError: a part refuses its settings, or the device does not support the mode, unless a W&B agent started the
+            run: then its sweep goes on.
     """
     device = taken.device
     unsupported = unsupported_reason(config.precision, device)
@@ -148,7 +148,7 @@ def check_single_run(config: Config, taken: RunDevice) -> tuple[PreparedRun, Che
         oom = out_of_memory(error, device, limit)
         if oom is None:
             raise
-        prepared = replace(prepared, oom=oom)  # which is how the run will end
+        prepared = replace(prepared, oom=oom)  # the run will end with it
     else:
         with _watched(config):
             parts, found = _check_parts(config, data)
@@ -160,16 +160,16 @@ def check_single_run(config: Config, taken: RunDevice) -> tuple[PreparedRun, Che
                 raise UserError(f"precision={arm_of(config)}: {error}") from error
             unsupported = unsupported or str(error)
         prepared = replace(prepared, data=data, unsupported=unsupported)
-        fits_not = None if unsupported else too_large(config, device, parts)
-        checked = replace(parts, unsupported=unsupported, too_large=fits_not)
+        sentence = None if unsupported else too_large(config, device, parts)
+        checked = replace(parts, unsupported=unsupported, too_large=sentence)
     return prepared, checked
 
 
 def check_checkpoint(config: Config, path: Path) -> None:
-    """Check that `path` is a checkpoint of the config's model, or the directory of a run with one.
+    """Check that `path` is a checkpoint of the config's model, or the directory of a run with a checkpoint.
 
     Raises:
-        UserError: it is missing, damaged or of another model, or the run's ranks cannot go on where it was in the data.
+        UserError: it is missing, damaged or of another model, or the ranks cannot continue at its place in the data.
     """
     if (place := place_in()) is not None:
         world_size = place.world_size
@@ -191,7 +191,7 @@ def _key(*parts: Any) -> str:
 
 
 def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
-    """Check the parts together, without holding any memory for the model."""
+    """Check the parts together, with the model on the meta device."""
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
     num_steps = steps_of(config, data, len(found.turns))
@@ -199,7 +199,7 @@ def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
 
 
 def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, checked: Checked) -> None:
-    """Rehearse what trains the model: its optimizers, and the learning rates of the run's steps."""
+    """Rehearse the optimizers and the learning rates of the run's steps."""
     assert checked.num_steps is not None
     trains = trained_parts(found.turns)
     optimizers = rehearse_optimizers(config.optimizer, found.model, trains, precision=config.precision, device=device)
@@ -207,7 +207,7 @@ def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, 
 
 
 def _checked_data(config: Config, device: torch.device) -> Data:
-    """Build the data set, and read all of it if its class can check it in full."""
+    """Build the data set; validate all of it if its class can."""
     for group in COMPONENTS:
         if "_target_" in getattr(config, group):
             locate(group, getattr(config, group))
@@ -222,11 +222,7 @@ def _checked_data(config: Config, device: torch.device) -> Data:
 
 
 def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) -> None:
-    """Check that a model can be trained on the ranks of the config, which a launcher may have started at `place`.
-
-    Raises:
-        ValueError: it cannot, with a sentence for the user.
-    """
+    """Raise ValueError with a sentence if the model cannot be trained on the ranks (of torchrun at `place`)."""
     parallel = config.parallel
     if place is None:
         num_processes(parallel, config.device)
@@ -244,7 +240,7 @@ def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) ->
 
 @contextmanager
 def _watched(config: Config, interrupt: Callable[[], bool] = interrupt_main_thread) -> Iterator[None]:
-    """Limit the time of a check, in which the user's own code is called, as that of building the run."""
+    """Limit the time of a check, which calls the user's own code, like that of building the run."""
     watchdog = Watchdog(config.trainer.max_seconds, config.trainer.grace_seconds, interrupt=interrupt)
     try:
         with watchdog.over(lambda: "checking the run before it begins", BUILDING_GRACES):

@@ -14,22 +14,13 @@ from ampsweep.tasks.base import at_least_float32, output_tensor
 class Classification:
     """Cross-entropy between logits (B, num_classes, ...) and classes (B, ...), int64; evaluates accuracy too."""
 
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        output: str | None = None,
-        gradient_penalty: float = 0.0,
-    ) -> None:
-        """Set what the loss is made of.
+    def __init__(self, label_smoothing: float = 0.0, output: str | None = None, gradient_penalty: float = 0.0) -> None:
+        """Set the options of the loss; raise a ``ValueError`` for a value out of range.
 
         Args:
-            label_smoothing: in [0, 1), as in ``torch.nn.CrossEntropyLoss``; it counts in the evaluated loss too.
-            output: names the logits in what the model returns; None: it returns the logits themselves.
-            gradient_penalty: weight in the training's loss of the 2-norm of the cross-entropy's gradients by all
-                parameters, as one vector; 0: none.
-
-        Raises:
-            ValueError: a value is not allowed.
+            label_smoothing: in [0, 1), as in ``torch.nn.CrossEntropyLoss``; applies to the evaluated loss too.
+            output: name of the logits in the model's output; None if the output is the logits.
+            gradient_penalty: weight in the training loss of ``parameter_gradient_norm``.
         """
         require_below_one(label_smoothing=label_smoothing)
         if not gradient_penalty >= 0:
@@ -42,7 +33,7 @@ class Classification:
         loss = self._cross_entropy(self._logits(model, inputs), classes)
         if not self.gradient_penalty:
             return loss
-        norm = parameter_gradient_norm(loss, [one for one in model.parameters() if one.requires_grad])
+        norm = parameter_gradient_norm(loss, [p for p in model.parameters() if p.requires_grad])
         return loss + self.gradient_penalty * norm
 
     @torch.no_grad()
@@ -63,8 +54,8 @@ class Classification:
 def parameter_gradient_norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Compute the 2-norm of the gradients of a scalar loss with respect to all `parameters`, taken as one vector.
 
-    It is bitwise that of "Gradient penalty" in https://pytorch.org/docs/stable/notes/amp_examples.html, but its own
-    gradient at zero is zero, and not NaN.
+    Bitwise equal to "Gradient penalty" in https://pytorch.org/docs/stable/notes/amp_examples.html, except that its own
+    gradient at zero is zero instead of NaN.
     """
     squares = [at_least_float32(gradient).pow(2).sum() for gradient in gradients(loss, parameters)]
     first, *others = squares

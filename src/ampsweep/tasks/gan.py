@@ -11,11 +11,9 @@ from ampsweep.argument_checks import require_positive
 from ampsweep.precision import gradients
 from ampsweep.tasks.base import Turn, at_least_float32
 
-_SEED = 0
-
 
 class Adversaries(Protocol):
-    """A model of two: called with noise, its ``generator`` makes images; its ``discriminator`` scores images."""
+    """A generator and a discriminator: called with noise, it generates images; ``discriminator`` scores images."""
 
     latent_size: int
     discriminator: nn.Module
@@ -24,14 +22,14 @@ class Adversaries(Protocol):
         """Draw noise (B, latent_size) for as many images as ``like`` has."""
 
     def __call__(self, noise: Tensor) -> Tensor:
-        """Make an image of each noise."""
+        """Generate an image from each noise vector."""
 
 
 class GAN:
     """The non-saturating game of I. Goodfellow et al., "Generative Adversarial Nets", 2014.
 
-    A step is a turn of the discriminator, then one of the generator, each with images of its own. It evaluates the
-    energy distance between held-out images and as many generated ones.
+    A step is a turn of the discriminator, then a turn of the generator, each with its own batch. Evaluation computes
+    the energy distance between held-out images and as many generated images.
     """
 
     @property
@@ -45,24 +43,24 @@ class GAN:
         return self.discriminator_loss(model, batch) + self.generator_loss(model, batch)
 
     def discriminator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
-        """Compute the cross-entropy of telling real images from generated ones."""
+        """Compute the cross-entropy of classifying real and generated images."""
         real, _ = batch
         fake = generated(model, real).detach()
         on_real, on_fake = (at_least_float32(model.discriminator(images)) for images in (real, fake))
         return (F.softplus(-on_real) + F.softplus(on_fake)).mean()
 
     def generator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
-        """Compute the cross-entropy of taking generated images for real ones."""
+        """Compute the cross-entropy of classifying generated images as real."""
         return F.softplus(-at_least_float32(model.discriminator(generated(model, batch[0])))).mean()
 
     @torch.no_grad()
     def evaluate(self, model: Adversaries, batch: tuple[Tensor, Any]) -> tuple[dict[str, Tensor], int]:
-        """Compute as ``loss`` the energy distance between the images of the batch and generated ones.
+        """Compute as ``loss`` the energy distance between the images of the batch and as many generated images.
 
         The noise is always the same, and no random state is changed.
         """
         real = batch[0]
-        noise = torch.randn(len(real), model.latent_size, generator=torch.Generator().manual_seed(_SEED))
+        noise = torch.randn(len(real), model.latent_size, generator=torch.Generator().manual_seed(0))
         fake = model(noise.to(device=real.device, dtype=real.dtype))
         return {"loss": energy_distance(real, fake)}, len(real)
 
@@ -70,11 +68,10 @@ class GAN:
 class WassersteinGAN(GAN):
     """The critic of I. Gulrajani et al., "Improved Training of Wasserstein GANs", 2017, with its gradient penalty.
 
-    A step is ``critic_steps`` turns of the critic, which is the model's discriminator, then one of the generator.
+    A step is ``critic_steps`` turns of the critic (the model's discriminator), then a turn of the generator.
     """
 
     def __init__(self, critic_steps: int = 5, gradient_penalty: float = 10.0) -> None:
-        """Take the number of the critic's turns, and the penalty's weight."""
         require_positive(critic_steps=critic_steps)
         self.critic_steps, self.gradient_penalty = critic_steps, gradient_penalty
 
@@ -84,10 +81,10 @@ class WassersteinGAN(GAN):
         return (*[critic] * self.critic_steps, generator)
 
     def discriminator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
-        """Compute the critic's loss: the mean score of generated images less that of real ones, and the penalty.
+        """Compute the mean score of generated images minus the mean score of real images, plus the penalty.
 
-        The penalty is the mean squared difference from 1 of the norm of the score's gradient with respect to an image,
-        at images between real and generated ones.
+        The penalty is the mean of (|g| - 1)^2, g the gradient of the score with respect to an image that is randomly
+        interpolated between a real and a generated image.
         """
         real, _ = batch
         fake = generated(model, real).detach()
@@ -100,13 +97,10 @@ class WassersteinGAN(GAN):
         return loss
 
     def generator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
-        """Compute the negative mean score of generated images."""
-        scores = at_least_float32(model.discriminator(generated(model, batch[0])))
-        return -scores.mean()
+        return -at_least_float32(model.discriminator(generated(model, batch[0]))).mean()
 
 
 def generated(model: Adversaries, like: Tensor) -> Tensor:
-    """Generate as many images as ``like`` has."""
     images: Tensor = model(model.noise(like))
     return images
 
@@ -114,7 +108,7 @@ def generated(model: Adversaries, like: Tensor) -> Tensor:
 def energy_distance(some: Tensor, others: Tensor) -> Tensor:
     """Compute the energy distance of two samples (B, ...) of equal size, a float32 scalar, zero if they are the same.
 
-    It is 2 E|x - y| - E|x - x'| - E|y - y'| (G. Szekely and M. Rizzo, "Energy statistics", 2013).
+    It equals 2 E|x - y| - E|x - x'| - E|y - y'| (G. Szekely and M. Rizzo, "Energy statistics", 2013).
     """
     x, y = (sample.flatten(1).float() for sample in (some, others))
     between, within_x, within_y = (_mean_distance(*pair) for pair in ((x, y), (x, x), (y, y)))

@@ -6,26 +6,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+Targets = Literal["targets", "inputs"]
+
 
 class ModelLoss:
     """The loss that the model returns: a scalar, the first item of a tuple or list, ``["loss"]`` or ``.loss``.
 
-    A mapping batch is passed as keywords. A pair (inputs, targets) is passed by position or under the given names; with
-    ``targets="inputs"`` the inputs are their own targets. Hugging Face language models, which shift the labels
+    A mapping is passed as keyword arguments. A pair (inputs, targets) is passed by position or under the given names;
+    with ``targets="inputs"`` the inputs are also the targets. Hugging Face language models, which shift the labels
     themselves, take ``ModelLoss(input_argument="input_ids", target_argument="labels", targets="inputs")``.
     """
 
     def __init__(
-        self,
-        input_argument: str | None = None,
-        target_argument: str | None = None,
-        targets: Literal["targets", "inputs"] = "targets",
+        self, input_argument: str | None = None, target_argument: str | None = None, targets: Targets = "targets"
     ) -> None:
-        """Name the arguments; one without a name is passed by position.
-
-        Raises:
-            ValueError: the inputs have a name but the targets have none, or ``targets`` is no known value.
-        """
+        """Set the names of the arguments; an argument without a name is passed by position."""
         if targets not in ("targets", "inputs"):
             raise ValueError(f'targets must be "targets" or "inputs", got {targets!r}')
         if input_argument is not None and target_argument is None:
@@ -33,7 +28,7 @@ class ModelLoss:
         self.input_argument, self.target_argument, self.targets = input_argument, target_argument, targets
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Compute the model's own mean loss; raise a ``ValueError`` for an output that holds no scalar loss."""
+        """Compute the model's own mean loss; raise a ``ValueError`` for an output without a scalar loss."""
         if isinstance(batch, Mapping):
             return _loss_of(model(**batch))
         inputs, targets = batch
@@ -60,7 +55,7 @@ def _loss_of(output: Any) -> Tensor:
         loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor):
         raise ValueError(
-            f"the model must return its loss, or something that holds it, got {type(output).__name__} without a loss"
+            f"the model must return its loss, or an object that contains it, got {type(output).__name__} without a loss"
         )
     if loss.dim() != 0:
         raise ValueError(f"the model's loss must be a scalar, got shape {tuple(loss.shape)}")

@@ -11,7 +11,7 @@ class Regression:
     """Mean squared error between the model's outputs and targets of the same shape (B, ...)."""
 
     def __init__(self, output: str | None = None) -> None:
-        """``output`` names the values in what the model returns; None: it returns the values themselves."""
+        """``output`` names the values in the model's output; None if the output is the values."""
         self.output = output
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -27,5 +27,4 @@ class Regression:
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
-        """Compute ``loss`` over the items of the batch."""
         return {"loss": self.loss(model, batch)}, len(batch[1])

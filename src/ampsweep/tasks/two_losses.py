@@ -12,7 +12,7 @@ from ampsweep.tasks.base import Turn, at_least_float32
 class TwoLosses:
     """Classification and reconstruction of the inputs by a model that returns logits and values.
 
-    Each loss has a backward pass of its own through what they share, as in "Working with Multiple Models, Losses, and
+    Each loss has its own backward pass through the shared trunk, as in "Working with Multiple Models, Losses, and
     Optimizers" of https://pytorch.org/docs/stable/notes/amp_examples.html. One optimizer trains the model's
     ``decoder``, the other the ``trunk`` and the ``classifier``.
     """
@@ -24,9 +24,7 @@ class TwoLosses:
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Compute the mean cross-entropy, and the mean squared error of the reconstruction."""
-        inputs, classes = batch
-        logits, values = (at_least_float32(output) for output in model(inputs))
-        return F.cross_entropy(logits, classes), F.mse_loss(values, at_least_float32(inputs.flatten(1)))
+        return self._outputs(model, batch)[0]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         classification, reconstruction = self.losses(model, batch)
@@ -35,9 +33,13 @@ class TwoLosses:
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
         """Compute ``loss``, its part ``reconstruction``, and ``accuracy`` (0 to 1) over the items of the batch."""
+        (classification, reconstruction), logits = self._outputs(model, batch)
+        accuracy = (logits.argmax(-1) == batch[1]).float().mean()
+        loss = classification + reconstruction
+        return {"loss": loss, "reconstruction": reconstruction, "accuracy": accuracy}, len(batch[1])
+
+    def _outputs(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], Tensor]:
         inputs, classes = batch
         logits, values = (at_least_float32(output) for output in model(inputs))
         reconstruction = F.mse_loss(values, at_least_float32(inputs.flatten(1)))
-        loss = F.cross_entropy(logits, classes) + reconstruction
-        accuracy = (logits.argmax(-1) == classes).float().mean()
-        return {"loss": loss, "reconstruction": reconstruction, "accuracy": accuracy}, len(classes)
+        return (F.cross_entropy(logits, classes), reconstruction), logits

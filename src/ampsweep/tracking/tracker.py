@@ -1,8 +1,4 @@
-"""The tracker of a run while it trains: it writes the history file, which W&B follows.
-
-A row is written to the history file and nowhere else. Whatever shows the run elsewhere reads the file, so that it can
-be late and lost without missing a row, and costs a step nothing.
-"""
+"""The tracker of a run writes each row to the history file only; W&B follows that file, at no cost to a step."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,44 +17,38 @@ from ampsweep.record import (
     repair_history,
     write_atomically,
 )
-from ampsweep.tracking.wandb.follow import check
 from ampsweep.tracking.wandb.follower import WandbFollower
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress, WandbWork
 from ampsweep.tracking.wandb.run_settings import wanted_mode
+from ampsweep.tracking.wandb.send_history import check
 
 _CHECK_S: Final = 30.0
-"""The time that the W&B process may take for a check; a second at most, as a rule, once it has imported wandb."""
+"""Limit of a check by the W&B process, which rarely takes more than a second after its imports."""
 
 
 class Tracker:
-    """Appends a run's rows to its `history.jsonl`, and lets a ``follower``, if there is one, show them elsewhere.
+    """Appends a run's rows to its `history.jsonl`, which the optional follower shows elsewhere.
 
-    A row is one line of strict JSON, handed to the operating system whole before `log` returns, so that it survives the
-    death of the process; not synced to the disk, so a crash of the machine can take the last rows. While the disk is
-    full rows wait in memory.
-
-    A row that was logged once stays as it is: W&B, which has it too, takes no second one. A resumed run therefore goes
-    through the steps after its checkpoint without logging them again.
+    A row is one line of strict JSON. `log` hands it to the operating system, so it survives the process but not a crash
+    of the machine (no fsync). While the disk is full rows wait in memory. A resumed run does not log the steps after
+    its checkpoint again, because W&B already has them and takes no second row.
     """
 
     def __init__(self, follower: WandbFollower | None = None) -> None:
         self.reached = 0
-        """Last step that an earlier process of this run logged."""
+        """Last step logged by an earlier process of this run."""
         self._follower = follower
         self._file: FileIO | None = None
         self._waiting = b""
-        """Rows, or a part of one, that are not in the file yet."""
+        """Rows, or a part of a row, that are not in the file yet."""
         self._last_step = 0
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
-        """Begin the run that lives in ``directory``, which exists: one that starts from nothing has no rows.
+        """Open the history in the existing ``directory``; call `finish` even if this raises.
 
-        ``resume_after`` is the last step of the checkpoint the run continues from; None where it starts from nothing.
-        Where the history cannot be opened the follower stays unstarted; `finish` is for both all the same.
-
-        Raises:
-            RecordError: the history is damaged or has been changed, is no file, or may not be read.
+        ``resume_after`` is the last step of the checkpoint; None: the run starts from nothing, with an empty history.
+        Raises RecordError if the history is damaged, changed, no file, or unreadable.
         """
         path = directory / HISTORY_NAME
         if resume_after is not None:
@@ -72,7 +62,7 @@ class Tracker:
             self._follower.start(record, directory, self.reached)
 
     def log(self, row: Mapping[str, float], step: int) -> None:
-        """Write the metrics of one step, without the step axis. Steps only grow."""
+        """Write the metrics of a step, without the step itself; steps only grow."""
         assert self._file is not None, "log before start or after finish"
         assert STEP not in row, "the step axis is not a metric"
         assert step > self._last_step, f"step {step} after step {self._last_step}"
@@ -87,10 +77,9 @@ class Tracker:
                 raise
 
     def finish(self, record: RunRecord) -> None:
-        """Close the history, note its digest, and have the follower end the run with its final status and figures.
+        """Close the history, note its digest in the record, and let the follower end the run in any case.
 
-        Raises:
-            OSError: the disk is full, and rows that have waited for room are lost; the follower has ended nevertheless.
+        Raises OSError if the disk is full, so that the waiting rows are lost.
         """
         try:
             self._close(record)
@@ -125,43 +114,33 @@ def make_tracker(
     wandb: WandbAddress | None = None,
     on_stop: Callable[[str], None] = lambda reason: None,
 ) -> Tracker:
-    """The tracker of a run, which W&B follows unless it is disabled; see `WandbFollower` for the arguments.
-
-    Raises:
-        ValueError: there is no such mode.
-    """
+    """Make the tracker of a run, followed by W&B unless disabled (see `WandbFollower`); ValueError: unknown mode."""
     if wanted_mode(config)[0] == "disabled":
         return Tracker()
     return Tracker(WandbFollower(config, wandb, group=group, say=say, on_stop=on_stop))
 
 
 class TrackingCheck:
-    """Asks whether W&B would refuse a run, in a process of the one at an address, beside other checks.
+    """Checks in the W&B process, beside other checks, that W&B and its server would take a run.
 
-    The server is asked too, which may refuse the API key or the entity. One that cannot be reached, or takes longer to
-    answer than a training should wait, refuses nothing.
+    A server that cannot be reached, or answers too late, refuses nothing.
     """
 
     def __init__(self, config: TrackingConfig, wandb: WandbAddress) -> None:
         self._config = config
         self._work: WandbWork | None = None
         if config.mode != "disabled":
-            with suppress(OSError, EOFError):  # the process has been killed: it refuses nobody
+            with suppress(OSError, EOFError):  # a killed process refuses nothing
                 self._work = wandb.begin(check, config)
 
     def require(self) -> None:
-        """Wait for the answer.
-
-        Raises:
-            ValueError: a tracking mode that is unknown or impossible here, a project, entity or tag W&B does not take,
-                or what the server refuses.
-        """
+        """Raise ValueError for an impossible mode, a name that W&B does not take, or the server's refusal."""
         mode, _ = wanted_mode(self._config)
         if self._work is None or mode == "disabled":
             return
         try:
             refused = self._work.result(_CHECK_S, lambda message: None)
-        except WandbError:  # the process has been killed, or hangs: it refuses nobody
+        except WandbError:  # a killed or hanging process refuses nothing
             return
         if refused is not None:
             raise ValueError(refused)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ampsweep.tracking.tracker import Tracker
 
 WARMUP_SECONDS: Final = 2.0
-"""Time of warm-up on an accelerator: its clocks rise from idle in up to a second of work, and then its temperature."""
+"""Warm-up on an accelerator, whose clocks take up to a second of work to rise from idle, and then its temperature."""
 
 _VAL_BATCHES: Final = 2
-"""Enough for the memory peak: with one, no batch is alive while the next is made; more than two add nothing."""
+"""Enough for the memory peak, at which one batch is alive while the next is made."""
 
 
 def assemble_trainer(
@@ -41,21 +41,17 @@ def assemble_trainer(
     watchdog: Watchdog = UNWATCHED,
     may_watch: bool = False,
 ) -> Trainer:
-    """Assemble the trainer of a run; see `Recorder`, `Trainer` and `Instruments` for its parts.
-
-    Args:
-        may_watch: `numerics.watch` counts; a training that only measures something else does without.
-    """
+    """Assemble the trainer of a run; trainings that only measure something ignore `numerics.watch` (`may_watch`)."""
     num_batches = config.trainer.grad_accum_steps * len(built.turns) * built.parallel.world_size
     tokens, names = built.data.tokens_per_batch, {turn.name for turn in built.turns}
     watch, observers = None, []
-    if may_watch and config.numerics.watch:  # any other training does without these imports
-        from ampsweep.monitors.looks import Looks
+    if may_watch and config.numerics.watch:  # lazy imports: other trainings do not need them
         from ampsweep.monitors.numerics import NumericsWatch
+        from ampsweep.monitors.observation_schedule import ObservationSchedule
         from ampsweep.training.update_observers import WatchedUpdates
 
-        looks = Looks(config.numerics.every, built.num_steps)
-        watch = NumericsWatch(built.model, built.precision, looks, is_compiled=config.trainer.compile)
+        schedule = ObservationSchedule(config.numerics.every, built.num_steps)
+        watch = NumericsWatch(built.model, built.precision, schedule, is_compiled=config.trainer.compile)
         observers = [WatchedUpdates(watch, built.precision)]
     optimizers = [*built.optimizers.values()]
     instruments = Instruments(
@@ -96,14 +92,14 @@ def assemble_trainer(
 
 
 def warmup_seconds(config: Config, device: torch.device) -> float:
-    """The time that warm-up lasts at least."""
+    """Return the minimum duration of warm-up."""
     if config.trainer.warmup_seconds is not None:
         return config.trainer.warmup_seconds
     return 0.0 if device.type == "cpu" else WARMUP_SECONDS
 
 
 class ShortValidation:
-    """The data of a training that only measures memory: two validation batches stand for all."""
+    """Data limited to two validation batches, for a training that only measures memory."""
 
     def __init__(self, data: Data) -> None:
         self._data = data

@@ -1,11 +1,11 @@
-"""Checkpoints: everything a run needs to go on exactly where it was, written so that a crash loses nothing."""
+"""Checkpoints: the whole state of a training, written so that a crash loses nothing."""
 
 import pickle
 import random
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -20,117 +20,82 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from ampsweep.nested_tensors import wraps_others
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
-from ampsweep.record import (
-    CHECKPOINTS,
-    LAST,
-    PREVIOUS,
-    is_checkpoint,
-    kept_checkpoints,
-    rank_file,
-    replacing,
-)
+from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, is_checkpoint, kept_checkpoints, rank_file, replacing
 
 FORMAT: Final = 4
 
 _DAMAGED: Final = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    pickle.UnpicklingError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    ValueError,
-    LookupError,
+    *(zipfile.BadZipFile, zlib.error, struct.error, pickle.UnpicklingError),
+    *(RuntimeError, EOFError, OSError, ValueError, LookupError),
 )
-"""Errors that reading a damaged or foreign file can raise."""
+"""Errors raised when reading a damaged or foreign file."""
 
 
 class CheckpointError(ValueError):
-    """Raised for a file that is no usable checkpoint."""
+    """Raised for a file that is not a usable checkpoint."""
 
 
 @dataclass(kw_only=True)
 class Checkpoint:
-    """State after `step` steps. Plain containers and tensors, so that it loads with `weights_only=True`."""
+    """The state after `step` steps, in plain containers and tensors, so that it loads with `weights_only=True`."""
 
     step: int
     next_batch: int
     """Index of the next micro-batch."""
     batch_size: int
-    """Samples of a micro-batch of one rank."""
+    """Samples per micro-batch and rank."""
     applied_steps: int
     config_hash: str
     model_name: str
     arm: str
     model: dict[str, Any]
     optimizers: dict[str, dict[str, Any]]
-    """By name the class name, the state and the parameters (their names, in the state's order) of each optimizer."""
+    """By name, each optimizer's class name, state and parameters (names in the order of the state)."""
     scaler: dict[str, Any]
     scale_monitor: dict[str, Any]
     rng: dict[str, Any]
     observed: dict[str, Any]
-    """The state of the instruments after the steps so far."""
+    """The state of the instruments."""
     world_size: int = 1
     sharded: dict[str, tuple[int, int] | None] = field(default_factory=dict)
-    """By the name that `with_tensors` has for a tensor of which each rank has a part, the dimension that is divided and
-    its whole size; None: it was replicated by the same means (DTensor)."""
+    """By tensor name (see `map_tensors`), the sharded dimension and its full size; None for a replicated DTensor."""
     format: int = FORMAT
 
 
 def save_checkpoint(checkpoint: Checkpoint, run_directory: Path) -> Path:
-    """Write `checkpoints/last.pt` by way of a synced temporary file; the one before becomes `previous.pt`."""
+    """Write `checkpoints/last.pt` atomically; the checkpoint before becomes `previous.pt`."""
     directory = run_directory / CHECKPOINTS
     directory.mkdir(exist_ok=True)
     file = directory / LAST
     with replacing(file, keep_as=directory / PREVIOUS) as stream:
-        torch.save({f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}, stream)
+        torch.save(vars(checkpoint), stream)
     return file
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint onto the CPU, without running any code in it.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, or something else.
-    """
+    """Read a checkpoint onto the CPU, without running any code in it; raise a CheckpointError for other files."""
     return checkpoint_of(read_content(path), path)
 
 
 def arm_and_step(path: Path) -> tuple[str, int]:
-    """Read the arm and the step of a checkpoint, or of the newest one of a run's directory, without its tensors.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged.
-    """
+    """Read the arm and the step of a checkpoint, or of the newest in a run directory, without loading tensors."""
     place = path if is_checkpoint(path) else next(iter(kept_checkpoints(path)), path)
     checkpoint = checkpoint_of(read_content(place / rank_file(0) if place.is_dir() else place, in_place=True), place)
     return checkpoint.arm, checkpoint.step
 
 
 def read_content(path: Path, *, in_place: bool = False) -> Any:
-    """Read what torch has saved in a file, without running any code in it.
-
-    Args:
-        in_place: leave the tensors in the file, unverified, until somebody reads their values.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
+    """Load a file saved by torch as `load_checkpoint` does; `in_place` maps its tensors, unverified."""
     if not in_place:
         verify(path)
     with _refusing_damaged(path):
         if any(name.startswith("torchao.") for name in get_unsafe_globals_in_checkpoint(path)):
-            import_torchao("torchao.optim", f"checkpoint {path}")  # which tells torch that its tensors are safe
+            import_torchao("torchao.optim", f"checkpoint {path}")  # registers its tensors as safe globals
         return torch.load(path, map_location="cpu", weights_only=True, mmap=in_place)
 
 
 def verify(path: Path) -> None:
-    """Compare the archive's checksums, which `torch.save` writes and `torch.load` does not look at.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
+    """Verify the archive's checksums, which `torch.load` ignores; raise a CheckpointError if they do not match."""
     with _refusing_damaged(path), zipfile.ZipFile(path) as archive:
         if (part := archive.testzip()) is not None:
             raise zipfile.BadZipFile(f"{part} does not match its checksum")
@@ -149,24 +114,16 @@ def _refusing_damaged(path: Path) -> Iterator[None]:
 
 
 def checkpoint_of(content: Any, path: Path) -> Checkpoint:
-    """Make a checkpoint of what was read from `path`.
-
-    Raises:
-        CheckpointError: it is something else.
-    """
-    known = {one.name for one in fields(Checkpoint)}
+    """Convert the content of `path` to a checkpoint; raise a CheckpointError if it is something else."""
+    known = {field.name for field in fields(Checkpoint)}
     if not isinstance(content, dict) or content.keys() != known or content["format"] != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version (format {FORMAT})")
     return Checkpoint(**content)
 
 
 def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Module, model_name: str) -> None:
-    """Refuse a checkpoint whose parameters, or their optimizer, are not of `model` (which may be on the meta device).
-
-    Raises:
-        CheckpointError: naming both models and the first difference.
-    """
-    saved = {name: whole_shape(checkpoint, name) for name, one in checkpoint.model.items() if isinstance(one, Tensor)}
+    """Raise a CheckpointError unless parameters and optimizers fit `model` (which may be on the meta device)."""
+    saved = {name: _full_shape(checkpoint, name, v) for name, v in checkpoint.model.items() if isinstance(v, Tensor)}
     own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     for name in sorted(saved.keys() | own.keys()):
         if saved.get(name) != own.get(name):
@@ -174,7 +131,7 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
                 f"checkpoint {path} is of another model ({checkpoint.model_name}): {name} has shape "
                 f"{saved.get(name, 'absent')} there and {own.get(name, 'absent')} in {model_name}"
             )
-    trained = {name for name, one in model.named_parameters() if one.requires_grad}
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
     known = [name for optimizer in checkpoint.optimizers.values() for name in optimizer["parameters"]]
     fault = next((f"the parameter {name}, which the model does not train" for name in known if name not in trained), "")
     if len(known) != len(trained):
@@ -183,52 +140,55 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
         raise CheckpointError(f"checkpoint {path} does not fit {model_name}: its optimizer has {fault}")
 
 
-def whole_shape(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
-    """The shape of a tensor of the model, of which the checkpoint may have a part."""
-    shape = [*checkpoint.model[name].shape]
+def _full_shape(checkpoint: Checkpoint, name: str, shard: Tensor) -> tuple[int, ...]:
+    shape = [*shard.shape]
     if (place := checkpoint.sharded.get(f"model.{name}")) is not None:
         shape[place[0]] = place[1]
     return tuple(shape)
 
 
-def by_parameter(optimizer: Mapping[str, Any]) -> dict[str, Any]:
-    """The state that an optimizer keeps for each parameter, by its name; `optimizer` is one of `Checkpoint`'s."""
-    ids = [one for group in optimizer["state"]["param_groups"] for one in group["params"]]
-    states = optimizer["state"]["state"]
-    return {name: states[one] for name, one in zip(optimizer["parameters"], ids, strict=True) if one in states}
+def parameter_ids(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """List the parameters (or their indices) of all groups in order."""
+    return [number for group in groups for number in group["params"]]
 
 
-Put = Callable[[str, str, Tensor], Tensor]
+def state_by_parameter(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of each parameter by name; `optimizer` is an entry of `Checkpoint.optimizers`."""
+    ids, states = parameter_ids(optimizer["state"]["param_groups"]), optimizer["state"]["state"]
+    return {name: states[number] for name, number in zip(optimizer["parameters"], ids, strict=True) if number in states}
 
 
-def with_tensors(checkpoint: Checkpoint, put: Put) -> Checkpoint:
-    """Return the checkpoint with `put(name, owner, tensor)` in place of each tensor.
+MapTensor = Callable[[str, str, Tensor], Tensor]
 
-    Names are like `model.0.weight` and `optimizers.optimizer.0.weight.exp_avg`; the owner of both is `0.weight`. What
-    an optimizer keeps otherwise, in its groups, for all parameters or in tensors that pack others, stays as it is.
+
+def map_tensors(checkpoint: Checkpoint, function: MapTensor) -> Checkpoint:
+    """Return the checkpoint with each tensor replaced by `function(name, owner, tensor)`.
+
+    Names are like `model.0.weight` and `optimizers.optimizer.0.weight.exp_avg`; the owner of both is `0.weight`. Other
+    optimizer state (in groups, for all parameters, or in tensors that wrap others) stays as it is.
     """
     model = copy(checkpoint.model)  # of its own class, with the versions of its modules
     for key, value in checkpoint.model.items():
-        model[key] = _mapped(value, f"model.{key}", key, put)
+        model[key] = _map_value(value, f"model.{key}", key, function)
     optimizers = {}
-    for name, one in checkpoint.optimizers.items():
-        ids = [number for group in one["state"]["param_groups"] for number in group["params"]]
-        states = dict(one["state"]["state"])
-        for number, parameter in zip(ids, one["parameters"], strict=True):
+    for name, optimizer in checkpoint.optimizers.items():
+        state = optimizer["state"]
+        states = dict(state["state"])
+        for number, parameter in zip(parameter_ids(state["param_groups"]), optimizer["parameters"], strict=True):
             if number in states:
-                states[number] = _mapped(states[number], f"optimizers.{name}.{parameter}", parameter, put)
-        optimizers[name] = one | {"state": one["state"] | {"state": states}}
+                states[number] = _map_value(states[number], f"optimizers.{name}.{parameter}", parameter, function)
+        optimizers[name] = optimizer | {"state": state | {"state": states}}
     return replace(checkpoint, model=model, optimizers=optimizers)
 
 
-def _mapped(value: Any, name: str, owner: str, put: Put) -> Any:
+def _map_value(value: Any, name: str, owner: str, function: MapTensor) -> Any:
     if isinstance(value, Tensor):
-        is_packed = wraps_others(value) and not hasattr(value, "placements")  # as a DTensor has, which wraps one too
-        return value if is_packed else put(name, owner, value)
+        is_dtensor = hasattr(value, "placements")
+        return value if wraps_others(value) and not is_dtensor else function(name, owner, value)
     if isinstance(value, dict):
-        return {key: _mapped(one, f"{name}.{key}", owner, put) for key, one in value.items()}
+        return {key: _map_value(item, f"{name}.{key}", owner, function) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_mapped(one, f"{name}.{number}", owner, put) for number, one in enumerate(value))
+        return type(value)(_map_value(item, f"{name}.{number}", owner, function) for number, item in enumerate(value))
     return value
 
 
@@ -240,7 +200,7 @@ def seed_everything(seed: int) -> None:
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
-    """State of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
+    """Return the state of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "python": random.getstate(),
@@ -255,7 +215,7 @@ def rng_state(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Continue the generators where `rng_state` left them; a device that was not saved keeps its seed."""
+    """Restore the generators from `rng_state`; a device without saved state keeps its seed."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
@@ -268,10 +228,7 @@ def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 def fresh_rng_state(state: dict[str, Any], rank: int, world_size: int, device: torch.device) -> dict[str, Any]:
-    """Derive the generators of a rank from a `state` that is of another number of ranks: a function of these three.
-
-    The process's own are seeded by it.
-    """
+    """Seed the generators of a rank from the `state` of a run with another number of ranks, deterministically."""
     origin = state["torch"].numpy().tobytes() + f"{rank} of {world_size}".encode()
     seed_everything(int.from_bytes(blake2b(origin, digest_size=4).digest()))
     return rng_state(device)

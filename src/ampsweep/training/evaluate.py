@@ -1,6 +1,7 @@
 """Evaluation on the validation batches."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +13,20 @@ from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
 
 
-class PrepareBatch(Protocol):
-    """A function that converts a batch to the dtype and layout the model takes."""
-
-    def __call__(self, batch: Any, /) -> Any: ...
-
-
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
     data: Data,
     task: Task,
     precision: Precision,
-    prepare: PrepareBatch,
+    prepare: Callable[[Any], Any],
     how: str | None = None,
     parallel: Parallel = SINGLE,
 ) -> dict[str, float]:
-    """Compute the mean of each of the task's values over all validation items, of all ranks, keyed `val/...`.
+    """Compute the mean of each of the task's values over the validation items of all ranks, keyed `val/...`.
 
-    `how` is `full` or `autocast`, in place of `precision.eval`.
-
-    Sums are kept in float64 if the device has it, so that large sums lose no digits. The device is read once.
+    Sums are accumulated in float64 if the device has it, so that they lose no digits. The device is read once.
+    `prepare` converts a batch for the model; `how` (`full` or `autocast`) overrides `precision.eval`.
     """
     was_training = model.training
     model.eval()
@@ -43,8 +37,8 @@ def evaluate(
             with precision.eval_autocast(how):
                 values, count = task.evaluate(model, prepare(batch))
             for name in values:
-                weighted = _widest(values[name]) * count
-                if not counts:  # not even a NaN
+                weighted = _widen(values[name]) * count
+                if not counts:  # zeros, not a product with 0, which would keep a NaN
                     weighted = torch.zeros_like(weighted)
                 sums[name] = sums[name] + weighted if name in sums else weighted
             num_items += count if counts else 0
@@ -56,5 +50,5 @@ def evaluate(
     return {f"val/{name}": total / total_items for name, total in zip(sums, totals, strict=True)}
 
 
-def _widest(value: Tensor) -> Tensor:
+def _widen(value: Tensor) -> Tensor:
     return value.to(torch.float32 if value.device.type == "mps" else torch.float64)

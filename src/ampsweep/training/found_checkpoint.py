@@ -1,4 +1,4 @@
-"""The search for a checkpoint to go on from, a file or a directory of several ranks, and what it gives a training."""
+"""Finding the checkpoint to resume from, a file or a directory of several ranks, and fitting it to a training."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -28,31 +28,25 @@ class FoundCheckpoint:
     """A checkpoint to resume from, and its file or directory."""
 
     checkpoint: Checkpoint
-    """The state as this rank has saved it, or, where the number of ranks is another one, as rank 0 has.
+    """The state saved by this rank, or by rank 0 if the number of ranks differs.
 
-    Of a directory it has this rank's parts, and what all ranks have may be on the meta device, until it is `restored`.
+    From a directory it holds this rank's shards, and tensors that all ranks share may be on the meta device, until
+    `restored` fills them in.
     """
     path: Path
     note: str | None = None
-    """A sentence if a newer one was passed over."""
+    """A sentence for the user if a newer, damaged checkpoint was skipped."""
 
     @property
     def world_size(self) -> int:
-        """The number of ranks that saved it."""
         return self.checkpoint.world_size
 
     def restored(
         self, model: nn.Module, batch_size: int, ranks: Parallel, device: torch.device
     ) -> tuple[Checkpoint, list[str]]:
-        """Give the whole of it as this rank of a training goes on from it, with sentences for the user on what did not
-        carry over; each rank calls it.
+        """Return the checkpoint fitted to this rank, and sentences for the user on what did not carry over.
 
-        Args:
-            model: the model to train, with the names that the checkpoint has.
-            batch_size: samples of a micro-batch of this rank.
-
-        Raises:
-            CheckpointError: its place in the data is none of this training's.
+        Each rank calls it, with its model to train and the samples per micro-batch. Raises as `next_batch` does.
         """
         checkpoint, notes = replace(self.checkpoint, next_batch=self.next_batch(batch_size, ranks.world_size)), []
         if self.world_size != ranks.world_size:
@@ -64,43 +58,40 @@ class FoundCheckpoint:
         return self._filled(checkpoint, model, ranks), notes
 
     def next_batch(self, batch_size: int, world_size: int) -> int:
-        """Find the index of the next micro-batch of each rank: the global order of samples goes on where it was.
+        """Return the index of each rank's next micro-batch, at which the global order of samples continues.
 
-        Raises:
-            CheckpointError: that place lies within a micro-batch of this training.
+        Raises a CheckpointError if that position lies within a micro-batch.
         """
-        before, theirs = self.checkpoint.next_batch, self.checkpoint.batch_size
+        num_batches, saved_batch_size = self.checkpoint.next_batch, self.checkpoint.batch_size
         if self.world_size == world_size == 1:
-            return before
-        samples = before * theirs * self.world_size
+            return num_batches
+        samples = num_batches * saved_batch_size * self.world_size
         index, rest = divmod(samples, batch_size * world_size)
         if rest:
             raise CheckpointError(
-                f"checkpoint {self.path} has seen {samples:,} samples ({before:,} micro-batches of {theirs} on "
-                f"{_ranks(self.world_size)}), not a whole number of micro-batches of {batch_size} on "
-                f"{_ranks(world_size)}; change data.batch_size or parallel.num_processes"
+                f"checkpoint {self.path} has seen {samples:,} samples ({num_batches:,} micro-batches of "
+                f"{saved_batch_size} on {_ranks(self.world_size)}), not a whole number of micro-batches of "
+                f"{batch_size} on {_ranks(world_size)}; change data.batch_size or parallel.num_processes"
             )
         return index
 
     def _filled(self, checkpoint: Checkpoint, model: nn.Module, ranks: Parallel) -> Checkpoint:
-        """Give each tensor the form that it has in this training: whole, or this rank's part of a sharded parameter."""
+        """Convert each tensor to its form in this training: full, or this rank's shard."""
         own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-        is_of_ranks = bool(self.path.name) and self.path.is_dir()  # a state in memory has an empty path
-        if not is_of_ranks and not any(map(_is_sharded, own.values())):
+        is_directory = bool(self.path.name) and self.path.is_dir()  # a state in memory has an empty path
+        if not is_directory and not any(hasattr(value, "placements") for value in own.values()):  # no DTensors
             return checkpoint
-        from ampsweep.training.sharded_checkpoint import restored_from  # a single process does without
+        from ampsweep.training.sharded_checkpoint import restore_tensors  # imports torch.distributed
 
-        files = [_file(self.path, rank) for rank in range(self.world_size)] if is_of_ranks else []
-        return restored_from(checkpoint, files, own, ranks)
+        files = [_file(self.path, rank) for rank in range(self.world_size)] if is_directory else []
+        return restore_tensors(checkpoint, files, own, ranks)
 
 
 def find_checkpoint(path: Path, ranks: Parallel = SINGLE) -> FoundCheckpoint:
-    """Read the checkpoint that `path` stands for: itself, or the newest one of a run directory that is whole.
+    """Read the checkpoint at `path`, or the newest undamaged checkpoint of the run directory `path`.
 
-    Of a directory each rank reads its own file and verifies a share of the others. Each calls it, all find the same.
-
-    Raises:
-        CheckpointError: there is none.
+    Each rank calls it, and all find the same checkpoint or raise the same CheckpointError. From a directory of several
+    ranks, each reads its own file and verifies a share of the others.
     """
     if is_checkpoint(path):
         found = _load(path, ranks)
@@ -122,7 +113,7 @@ def find_checkpoint(path: Path, ranks: Parallel = SINGLE) -> FoundCheckpoint:
 
 
 def set_aside(run_directory: Path) -> None:
-    """Rename the newest checkpoint of a run, which is damaged, so that the one before stays that for the next one."""
+    """Rename the newest checkpoint of a run, which is damaged, so that it does not replace `previous`."""
     last = kept_checkpoints(run_directory)[0]
     aside = last.with_name(last.name + _DAMAGED)
     if aside.is_dir():
@@ -131,11 +122,10 @@ def set_aside(run_directory: Path) -> None:
 
 
 def _load(path: Path, ranks: Parallel) -> FoundCheckpoint | CheckpointError:
-    """Read one; the error, the same on all ranks, if a rank cannot."""
-    found: FoundCheckpoint | None = None
-    fault = None
+    """Read a checkpoint; return the same error on all ranks if any rank fails."""
+    found, fault = None, None
     try:
-        found = FoundCheckpoint(_load_directory(path, ranks) if path.is_dir() else _load_file(path), path)
+        found = FoundCheckpoint(_load_whole(path, ranks), path)
     except CheckpointError as error:
         fault = str(error)
     faults = [fault for fault in ranks.gather(fault) if fault is not None]
@@ -144,14 +134,12 @@ def _load(path: Path, ranks: Parallel) -> FoundCheckpoint | CheckpointError:
     return found
 
 
-def _load_file(path: Path) -> Checkpoint:
-    checkpoint = load_checkpoint(path)
-    if checkpoint.world_size > 1:
-        raise CheckpointError(f"{path} is a part of the checkpoint {path.parent}")
-    return checkpoint
-
-
-def _load_directory(path: Path, ranks: Parallel) -> Checkpoint:
+def _load_whole(path: Path, ranks: Parallel) -> Checkpoint:
+    if not path.is_dir():
+        checkpoint = load_checkpoint(path)
+        if checkpoint.world_size > 1:
+            raise CheckpointError(f"{path} is a part of the checkpoint {path.parent}")
+        return checkpoint
     world_size = _file(path, 0).world_size
     own = ranks.rank if world_size == ranks.world_size else 0
     for rank in range(ranks.rank, world_size, ranks.world_size):
@@ -161,14 +149,9 @@ def _load_directory(path: Path, ranks: Parallel) -> Checkpoint:
 
 
 def _file(path: Path, rank: int) -> Checkpoint:
-    """A rank's checkpoint, whose tensors stay in its file."""
+    """Read a rank's checkpoint; its tensors stay in the file."""
     file = path / rank_file(rank)
     return checkpoint_of(read_content(file, in_place=True), file)
-
-
-def _is_sharded(tensor: Tensor) -> bool:
-    """Tell whether it is a DTensor, which a single process does not import."""
-    return hasattr(tensor, "placements")
 
 
 def _ranks(number: int) -> str:

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
-from ampsweep.training.checkpoint import Checkpoint, by_parameter, restore_rng_state, rng_state, save_checkpoint
+from ampsweep.training.checkpoint import (
+    Checkpoint,
+    parameter_ids,
+    restore_rng_state,
+    rng_state,
+    save_checkpoint,
+    state_by_parameter,
+)
 from ampsweep.training.components.instantiate import parameters_of
 from ampsweep.training.components.optimizer import class_name
 from ampsweep.training.found_checkpoint import FoundCheckpoint
@@ -22,23 +29,19 @@ from ampsweep.training.trainer import Trainer
 def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_name: str, arm: str) -> Path:
     """Write the trainer's whole state to a run's `directory`; waits for the device. Each rank calls it.
 
-    Args:
-        config_hash: equal for all trainings whose steps take the same memory.
-
-    Raises:
-        OSError: it could not be written; on all ranks alike.
+    `config_hash` is equal for all trainings whose steps take the same memory. An OSError is raised on all ranks.
     """
     checkpoint = checkpoint_now(trainer, config_hash, model_name, arm)
     if trainer.parallel is SINGLE:
         return save_checkpoint(checkpoint, directory)
-    from ampsweep.training.sharded_checkpoint import save_together  # a single process does without torch.distributed
+    from ampsweep.training.sharded_checkpoint import save_together  # imports torch.distributed
 
     buffers = {name for name, _ in trainer.model.named_buffers()}
     return save_together(checkpoint, directory, trainer.parallel, buffers=buffers)
 
 
 def checkpoint_now(trainer: Trainer, config_hash: str = "", model_name: str = "", arm: str = "") -> Checkpoint:
-    """The trainer's whole state, whose tensors are the training's own; waits for the device."""
+    """Return the trainer's whole state, sharing its tensors with the training; waits for the device."""
     return Checkpoint(
         step=trainer.step,
         next_batch=trainer.next_batch,
@@ -48,7 +51,14 @@ def checkpoint_now(trainer: Trainer, config_hash: str = "", model_name: str = ""
         model_name=model_name,
         arm=arm,
         model=trainer.model.state_dict(),
-        optimizers={name: _saved(one, trainer.model) for name, one in trainer.optimizers.items()},
+        optimizers={
+            name: {
+                "class": class_name(optimizer),
+                "state": optimizer.state_dict(),
+                "parameters": _parameter_names(optimizer, trainer.model),
+            }
+            for name, optimizer in trainer.optimizers.items()
+        },
         scaler=trainer.precision.state_dict(),
         scale_monitor=trainer.instruments.state_dict(),
         rng=rng_state(trainer.precision.device),
@@ -56,24 +66,11 @@ def checkpoint_now(trainer: Trainer, config_hash: str = "", model_name: str = ""
     )
 
 
-def _saved(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    return {
-        "class": class_name(optimizer),
-        "state": optimizer.state_dict(),
-        "parameters": _names(optimizer, model),
-    }
-
-
 def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = None) -> list[str]:
-    """Restore the trainer's state from a checkpoint; return sentences for the user about what did not carry over.
+    """Restore the trainer's state from a checkpoint; return sentences for the user on what did not carry over.
 
-    Each rank calls it.
-
-    Args:
-        config_hash: the same of this training. The memory of the steps before counts where the checkpoint has the same.
-
-    Raises:
-        CheckpointError: its place in the data is none of this training's.
+    Each rank calls it. If the checkpoint has the same `config_hash`, its memory peaks carry over. Raises as
+    `FoundCheckpoint.next_batch` does.
     """
     device = trainer.precision.device
     checkpoint, notes = found.restored(trainer.model, trainer.data.batch_size, trainer.parallel, device)
@@ -82,7 +79,7 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     notes += _converted("parameters", checkpoint.model.values(), own.values())
     trainer.model.load_state_dict(checkpoint.model)
     notes += _load_optimizers(trainer, checkpoint.optimizers)
-    for name, weight in _master_weights(trainer).items():  # also where the optimizer starts fresh
+    for name, weight in _master_weights(trainer).items():  # even if the optimizer starts fresh
         weight.copy_(checkpoint.model[name])
     note = trainer.precision.load_state_dict(checkpoint.scaler)
     notes += [] if note is None else [note]
@@ -97,18 +94,19 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
 
 
 def _with_master_weights(checkpoint: Checkpoint) -> Checkpoint:
-    """The same checkpoint with the master weights in it in place of the parameters that were rounded from them.
+    """Replace the parameters that were rounded from master weights by the master weights.
 
-    A training that keeps master weights takes them from the parameters, any other has them for its parameters.
+    A training that keeps master weights takes them from the parameters; any other trains them as its parameters.
     """
-    states = [state for one in checkpoint.optimizers.values() for state in by_parameter(one).items()]
-    values = copy.copy(checkpoint.model)  # of its own class, with the versions of its modules
-    values.update({name: state[MASTER_WEIGHT] for name, state in states if MASTER_WEIGHT in state})
-    return replace(checkpoint, model=values)
+    model = copy.copy(checkpoint.model)  # of its own class, with the versions of its modules
+    for optimizer in checkpoint.optimizers.values():
+        states = state_by_parameter(optimizer)
+        model.update({name: state[MASTER_WEIGHT] for name, state in states.items() if MASTER_WEIGHT in state})
+    return replace(checkpoint, model=model)
 
 
 def _master_weights(trainer: Trainer) -> dict[str, Tensor]:
-    """The master weights of a training, by the names of their parameters."""
+    """Return the master weights of a training by parameter name."""
     names = {parameter: name for name, parameter in trainer.model.named_parameters()}
     return {
         names[parameter]: state[MASTER_WEIGHT]  # type: ignore[index]  # keys of a state are parameters
@@ -119,7 +117,7 @@ def _master_weights(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> Iterator[str]:
-    """Load the optimizers' states; yield a sentence about each that starts fresh."""
+    """Load the optimizers' states; yield a sentence for each that starts fresh."""
     for name, optimizer in trainer.optimizers.items():
         kind = class_name(optimizer)
         if name not in saved:
@@ -127,65 +125,50 @@ def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> I
         elif saved[name]["class"] != kind:
             yield f"the checkpoint's {saved[name]['class']} state is ignored; {kind} starts fresh"
         else:
-            _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name])
+            _load_optimizer(optimizer, _parameter_names(optimizer, trainer.model), saved[name])
             yield from _converted(f"{kind}'s state", _moments(saved[name]["state"]), _moments(optimizer.state_dict()))
 
 
 def _moments(state: dict[str, Any]) -> list[Any]:
-    """The tensors that an optimizer keeps for its parameters and casts to their dtype; not its counts of steps."""
-    return [
-        value
-        for of in state["state"].values()
-        if isinstance(of, dict)
-        for key, value in of.items()
-        if key not in ("step", MASTER_WEIGHT)
-    ]
+    """List the per-parameter state that the optimizer casts to the parameter's dtype; step counts are not cast."""
+    states = [kept for kept in state["state"].values() if isinstance(kept, dict)]
+    return [value for kept in states for key, value in kept.items() if key not in ("step", MASTER_WEIGHT)]
 
 
 def _converted(what: str, saved: Iterable[Any], own: Iterable[Any]) -> list[str]:
-    """Say so if floating-point tensors of a checkpoint are loaded into another dtype."""
-    before, now = _dtypes_of(saved), _dtypes_of(own)
+    """Return a sentence if floating-point tensors of a checkpoint are converted to another dtype."""
+    before, now = (
+        {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
+        for values in (saved, own)
+    )
     if before == now or not before or not now:
         return []
-    is_exact = all(torch.promote_types(one, other) == other for one in before for other in now)
+    is_exact = all(torch.promote_types(saved_dtype, dtype) == dtype for saved_dtype in before for dtype in now)
     how = "exact, with no more digits than were saved" if is_exact else "rounded"
-    return [f"the checkpoint's {what} in {_names_of(before)} became {_names_of(now)}: {how}"]
-
-
-def _dtypes_of(values: Iterable[Any]) -> set[torch.dtype]:
-    return {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
-
-
-def _names_of(dtypes: Iterable[torch.dtype]) -> str:
-    return " and ".join(sorted(dtype_name(one) for one in dtypes))
+    names_before, names = (" and ".join(sorted(map(dtype_name, dtypes))) for dtypes in (before, now))
+    return [f"the checkpoint's {what} in {names_before} became {names}: {how}"]
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], saved: Mapping[str, Any]) -> None:
-    """Load the optimizer's state of each parameter, wherever it is grouped now.
+    """Load the state of each parameter (by its name in `own`, in the optimizer's order), whatever group it is in now.
 
-    Hyperparameters, which are arguments of the class, stay this run's own, not the checkpoint's. Whatever else is in a
-    group is state (a count of steps, an estimate that the class keeps there); it goes on if the parameters are grouped
-    as they were, and by the same class.
-
-    Args:
-        own: names of the parameters, in the order of the optimizer.
+    Hyperparameters (arguments of the class) stay those of this run. All other entries of a group are state (a step
+    count, an estimate), which is loaded if the parameters are grouped as before.
     """
-    state, of_parameter = saved["state"], by_parameter(saved)
-    groups = optimizer.state_dict()["param_groups"]
-    lengths, lengths_before = ([len(group["params"]) for group in one] for one in (groups, state["param_groups"]))
-    if saved["class"] == class_name(optimizer) and lengths == lengths_before:
+    groups, saved_groups = optimizer.state_dict()["param_groups"], saved["state"]["param_groups"]
+    if [len(group["params"]) for group in groups] == [len(group["params"]) for group in saved_groups]:
         arguments = parameters_of(class_of(optimizer))
-        for group, before in zip(groups, state["param_groups"], strict=True):
-            group |= {key: value for key, value in before.items() if key not in arguments and key != "params"}
-    numbers = [one for group in groups for one in group["params"]]
-    states: dict[Any, Any] = {}
-    for number, name in zip(numbers, own, strict=True):
-        if name in of_parameter:
-            states[number] = {key: value for key, value in of_parameter[name].items() if key != MASTER_WEIGHT}
-    states |= {key: value for key, value in state["state"].items() if isinstance(key, str)}  # of the whole optimizer
+        for group, saved_group in zip(groups, saved_groups, strict=True):
+            group |= {key: value for key, value in saved_group.items() if key not in arguments and key != "params"}
+    saved_states, states = state_by_parameter(saved), {}
+    for number, name in zip(parameter_ids(groups), own, strict=True):
+        if name in saved_states:
+            states[number] = {key: value for key, value in saved_states[name].items() if key != MASTER_WEIGHT}
+    # Entries with string keys belong to the optimizer as a whole.
+    states |= {key: value for key, value in saved["state"]["state"].items() if isinstance(key, str)}
     optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
-def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
+def _parameter_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
     names = {parameter: name for name, parameter in model.named_parameters()}
-    return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    return [names[parameter] for parameter in parameter_ids(optimizer.param_groups)]

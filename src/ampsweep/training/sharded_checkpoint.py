@@ -1,12 +1,12 @@
-"""Checkpoints of several ranks: a directory with a file of each, which takes its place in one rename.
+"""Checkpoints of several ranks: a directory with a file per rank, published by one rename.
 
-Each file is a whole `Checkpoint` with the rank's own parts of what is sharded. What is the same on all ranks is in that
-of rank 0 alone; in the others it is on the meta device.
+Each file is a `Checkpoint` with the rank's own shards. Tensors that are the same on all ranks are in the file of rank
+0; the other files have them on the meta device.
 """
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -17,24 +17,19 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from ampsweep.parallel.base import Parallel, together
 from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, directory_of, rank_file, replacing
 from ampsweep.record.files import sync_directory, system_error, temporary_beside
-from ampsweep.training.checkpoint import Checkpoint, with_tensors
+from ampsweep.training.checkpoint import Checkpoint, map_tensors
 
 
 def save_together(
     checkpoint: Checkpoint, run_directory: Path, ranks: Parallel, *, buffers: Collection[str] = ()
 ) -> Path:
-    """Write the directory `checkpoints/last`; each rank calls it. The one before becomes `previous`.
+    """Write the directory `checkpoints/last`; each rank calls it. The checkpoint before becomes `previous`.
 
-    Args:
-        checkpoint: the state as this rank has it.
-        run_directory: on a file system that the ranks share.
-        buffers: names of the model's buffers, which can differ between ranks.
-
-    Raises:
-        OSError: one of the ranks could not write its part; raised on all, and the checkpoint before is there still.
+    The run directory is on a file system that the ranks share; the model's `buffers` can differ between ranks. If a
+    rank cannot write its file, an OSError is raised on all ranks, and the checkpoint before is kept.
     """
     place = directory_of(run_directory / CHECKPOINTS / LAST)
-    temporary = together(ranks, lambda: _begun(place) if ranks.rank == 0 else None)[0]
+    temporary = together(ranks, lambda: _temporary_directory(place) if ranks.rank == 0 else None)[0]
     assert temporary is not None, "rank 0 has made it"
     try:
         part = _part_of(checkpoint, ranks, buffers)
@@ -43,13 +38,13 @@ def save_together(
     except BaseException as error:
         if ranks.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
-        if (of_system := system_error(error)) is not None:
-            raise OSError(of_system.errno, of_system.strerror, str(place)) from error
+        if (os_error := system_error(error)) is not None:
+            raise OSError(os_error.errno, os_error.strerror, str(place)) from error
         raise
     return place
 
 
-def _begun(place: Path) -> Path:
+def _temporary_directory(place: Path) -> Path:
     place.parent.mkdir(exist_ok=True)
     temporary = temporary_beside(place)
     temporary.mkdir()
@@ -57,10 +52,10 @@ def _begun(place: Path) -> Path:
 
 
 def _part_of(checkpoint: Checkpoint, ranks: Parallel, buffers: Collection[str]) -> Checkpoint:
-    """The checkpoint as a rank's file has it."""
+    """Return the checkpoint with the contents of this rank's file."""
     digests = {name: _digest(checkpoint.model[name]) for name in sorted(buffers) if name in checkpoint.model}
-    of_first = ranks.gather(digests)[0]
-    own_buffers = {f"model.{name}" for name, digest in digests.items() if of_first.get(name) != digest}
+    rank0_digests = ranks.gather(digests)[0]
+    own_buffers = {f"model.{name}" for name, digest in digests.items() if rank0_digests.get(name) != digest}
     sharded: dict[str, tuple[int, int] | None] = {}
 
     def part(name: str, _: str, tensor: Tensor) -> Tensor:
@@ -75,7 +70,7 @@ def _part_of(checkpoint: Checkpoint, ranks: Parallel, buffers: Collection[str]) 
             return tensor
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
-    return replace(with_tensors(checkpoint, part), world_size=ranks.world_size, sharded=sharded)
+    return replace(map_tensors(checkpoint, part), world_size=ranks.world_size, sharded=sharded)
 
 
 def _digest(buffer: Tensor) -> bytes:
@@ -86,15 +81,15 @@ def _digest(buffer: Tensor) -> bytes:
 def _write(part: Checkpoint, directory: Path, rank: int) -> None:
     if not directory.is_dir():
         raise RuntimeError(
-            f"{directory}, which rank 0 has made for a checkpoint, is not there for rank {rank}: the ranks must share "
-            "the file system of output_dir"
+            f"rank {rank} does not see {directory}, which rank 0 made for a checkpoint: the ranks must share the file "
+            "system of output_dir"
         )
     with replacing(directory / rank_file(rank)) as stream:
-        torch.save({one.name: getattr(part, one.name) for one in fields(part)}, stream)
+        torch.save(vars(part), stream)
 
 
 def _publish(temporary: Path, place: Path) -> None:
-    """Let the directory take its place in one rename. At every moment there is a whole checkpoint, if there was one."""
+    """Rename the directory into place, keeping a complete checkpoint on disk at every moment."""
     sync_directory(temporary)
     outdated: list[Path] = []
     if place.exists():
@@ -109,34 +104,32 @@ def _publish(temporary: Path, place: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def restored_from(
+def restore_tensors(
     checkpoint: Checkpoint, files: Sequence[Checkpoint], own: Mapping[str, Tensor], ranks: Parallel
 ) -> Checkpoint:
-    """Give each tensor of a checkpoint the form that it has in this training.
+    """Convert each tensor of a checkpoint to its form in this training, whose model has the tensors `own`.
 
-    Args:
-        checkpoint: that of this rank, or of rank 0 where the number of ranks was another one.
-        files: those of all ranks that saved it, which may lie in their files still; none for that of one process.
-        own: the model's tensors by their names.
+    `checkpoint` is this rank's, or rank 0's if the number of ranks differs; `files` are those of all ranks (with
+    tensors that may be memory-mapped), or empty if one process saved it.
     """
     tensors = [_tensors(file) for file in files]
     is_own = checkpoint.world_size == ranks.world_size
 
-    def form(name: str, owner_name: str, tensor: Tensor) -> Tensor:
+    def convert(name: str, owner_name: str, tensor: Tensor) -> Tensor:
         owner, place = own.get(owner_name), checkpoint.sharded.get(name)
         if is_own and place is not None and isinstance(owner, DTensor) and owner.placements == (Shard(place[0]),):
+            local = tensor.to(owner.device)
             return DTensor.from_local(
-                tensor.to(owner.device),
-                owner.device_mesh,
-                owner.placements,
-                run_check=False,
-                shape=owner.shape,
-                stride=owner.stride(),
+                local, owner.device_mesh, owner.placements, run_check=False, shape=owner.shape, stride=owner.stride()
             )
-        whole = joined_from(tensor, [one[name] for one in tensors], place)
-        return split_as(owner, whole, is_replicated=name in checkpoint.sharded and place is None)
+        parts = [tensors_of_rank[name] for tensors_of_rank in tensors]
+        if place is not None:
+            tensor = torch.cat(parts, dim=place[0])
+        elif tensor.is_meta:
+            tensor = parts[0].clone()
+        return _distribute(owner, tensor, is_replicated=name in checkpoint.sharded and place is None)
 
-    return with_tensors(checkpoint, form)
+    return map_tensors(checkpoint, convert)
 
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -146,24 +139,16 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
         found[name] = tensor
         return tensor
 
-    with_tensors(checkpoint, note)
+    map_tensors(checkpoint, note)
     return found
 
 
-def joined_from(tensor: Tensor, parts: Sequence[Tensor], place: tuple[int, int] | None) -> Tensor:
-    """Join the ranks' parts of a tensor; `place` is that of `Checkpoint.sharded`."""
-    if place is not None:
-        return torch.cat([*parts], dim=place[0])
-    return parts[0].clone() if tensor.is_meta else tensor
-
-
-def split_as(owner: Tensor | None, whole: Tensor, *, is_replicated: bool = False) -> Tensor:
-    """Take this rank's part of a tensor that is kept for a parameter, or is it, where that is sharded."""
+def _distribute(owner: Tensor | None, full: Tensor, *, is_replicated: bool) -> Tensor:
+    """Return this rank's shard of a tensor that belongs to the parameter `owner`, if that is sharded."""
     if not isinstance(owner, DTensor):
-        return whole
-    if owner.shape == whole.shape:
-        # Each rank has the whole and takes its part: nothing is sent.
-        return distribute_tensor(whole.to(owner.device), owner.device_mesh, owner.placements, src_data_rank=None)
+        return full
+    if owner.shape == full.shape:  # each rank takes its shard of the full tensor: nothing is sent
+        return distribute_tensor(full.to(owner.device), owner.device_mesh, owner.placements, src_data_rank=None)
     if is_replicated:
-        return DTensor.from_local(whole.to(owner.device), owner.device_mesh, [Replicate()], run_check=False)
-    return whole
+        return DTensor.from_local(full.to(owner.device), owner.device_mesh, [Replicate()], run_check=False)
+    return full

@@ -1,4 +1,4 @@
-"""The turns of a training's step, each with its optimizers and what they train."""
+"""The turns of a step, each with its optimizers and the parameters that they train."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from ampsweep.tasks.base import Loss, Turn
 
 @dataclass(frozen=True)
 class TrainedTurn:
-    """A turn of a step, ready to be taken."""
+    """A turn of a step with its optimizers."""
 
     name: str
     loss: Loss
     optimizers: tuple[Optimizer, ...]
     inputs: list[nn.Parameter] | None
-    """The parameters that get gradients; None: all."""
+    """The parameters that get gradients; None for all."""
     ends_round: bool
-    """True if the scale is updated after it, as an optimizer that has stepped is to step again, or the step ends."""
+    """True if the scale is updated after this turn: the step ends, or one of its optimizers steps again next."""
 
     def losses(self, model: nn.Module, batch: Any) -> Sequence[Tensor]:
         losses = self.loss(model, batch)
@@ -29,15 +29,10 @@ class TrainedTurn:
 
 
 def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
-    """Map the names of all optimizers to patterns of the parameters that they train.
-
-    Raises:
-        UserError: there is no turn, or something else, two turns have a name but are not the same, a turn trains
-            nothing or has no list of patterns, or an optimizer has other patterns in another turn.
-    """
-    for one in turns if isinstance(turns, tuple | list) else [turns]:
-        if not isinstance(one, Turn):
-            raise UserError(f"a task's turns must be a list of ampsweep.tasks.base.Turn, got {type(one).__name__}")
+    """Map the name of each optimizer to patterns of the parameters that it trains; raise a UserError for bad turns."""
+    for turn in turns if isinstance(turns, tuple | list) else [turns]:
+        if not isinstance(turn, Turn):
+            raise UserError(f"a task's turns must be a list of ampsweep.tasks.base.Turn, got {type(turn).__name__}")
     if not turns:
         raise UserError("the task has no turns")
     parts: dict[str, list[str]] = {}
@@ -48,20 +43,21 @@ def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
         if not turn.trains:
             raise UserError(f"the turn {turn.name} of the task trains nothing")
         for name, patterns in turn.trains.items():
-            if isinstance(patterns, str):  # each of its letters would be a pattern
-                raise UserError(f"the turn {turn.name} of the task trains {name} by {patterns!r}, no list")
+            if isinstance(patterns, str):  # each letter would be a pattern
+                raise UserError(f"the turn {turn.name} of the task trains {name} by {patterns!r}, which is not a list")
             if parts.setdefault(name, [*patterns]) != [*patterns]:
                 raise UserError(f"the optimizer {name} trains other parameters in the turn {turn.name} than before")
     return parts
 
 
 def trained_turns(turns: Sequence[Turn], optimizers: Mapping[str, Optimizer]) -> tuple[TrainedTurn, ...]:
-    """Give the turns their optimizers, and divide them into rounds in which no optimizer steps twice."""
+    """Give each turn its optimizers, and end a round of turns before an optimizer steps twice."""
     trained: list[TrainedTurn] = []
     stepped: set[str] = set()
     for number, turn in enumerate(turns):
         own = tuple(optimizers[name] for name in turn.trains)
-        inputs = None if len(turns) == 1 else [p for one in own for group in one.param_groups for p in group["params"]]
+        groups = [group for optimizer in own for group in optimizer.param_groups]
+        inputs = None if len(turns) == 1 else [parameter for group in groups for parameter in group["params"]]
         stepped |= {*turn.trains}
         ends_round = number + 1 == len(turns) or not stepped.isdisjoint(turns[number + 1].trains)
         if ends_round:

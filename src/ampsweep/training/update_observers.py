@@ -1,4 +1,4 @@
-"""Observers of an optimizer's update: what looks at gradients and parameters while a trainer lets it take its step."""
+"""Observers of an optimizer's update, which see gradients and parameters before and after it."""
 
 import torch
 
@@ -7,26 +7,26 @@ from ampsweep.precision import Precision
 
 
 class UpdateObserver:
-    """Called around each part of an update. Each method gets the optimizer; by default none does anything."""
+    """Called around each part of an update, with the optimizer. By default the methods do nothing."""
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called when the gradients are complete, and scaled where there is a scaler."""
+        """Called when the gradients are complete, still scaled if there is a scaler."""
 
     def after_unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called when the gradients are unscaled and not clipped yet; not in a step that does neither."""
+        """Called between unscaling and clipping, unless the trainer does neither."""
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Called right before the optimizer's step."""
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called after the optimizer's step, whether it was taken or skipped."""
+        """Called after the optimizer's step, taken or skipped."""
 
 
 class WatchedUpdates(UpdateObserver):
-    """Shows a watch the gradients and updates of steps that are looked into, and which gradients make a scaler skip.
+    """Shows a watch the gradients and updates of observed steps, and the gradients that make a scaler skip a step.
 
-    With a scaler and a fused optimizer on an accelerator only the device knows which steps are skipped: there, the
-    gradients that are not finite are noted in the steps that are looked into.
+    On an accelerator, reading whether a step was skipped would wait for the device, so that non-finite gradients are
+    noted in observed steps only.
     """
 
     def __init__(self, watch: NumericsWatch, precision: Precision) -> None:
@@ -40,7 +40,7 @@ class WatchedUpdates(UpdateObserver):
             self._watch.see_gradients(optimizer)
 
     def after_unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        self._note_skipped(optimizer)  # before clipping, which spreads NaN over all of them
+        self._note_skipped(optimizer)  # before clipping, which spreads NaN over all gradients
         self._is_noted = True
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:

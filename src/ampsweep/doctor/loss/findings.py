@@ -1,4 +1,4 @@
-"""The findings of the complaint `loss`: it is inf or NaN, or worse than in float32; a class for each cause."""
+"""The findings of the complaint `loss`: it is inf or NaN, or worse than in float32; one class per cause."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
 from ampsweep.doctor.loss.fault import FaultSigns
-from ampsweep.doctor.loss.origins import NonfiniteOrigin
+from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.text import number, plural
 
@@ -22,49 +22,43 @@ _PRODUCTS: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Switches:
-    """Parts of the precision that were switched by themselves, by whether that mends the fault; None: not tried."""
+    """Whether switching a part of the precision on or off fixes the fault; None: not tried."""
 
     autocast_off_mends: bool | None = None
     scaler_off_mends: bool | None = None
     scaler_on_mends: bool | None = None
 
     @property
-    def told(self) -> list[str]:
-        """A clause on all of them."""
+    def evidence(self) -> list[str]:
         tried = {
             "switching autocast off": self.autocast_off_mends,
             "switching the scaler off": self.scaler_off_mends,
             "adding a scaler": self.scaler_on_mends,
         }
-        helps = {True: "mends it", False: "does not mend it"}
-        told = [f"{what} {helps[mends]}" for what, mends in tried.items() if mends is not None]
-        return ["; ".join(told)] if told else []
+        clauses = [
+            f"{name} {'fixes' if does else 'does not fix'} it" for name, does in tried.items() if does is not None
+        ]
+        return ["; ".join(clauses)] if clauses else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class TriedSteps(TriedChange):
-    """The steps of the training with a change."""
-
     num_steps: int
 
     @property
     def sentence(self) -> str:
-        tried = f"tried for {self.num_steps} steps"
-        if not self.mends:
-            return f"{tried}: it helps, but the loss is still worse than in float32"
-        return f"{tried}: the fault is gone"
+        result = "the fault is gone" if self.mends else "it helps, but the loss is still worse than in float32"
+        return f"tried for {self.num_steps} steps: {result}"
 
 
 class LossFinding(DoctorFinding):
-    """A loss that is not finite, or worse than in float32."""
-
     complaint = "loss"
     signs: FaultSigns
     switches: Switches = field(default_factory=Switches)
 
     @property
     def evidence(self) -> list[str]:
-        return [self.signs.sentence, *self.switches.told, *super().evidence]
+        return [self.signs.sentence, *self.switches.evidence, *super().evidence]
 
     @property
     def inside(self) -> str:
@@ -77,12 +71,12 @@ class NotPrecision(LossFinding):
 
 
 class Unsearched(LossFinding):
-    template = "the loss goes wrong in {dtype} and not in float32; time was up before the cause was known"
+    template = "the loss goes wrong in {dtype} but not in float32; time ran out before the cause was found"
     remedy = "give the doctor more time (doctor.max_seconds)"
 
 
 class Unexplained(LossFinding):
-    template = "the loss goes wrong in {dtype} and not in float32, and no change that was tried mends it"
+    template = "the loss goes wrong in {dtype} but not in float32, and none of the changes tried fixes it"
 
     @property
     def advice(self) -> str | None:
@@ -90,92 +84,78 @@ class Unexplained(LossFinding):
 
 
 class WholeModel(Unexplained):
-    template = "no few modules in float32 mend the loss in {dtype}"
+    template = "keeping a few modules in float32 does not fix the loss in {dtype}"
 
 
 class ScalerFault(LossFinding):
-    """A fault that another scale mends."""
-
-    init_scale: float | None
-    """None: there is no scaler."""
+    init_scale: float | None  # None: there is no scaler
 
 
 class GradientsVanish(ScalerFault):
-    template = "gradients are too small for float16, and no scaler makes them larger"
+    template = "gradients are too small for float16, and there is no scaler to scale them up"
     remedy = "train with a scaler"
 
 
 class WrongScale(ScalerFault):
-    template = "the scale begins at {init_scale}: gradients vanish in float16, or leave its range"
-    remedy = "begin with the scale that torch begins with"
+    template = "the initial scale is {init_scale}: gradients vanish in float16, or leave its range"
+    remedy = "use torch's default initial scale"
 
 
 class OptimizerEps(LossFinding):
     template = "the optimizer's eps={eps} is zero in float16, and it divides by zero"
     seen = ("the squares of small gradients are zero in float16, too",)
-    remedy = "use an eps that float16 holds, or float32 parameters (amp_fp16)"
+    remedy = "use an eps that float16 can hold, or float32 parameters (amp_fp16)"
     eps: float
 
 
 class UpdatesLost(LossFinding):
-    template = (
-        "{unchanged_pct} of the weights with a gradient stay as they are: updates are smaller than half the distance "
-        "to the next number in {dtype}"
-    )
+    template = "{unchanged_pct} of weights with a gradient do not change: updates are below half the spacing of {dtype}"
     remedy = "keep the parameters in float32"
     unchanged_pct: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class MendingSet:
-    """The search for what mends by computing in float32."""
+class SmallestSet:
+    """The search for the smallest set of modules that must compute in float32."""
 
     num_replays: int
-    num_modules: int
-    """All that compute anything, one of which is outside of modules."""
+    num_modules: int  # all modules that compute anything; everything outside the model counts as one
 
-    def told(self, size: int) -> str:
-        """A clause on a set of so many modules."""
-        found = f"{'one' if size == 1 else size} of {self.num_modules} modules in float32 mend{'s' * (size == 1)} it"
+    def text(self, size: int) -> str:
+        fix = "one of" if size == 1 else f"{size} of"
+        found = f"{fix} {self.num_modules} modules in float32 fix{'es' * (size == 1)} it"
         found = f"{found}, found in {plural(self.num_replays, 'replay')}"
-        return f"{found}; without any one of them the fault is back" if size > 1 else found
+        return f"{found}; leaving out any of them brings the fault back" if size > 1 else found
 
 
 class OfOperator(LossFinding):
-    """A fault that computing a part of the step in float32 mends: a base of classes, one a cause."""
+    """Base of the faults that go away when part of the step computes in float32."""
 
     remedy: ClassVar[str | None] = "keep it in float32"
-    line: ClassVar[str | None] = None
-    """The line of Python that does without what the dtype cannot hold; the names stand for the user's own."""
+    line: ClassVar[str | None] = None  # a line of Python that avoids the fault; its names stand for the user's own
 
-    origin: NonfiniteOrigin | None = None
-    """None where everything was finite."""
-    mending: MendingSet | None = None
+    origin: NonfiniteOrigin | None = None  # None where everything was finite
+    mending: SmallestSet | None = None
 
     @property
     def evidence(self) -> list[str]:
-        told = super().evidence
+        sentences = super().evidence
         if (origin := self.origin) is not None:
             gets = f"{self.operator} in the {origin.phase} pass gets values up to {number(origin.input_max_abs)}"
             wide = origin.float32_max_abs
-            told.insert(1, gets if wide is None else f"{gets}; its result would reach {number(wide)} in float32")
-        return [*told, *([self.mending.told(max(len(self.modules), 1))] if self.mending else [])]
+            sentences.insert(1, gets if wide is None else f"{gets}; its result would reach {number(wide)} in float32")
+        return [*sentences, *([self.mending.text(max(len(self.modules), 1))] if self.mending else [])]
 
 
 class MaskOverflow(OfOperator):
-    template = "an attention mask of a constant beyond the range of {dtype} becomes -inf{inside}{at}"
-    remedy = (
-        "a row that is masked everywhere then has NaN in its softmax; mask with the lowest number of the scores' dtype"
-    )
+    template = "an attention mask with a constant beyond the range of {dtype} becomes -inf{inside}{at}"
+    remedy = "a fully masked row then has NaN in its softmax; mask with the lowest number of the scores' dtype"
     line = "scores.masked_fill(mask, torch.finfo(scores.dtype).min)"
 
 
 class ExpOverflow(OfOperator):
-    template = (
-        "exp overflows {dtype}{inside}{at}: it gets values up to {input_max_abs}, and {dtype} holds no more than "
-        "exp({most_exponent})"
-    )
-    remedy = "compute it in float32, or keep what it gets small; a softmax subtracts the maximum first"
+    template = "exp overflows {dtype} at exp({most_exponent}){inside}{at}: its input reaches {input_max_abs}"
+    remedy = "compute it in float32, or keep its input small; for a softmax, subtract the maximum first"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -190,7 +170,7 @@ class LongSum(OfOperator):
 
 class EpsVanishes(OfOperator):
     template = "eps={eps} is zero in {dtype}{inside}{at}, and {operator} gets zeros"
-    remedy = "use an eps that {dtype} holds, or compute this in float32"
+    remedy = "use an eps that {dtype} can hold, or compute this in float32"
     line = "eps = torch.finfo(x.dtype).tiny"
 
 
@@ -200,7 +180,7 @@ class DivisorVanishes(OfOperator):
 
 class LogOfZero(OfOperator):
     template = "a number that is above zero in float32 is zero in {dtype}, and its logarithm infinite{inside}{at}"
-    remedy = "compute the logarithm of the probability from the logits, or what makes the probability in float32"
+    remedy = "compute the log-probability from the logits, or the probability in float32"
     line = "torch.nn.functional.logsigmoid(logits)  # of a softmax: log_softmax"
 
 
@@ -224,18 +204,16 @@ class UpdateOverflow(OfOperator):
 
 class CoarseRounding(OfOperator):
     remedy = "compute it in float32"
-    unchanged_pct: float | None = None
-    """The share of the weights with a gradient that updates leave as they are."""
+    unchanged_pct: float | None = None  # the share of the weights with a gradient that updates leave unchanged
 
     @property
     def sentence(self) -> str:
         if self.signs.sign == "vanished_gradients":
             return f"gradients become zero in {self.signs.dtype}{self.inside}{self.at}"
-        return f"{self.signs.dtype} rounds so coarsely{self.inside}{self.at} that the loss is another than in float32"
+        return f"{self.signs.dtype} rounds so coarsely{self.inside}{self.at} that the loss differs from float32's"
 
 
-def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
-    """The kind of the finding whose first inf or NaN is this one."""
+def kind_of(origin: NonfiniteOrigin) -> type[OfOperator]:
     if origin.phase == "update":
         return UpdateOverflow
     if origin.phase == "backward":
@@ -244,7 +222,7 @@ def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
     wide = origin.float32_max_abs
     if origin.is_certain:
         return CoarseRounding
-    if any(math.isfinite(one) and abs(one) > FORMATS[dtype].max for one in origin.scalars):
+    if any(math.isfinite(scalar) and abs(scalar) > FORMATS[dtype].max for scalar in origin.scalars):
         return MaskOverflow if operator != "aten.mul" or origin.is_two_valued else ValueOverflow
     if operator == "aten._to_copy" and (wide is None or wide > FORMATS[dtype].max):
         return MaskOverflow if origin.is_two_valued else ValueOverflow
@@ -262,6 +240,5 @@ def cause_of(origin: NonfiniteOrigin) -> type[OfOperator]:
 
 
 def _dtype_of(origin: NonfiniteOrigin) -> str:
-    """The narrowest floating-point format among what the call got and made."""
     names = map(dtype_name, (*origin.call.outputs, *origin.call.inputs))
-    return min((one for one in names if one in FORMATS), key=lambda one: FORMATS[one].max, default="float32")
+    return min((name for name in names if name in FORMATS), key=lambda name: FORMATS[name].max, default="float32")

@@ -1,4 +1,4 @@
-"""The findings of the complaint `memory`: what keeps a peak from shrinking."""
+"""The findings of the complaint `memory`: what keeps the peak from shrinking."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -14,69 +14,55 @@ parameters; `without_autocast`, `with_autocast`: autocast is off or on while it 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedAgain(TriedChange):
-    """The peaks before and after a change."""
-
     peak_bytes_before: int
     peak_bytes_after: int
 
     @property
     def sentence(self) -> str:
         before, after = num_bytes(self.peak_bytes_before), num_bytes(self.peak_bytes_after)
-        return f"traced again with that, the peak is {after} in place of {before}"
+        return f"traced again with that, the peak is {after} instead of {before}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthAgain(TriedChange):
-    """The bytes that a step leaves behind after a change."""
-
-    growth_bytes: int
+    growth_bytes: int  # bytes that a step leaves behind after the change
 
     @property
     def sentence(self) -> str:
-        return f"without what it holds, a step leaves {num_bytes(self.growth_bytes)} behind"
+        return f"with it cleared, a step leaves {num_bytes(self.growth_bytes)} behind"
 
 
 class MemoryFinding(DoctorFinding):
-    """Something that keeps the peak from shrinking."""
-
     severity = "warning"
     complaint = "memory"
 
 
 class WideFinding(MemoryFinding):
-    """Activations that stay in float32, by what keeps them there: a base of classes, one a cause."""
+    """Base of the causes that keep activations in float32."""
 
-    action: ClassVar[Action]
-    """The change of the calls with which they would be in half precision."""
+    action: ClassVar[Action]  # the change of the calls that would put them in half precision
     float32_bytes: int
     peak_bytes: int
     function: str
-    partner_by: OriginKind | None
-    """The origin of what has the dtype already."""
+    partner_by: OriginKind | None  # the origin of the operand that already has the dtype
     partner_name: str | None
 
     @property
     def where(self) -> str:
-        """The function with its modules and its line."""
         return f"{self.function} in {self.all_modules}{self.at}"
 
     @property
     def wide(self) -> str:
-        """The bytes, as the end of a sentence."""
-        return self.told("{float32_bytes} of activations in float32 at a peak of {peak_bytes}")
+        return self.text("{float32_bytes} of activations in float32 at a peak of {peak_bytes}")
 
 
 class Float32Cast(WideFinding):
-    """The code casts to float32."""
-
     action = "skip"
     template = "{where} casts to float32, and what follows stays there: {wide}"
-    remedy = "leave the cast out, or cast only what needs it"
+    remedy = "remove the cast, or cast only what needs it"
 
 
 class Float32AutocastOff(WideFinding):
-    """Autocast is switched off around the call."""
-
     action = "with_autocast"
     remedy = "leave autocast on there"
     remedy_by_overrides = "keep fewer modules in float32, if the loss allows it"
@@ -89,22 +75,17 @@ class Float32AutocastOff(WideFinding):
 
 
 class Float32Promoted(WideFinding):
-    """A tensor in half precision meets a constant, a buffer or a parameter in float32."""
-
     action = "in_half"
     template = "{where} meets {partner} in float32, and so does all that follows: {wide}"
     remedy = "cast the result back to the dtype of the activations, or the constant to it"
 
     @property
     def partner(self) -> str:
-        """The tensor that has the dtype already."""
         partner = "a constant" if self.partner_by in ("constant", "operator") else f"the {self.partner_by}"
         return f"{partner} {self.partner_name}" if self.partner_name else partner
 
 
 class Float32Policy(WideFinding):
-    """Autocast computes the function in float32."""
-
     action = "without_autocast"
     template = "autocast computes {function} in float32 in {all_modules}: {wide}"
 
@@ -112,13 +93,13 @@ class Float32Policy(WideFinding):
     def advice(self) -> str:
         off = "switch autocast off around it, if its input fits into half precision"
         if self.function in ("softmax", "_softmax"):
-            return f"{off}; of attention, let F.scaled_dot_product_attention compute all of it"
+            return f"{off}; for attention, let F.scaled_dot_product_attention compute all of it"
         return off
 
 
 class CastAgain(MemoryFinding):
     remedy = "cast it once, and use the copy"
-    remedy_by_overrides = "let autocast keep its copies"
+    remedy_by_overrides = "let autocast cache its copies"
     seen = ("all but the first copy of each take {extra_bytes}",)
     extra_bytes: int
     num_copies: int
@@ -137,20 +118,15 @@ class CastAgain(MemoryFinding):
     def evidence(self) -> list[str]:
         if not self.cache_enabled or self.source_by != "parameter":
             return super().evidence
-        return [
-            *super().evidence,
-            "its cache takes parameters only: not their views, nor what is computed from them",
-        ]
+        return [*super().evidence, "its cache holds parameters only: not their views, nor what is computed from them"]
 
 
 class GrowsFromStepToStep(MemoryFinding):
     template = "memory grows by {growth_bytes} a step: {holder} keeps tensors of every step"
     remedy = "keep numbers (.item()); a tensor keeps its storage, and with a graph all that backward would need"
-    attribute: str | None
-    """None: nothing tells what keeps them."""
+    attribute: str | None  # None: the holder was not found
     growth_bytes: int
-    made_in: list[str]
-    """Modules that made what is left of the step before."""
+    made_in: list[str]  # modules that made what the step before left behind
 
     @property
     def holder(self) -> str:
@@ -159,11 +135,11 @@ class GrowsFromStepToStep(MemoryFinding):
     @property
     def evidence(self) -> list[str]:
         made = listed(map(module_name, self.made_in))
-        return [f"what is left of the step before was made in {made}{self.at}"] if self.made_in else []
+        return [f"what the step before left behind was made in {made}{self.at}"] if self.made_in else []
 
 
 class LargeLoss(MemoryFinding):
-    remedy = "take smaller micro-batches and add up their gradients: the same effective batch"
+    remedy = "take smaller micro-batches and accumulate their gradients: the effective batch is the same"
     loss_bytes: int
     num_tensors: int
     shape: str
@@ -180,11 +156,8 @@ class MostlyState(MemoryFinding):
         "nearly all of the peak is what autocast leaves in float32: parameters {parameters_bytes}, gradients "
         "{gradients_bytes}, optimizer state {optimizer_state_bytes}"
     )
-    seen = (
-        "the peak is {peak_bytes}, in float32 {baseline_peak_bytes}; activations, all that autocast shrinks, save "
-        "{activations_saved_bytes}",
-    )
-    remedy = "halve the state itself, with parameters in half precision (see what that does to the loss)"
+    seen = ("the peak is {peak_bytes}, in float32 {baseline_peak_bytes}; activations save {activations_saved_bytes}",)
+    remedy = "halve the state itself, with parameters in half precision (check what that does to the loss)"
     peak_bytes: int
     baseline_peak_bytes: int
     parameters_bytes: int

@@ -1,4 +1,4 @@
-"""Activations that stay in float32 although the training computes in half precision, by what keeps them there."""
+"""Activations that stay in float32 although the training computes in half precision, by cause."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -7,15 +7,10 @@ from typing import Final
 
 import torch
 
-from ampsweep.doctor.memory.findings import (
-    Float32AutocastOff,
-    Float32Cast,
-    Float32Policy,
-    Float32Promoted,
-    WideFinding,
-)
-from ampsweep.doctor.memory.traced import Held, TracedMemory
-from ampsweep.doctor.spot import Spot, common_module
+from ampsweep.doctor.hot_spots import HotSpot, common_module
+from ampsweep.doctor.memory import findings as kinds
+from ampsweep.doctor.memory.findings import WideFinding
+from ampsweep.doctor.memory.traced_memory import Held, TracedMemory
 from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.observe.functions import CallIdentity
 
@@ -24,101 +19,88 @@ _CONSTANTS: Final = ("parameter", "buffer", "attribute", "constant")
 
 @dataclass(frozen=True)
 class WideActivations:
-    """The activations in float32 at the peak that one cause keeps there."""
+    """The float32 activations at the peak that share a cause."""
 
     kind: type[WideFinding]
     num_bytes: int
-    origin: TensorOrigin
-    """The call that makes most of them wide."""
-    modules: list[str]
-    """Those in which it happens, the one with the most bytes at first."""
+    origin: TensorOrigin  # the call that makes most of them wide
+    modules: list[str]  # the modules where it happens, by bytes
     identities: tuple[CallIdentity, ...]
 
 
 def wide_activations(memory: TracedMemory, *, autocasts: bool) -> list[WideActivations]:
-    """All activations in float32 at the peak by what keeps them there, those with the most bytes at first.
-
-    Args:
-        autocasts: the training uses autocast.
-    """
+    """All float32 activations at the peak, grouped by cause and sorted by bytes."""
     groups: dict[tuple[type[WideFinding], CallIdentity | None], list[tuple[Held, TensorOrigin]]] = defaultdict(list)
     for held in memory.held:
         if held.category in ("activations", "other") and held.origin is not None and held.origin.dtype == torch.float32:
             found = _cause(held.origin, autocasts=autocasts)
-            if found is not None and _is_in_model(found[1]):  # a loss has reasons of its own for float32
-                kind, origin = found
-                assert origin.function is not None
-                key = None if kind is Float32AutocastOff else origin.function.identity
-                groups[kind, key].append((held, origin))
-    return sorted((_group(kind, held) for (kind, _), held in groups.items()), key=lambda one: -one.num_bytes)
+            if found is None or found[1].call is None or found[1].call.module is None:
+                continue  # a loss has its own reasons for float32
+            kind, origin = found
+            assert origin.function is not None
+            groups[kind, None if kind is kinds.Float32AutocastOff else origin.function.identity].append((held, origin))
+    return sorted((_group(kind, held) for (kind, _), held in groups.items()), key=lambda group: -group.num_bytes)
 
 
 def _group(kind: type[WideFinding], members: list[tuple[Held, TensorOrigin]]) -> WideActivations:
-    modules = Spot.of((origin.call, held.num_bytes) for held, origin in members if origin.call is not None).modules
-    if kind is Float32AutocastOff:
+    modules = HotSpot.of((origin.call, held.num_bytes) for held, origin in members if origin.call is not None).modules
+    is_off = kind is kinds.Float32AutocastOff
+    if is_off:
         modules = [*dict.fromkeys([common_module(modules), *modules])]
-    origins = (one for _, origin in members for one in _ancestors(origin, _without_autocast))
-    identities = dict.fromkeys(one.function.identity for one in origins if one.function is not None)
+    origins = (ancestor for _, origin in members for ancestor in _ancestors(origin, _without_autocast))
+    identities = (*dict.fromkeys(origin.function.identity for origin in origins if origin.function is not None),)
     return WideActivations(
         kind=kind,
         num_bytes=sum(held.num_bytes for held, _ in members),
-        origin=max(members, key=lambda one: one[0].num_bytes)[1],
+        origin=max(members, key=lambda member: member[0].num_bytes)[1],
         modules=modules,
-        identities=tuple(identities) if kind is Float32AutocastOff else tuple(identities)[:1],
+        identities=identities if is_off else identities[:1],
     )
 
 
-def _is_in_model(origin: TensorOrigin) -> bool:
-    return origin.call is not None and origin.call.module is not None
-
-
 def _without_autocast(origin: TensorOrigin) -> list[TensorOrigin]:
-    """The sources of a tensor that were computed with autocast off."""
-    return [one for one in origin.sources if one.function is not None and not one.function.is_autocast]
+    return [source for source in origin.sources if source.function is not None and not source.function.is_autocast]
 
 
 def _ancestors(
     origin: TensorOrigin, sources: Callable[[TensorOrigin], Iterable[TensorOrigin]]
 ) -> Iterator[TensorOrigin]:
-    """The origin and those before it, each once."""
     seen: set[int] = set()
     waiting = [origin]
     while waiting:
-        one = waiting.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting += sources(one)
+        current = waiting.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            waiting += sources(current)
 
 
 def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[type[WideFinding], TensorOrigin] | None:
-    """The call that has made a tensor wide, or one that it was computed from."""
-    one = origin
-    while one.call is not None and one.call.phase == "forward" and one.function is not None:
-        half = [source for source in one.sources if source.dtype in (torch.float16, torch.bfloat16)]
-        wide = [source for source in one.sources if source.dtype == one.dtype]
-        if autocasts and not one.function.is_autocast:
-            return Float32AutocastOff, one
-        if one.kind == "cast" and half:
-            return Float32Cast, one
-        if one.kind == "autocast" and half:
-            return Float32Policy, one
+    while origin.call is not None and origin.call.phase == "forward" and origin.function is not None:
+        half = [source for source in origin.sources if source.dtype in (torch.float16, torch.bfloat16)]
+        wide = [source for source in origin.sources if source.dtype == origin.dtype]
+        if autocasts and not origin.function.is_autocast:
+            return kinds.Float32AutocastOff, origin
+        if origin.kind == "cast" and half:
+            return kinds.Float32Cast, origin
+        if origin.kind == "autocast" and half:
+            return kinds.Float32Policy, origin
         if half and wide and all(_is_constant(source) for source in wide):
-            return Float32Promoted, one
+            return kinds.Float32Promoted, origin
         if not wide:
             return None
-        one = next((source for source in wide if not _is_constant(source)), wide[0])
+        origin = next((source for source in wide if not _is_constant(source)), wide[0])
     return None
 
 
 def _is_constant(origin: TensorOrigin) -> bool:
-    """Tell whether a tensor is one of the model's own, or computed from such tensors alone, without parameters."""
+    """Return True if the model holds a tensor, or computes it from such tensors alone, without parameters."""
 
-    def is_known(one: TensorOrigin) -> bool:
-        return one.kind in _CONSTANTS
+    def is_known(origin: TensorOrigin) -> bool:
+        return origin.kind in _CONSTANTS
 
-    made = _ancestors(origin.made, lambda one: () if is_known(one) else (source.made for source in one.sources))
+    made = _ancestors(origin.made, lambda now: () if is_known(now) else (source.made for source in now.sources))
     return all(
-        is_known(one) or (one.call is not None and all(source.kind != "parameter" for source in one.sources))
-        for one in made
+        is_known(now) or (now.call is not None and all(source.kind != "parameter" for source in now.sources))
+        for now in made
     )

@@ -8,69 +8,52 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.side_by_side.recorded import (
-    Noise,
-    RecordedCall,
-    Rounds,
-    matched,
-    record_step,
-    to_nearest,
-)
+from ampsweep.doctor.examined_training import ExaminedTraining
+from ampsweep.doctor.side_by_side.recorded_step import Noise, RecordedCall, Rounds, matched, record_step, to_nearest
 from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.calls import Call, Site, observe
 from ampsweep.observe.operators import schema_of
 
 ROUNDINGS: Final = 4.0
-"""Factor between the largest error that perturbed steps show and one that is unexplained: a kernel may round what it
-computes on its way, each time as much as its result."""
+"""Factor by which an unexplained error exceeds the largest error of perturbed steps: a kernel may round intermediate
+values, each time as much as its result."""
 _COARSE: Final = 2.0**-3
-"""The least relative error of an operator of torch's own that counts: not three binary digits of its result are right.
-torch's kernels are compared with float32 by its own tests; some (layer norm's backward on a CPU, for one) leave errors
-of 5 % in bfloat16, which no training notices."""
-NO_DIGIT: Final = 0.5
-"""The relative error of a result of which no binary digit is right."""
-_DETERMINED: Final = 0.01
-"""The relative error that float32's own roundoff may leave in a result for it to be well determined there."""
+"""The smallest relative error that counts for torch's own operators: fewer than three bits of the result are right.
+torch's own tests compare its kernels with float32; some (layer norm's backward on a CPU) leave errors of 5 % in
+bfloat16, which no training notices."""
+NO_DIGIT: Final = 0.5  # the relative error of a result without a single correct bit
+_DETERMINED: Final = 0.01  # the largest error by float32's own roundoff in a well-determined result
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCall:
-    """A call of the step in its own precision beside the same call in float32."""
-
     own: RecordedCall
     baseline: RecordedCall
-    error: float
-    """Relative error of the results, as their 2-norm has it."""
+    error: float  # relative error of the results, in the 2-norm
     explained: float
-    """The largest that the errors of the inputs and the dtype explain; inf if nothing tells, because the step does not
+    """The largest error that the errors of the inputs and the dtype explain; inf if unknown, because the step does not
     make this call when its values change a little."""
-    determined: float = math.inf
-    """The error that float32's own roundoff leaves; not looked for where no call is wrong."""
+    determined: float = math.inf  # the error that float32's own roundoff leaves; measured only if some call is wrong
 
     @property
     def is_wrong(self) -> bool:
-        """Tell whether a value has no right digit, although the dtype has numbers of its size."""
+        """True if no digit is right, although the values are within the range of the dtype."""
         if self.error < NO_DIGIT:
             return False
-        dtype = next((one for one in self.own.call.outputs if one.is_floating_point), torch.float32)
-        return any(bool((one.abs() >= torch.finfo(dtype).tiny).any()) for one in self.baseline.results)
+        dtype = next((dtype for dtype in self.own.call.outputs if dtype.is_floating_point), torch.float32)
+        return any(bool((result.abs() >= torch.finfo(dtype).tiny).any()) for result in self.baseline.results)
 
     @property
     def has_lost_all_digits(self) -> bool:
-        """Tell whether such a value is well determined in float32, as the difference of two close ones may be."""
+        """True if no digit is right and float32 determines the value well, unlike a difference of close numbers."""
         return self.is_wrong and self.determined <= _DETERMINED
 
 
 class SideBySide:
-    """The same step in float32 and in the training's own precision, from one state.
+    """The same step in float32 and in the training's own precision, after `num_before` steps in float32."""
 
-    Args:
-        num_before: steps in float32 before it.
-    """
-
-    def __init__(self, patient: Patient, num_before: int = 0) -> None:
-        self._baseline, self._own = patient.baseline(), patient.replay()
+    def __init__(self, examined: ExaminedTraining, num_before: int = 0) -> None:
+        self._baseline, self._own = examined.baseline(), examined.replay()
         for _ in range(num_before):
             self._baseline.step()
         self.state = self._baseline.state()
@@ -82,7 +65,6 @@ class SideBySide:
         self.take_as_known([own for own, baseline in self.pairs if own.choices != baseline.choices])
 
     def compared(self) -> list[ComparedCall]:
-        """Compare all calls that the two steps have in common, in their order."""
         device, eps = self._baseline.device, torch.finfo(torch.float32).eps
         nearest, random = (self._explained_errors(rounds) for rounds in (to_nearest, Noise(device).round))
         found = [
@@ -90,31 +72,27 @@ class SideBySide:
                 own=own,
                 baseline=baseline,
                 error=own.error_beside(baseline),
-                explained=max((one[own.site] for one in (nearest, random) if own.site in one), default=math.inf),
+                explained=max(
+                    (errors[own.site] for errors in (nearest, random) if own.site in errors), default=math.inf
+                ),
             )
             for own, baseline in self.pairs
         ]
-        if not any(one.is_wrong for one in found):  # as in most trainings
+        if not any(call.is_wrong for call in found):
             return found
         noise = Noise(device)
         determined = self._explained_errors(lambda tensor, _: noise.times(tensor, eps), everywhere=True)
-        return [replace(one, determined=determined.get(one.own.site, math.inf)) for one in found]
+        return [replace(call, determined=determined.get(call.own.site, math.inf)) for call in found]
 
     def _explained_errors(self, rounds: Rounds, *, everywhere: bool = False) -> dict[Site, float]:
-        """The relative errors of the results of the float32 step under the roundings of the other step."""
         recorded = self._baseline_step(rounds, everywhere=everywhere)
-        return {one.site: one.error_beside(exact) for one, exact in matched(recorded, self.exact)}
+        return {call.site: call.error_beside(exact) for call, exact in matched(recorded, self.exact)}
 
     def _baseline_step(self, rounds: Rounds, *, everywhere: bool = False) -> list[RecordedCall]:
-        """Record the float32 step with known results put in, and all others rounded.
-
-        Each operator computes in float32; its arguments and results are rounded to the dtypes that the matching call of
-        the other step has. So the error of a result holds all that its inputs' errors and the dtype explain, whatever
-        the operator does to errors.
-
-        Args:
-            everywhere: values are rounded where the other step computes in float32, too.
-        """
+        """Record the float32 step with known results inserted, and all other values rounded. Each operator computes in
+        float32; its arguments and results are rounded to the dtypes of the matching call in the other step
+        (`everywhere`: also where these are float32). The error of a result thus includes everything that its inputs'
+        errors and the dtype explain."""
         partners = {own.site: own.call for own, _ in self.pairs}
 
         def rounded(values: Any, dtypes: Iterable[torch.dtype]) -> Any:
@@ -138,23 +116,20 @@ class SideBySide:
                 return replaced(func, result, known)
             if not is_mutable:
                 return rounded(result, partner.outputs)
-            for one, other in zip(tensors_in(result), tensors_in(rounded(result, partner.outputs)), strict=True):
-                one.copy_(other)
+            for tensor, new in zip(tensors_in(result), tensors_in(rounded(result, partner.outputs)), strict=True):
+                tensor.copy_(new)
             return result
 
         return record_step(self._baseline, self.state, around=around)
 
     def culprit(self, call: ComparedCall) -> RecordedCall:
-        """The call that made an error: this one or, right before it, the last one that float32 does not make.
-
-        Such calls, of a fast path for half precision for example, have nothing to be compared with.
-        """
+        """The call that made an error: this or, if float32 lacks the call right before (a fast path), that."""
         both = {own.call.index for own, _ in self.pairs}
         before = self.own[max(self.own.index(call.own) - 1, 0)]
         return before if before.call.index not in both else call.own
 
     def is_unexplained(self, call: ComparedCall) -> bool:
-        """Tell whether the error of a call, or of the one right before it, has another cause than inputs and dtype."""
+        """Return True if inputs and dtype do not explain the error of a call, or of its culprit."""
         limit = ROUNDINGS * call.explained
         if call.error <= max(limit, call.own.roundoff):
             return False
@@ -165,25 +140,23 @@ class SideBySide:
     def modules_before(self, culprit: RecordedCall) -> list[str]:
         """The modules that computed in half precision before a call, the nearest first."""
         names = [
-            one.call.module
-            for one in self.own
-            if one.call.index < culprit.call.index and one.call.module
-            if any(dtype.itemsize < 4 and dtype.is_floating_point for dtype in one.call.outputs)
+            recorded.call.module
+            for recorded in self.own
+            if recorded.call.index < culprit.call.index and recorded.call.module
+            if any(dtype.itemsize < 4 and dtype.is_floating_point for dtype in recorded.call.outputs)
         ]
         return [name for name in dict.fromkeys(reversed(names)) if name != culprit.call.module]
 
     def take_as_known(self, calls: Sequence[RecordedCall]) -> None:
-        """Keep what these calls return in the training's own precision; all comparisons explain what follows from it.
-
-        From the beginning this holds for calls that get other numbers or indices there than in float32, such as the
-        lowest number of their dtype for a mask, or other experts for a token: no operator's error.
-        """
+        """Use what these calls return in the training's own precision in all comparisons, which then explain it. From
+        the start this applies to calls with other numbers or indices than in float32, such as the lowest number of the
+        dtype in a mask, or other experts for a token: these are not the operator's error."""
         if not calls:
             return
-        sites = {one.call.index: one.site for one in calls}
+        sites = {call.call.index: call.site for call in calls}
 
-        def keep(one: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-            if (site := sites.get(one.index)) is not None:
+        def keep(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+            if (site := sites.get(call.index)) is not None:
                 self._known[site] = [tensor.detach().clone() for tensor in tensors_in(result)]
 
         self._own.restore(self.state)
@@ -192,12 +165,8 @@ class SideBySide:
             self._own.step()
 
     def _draw_the_same(self) -> None:
-        """Have the float32 steps get the random numbers of the other step where they draw others.
-
-        Of the same seed another dtype can draw other numbers, as CPUs do for normal ones. Those that are equal but for
-        rounding stay.
-        """
-        drawn = [one for one, exact in self.pairs if one.draws and one.error_beside(exact) > one.roundoff]
+        """Give the float32 steps the random numbers of the other step: from the same seed, dtypes can draw others."""
+        drawn = [own for own, exact in self.pairs if own.draws and own.error_beside(exact) > own.roundoff]
         if drawn:
             self.take_as_known(drawn)
             self.exact = self._baseline_step(lambda tensor, _: tensor)
@@ -205,14 +174,13 @@ class SideBySide:
 
 
 def replaced(func: Any, result: Any, known: Sequence[Tensor]) -> Any:
-    """The known values in place of an operator's result, which stays if its shape is another: it follows from other
-    choices."""
+    """The known values in place of an operator's result; a result with another shape, from other choices, stays."""
     values = iter(known)
 
     def in_place_of(value: Tensor) -> Tensor:
-        values_known = next(values)
-        if values_known.shape != value.shape:
+        new = next(values)
+        if new.shape != value.shape:
             return value
-        return value.copy_(values_known) if schema_of(func).is_mutable else values_known.to(value.device, value.dtype)
+        return value.copy_(new) if schema_of(func).is_mutable else new.to(value.device, value.dtype)
 
     return map_tensors(result, in_place_of)

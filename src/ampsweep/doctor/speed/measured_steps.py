@@ -1,4 +1,4 @@
-"""The measurements of a training's steps, in which every cause is looked for."""
+"""The measurements of a training's steps, from which all speed findings follow."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,24 +8,20 @@ from typing import Any, Final, TypeVar
 from torch import Tensor
 
 from ampsweep.doctor.diagnosis import Change, DoctorFinding
-from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.speed.bare_training import BareTraining
-from ampsweep.doctor.speed.step_times import Ratio, StepTimes, timed_ms
+from ampsweep.doctor.examined_training import ExaminedTraining
+from ampsweep.doctor.hot_spots import HotSpot
+from ampsweep.doctor.speed.step_times import BareTraining, Ratio, StepTimes, timed_ms
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
-from ampsweep.doctor.spot import Spot
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.nested_tensors import map_tensors
 from ampsweep.observe.calls import observe
 
-MIN_COST_PCT: Final = 10.0
-"""Share of a step from which a cause is reported."""
+MIN_COST_PCT: Final = 10.0  # least reported share of a step
 _REPEATED: Final = 5
 _TRIALS_S: Final = 2.0
 
 
 class SpeedFinding(DoctorFinding):
-    """Something that keeps a training from gaining time."""
-
     severity = "warning"
     complaint = "speed"
     step_ms: float
@@ -36,45 +32,32 @@ Kind = TypeVar("Kind", bound=SpeedFinding)
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The steps in float32, and how the training's own compare."""
-
     times: StepTimes
     step: TimedStep
-    speedup: Ratio
-    """Time in float32 over the own time."""
+    speedup: Ratio  # time in float32 over the own time
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSteps:
-    """The steps of one training, in its own precision and in float32."""
-
-    patient: Patient
+    examined: ExaminedTraining
     training: BareTraining
     moments: Moments
-    product_rates: Mapping[str, float]
-    """Operations per second of matrix products, by the dtype of their operands."""
+    product_rates: Mapping[str, float]  # operations per second of matrix products, by the dtype of their operands
     times: StepTimes
     step: TimedStep
-    us_to_launch: float
-    """The host's time for an operator on a vanishing tensor."""
-    baseline: Baseline | None
-    """None where the training computes in float32 itself."""
+    us_to_launch: float  # the host's time for an operator on a tiny tensor
+    baseline: Baseline | None  # None if the training computes in float32 itself
 
     @property
     def step_ms(self) -> float:
-        """The time of a step that shares refer to: the sum of its operators, the host's code and launching.
-
-        On a busy machine hardly any step is undisturbed as a whole, but most operators are in one of several.
-        """
+        """The sum of operators, the host's code and launching: on a busy machine no step as a whole is undisturbed."""
         launching_ms = len(self.step.calls) * self.us_to_launch / 1e3
         return self.step.operators_ms + self.step.idle_ms + launching_ms
 
     def share_pct(self, ms: float) -> float:
-        """The share of a step that takes this time, in percent."""
         return min(100 * ms / self.step_ms, 100.0)
 
-    def finding(self, kind: type[Kind], spot: Spot[TimedCall], overrides: Sequence[str] = (), **facts: Any) -> Kind:
-        """A finding at a spot, whose cost is in ms."""
+    def finding(self, kind: type[Kind], spot: HotSpot[TimedCall], overrides: Sequence[str] = (), **facts: Any) -> Kind:
         return kind(
             cost_pct=self.share_pct(spot.cost),
             modules=spot.modules,
@@ -88,23 +71,20 @@ class MeasuredSteps:
     def gains_ms(
         self, wanted: Sequence[TimedCall], change: Callable[[Tensor], Tensor]
     ) -> list[tuple[TimedCall, float]]:
-        """Call operators of a step once more with changed tensors; return the ms that each saves, as time permits."""
-        by_index = {one.index: one for one in wanted}
-        end_s = monotonic() + max(min(_TRIALS_S, self.patient.seconds_left), 0.0)
+        """Call operators of a step again with changed tensors; return the ms that each saves, as time permits."""
+        by_index = {call.index: call for call in wanted}
+        end_s = monotonic() + max(min(_TRIALS_S, self.examined.seconds_left), 0.0)
         found: list[tuple[TimedCall, float]] = []
 
         def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             assert observer.begun is not None
-            one = by_index.get(observer.begun.index)
-            if one is not None and monotonic() <= end_s:
+            call = by_index.get(observer.begun.index)
+            if call is not None and monotonic() <= end_s:
                 other_args, other_kwargs = map_tensors((args, kwargs), change)
-                own, other = (
-                    lambda: operator(*args, **kwargs),
-                    lambda: operator(*other_args, **other_kwargs),
-                )
+                own, other = (lambda: operator(*args, **kwargs)), (lambda: operator(*other_args, **other_kwargs))
                 times = [(timed_ms(own, self.moments), timed_ms(other, self.moments)) for _ in range(_REPEATED)]
                 own_ms, other_ms = map(min, zip(*times, strict=True))
-                found.append((one, one.ms * max(1 - other_ms / own_ms, 0.0) if own_ms else 0.0))
+                found.append((call, call.ms * max(1 - other_ms / own_ms, 0.0) if own_ms else 0.0))
             return operator(*args, **kwargs)
 
         if wanted:

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampsweep.doctor.speed.bare_training import BareTraining
-from ampsweep.doctor.speed.step_times import timed_ms
+from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.nested_tensors import tensors_in
@@ -21,57 +20,40 @@ from ampsweep.observe.functions import FunctionMode
 
 _MAX_PASSES: Final = 7
 _MIN_PASSES: Final = 4
-_LONGER: Final = 3.0
-"""Factor by which passes may take longer than they should until there are enough of them."""
-_SLICE_MS: Final = 20.0
-"""With too few passes a shorter stretch between operators may be another process's turn."""
-_MIN_IDLE_MS: Final = 0.3
-"""A stretch between two operators that is shorter is the framework's own: autograd, dispatch, calls of modules."""
-_MIN_IDLE_RATIO: Final = 8.0
-"""Such a stretch is longer than the median one by this factor, as those of a busy machine are all long."""
+_LONGER: Final = 3.0  # factor by which passes may exceed their time until there are enough of them
+_SLICE_MS: Final = 20.0  # with too few passes a shorter gap between operators may be another process's time slice
+_MIN_IDLE_MS: Final = 0.3  # shorter gaps between operators are the framework's: autograd, dispatch, calls of modules
+_MIN_IDLE_RATIO: Final = 8.0  # a gap counts if it exceeds the median gap by this factor: a busy machine makes all long
 _UNIQUE: Final = ("_unique2", "unique_dim", "unique_consecutive")
 _READING: Final = frozenset(
     f"aten.{name}" for name in ("_local_scalar_dense", "nonzero", "equal", "masked_select", "bincount", *_UNIQUE)
 )
-"""Operators whose result, or the number of whose results, the host reads."""
-_INDEXING: Final = ("aten.index", "aten.index_put", "aten.index_put_")
-"""Operators that count the elements of a mask."""
+"""Operators whose result, or its size, the host reads."""
+_INDEXING: Final = ("aten.index", "aten.index_put", "aten.index_put_")  # operators that count the elements of a mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimedCall(Call):
-    """A call of an operator with its time and its work."""
-
-    ms: float = 0.0
-    """The least of several steps: the load of others makes an operator longer, never shorter."""
-    flops: int = 0
-    """Operations of a matrix product, a convolution or attention; 0 for all else."""
-    num_bytes: int = 0
-    """Bytes of the tensors that it takes and returns."""
-    is_of_parameter: bool = False
-    """It is the cast of a parameter."""
-    cast_up: int | None = None
-    """The index of the cast to float32 that the values of a cast to half precision come from."""
-    idle_ms: float = 0.0
-    """Time of the host's own code right before it, beyond the framework's."""
-    reads_device: bool = False
-    """The host waits for the device in it, where the device has a queue."""
+    ms: float = 0.0  # the minimum over several steps: other load makes an operator longer, never shorter
+    flops: int = 0  # operations of a matrix product, a convolution or attention; 0 for all else
+    num_bytes: int = 0  # bytes of its arguments and results
+    is_of_parameter: bool = False  # it casts a parameter
+    cast_up: int | None = None  # for a cast to half precision, the index of the cast to float32 before it
+    idle_ms: float = 0.0  # time of the host's own code right before it, beyond the framework's
+    reads_device: bool = False  # on a device with a queue, the host waits for the device in it
 
     @property
     def is_float32(self) -> bool:
-        """Tell whether all floating-point arguments and results are float32."""
         return {dtype for dtype in (*self.inputs, *self.outputs) if dtype.is_floating_point} == {torch.float32}
 
     @property
     def is_half(self) -> bool:
-        """Tell whether it takes or returns half precision and is no cast."""
+        """True if it takes or returns half precision and is no cast."""
         return not self.is_cast and bool({*self.inputs, *self.outputs} & {torch.float16, torch.bfloat16})
 
 
 @dataclass(frozen=True)
 class TimedStep:
-    """The operators of one step in their order."""
-
     calls: tuple[TimedCall, ...]
 
     @property
@@ -80,48 +62,46 @@ class TimedStep:
 
     @property
     def idle_ms(self) -> float:
-        """The time of the host's own code between operators, beyond the framework's."""
-        return sum(one.idle_ms for one in self.calls)
+        return sum(call.idle_ms for call in self.calls)
 
     def of_phases(self, *phases: str) -> list[TimedCall]:
-        return [one for one in self.calls if one.phase in phases]
+        return [call for call in self.calls if call.phase in phases]
 
 
 def total_ms(calls: Iterable[TimedCall]) -> float:
-    return sum(one.ms for one in calls)
+    return sum(call.ms for call in calls)
 
 
 def by_origin(calls: Iterable[TimedCall]) -> dict[tuple[object, ...], list[TimedCall]]:
     """Group calls by module, line, operator and phase, without casts, which float32 lacks."""
     found: dict[tuple[object, ...], list[TimedCall]] = defaultdict(list)
-    for one in calls:
-        if not one.is_cast:
-            found[one.module, one.place, one.operator, one.phase].append(one)
+    for call in calls:
+        if not call.is_cast:
+            found[call.module, call.place, call.operator, call.phase].append(call)
     return found
 
 
 def timed_in_turn(trainings: Sequence[BareTraining], moments: Moments, *, seconds: float) -> list[TimedStep]:
-    """Time each operator of a step of some trainings, in turn for so many seconds, or longer for four passes."""
+    """Time the operators of a step of some trainings, in turn for so many seconds, or longer for four passes."""
     end_s = monotonic() + seconds
     late_s = end_s + (_LONGER - 1) * seconds
     observed = [_ObservedSteps(training, moments) for training in trainings]
     for num_passes in range(1, _MAX_PASSES):
         if monotonic() > (end_s if num_passes >= _MIN_PASSES else late_s):
             break
-        for one in observed:
-            one.take()
-    return [one.timed_step() for one in observed]
+        for steps in observed:
+            steps.take()
+    return [steps.timed_step() for steps in observed]
 
 
 class _ObservedSteps:
-    """Several passes over the step of one training; the first also looks at what each operator works on."""
+    """Several passes over a step of a training; the first also records what each operator works on."""
 
     def __init__(self, training: BareTraining, moments: Moments) -> None:
         self._training, self._moments = training, moments
         self._calls: list[TimedCall] = []
         self._ms: list[list[float]] = []
-        self._idle_ms: list[list[float]] = []
-        """Time before each operator, of all passes but the first, which has looked for lines there."""
+        self._idle_ms: list[list[float]] = []  # time before each operator, without the first pass
         known = {str(operator): formula for operator, formula in formulas().items()}
         origins = TensorOrigins(training.model, (), FunctionMode(training.device.type))
 
@@ -131,9 +111,9 @@ class _ObservedSteps:
             is_down = call.is_cast and call.outputs[0] in (torch.float16, torch.bfloat16)
             formula = known.get(call.operator)
             studied = TimedCall(
-                **{one.name: getattr(call, one.name) for one in fields(call)},
+                **{field.name: getattr(call, field.name) for field in fields(call)},
                 flops=0 if formula is None else int(formula(*args, **kwargs, out_val=result)),
-                num_bytes=sum(one.nbytes for one in {id(one): one for one in (*taken, *made)}.values()),
+                num_bytes=sum(tensor.nbytes for tensor in {id(each): each for each in (*taken, *made)}.values()),
                 is_of_parameter=source is not None and source.kind == "parameter",
                 cast_up=_cast_up(source) if source is not None and is_down and call.phase == "forward" else None,
                 reads_device=reads_device(call.operator, taken, made),
@@ -145,15 +125,14 @@ class _ObservedSteps:
         self._ms.append(self._observe(study, places=True)[0])
 
     def take(self) -> None:
-        """Take a step for its times alone; one that takes another path, with other operators, has none."""
+        """Take a step for its times alone; a step with other operators than the first is dropped."""
         seen: list[str] = []
         ms, idle_ms = self._observe(lambda call, *_: seen.append(call.operator), places=False)
-        if seen == [one.operator for one in self._calls]:
+        if seen == [call.operator for call in self._calls]:
             self._ms.append(ms)
             self._idle_ms.append(idle_ms)
 
     def timed_step(self) -> TimedStep:
-        """The least times of all passes."""
         tensor, detach = torch.zeros(()), torch.ops.aten.detach.default
         empty_ms = min(timed_ms(lambda: detach(tensor), self._moments) for _ in range(50))
         idle_ms = np.min(self._idle_ms, axis=0) if self._idle_ms else np.zeros(len(self._calls))
@@ -180,25 +159,25 @@ class _ObservedSteps:
         with observe(self._training.model, on_call, around=around, places=places):
             self._training.step()
         moments.wait()
-        ends = [one[2] for one in noted[:1]] + [end_s for *_, end_s in noted]
+        ends = [times[2] for times in noted[:1]] + [end_s for *_, end_s in noted]
         idle_ms = [1e3 * (began_s - end_s) for (_, _, began_s, _), end_s in zip(noted, ends, strict=False)]
         return [moments.between_ms(start, end) for start, end, _, _ in noted], idle_ms
 
 
 def _cast_up(origin: TensorOrigin) -> int | None:
     """The index of the cast to float32 that values come from; None if they come from another cast, or none."""
-    one: TensorOrigin | None = origin
-    while one is not None and one.call is not None:
-        if one.call.is_cast:
-            return one.call.index if one.dtype == torch.float32 else None
-        one = next((source for source in one.sources if source.call is not None), None)
+    current: TensorOrigin | None = origin
+    while current is not None and current.call is not None:
+        if current.call.is_cast:
+            return current.call.index if current.dtype == torch.float32 else None
+        current = next((source for source in current.sources if source.call is not None), None)
     return None
 
 
 def reads_device(operator: str, taken: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
-    """Tell whether the host waits for a value of the device: it reads a number, or copies a tensor to the host."""
-    is_masked = operator in _INDEXING and taken[0].dtype != torch.bool and any(one.dtype == torch.bool for one in taken)
-    if operator in _READING or is_masked:
+    """Return True if the host waits for a value of the device: it reads a number, or copies a tensor to the host."""
+    has_mask = any(tensor.dtype == torch.bool for tensor in taken)
+    if operator in _READING or (operator in _INDEXING and taken[0].dtype != torch.bool and has_mask):
         return True
-    hosts = [one.device.type == "cpu" for one in made]
-    return bool(hosts) and all(hosts) and any(one.device.type != "cpu" for one in taken)
+    hosts = [tensor.device.type == "cpu" for tensor in made]
+    return bool(hosts) and all(hosts) and any(tensor.device.type != "cpu" for tensor in taken)

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the figures when they come into view, and keeps them in step with theme, filters and paper.
+// Draws the figures when they come into view, and redraws them for theme, filters and printing.
 
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const plots = [...document.querySelectorAll("[data-figure]")];
@@ -80,7 +80,7 @@ function hiddenArms() {
   return new Set(buttons.map((button) => button.dataset.arm));
 }
 
-// A trace, or its points, belong to arms; what is left of it without the hidden ones, or null.
+// The trace without the points of hidden arms; null if the whole trace belongs to one.
 function narrowed(trace, hidden) {
   const { arm, arms } = trace.meta ?? {};
   if (arm !== undefined && hidden.has(arm)) return null;
@@ -120,10 +120,10 @@ form?.addEventListener("reset", () => {
 
 // --- drawing -------------------------------------------------------------------------------------------------------
 
-const phone = matchMedia("(max-width: 500px)"); // its axes take their titles in several lines
+const phone = matchMedia("(max-width: 500px)"); // axis titles are wrapped
 phone.addEventListener("change", redraw);
 
-// What is near the window is drawn, and again as soon as it changes; what is far from it, when it comes near.
+// Figures near the window are drawn, and redrawn at once; the others when they come near.
 const near = new Set();
 
 function draw(plot) {
@@ -133,7 +133,7 @@ function draw(plot) {
   for (const { marker } of traces) {
     if (isDark() && marker?.line?.color === "#333333") marker.line.color = "#e8e6e3";
   }
-  for (const trace of traces) if (trace.type === "heatmap") trace.reversescale = !isDark(); // the least is near the ground
+  for (const trace of traces) if (trace.type === "heatmap") trace.reversescale = !isDark(); // small values are close to the background
   plot.dataset.drawn = "";
   const layout = themed(figure.layout);
   if (phone.matches && !printing) {
@@ -142,11 +142,10 @@ function draw(plot) {
     if (traces.some((trace) => trace.type === "heatmap")) narrow(traces, layout);
   }
   if (printing) Object.assign(layout, { autosize: false, width: 680 });
-  // The table below says the same in words; what Plotly draws is for the eye.
   return Plotly.react(plot, traces, layout, config);
 }
 
-// A heat map on a phone: the ends of the layers' names, every other tick, and no scale of colours.
+// A heat map on a phone: ends of layer names, every other tick, no colour bar.
 function narrow(traces, { xaxis, yaxis }) {
   yaxis.ticktext = yaxis.ticktext.map((text) => (text.length > 17 ? `…${text.slice(-16)}` : text));
   for (const key of ["tickvals", "ticktext"]) xaxis[key] = xaxis[key].filter((_, index) => index % 2 === 0);
@@ -196,7 +195,7 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     try {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
-    } catch (error) { // the browser does not let a page do it: chosen, it takes one key
+    } catch (error) { // not allowed: select it, so that one key copies it
       getSelection().selectAllChildren(code);
       button.textContent = "Chosen";
     }

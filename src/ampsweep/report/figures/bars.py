@@ -1,6 +1,6 @@
-"""Kinds of panels with bars: a metric of each arm, and parts of a whole."""
+"""Panels with bars: a metric of each arm, and parts of a whole."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,14 +27,14 @@ from ampsweep.text import GIB
 _BEYOND: Final = 1.05
 """The end of the axis over the largest value."""
 _REST: Final = memory_key(UNATTRIBUTED)
-_WHAT_THE_REST_IS: Final = (
+_REST_REMARK: Final = (
     "unattributed: what the run's peak has besides the tensors of the traced step, such as workspaces of kernels and "
     "the rounding of allocations"
 )
 
 
 def by_arm(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """An arm a row: its figure, that of the comparison's table where that has one, else the median, and a dot a run."""
+    """A row for each arm: a bar for its figure in the comparison (or else the median) and a dot for each run."""
     (key,) = panel.metrics
     measured = {arm: values for arm in data.names if (values := data.values_of(arm, key))}
     if not measured:
@@ -54,7 +54,8 @@ def by_arm(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> 
             scatter("", [ends[1]], [arm], look.colour, texts=[text(figure)], meta=meta),
         ]
         runs = [value for _, value in values]
-        rows[arm] = [*(quantity_cell(one, panel.unit) for one in (figure, min(runs), max(runs))), count_cell(len(runs))]
+        shown = (figure, min(runs), max(runs))
+        rows[arm] = [*(quantity_cell(value, panel.unit) for value in shown), count_cell(len(runs))]
     missing = [arm for arm in data.measured_arms if arm not in measured]
     return panel_figure(
         panel,
@@ -68,8 +69,8 @@ def by_arm(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> 
 
 
 def _figures(data: WorkloadData, key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
-    """The figure of each arm, and what it is of its runs: that of the comparison's table, if it has all of them."""
-    of_table = {one.arm: one.figure(key) for one in data.arms}
+    """The figure of each arm, and how it follows from the runs: as in the comparison's table if that has all arms."""
+    of_table = {compared.arm: compared.figure(key) for compared in data.arms}
     found = {arm: value for arm in arms if (value := of_table.get(arm)) is not None}
     if len(found) == len(arms):
         return found, "mean over pairs" if len(data.names) > 1 else "mean"
@@ -79,25 +80,23 @@ def _figures(data: WorkloadData, key: str, arms: Mapping[str, object]) -> tuple[
 _Bar = tuple[str, bool]
 """An arm, and True if the bar shows its prediction."""
 _Parts = Mapping[str, float]
-"""Metric key -> value, of those that are known; and what they lack of the whole."""
+"""Metric key -> value, including the rest of the whole."""
 
 
 def stack(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """A bar an arm, its metrics stacked, of the run with the median whole; below it, striped, what was predicted."""
-    kinds: tuple[tuple[bool, Callable[[Panel, Run], _Parts]], ...] = ((False, _measured), (True, _predicted))
-    found = {
-        (arm, is_predicted): _middle([parts(panel, run) for run in data.runs_of(arm)])
-        for arm in data.names
-        for is_predicted, parts in kinds
-    }
-    shown = {bar: parts for bar, parts in found.items() if parts}
+    """For each arm the stacked metrics of the run with the median whole, and below, striped, their prediction."""
+    shown: dict[_Bar, _Parts] = {}
+    for arm in data.names:
+        for is_predicted, parts_of in ((False, _measured), (True, _predicted)):
+            if parts := _middle([parts_of(panel, run) for run in data.runs_of(arm)]):
+                shown[arm, is_predicted] = parts
     if not shown:
         return None
     remarks = without([arm for arm in data.measured_arms if (arm, False) not in shown])
     unit = axis_unit((sum(parts.values()) for parts in shown.values()), panel.unit)
     used = [key for key in (*panel.metrics, _REST) if any(parts.get(key) for parts in shown.values())]
     if _REST in used:
-        remarks.append(_WHAT_THE_REST_IS)
+        remarks.append(_REST_REMARK)
     labels = [f"{arm} (predicted)" if is_predicted else arm for arm, is_predicted in shown]
     arms = [arm for arm, _ in shown]
     names = {key: key.partition("/")[2].removesuffix("_gib") for key in used}
@@ -117,10 +116,7 @@ def stack(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
         text: [_whole(bar, shown, panel.unit), *(quantity_cell(parts.get(key), panel.unit) for key in used)]
         for text, (bar, parts) in zip(labels, shown.items(), strict=True)
     }
-    columns: list[Column | str] = [
-        "all",
-        *(Column(name.replace("_", " "), key, numeric=True) for key, name in names.items()),
-    ]
+    columns = [Column(name.replace("_", " "), key, numeric=True) for key, name in names.items()]
     return panel_figure(
         panel,
         remarks,
@@ -129,12 +125,12 @@ def stack(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
         y=row_axis(labels),
         height=rows_height(len(shown), 44, legend=True),
         legend=True,
-        table=arms_table(panel, columns, rows, dict(zip(labels, arms, strict=True))),
+        table=arms_table(panel, ["all", *columns], rows, dict(zip(labels, arms, strict=True))),
     )
 
 
 def _middle(of_runs: Sequence[_Parts]) -> _Parts:
-    """The parts of the run with the median whole, so that they add up; of two in the middle the smaller."""
+    """The parts of the run with the median whole (the lower of two), so that they add up."""
     known = sorted((parts for parts in of_runs if parts), key=lambda parts: sum(parts.values()))
     return known[(len(known) - 1) // 2] if known else {}
 
@@ -162,7 +158,7 @@ def _with_rest(parts: _Parts, whole: float | None) -> _Parts:
 
 
 def _whole(bar: _Bar, bars: Mapping[_Bar, _Parts], unit: str) -> Cell:
-    """The whole of a bar; of a predicted one also by how much it misses the measured one."""
+    """The sum of a bar; of a prediction with its error."""
     total, measured = sum(bars[bar].values()), sum(bars.get((bar[0], False), {}).values())
-    miss = f" ({100 * (total - measured) / measured:+.1f}%)" if bar[1] and measured else ""
-    return Cell(quantity(total, unit) + miss, total)
+    error = f" ({100 * (total - measured) / measured:+.1f}%)" if bar[1] and measured else ""
+    return Cell(quantity(total, unit) + error, total)

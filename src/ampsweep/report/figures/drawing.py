@@ -1,12 +1,12 @@
-"""Parts that all kinds of panels are drawn with: rows of arms, dots, axes, remarks."""
+"""Parts that all kinds of panels share: rows of arms, dots, axes, remarks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from ampsweep.metrics import METRICS
-from ampsweep.report.extent import JSON_NAME, MAX_DOTS
 from ampsweep.report.figure import Figure, Json, scatter
+from ampsweep.report.page_limits import JSON_NAME, MAX_DOTS
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table
@@ -27,7 +27,7 @@ _NAMES: Final = {
     "device/energy_per_sample_j": "energy of a sample",
     "amp/scale": "scale",
 }
-"""Metrics in prose, where the key without its unit is none."""
+"""Names of metrics whose key without its unit is not a good name."""
 
 
 def without(arms: Sequence[str], why: str = "not measured, or nothing that counts") -> list[str]:
@@ -36,14 +36,13 @@ def without(arms: Sequence[str], why: str = "not measured, or nothing that count
 
 
 def dots_left_out(num_values: int) -> list[str]:
-    """The remark that dots are left out, if an arm has `num_values` and that is too many."""
+    """The remark that dots are left out, if an arm has too many values."""
     if num_values <= MAX_DOTS:
         return []
     return [f"of up to {num_values:,} dots of an arm the first {MAX_DOTS} are drawn; {JSON_NAME} has all runs"]
 
 
 def panel_figure(panel: Panel, remarks: Iterable[str], **content: Any) -> Figure:
-    """The figure of a panel; `content` is what it shows."""
     return Figure(
         key=panel.key,
         title=panel.title,
@@ -61,15 +60,11 @@ def arms_table(
     rows: Mapping[str, Sequence[Cell]],
     arms: Mapping[str, str] = MappingProxyType({}),
 ) -> Table:
-    """The figures of a panel: an arm a row, a column of numbers for each name.
-
-    Args:
-        arms: the arms of rows that have another name.
-    """
-    shown = (Column(one, numeric=True) if isinstance(one, str) else one for one in columns)
+    """The numbers of a panel, a row for each arm; `arms` has the arms of rows with another name."""
+    numeric = (Column(column, numeric=True) if isinstance(column, str) else column for column in columns)
     return Table(
         key=panel.key,
-        columns=(Column("arm"), *shown),
+        columns=(Column("arm"), *numeric),
         rows=tuple(Row((Cell(name), *cells), arm=arms.get(name, name)) for name, cells in rows.items()),
     )
 
@@ -77,7 +72,7 @@ def arms_table(
 def dots(
     arm: str, by_seed: Sequence[tuple[int, float]], factor: float, text: Callable[[float], str], look: ArmStyle
 ) -> Json:
-    """A dot a seed in the row of an arm; `factor` turns a value into the unit of the axis."""
+    """A dot for each seed in the row of an arm; `factor` converts values to the unit of the axis."""
     drawn = by_seed[:MAX_DOTS]
     x, y = [value * factor for _, value in drawn], [arm] * len(drawn)
     hover = [f"seed {seed}: {text(value)}" for seed, value in drawn]
@@ -85,7 +80,7 @@ def dots(
 
 
 def metric_name(panel: Panel) -> str:
-    """The metric of a panel in prose."""
+    """The metric of a panel in words."""
     key = panel.metrics[0]
     if key not in METRICS or len(panel.metrics) > 1:
         return panel.title
@@ -97,5 +92,5 @@ def axis_title(name: str, unit: str) -> str:
 
 
 def rows_height(num_rows: int, row_px: int = _ROW_PX, *, legend: bool = False) -> int:
-    """Height in pixels of a figure with so many rows."""
+    """Height of a figure in pixels."""
     return 90 + row_px * max(num_rows, 2) + (60 if legend else 0)

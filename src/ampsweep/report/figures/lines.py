@@ -1,4 +1,4 @@
-"""Kinds of panels with lines: a metric over the steps, and a metric or its effect over a swept value."""
+"""Panels with lines: a metric over the steps, and a metric or its effect over a swept value."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ampsweep.analysis.runs import Run, Scalar
-from ampsweep.analysis.swept import Series, value_text
-from ampsweep.report.extent import JSON_NAME, MAX_LINES, MAX_POINTS
+from ampsweep.analysis.swept_series import Series, value_text
 from ampsweep.report.figure import Figure, Json, area, axis, label, rule, scatter, whiskers
 from ampsweep.report.figures.drawing import arms_table, axis_title, metric_name, panel_figure, without
 from ampsweep.report.figures.pairs import effect_of, effects, mean_cell
 from ampsweep.report.histories import Curve, band, short_numbers
+from ampsweep.report.page_limits import JSON_NAME, MAX_LINES, MAX_POINTS
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table, axis_unit, count_cell, quantity_cell
@@ -22,12 +22,12 @@ from ampsweep.text import seeds_text
 
 
 def curves(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """Each run a thin line; for an arm with several finished runs their mean, in the band from lowest to highest."""
+    """A thin line for each run; for an arm with several finished runs their mean and the band of their extremes."""
     (key,) = panel.metrics
     traces, remarks, absent = list[Json](), list[str](), []
     rows: dict[str, list[Cell]] = {}
     longest = 0
-    for arm in (one.arm for one in data.arms):
+    for arm in (compared.arm for compared in data.arms):
         drawn = [(run, curve) for run in data.runs_of(arm) if (curve := data.curve_of(run, key)) is not None]
         finite = [(run, curve) for run, curve in drawn if np.isfinite(curve.values).any()]
         if not drawn:
@@ -37,10 +37,13 @@ def curves(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> 
             remarks.append(f"{arm}: never a finite value ({seeds_text(sorted(left))})")
         longest = max(longest, *(len(curve) for _, curve in drawn))
         traces += (of_band := _band(arm, finite, data.histories.partial, styles[arm]))
-        alone = _alone(finite, has_band=bool(of_band))
+        alone: Sequence[tuple[Run, Curve]] = finite
+        if len(finite) > MAX_LINES:
+            alone = [(run, curve) for run, curve in finite if not (of_band and run.finished)][:MAX_LINES]
+            remarks.append(
+                f"{arm}: {len(finite) - len(alone):,} runs have no line of their own; {JSON_NAME} has all runs"
+            )
         traces += _runs(alone, styles[arm], has_band=bool(of_band))
-        if num_left := len(finite) - len(alone):
-            remarks.append(f"{arm}: {num_left:,} runs have no line of their own; {JSON_NAME} has all runs")
         if finite:
             rows[arm] = _cells([curve for _, curve in finite], panel.unit)
     if not any(len(trace["x"]) > 1 for trace in traces):
@@ -63,7 +66,6 @@ def curves(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> 
 
 
 def _band(arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path], look: ArmStyle) -> list[Json]:
-    """The band of the finished runs, and their mean; nothing of a single run."""
     whole = band([curve for run, curve in drawn if run.finished and run.directory not in partial])
     if whole is None:
         return []
@@ -77,33 +79,26 @@ def _band(arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path
 def _runs(alone: Sequence[tuple[Run, Curve]], look: ArmStyle, *, has_band: bool) -> Iterator[Json]:
     for index, (run, curve) in enumerate(alone):
         shown = curve.thinned(MAX_POINTS)
-        is_first = not has_band and index == 0
+        in_legend = not has_band and index == 0
         pointed_at = f"{run.arm}, seed {run.seed}" + ("" if run.finished else f", {run.outcome}")
         yield scatter(
-            run.arm,  # of all runs: the legend names an arm by one of them
+            run.arm,
             short_numbers(shown.steps),
             short_numbers(shown.values),
             look.colour,
             line=1.2,
             dash=look.dash if run.finished else "dot",
             symbol=look.symbol if len(shown) == 1 else "",
-            opacity=0.9 if is_first or not run.finished else 0.45,
+            opacity=0.9 if in_legend or not run.finished else 0.45,
             hovertemplate=f"%{{x}}, %{{y}}<extra>{label(pointed_at)}</extra>",
-            showlegend=is_first,
+            showlegend=in_legend,
             legendgroup=run.arm,
             meta={"arm": run.arm},
         )
 
 
-def _alone(drawn: Sequence[tuple[Run, Curve]], *, has_band: bool) -> Sequence[tuple[Run, Curve]]:
-    """The runs with a line of their own; of too many, some that are in no band."""
-    if len(drawn) <= MAX_LINES:
-        return drawn
-    return [(run, curve) for run, curve in drawn if not (has_band and run.finished)][:MAX_LINES]
-
-
 def _cells(of: Sequence[Curve], unit: str) -> list[Cell]:
-    """The curves in figures: the median of the runs' last finite values, the ends of all values, and their number."""
+    """The median of the runs' last finite values, the extremes of all values, and the number of runs."""
     finite = [curve.values[np.isfinite(curve.values)] for curve in of]
     last = float(np.median([values[-1] for values in finite]))
     ends = min(float(values.min()) for values in finite), max(float(values.max()) for values in finite)
@@ -127,24 +122,24 @@ class SeriesData:
 
 
 _Points = Mapping[str, Mapping[Scalar, Cell]]
-"""The figures of each arm by swept value."""
+"""Arm -> swept value -> figure."""
 
 
 def _points(of: SeriesData, arms: Sequence[str], cell: Callable[[WorkloadData, str], Cell]) -> _Points:
     found = {arm: {at: cell(data, arm) for at, data in of.compared} for arm in arms}
-    return {arm: {at: one for at, one in line.items() if one.value is not None} for arm, line in found.items()}
+    return {arm: {at: shown for at, shown in line.items() if shown.value is not None} for arm, line in found.items()}
 
 
-def _value(of: Cell) -> float:
-    assert isinstance(of.value, int | float)
-    return of.value
+def _number(value: Scalar) -> float:
+    assert isinstance(value, int | float), "a series of words has no panels"
+    return value
 
 
 def against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """A line an arm through its figures; a cross where its runs ran out of memory."""
+    """A line for each arm through its figures, with crosses where its runs ran out of memory."""
     (key,) = panel.metrics
     points = _points(of, of.arms, lambda data, arm: quantity_cell(data.figure_of(arm, key), panel.unit))
-    known = [_value(one) for line in points.values() for one in line.values()]
+    known = [_number(cell.value) for line in points.values() for cell in line.values()]
     if not known:
         return None
     unit, remarks = axis_unit(known, panel.unit), _without_points(of, points)
@@ -160,9 +155,9 @@ def against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]) -> Fig
 
 
 def effects_against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """A line an arm through the means over pairs, with their 95% intervals; a dotted one where there is no effect."""
+    """A line for each arm through its means over pairs with 95% intervals, and a dotted line at no effect."""
     effect = effect_of(panel)
-    baselines = {one.arm for data in of.data for one in data.arms if one.is_baseline}
+    baselines = {compared.arm for data in of.data for compared in data.arms if compared.is_baseline}
 
     def mean(data: WorkloadData, arm: str) -> Cell:
         found = effects(effect, data, arm)
@@ -188,8 +183,11 @@ def _lines(points: _Points, factor: float, styles: Mapping[str, ArmStyle]) -> li
     traces = []
     for arm, line in points.items():
         if line:
-            look, y = styles[arm], [_value(one) * factor for one in line.values()]
-            ends = [(factor * (one.low or _value(one)), factor * (one.high or _value(one))) for one in line.values()]
+            look, values = styles[arm], {at: _number(cell.value) for at, cell in line.items()}
+            y = [value * factor for value in values.values()]
+            ends = [
+                (factor * (cell.low or values[at]), factor * (cell.high or values[at])) for at, cell in line.items()
+            ]
             trace = scatter(
                 arm,
                 [_number(at) for at in line],
@@ -199,17 +197,12 @@ def _lines(points: _Points, factor: float, styles: Mapping[str, ArmStyle]) -> li
                 dash=look.dash,
                 symbol=look.symbol,
                 size=9 + 2 * look.beneath,
-                hover=[f"{value_text(at)}: {one.text} {one.detail}".strip() for at, one in line.items()],
+                hover=[f"{value_text(at)}: {cell.text} {cell.detail}".strip() for at, cell in line.items()],
                 meta={"arm": arm},
                 **whiskers("y", y, ends, look.colour),
             )
             traces.append(trace)
     return traces
-
-
-def _number(value: Scalar) -> float:
-    assert isinstance(value, int | float), "a series of words has no panels"
-    return value
 
 
 def _crosses(arm: str, where: Sequence[tuple[Scalar, int]], height: float, look: ArmStyle) -> Json:
@@ -227,13 +220,11 @@ def _crosses(arm: str, where: Sequence[tuple[Scalar, int]], height: float, look:
 
 
 def _without_points(of: SeriesData, points: _Points) -> list[str]:
-    """The remark on measured arms without a point."""
     measured = {arm for data in of.data for arm in data.measured_arms}
     return without([arm for arm, line in points.items() if not line and arm in measured])
 
 
 def _axis(series: Series) -> Json:
-    """A logarithmic axis with the values as labels."""
     numbers = [_number(value) for value in series.values]
     if min(numbers) <= 0:
         return axis(series.name)

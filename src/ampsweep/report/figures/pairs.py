@@ -1,12 +1,12 @@
-"""Kinds of panels of pairs: the effect of an arm in each of its pairs, and the Pareto front of all arms."""
+"""Panels of pairs: the effect of an arm in each of its pairs, and the Pareto front of all arms."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
+from ampsweep.analysis.pareto_front import Front, FrontArm, Relation
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS
 from ampsweep.analysis.statistics import Estimate, saved_pct
 from ampsweep.report.figure import Figure, Json, axis, margin, row_axis, rule, scatter, whiskers
@@ -27,19 +27,18 @@ from ampsweep.text import GIB, milliseconds, num_bytes, number, ratio
 
 
 class EffectOf(NamedTuple):
-    """An effect of an arm: the comparison's mean of it, and how it is computed for one pair and shown."""
+    """An effect of an arm, as a mean in the comparison and for a single pair."""
 
     metric: str
     of_pair: Callable[[float, float], float]
-    """A function of the baseline's value and the arm's."""
+    """From the baseline's value and the arm's."""
     mean: Callable[[ArmComparison], Estimate | None]
     null: float
-    """The value where there is no effect."""
+    """The value of no effect."""
     title: str
     unit: str
 
     def text(self, value: float) -> str:
-        """One value with its unit."""
         return ratio(value) if self.unit == "x" else quantity(value, self.unit, sign=self.unit == "")
 
 
@@ -65,7 +64,6 @@ _EFFECTS: Final[dict[Effect, EffectOf]] = {
 
 
 def effect_of(panel: Panel) -> EffectOf:
-    """The effect that a panel of pairs shows."""
     assert panel.effect is not None, panel.key
     return _EFFECTS[panel.effect]
 
@@ -80,20 +78,20 @@ class Effects:
 
 
 def effects(of: EffectOf, data: WorkloadData, arm: str) -> Effects | None:
-    """The effect of an arm; None of one without a pair that measured it."""
+    """The effect of an arm; None if no pair measured it."""
     judged = data.verdict_on(arm)
     mean = None if judged is None else of.mean(judged.judgements.figures)
     if judged is None or mean is None:
         return None
     pairs = sorted(judged.pairs, key=lambda pair: pair.arm_runs[0].seed)
     found = [(pair.arm_runs[0].seed, both) for pair in pairs if (both := pair.figures(of.metric))]
-    if of.unit in ("x", "%"):  # neither is of nothing
+    if of.unit in ("x", "%"):  # neither has a value for zero
         found = [(seed, both) for seed, both in found if min(both) > 0]
     return Effects(arm, [(seed, of.of_pair(*both)) for seed, both in found], mean)
 
 
 def mean_cell(mean: Estimate, of: EffectOf) -> Cell:
-    """The mean with its interval, both in the digits that the interval asks for."""
+    """The mean with its interval, both in as many digits as the interval justifies."""
     if of.unit in ("x", ""):
         return estimate_cell(mean, "ratio" if of.unit == "x" else "difference")
     ends = "exact" if mean.exact else ""
@@ -103,75 +101,71 @@ def mean_cell(mean: Estimate, of: EffectOf) -> Cell:
 
 
 def pairs(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """An arm a row: a dot a pair, a diamond at their mean with its 95% interval, a line where there is no effect."""
+    """A row for each arm: a dot for each pair, a diamond at their mean with its 95% interval, a line at no effect."""
     of = effect_of(panel)
-    others = [one.arm for one in data.arms if not one.is_baseline]
+    others = [compared.arm for compared in data.arms if not compared.is_baseline]
     found = [of_arm for arm in others if (of_arm := effects(of, data, arm)) is not None]
     if not found:
         return None
-    shown = {one.arm for one in found}
-    missing = [arm for arm in data.measured_arms if arm in others and arm not in shown]
-    unit = axis_unit((effect for one in found for _, effect in one.by_seed), of.unit)
-    parities = [_parity(panel, data, one.arm) for one in found]
-    traces = [_decisive(one.arm, parity, styles) for one, parity in zip(found, parities, strict=True) if parity]
-    for one in found:  # dots over intervals
-        look = styles[one.arm]
-        traces += [_mean(one, of, unit.factor, look), dots(one.arm, one.by_seed, unit.factor, of.text, look)]
-    held = [Column("margin", numeric=True), Column("gap (90% interval)", numeric=True), Column("parity")]
-    columns: list[Column | str] = ["mean", "pairs", *(held if any(parities) else [])]
+    parities = {effect.arm: _parity(panel, data, effect.arm) for effect in found}
+    missing = [arm for arm in data.measured_arms if arm in others and arm not in parities]
+    unit = axis_unit((value for effect in found for _, value in effect.by_seed), of.unit)
+    traces = [_decisive(arm, parity, styles) for arm, parity in parities.items() if parity]
+    for effect in found:  # dots over intervals
+        look = styles[effect.arm]
+        traces += [_mean(effect, of, unit.factor, look), dots(effect.arm, effect.by_seed, unit.factor, of.text, look)]
+    of_parity = [Column("margin", numeric=True), Column("gap (90% interval)", numeric=True), Column("parity")]
+    columns: list[Column | str] = ["mean", "pairs", *(of_parity if any(parities.values()) else [])]
     rows = {
-        one.arm: [mean_cell(one.mean, of), count_cell(one.mean.n), *_held(parity)][: len(columns)]
-        for one, parity in zip(found, parities, strict=True)
+        effect.arm: [mean_cell(effect.mean, of), count_cell(effect.mean.n), *_parity_cells(parities[effect.arm])]
+        for effect in found
     }
     return panel_figure(
         panel,
-        [*without(missing, "no pair to compare"), *dots_left_out(max(len(one.by_seed) for one in found))],
+        [*without(missing, "no pair to compare"), *dots_left_out(max(len(effect.by_seed) for effect in found))],
         traces=traces,
         x=axis(axis_title(of.title, unit.unit)),
-        y=row_axis([one.arm for one in found]),
+        y=row_axis([*parities]),
         shapes=[
             rule(of.null),
-            *(margin(row, -one.margin, one.margin) for row, one in enumerate(parities) if one is not None),
+            *(margin(row, -parity.margin, parity.margin) for row, parity in enumerate(parities.values()) if parity),
         ],
         height=rows_height(len(found)),
-        table=arms_table(panel, columns, rows),
+        table=arms_table(panel, columns, {arm: cells[: len(columns)] for arm, cells in rows.items()}),
     )
 
 
-def _mean(one: Effects, of: EffectOf, factor: float, look: ArmStyle) -> Json:
+def _mean(effect: Effects, of: EffectOf, factor: float, look: ArmStyle) -> Json:
     """A diamond, hollow so that it hides no dot, with its interval."""
-    mean, cell = one.mean, mean_cell(one.mean, of)
+    mean, cell = effect.mean, mean_cell(effect.mean, of)
     x = [mean.value * factor]
     ends = [] if mean.interval is None else [(mean.interval[0] * factor, mean.interval[1] * factor)]
     return scatter(
-        one.arm,
+        effect.arm,
         x,
-        [one.arm],
+        [effect.arm],
         look.colour,
         symbol="diamond-tall",
         hollow=True,
         size=22,
         hover=[f"mean {cell.text} {cell.detail}".strip()],
-        meta={"arm": one.arm},
+        meta={"arm": effect.arm},
         **whiskers("x", x, ends, look.colour),
     )
 
 
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     verdict = data.verdict_on(arm)
-    return (
-        next((one for one in verdict.judgements.parities if one.metric == panel.metrics[0]), None) if verdict else None
-    )
+    parities = () if verdict is None else verdict.judgements.parities
+    return next((parity for parity in parities if parity.metric == panel.metrics[0]), None)
 
 
 def _decisive(arm: str, of: Parity, styles: Mapping[str, ArmStyle]) -> Json:
-    """The interval that decides parity, thick over the thin one."""
     ends = [end for end in (of.low, of.high) if end is not None]
     return scatter("", ends, [arm] * len(ends), styles[arm].colour, line=7, opacity=0.6, meta={"arm": arm})
 
 
-def _held(of: Parity | None) -> tuple[Cell, Cell, Cell]:
-    """The margin, the 90% interval that decides parity, and the verdict."""
+def _parity_cells(of: Parity | None) -> tuple[Cell, Cell, Cell]:
     if of is None:
         return Cell(), Cell(), Cell()
     is_exact = of.low is not None and of.low == of.high
@@ -187,23 +181,23 @@ _SYMBOLS: Final[dict[Relation, str]] = {
     "open": "diamond",
     "not measured": "square",
 }
-"""The marker of a final loss against the baseline's."""
+"""Markers of a final loss relative to the baseline's."""
 
 
 def front(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """An arm a marker: step time to the right, peak memory up, the loss by its symbol, hollow where it is beaten."""
+    """A marker for each arm at its step time (x) and peak memory (y); its symbol shows the loss, hollow is beaten."""
     of = data.compared.verdict.front
     if of is None:
         return None
     limit_gib = data.compared.verdict.recommendation.memory_gib
-    unit = axis_unit([one.peak_bytes / GIB for one in of.arms], "GiB")
+    unit = axis_unit([arm.peak_bytes / GIB for arm in of.arms], "GiB")
     remarks = without(of.without, "no step time or no peak memory")
     if limit_gib is not None:
         remarks.append(f"the dotted line is the memory given, {num_bytes(limit_gib * GIB)}")
     return panel_figure(
         panel,
         remarks,
-        traces=[_marker(one, unit.factor, styles[one.arm]) for one in of.arms],
+        traces=[_marker(arm, unit.factor, styles[arm.arm]) for arm in of.arms],
         x=axis(axis_title("step time", "ms")),
         y=axis(axis_title("peak memory", unit.unit)),
         shapes=[] if limit_gib is None else [rule(limit_gib * unit.factor, "y")],
@@ -213,34 +207,34 @@ def front(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
     )
 
 
-def _marker(one: FrontArm, factor: float, look: ArmStyle) -> Json:
+def _marker(arm: FrontArm, factor: float, look: ArmStyle) -> Json:
     return scatter(
-        one.arm,
-        [one.step_ms],
-        [one.peak_bytes / GIB * factor],
+        arm.arm,
+        [arm.step_ms],
+        [arm.peak_bytes / GIB * factor],
         look.colour,
-        symbol=_SYMBOLS[one.loss],
+        symbol=_SYMBOLS[arm.loss],
         size=15,
-        hollow=one.beaten is not None,
+        hollow=arm.beaten is not None,
         edge=1.5,
-        hover=["; ".join([milliseconds(one.step_ms), num_bytes(one.peak_bytes), _place(one)])],
-        meta={"arm": one.arm},
+        hover=["; ".join([milliseconds(arm.step_ms), num_bytes(arm.peak_bytes), _place(arm)])],
+        meta={"arm": arm.arm},
     )
 
 
 def _front_table(panel: Panel, of: Front) -> Table:
     columns = ("step time", Column("peak memory", "peak_bytes", numeric=True), Column("loss"), Column("front"))
     rows = {
-        one.arm: [
-            Cell(milliseconds(one.step_ms), one.step_ms),
-            Cell(num_bytes(one.peak_bytes), one.peak_bytes),
-            Cell(one.loss),
-            Cell(_place(one)),
+        arm.arm: [
+            Cell(milliseconds(arm.step_ms), arm.step_ms),
+            Cell(num_bytes(arm.peak_bytes), arm.peak_bytes),
+            Cell(arm.loss),
+            Cell(_place(arm)),
         ]
-        for one in of.arms
+        for arm in of.arms
     }
     return arms_table(panel, columns, rows)
 
 
-def _place(one: FrontArm) -> str:
-    return "on the front" if one.beaten is None else f"beaten by {one.beaten.text}"
+def _place(arm: FrontArm) -> str:
+    return "on the front" if arm.beaten is None else f"beaten by {arm.beaten.text}"

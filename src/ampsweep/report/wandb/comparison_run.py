@@ -1,4 +1,4 @@
-"""A comparison as a run of its own on W&B: tables, panels, page and verdict, without rows of a training."""
+"""A comparison as a W&B run of its own: tables, panels, page and verdict."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record.sections import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.run_settings import run_settings
 from ampsweep.tracking.wandb.selection import COMPARISON
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonPage:
-    """The content of a comparison's run; names of tables and figures are keys in W&B."""
+    """The content of a comparison's run; the names of tables and figures are W&B's keys."""
 
     id: str
-    """The W&B run, always the same for a multirun: a comparison that has grown takes the place of the one before."""
+    """The id of the run, the same for each comparison of a multirun: a newer one replaces it."""
     name: str
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
     tables: Mapping[str, Sequence[Mapping[str, Any]]]
-    """Rows of values by column, None where there is none; every table has some."""
+    """Nonempty rows: column -> value or None."""
     figures: Mapping[str, Mapping[str, Any]]
-    """Figures of Plotly, as its JSON."""
+    """Plotly's JSON."""
     html: Path
-    """The same as one self-contained file."""
+    """The document as one self-contained file."""
     tags: tuple[str, ...] = ()
-    """The tags of any of its runs."""
+    """The tags of all its runs."""
     alert: str | None = None
-    """The text that people who watch the project should get at once."""
+    """The text of a W&B alert."""
 
     @property
     def digest(self) -> str:
-        """Equal for pages that show the same."""
+        """Equal for pages with the same content."""
         shown = {name: value for name, value in asdict(self).items() if name != "html"}
         return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -52,14 +52,16 @@ _ALERT: Final = "alert"
 def publish(
     caller: "Caller", page: ComparisonPage, place: WandbFacts, directory: Path, within_s: float, is_forced: bool
 ) -> tuple[str, bool]:
-    """Put the comparison on W&B, in place of an earlier one of the same id; its address, and whether it was there.
+    """Send the comparison to W&B, replacing an earlier one of its id; returns the URL, and True if it was up to date.
 
-    One that W&B has as it is now is sent again only where that is forced. It has the project and the group of its runs,
-    whose ``place`` this is, but is no run of their sweep. wandb's own files go below ``directory``.
+    Args:
+        place: the project and group of its runs; it is not part of their sweep.
+        directory: for wandb's own files.
+        is_forced: send it even if it is up to date.
 
     Raises:
-        WandbError: the server cannot be had ``within_s``, or refuses it.
-        ValueError: W&B does not take the place or the tags.
+        WandbError: the server does not answer `within_s`, or refuses it.
+        ValueError: W&B rejects the place or the tags.
     """
     log_in(caller, within_s)
     there = remote_run(run_path(place, page.id))

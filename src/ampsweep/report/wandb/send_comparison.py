@@ -1,4 +1,4 @@
-"""The comparison of a directory as a run of its own on W&B."""
+"""Sends the comparison of a directory to W&B."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.record import RunRecord
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record.sections import WandbFacts
 from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, blocks_of, tables
 from ampsweep.report.figure import Figure
@@ -22,17 +22,17 @@ from ampsweep.tracking.wandb.server import ALIVE_S, ASK_S, with_server
 from ampsweep.tracking.wandb.sync_run import place_of
 
 _PUBLISH_S: Final = 60.0
-"""The time that W&B may take for a comparison."""
+"""Time limit for sending a comparison."""
 _MAX_OF_A_KEY: Final = 4
-"""Figures of one key, such as the panel of each workload, that are sent; the page has all."""
+"""Figures of one key (a panel of several workloads) that are sent; the page has all."""
 
 Records = Sequence[tuple[Path, RunRecord]]
 
 
 def publish_after(directory: Path, document: Document, records: Records, wandb: WandbAddress) -> str | None:
-    """Send the comparison of a multirun that has just ended, by the W&B process that has sent its runs.
+    """Send the comparison of a multirun that has just ended, by its W&B process.
 
-    Returns a line for the user; None where W&B has none of the runs.
+    Returns a line for the user; None if W&B has none of the runs.
     """
     sent = [(path, record) for path, record in records if record.wandb.url is not None and record.wandb.error is None]
     if not sent:
@@ -46,10 +46,10 @@ def publish_after(directory: Path, document: Document, records: Records, wandb: 
 
 
 def publish_now(directory: Path, document: Document, records: Records) -> str:
-    """Send the comparison from this process; its address on W&B.
+    """Send the comparison from this process, and return its URL.
 
     Raises:
-        UserError: nobody is logged in to W&B, or its server is not there or refuses.
+        UserError: not logged in to W&B, or its server does not answer or refuses.
     """
     page, place = _page(directory, document, records), _place(directory, records)
     try:
@@ -60,11 +60,11 @@ def publish_now(directory: Path, document: Document, records: Records) -> str:
 
 
 def complete_comparison(directory: Path, wandb: WandbAddress) -> tuple[str, bool]:
-    """Send the comparison of a multirun, unless W&B has it as it is now; its address, and whether it was there.
+    """Send the comparison of a multirun unless W&B has it; returns the URL, and True if W&B had it.
 
     Raises:
-        UserError: there is no record that can be read.
-        WandbError: the server is lost or refuses.
+        UserError: no record can be read.
+        WandbError: the server does not answer or refuses.
     """
     from ampsweep.report.compare import compare_directories
     from ampsweep.report.comparison_document import comparison_document, write_comparison
@@ -78,7 +78,6 @@ def complete_comparison(directory: Path, wandb: WandbAddress) -> tuple[str, bool
 
 
 def _place(directory: Path, records: Records) -> WandbFacts:
-    """The place of the last of the runs, or the one it would have."""
     last = records[-1][1]
     return place_of(last, group_of(last.identity.experiment, directory))
 
@@ -90,13 +89,13 @@ def _page(directory: Path, document: Document, records: Records) -> ComparisonPa
 
 
 def page_of(document: Document, records: Records, group: str, html: Path) -> ComparisonPage:
-    """The content of the comparison's run, named after the group of its runs; `html` is its page."""
+    """The content of the comparison's run; `html` is its page."""
     # The oldest run stays the oldest when more are added.
     oldest = min((record for _, record in records), key=lambda record: (record.started_at or "", record.run_id))
     experiment = oldest.identity.experiment
-    told = [alert for _, record in records for alert in alerts(record).items()]
-    first = dict(reversed(told))
-    numbers = Counter(title for title, _ in told)
+    of_runs = [alert for _, record in records for alert in alerts(record).items()]
+    first = dict(reversed(of_runs))
+    numbers = Counter(title for title, _ in of_runs)
     tags = [tag for _, record in records for tag in record.config.get("tracking", {}).get("tags", [])]
     page = wandb_page(
         document,
@@ -118,11 +117,7 @@ def page_of(document: Document, records: Records, group: str, html: Path) -> Com
 def wandb_page(
     document: Document, *, id: str, name: str, config: Mapping[str, Any], tags: Sequence[str], html: Path
 ) -> ComparisonPage:
-    """The content of the run `id`.
-
-    Args:
-        html: the document as a page, which is sent as it is.
-    """
+    """The content of the run `id`; `html` is the document as a page."""
     figures = [block for block in blocks_of(document.sections) if isinstance(block, Figure)]
     of_figures = {figure.key for figure in figures}
     return ComparisonPage(
@@ -130,7 +125,7 @@ def wandb_page(
         name=name,
         config=config,
         summary=document.summary,
-        tables={one.key: as_rows(one) for one in tables(document) if one.rows and one.key not in of_figures},
+        tables={table.key: as_rows(table) for table in tables(document) if table.rows and table.key not in of_figures},
         figures=_drawn(figures),
         html=html,
         tags=tuple(tags),
@@ -138,11 +133,11 @@ def wandb_page(
 
 
 def _drawn(figures: Iterable[Figure]) -> dict[str, Mapping[str, Any]]:
-    """Plotly's JSON by key in W&B: `panels/memory-saved`, and of a key's second figure `panels 2/memory-saved`."""
+    """W&B's key -> Plotly's JSON: `panels/memory-saved`, and `panels 2/memory-saved` for the second of a key."""
     found: dict[str, Mapping[str, Any]] = {}
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for figure in figures:
-        number = counts[figure.key] = counts.get(figure.key, 0) + 1
-        if number <= _MAX_OF_A_KEY:
+        counts[figure.key] += 1
+        if (number := counts[figure.key]) <= _MAX_OF_A_KEY:
             found[f"panels{'' if number == 1 else f' {number}'}/{figure.key}"] = figure.plotly()
     return found

@@ -1,7 +1,7 @@
-"""`ampsweep report --publish`: a new report and a new workspace on W&B, by the optional package wandb-workspaces.
+"""`ampsweep report --publish`: a new report and workspace on W&B, by the optional package wandb-workspaces.
 
-W&B knows no pairs of runs: its own panels show values of runs, and what an arm saves, gains or loses against the
-baseline are tables and figures of the comparison's own run.
+W&B knows no pairs of runs: its own panels show values of runs, and the effects against the baseline are tables and
+figures of the comparison's run.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ with warnings.catch_warnings():
 from ampsweep.config.errors import UserError
 from ampsweep.metrics import STEP
 from ampsweep.record import write_atomically
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record.sections import WandbFacts
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import HTML_NAME
 from ampsweep.report.document import Document
@@ -45,15 +45,15 @@ _ARM: Final = "arm"
 _RUNS: Final = "By arm"
 _COLUMNS: Final = ("summary:status", "summary:perf/step_ms", "summary:memory/peak_allocated_gib", "summary:val/loss")
 _DIFFERENCES: Final = ("arms", "sizes", "strategies", "largest_batches", "resumed")
-"""The tables of a comparison that set arms against each other."""
+"""The tables of a comparison that compare arms."""
 _TITLES: Final = {f"panels/{panel.key}": panel.title for panel in PANELS}
 
 
 def save_views(compared: Compared, document: Document, address: str | None) -> list[str]:
-    """Save the comparison of the runs at `address`, or of those that were compared; returns a line for each page.
+    """Save the comparison of the runs at `address`, by default those that were compared; returns a line for each page.
 
     Raises:
-        UserError: it cannot be told which runs of which project are meant, or the server is at fault.
+        UserError: the runs have no common project or group, or the server does not answer or refuses.
     """
     selection = _tracked(compared) if address is None else Selection.parse(address)
     group = selection.groups[0] if len(selection.groups) == 1 else None
@@ -61,7 +61,7 @@ def save_views(compared: Compared, document: Document, address: str | None) -> l
         shown = Path(scratch) / HTML_NAME
         write_atomically(shown, html(document))
         page = page_of(document, compared.records, group or selection.project, shown)
-        if group is None:  # not the comparison of the one sweep that the oldest run is of
+        if group is None:  # not the comparison of the oldest run's sweep
             page = replace(page, id=f"comparison-{hashlib.sha256(str(selection).encode()).hexdigest()[:8]}")
         place = WandbFacts(project=selection.project, entity=selection.entity, group=group)
         try:
@@ -82,15 +82,13 @@ def _save(
     compared: Compared,
     scratch: Path,
 ) -> list[str]:
-    """Save the report and the workspace, with the panels that have something to show."""
     publish(caller, page, place, scratch, ASK_S, True)
     runs = ", ".join(selection.groups) or selection.sweep or selection.project
-    # W&B takes neither emojis nor signs such as a plus.
+    # W&B rejects emojis and signs such as a plus.
     title = re.sub(r"[^\w .,:()-]", "_", f"Precision of {runs}")[:100] + f" {datetime.now():%Y-%m-%d %H:%M:%S}"
     colours = colours_without_dashes(document.arms)
     report = wr.Report(
-        entity=selection.entity,
-        project=selection.project,
+        **_place(selection),
         title=title,
         blocks=[
             wr.MarkdownBlock(blocks_as_markdown(document.sections[:1])),
@@ -102,8 +100,7 @@ def _save(
     ).save()
     about = wr.MarkdownPanel(f"Live panels of {selection}, by arm; the verdict is in [a report]({report.url}).")
     workspace = ws.Workspace(
-        entity=selection.entity,
-        project=selection.project,
+        **_place(selection),
         name=title,
         sections=[
             ws.Section(name=name, panels=panels, is_open=True)
@@ -121,7 +118,7 @@ def _save(
 
 def _tracked(compared: Compared) -> Selection:
     facts = [record.wandb for _, record in compared.records]
-    places = [one for one in facts if one.mode == "online" and one.project is not None]
+    places = [place for place in facts if place.mode == "online" and place.project is not None]
     if not places:
         raise UserError("--publish: none of the runs is on a W&B server; `ampsweep sync DIR` sends them there")
     projects = sorted({(str(place.entity), str(place.project)) for place in places})
@@ -134,8 +131,12 @@ def _tracked(compared: Compared) -> Selection:
     return selection
 
 
+def _place(selection: Selection) -> dict[str, str]:
+    return {"entity": selection.entity, "project": selection.project}
+
+
 def _differences(selection: Selection, page: ComparisonPage) -> Any:
-    """The figures of the comparison's run that no live panel shows, and its tables of the arms."""
+    """The comparison's figures without a live panel, and its tables of the arms."""
     live = {panel.key for panel in PANELS if panel.kind in _LIVE}
     figures = [
         wr.MediaBrowser(title=_TITLES.get(key), media_keys=[key])
@@ -143,12 +144,7 @@ def _differences(selection: Selection, page: ComparisonPage) -> Any:
         if key.rpartition("/")[2] not in live
     ]
     tables = [wr.WeavePanelSummaryTable(table_name=name) for name in _DIFFERENCES if name in page.tables]
-    runs = wr.Runset(
-        entity=selection.entity,
-        project=selection.project,
-        name="Comparison",
-        filters=f'Metric("ID") == {_literal(page.id)}',
-    )
+    runs = wr.Runset(**_place(selection), name="Comparison", filters=f'Metric("ID") == {_literal(page.id)}')
     return wr.PanelGrid(runsets=[runs], panels=[*figures, *tables])
 
 
@@ -156,14 +152,9 @@ def _live_blocks(selection: Selection, sections: dict[str, list[Any]], colours: 
     of_groups = {
         wr.RunsetGroup(_RUNS, (wr.RunsetGroupKey(wr.Config(_ARM), arm),)): colour for arm, colour in colours.items()
     }
+    where, groupby = _place(selection), [f"config.{_ARM}"]
     for heading, panels in sections.items():
-        runs = wr.Runset(
-            entity=selection.entity,
-            project=selection.project,
-            name=_RUNS,
-            filters=_chosen(selection),
-            groupby=[f"config.{_ARM}"],
-        )
+        runs = wr.Runset(**where, name=_RUNS, filters=_chosen(selection), groupby=groupby)
         yield wr.MarkdownBlock(f"## {heading}")
         yield wr.PanelGrid(runsets=[runs], panels=panels, custom_run_colors=of_groups)
 
@@ -183,31 +174,25 @@ def _by_section(page: ComparisonPage, compared: Compared) -> dict[str, list[Any]
     return {heading: of_section for heading, of_section in found.items() if of_section}
 
 
-def _curves(panel: Panel, size: str) -> Any:
-    metrics, unit = list(panel.metrics), panel.unit or None
-    return wr.LinePlot(title=panel.title, x=STEP, y=metrics, log_y=panel.log or None, title_y=unit)
-
-
 def _bars(panel: Panel, size: str) -> Any:
     return wr.BarPlot(title=panel.title, metrics=list(panel.metrics), title_x=panel.unit or None)
 
 
-def _against(panel: Panel, size: str) -> Any:
-    value = wr.SummaryMetric(panel.metrics[0])
-    return wr.ScatterPlot(title=panel.title, x=wr.Config(size), y=value, log_y=panel.log or None)
-
-
 _LIVE: Final[Mapping[Kind, Callable[[Panel, str], Any]]] = {
-    "curves": _curves,
+    "curves": lambda panel, _: wr.LinePlot(
+        title=panel.title, x=STEP, y=list(panel.metrics), log_y=panel.log or None, title_y=panel.unit or None
+    ),
     "by_arm": _bars,
     "stack": _bars,
-    "against": _against,
+    "against": lambda panel, size: wr.ScatterPlot(
+        title=panel.title, x=wr.Config(size), y=wr.SummaryMetric(panel.metrics[0]), log_y=panel.log or None
+    ),
 }
-"""The kinds that show values of runs, made for the size at a key of W&B's config."""
+"""Kinds of panels that show values of runs; `size` is the key of the varied size in W&B's config."""
 
 
 def _chosen(selection: Selection) -> str:
-    """The runs, those that hold a comparison left out, in wandb-workspaces' own language of filters."""
+    """The runs without comparisons, in wandb-workspaces' filter language."""
     wanted = [f'Metric("JobType") != {_literal(COMPARISON)}']
     if selection.sweep is not None:
         wanted.append(f'Metric("Sweep") == {_literal(selection.sweep)}')
@@ -217,5 +202,5 @@ def _chosen(selection: Selection) -> str:
 
 
 def _literal(text: str) -> str:
-    """A string with every sign escaped: wandb-workspaces 0.4 replaces `=`, `<` and `>` even within strings."""
+    """A string with special characters escaped: wandb-workspaces 0.4 replaces `=`, `<` and `>` even within strings."""
     return '"' + "".join(sign if sign.isascii() and sign.isalnum() else f"\\U{ord(sign):08x}" for sign in text) + '"'

@@ -27,22 +27,20 @@ _BAR_WIDTH: Final = 24
 
 @dataclass
 class RunPace:
-    """The pace of one run, from the times at which its steps were reported. Times are seconds of one clock."""
+    """The pace of a run, from the times (seconds of one clock) at which its steps were reported."""
 
     began_s: float
     max_seconds: float | None = None
-    """The longest time that the run may train."""
     _first: tuple[int, float] | None = None
     _latest: tuple[int, float] | None = None
     _num_steps: int = 0
 
     def heard(self, step: int, num_steps: int, now_s: float) -> None:
-        """Note that the run has reached `step` of `num_steps`."""
         self._latest, self._num_steps = (step, now_s), num_steps
         self._first = self._first or self._latest
 
     def seconds_left(self, now_s: float) -> float | None:
-        """Seconds left of the training at the pace so far; None until two steps were reported."""
+        """Return the seconds left at the pace so far; None until two steps were reported."""
         if self._first is None or self._latest is None or self._latest[0] == self._first[0]:
             return None
         (first, first_s), (step, step_s) = self._first, self._latest
@@ -54,24 +52,22 @@ class RunPace:
 
 @dataclass
 class _Running:
-    """The current run, in a process of this command."""
-
     run: PlannedRun
     doing: str
     pace: RunPace
-    told: Progress | None = None
+    progress: Progress | None = None
 
 
 class ProgressDisplay(MessagePrinter):
-    """A line for each run of a sweep that has ended and, on a terminal, a live part below them.
+    """A line for each run that has ended and, on a terminal, a live part below them that disappears at the end.
 
-    The live part shows the current run and the progress of the sweep; it disappears when the display is left.
-    Elsewhere (a pipe, a log file, a dumb terminal) there are only the lines.
+    The live part shows the current run and the progress of the sweep. A pipe, a log file or a dumb terminal gets only
+    the lines.
 
     Args:
         plan: the runs to come.
-        in_training_process: true if this process itself trains, for a single training: then the display is drawn only
-            on a progress message, because a thread that draws by the clock would do so within timed steps.
+        in_training_process: True if this process trains: then the display is drawn only on progress messages, because a
+            thread that draws by the clock would disturb timed steps.
     """
 
     def __init__(self, plan: Plan, *, in_training_process: bool = False) -> None:
@@ -82,7 +78,7 @@ class ProgressDisplay(MessagePrinter):
         self._running: _Running | None = None
         self._num_elsewhere = self._num_queued = 0
         self._began_s = self._marked_s = time.monotonic()
-        # FORCE_COLOR makes rich take a file for a terminal: then it gets colours, but nothing that moves the cursor.
+        # With FORCE_COLOR rich takes a file for a terminal: it gets colours, but no cursor movements.
         self._is_live, self._is_alone = self._console.is_interactive and sys.stderr.isatty(), in_training_process
         self._live = Live(
             console=self._console,
@@ -104,24 +100,23 @@ class ProgressDisplay(MessagePrinter):
         self._live.stop()
 
     def on_message(self, message: object) -> None:
-        """Handle a message that a training process sent."""
         super().on_message(message)
         if isinstance(message, Progress) and (running := self._running) is not None:
             now_s = time.monotonic()
-            running.told = message
+            running.progress = message
             running.pace.heard(message.step, message.num_steps, now_s)
             if self._is_live and self._is_alone and now_s - self._drawn_s >= 1 / _DRAWN_PER_SECOND:
-                self._drawn_s = now_s if message.loss is not None else -math.inf  # the first row is not to wait
+                self._drawn_s = now_s if message.loss is not None else -math.inf  # draw the first row at once
                 self._live.refresh()
 
     def run_begins(self, config: Config, doing: str = "starting") -> None:
-        """Note that the run of `config` begins, or begins another phase."""
+        """Show that the run of `config` begins, or enters another phase."""
         run = self._plan.of(config)
         began_s = time.monotonic() if self._running is None else self._running.pace.began_s
         self._running = _Running(run, doing, RunPace(began_s, run.max_seconds))
 
     def run_ends(self, config: Config, record: RunRecord) -> None:
-        """Note that the run of `config` has ended with this record."""
+        """Print the line of a run that has ended."""
         run, running, now_s = self._plan.of(config), self._running, time.monotonic()
         took_s = _recorded_seconds(record) if running is None else now_s - running.pace.began_s
         self._running, self._marked_s = None, now_s
@@ -131,11 +126,9 @@ class ProgressDisplay(MessagePrinter):
         self._print(ended_line(number, run, record, took_s, self._widths, width))
 
     def runs_elsewhere(self, num_running: int) -> None:
-        """Show that this many runs go on in processes of a launcher."""
         self._num_elsewhere = num_running
 
     def runs_queued(self, num_waiting: int) -> None:
-        """Show that this many runs wait in the queue of a batch system."""
         self._num_queued = num_waiting
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -143,16 +136,18 @@ class ProgressDisplay(MessagePrinter):
         width, now_s, running = options.max_width, time.monotonic(), self._running
         if running is not None:
             left_s = running.pace.seconds_left(now_s)
-            yield running_line(self._number(), running.run, running.told or running.doing, left_s, self._widths, width)
+            yield running_line(
+                self._number(), running.run, running.progress or running.doing, left_s, self._widths, width
+            )
         if not self._is_alone:
             yield self._sweep(width, now_s)
 
     def _print(self, line: Text) -> None:
-        with self._live._lock:  # rich's own: what it draws by the clock in between, the print would not erase
+        with self._live._lock:  # rich's lock: the print would not erase what rich draws meanwhile
             super()._print(line)
 
     def _seconds_left(self, now_s: float) -> float | None:
-        """Seconds left of the sweep by the mean time of the runs so far; None before the first of them has ended."""
+        """Return the seconds left, by the mean time of the runs so far; None before the first has ended."""
         num_here = self._outcomes.total()
         if not num_here:
             return None
@@ -161,7 +156,6 @@ class ProgressDisplay(MessagePrinter):
         return (self._plan.num_runs - self._num_ended) * mean_s - since_s
 
     def _sweep(self, width: int, now_s: float) -> RenderableType:
-        """The state of the sweep: counts, a bar if there is room, and times."""
         done, total = self._num_ended, self._plan.num_runs
         others = [f"{count} {status}" for status, count in self._outcomes.items() if status != "completed"]
         counts = f"{done} of {plural(total, 'run')} done"
@@ -188,12 +182,12 @@ class ProgressDisplay(MessagePrinter):
         return self._plan.num_finished + self._outcomes.total()
 
     def _number(self) -> str:
-        """The number of the current run among all of the sweep, such as '4/12'."""
+        """The number of the current run in the sweep, such as '4/12'."""
         return "" if self._is_alone else f"{self._num_ended + 1}/{self._plan.num_runs}"
 
 
 def _recorded_seconds(record: RunRecord) -> float | None:
-    """Seconds of the latest attempt by the record, which has whole seconds; None for less than one."""
+    """Return the duration of the latest attempt by the record, in whole seconds; None below one."""
     began = record.attempts[-1].started_at if record.attempts else record.started_at
     if began is None or record.ended_at is None:
         return None

@@ -1,4 +1,4 @@
-"""Lines of the display: one for a current run, one for a run that has ended."""
+"""Lines of the display about current and ended runs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from ampsweep.text import GIB, duration, first_line, loss, milliseconds, num_byt
 _GAP: Final = "  "
 _STYLES: Final = {"completed": "green", "failed": "bold red", "interrupted": "bold"}
 _ODD: Final = "yellow"
-"""Colour of outcomes that answer the question, but not as hoped."""
+"""Colour of the other outcomes."""
 
 
 @dataclass(frozen=True)
 class LinePart:
-    """Words of a line. If there is no room for all parts, those of the highest `rank` are dropped first."""
+    """Words of a line. Without room for all, the parts of the highest `rank` are dropped first."""
 
     text: str
     rank: int = 0
@@ -33,7 +33,7 @@ class LinePart:
 
 @dataclass(frozen=True)
 class Widths:
-    """Widths of the columns in the lines about a set of runs, so that the figures align."""
+    """Column widths that align the lines of a set of runs."""
 
     number: int
     arm: int
@@ -47,21 +47,21 @@ class Widths:
 
 
 def running_line(
-    number: str, run: PlannedRun, told: Progress | str, left_s: float | None, widths: Widths, width: int
+    number: str, run: PlannedRun, doing: Progress | str, left_s: float | None, widths: Widths, width: int
 ) -> Text:
-    """The line of the current run; `told` is its latest progress message or, if it does not train, its phase."""
+    """The line of the current run, with its latest progress or the name of its phase."""
     parts = [*_head(number, run, widths)]
-    if isinstance(told, str):
-        return fitted([*parts, LinePart(told, style="dim")], width)
-    step = f"{told.step:>{len(str(told.num_steps))}}/{told.num_steps}"
+    if isinstance(doing, str):
+        return fitted([*parts, LinePart(doing, style="dim")], width)
+    step = f"{doing.step:>{len(str(doing.num_steps))}}/{doing.num_steps}"
     parts.append(LinePart(f"step {step}", 1))
-    if told.loss is not None:
-        parts.append(LinePart(f"loss {loss(told.loss)}", 3))
-    if told.scale is not None:
-        parts.append(LinePart(f"scale {told.scale:.10g}", 5))
-    if told.peak_memory_gib is not None:
-        parts.append(LinePart(f"peak {num_bytes(told.peak_memory_gib * GIB)}", 4))
-    if told.step == told.num_steps:
+    if doing.loss is not None:
+        parts.append(LinePart(f"loss {loss(doing.loss)}", 3))
+    if doing.scale is not None:
+        parts.append(LinePart(f"scale {doing.scale:.10g}", 5))
+    if doing.peak_memory_gib is not None:
+        parts.append(LinePart(f"peak {num_bytes(doing.peak_memory_gib * GIB)}", 4))
+    if doing.step == doing.num_steps:
         parts.append(LinePart("finishing", 2, "dim"))
     elif left_s is not None:
         parts.append(LinePart(f"{duration(left_s, whole=True)} left", 2))
@@ -71,7 +71,7 @@ def running_line(
 def ended_line(
     number: str, run: PlannedRun, record: RunRecord, seconds: float | None, widths: Widths, width: int | None
 ) -> Text:
-    """The line of a run that has ended; `width=None` has room for everything."""
+    """The line of a run that has ended; `width=None` is unlimited."""
     ended = Run(Path(), record)
     style = _STYLES.get(ended.outcome, _ODD)
     took = "" if seconds is None else duration(seconds)
@@ -81,7 +81,7 @@ def ended_line(
     parts += _figures(ended)
     reason = record.error or "; ".join(ended.contradictions) or record.cut_short
     if reason:
-        parts = [part for part in parts if part.text.strip()]  # a column that is empty is no room
+        parts = [part for part in parts if part.text.strip()]  # leave the room of empty columns to the reason
         parts.append(LinePart(first_line(reason) if width is None else _cut(first_line(reason), width, parts)))
     return fitted(parts, width)
 
@@ -106,7 +106,6 @@ def _head(number: str, run: PlannedRun, widths: Widths) -> Iterator[LinePart]:
 
 
 def _figures(run: Run) -> Iterator[LinePart]:
-    """Step time, peak memory, final loss and skipped steps, each with its usual width."""
     step_ms, peak = run.figure("perf/step_ms"), run.num_bytes("memory/peak_allocated_gib")
     yield LinePart(f"{'' if step_ms is None else milliseconds(step_ms) + ' a step':>14}", 3)
     yield LinePart(f"{'' if peak is None else 'peak ' + num_bytes(peak):>13}", 2)
@@ -119,7 +118,7 @@ def _figures(run: Run) -> Iterator[LinePart]:
 
 
 def _cut(reason: str, width: int, parts: Sequence[LinePart]) -> str:
-    """Cut a reason to the room left beside the parts that cannot be dropped."""
+    """Cut a reason to the room beside the parts that cannot be dropped."""
     room = width - _length([part for part in parts if not part.rank]) - len(_GAP)
     return reason if cell_len(reason) <= room else f"{reason[: max(room - 1, 0)]}…"
 

@@ -1,4 +1,4 @@
-"""Runs of a `wandb agent`, which starts this process to train a point of its sweep, and may stop it."""
+"""Runs that a `wandb agent` has started for a point of its sweep, and may stop."""
 
 import ast
 import os
@@ -8,27 +8,26 @@ from typing import Final
 from ampsweep.record import RunRecord
 
 STOPPED_THERE: Final = "a stop on W&B"
-"""The reason of a stop that the server asks for."""
+"""The reason of a stop that the server requests."""
 
 _FORWARDING: Final = frozenset({"--forward-signals", "-f"})
 
 
 def is_agents_run() -> bool:
-    """Tell whether a `wandb agent` has started this process for a point of its sweep."""
     return "WANDB_SWEEP_ID" in os.environ
 
 
 def is_stopped_by_sweep(reason: str) -> bool:
-    """Tell whether a run that is ending for that ``reason``, a `StopRequest`'s, does so because its sweep wants it.
+    """Return True if a run ends because its sweep stopped it, given the ``reason`` of its `StopRequest`.
 
-    The server marks such a run, or only has the agent send it a SIGTERM, and goes on with that. An agent that is taken
-    away with its machine is gone by the end of the run, unless it forwards signals: then nothing tells.
+    The server either marks the run or has the agent send SIGTERM and go on. An agent whose machine is taken away is
+    gone by the end of the run; if it forwards signals, the two cases cannot be distinguished (False).
     """
     if not is_agents_run() or reason not in (STOPPED_THERE, "SIGTERM"):
         return False
     if reason == STOPPED_THERE:
         return True
-    import psutil  # only here: no other run needs it for this
+    import psutil  # slow, and only needed here
 
     try:
         for process in psutil.Process().parents():  # the run may be in a fork of the process that the agent started
@@ -41,19 +40,15 @@ def is_stopped_by_sweep(reason: str) -> bool:
 
 
 def settle_stop(record: RunRecord) -> None:
-    """Count a run that its sweep has stopped (early termination) as completed: it ended as intended.
-
-    An agent stops a run by SIGTERM, as a cluster takes a machine away: `record.wandb` says whether it was the sweep.
-    """
+    """Count a run that its sweep has stopped (early termination, see `record.wandb.stopped`) as completed."""
     if record.status == "interrupted" and record.wandb.stopped:
         record.status, record.error, record.cut_short = "completed", None, f"stopped by its sweep: {record.error}"
 
 
 def agent_overrides(arguments: Sequence[str]) -> list[str]:
-    """The command line that an agent writes with `${args_no_hyphens}`, in Hydra's grammar.
+    """Translate what an agent writes for `${args_no_hyphens}` into Hydra's grammar.
 
-    An agent writes values as Python prints them: None, and nested parameters as one dict. Here they become null and an
-    override for each value in the dict, `optimizer={'lr': 0.1}` thus `optimizer.lr=0.1`.
+    Values come as Python prints them: None becomes null, `optimizer={'lr': 0.1}` becomes `optimizer.lr=0.1`.
     """
     return [override for argument in arguments for override in _overrides(argument)]
 

@@ -1,4 +1,4 @@
-"""The content of a run on W&B besides its rows: from its record, and from the files that it left."""
+"""The content of a run on W&B besides its rows: config, summary, alerts, and files."""
 
 from collections.abc import Container, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import wandb
 
 RECORD_NAME: Final = "record.json"
-"""The run's file in W&B that holds its record; not called as on disk, where W&B's own folder has a copy of it."""
+"""The run's record in W&B; its name differs from that on disk because W&B keeps a copy in its own folder there."""
 
 _IN_SUMMARY: Final = (
     *("status", "error", "oom", "cut_short", "started_at", "ended_at"),
@@ -22,7 +22,6 @@ _IN_SUMMARY: Final = (
 
 
 def run_name(record: RunRecord) -> str:
-    """The run's name in W&B, such as `amp_bf16-gpt_tiny-b16-s0`."""
     identity = record.identity
     return f"{record.arm}-{identity.model}-b{identity.batch_size}-s{identity.seed}"
 
@@ -32,27 +31,26 @@ def tracking_of(record: RunRecord) -> TrackingConfig:
 
 
 def run_config(record: RunRecord) -> dict[str, Any]:
-    """The identity, flat, with arm, hashes and the step's dtypes; as one value each the environment, and what the
-    resolved config has beside all that.
+    """The run's config in W&B: identity, arm, hashes, dtypes at the top, then `environment` and the rest of `config`.
 
-    A sweep writes its own parameters (`precision`, `model`) at the top, over whatever has their names.
+    A sweep writes its own parameters (`precision`, `model`) over top-level keys of the same name.
     """
     facts = hidden(record.as_json())
     beside = ("arm", "pair_key", "config_hash", "environment")
     dtypes = {f"{kind}_dtype": dtype for kind, dtype in record.dtypes.as_json().items()}
-    told = {**facts["identity"], **dtypes, **{key: facts[key] for key in beside}}
-    return {**told, "config": _without(told.keys(), facts["config"])}
+    top = {**facts["identity"], **dtypes, **{key: facts[key] for key in beside}}
+    return {**top, "config": _without(top.keys(), facts["config"])}
 
 
 def _without(names: Container[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config whose own names, without those of their groups, are not among these."""
+    """The values of a config, at any depth, whose last name is not among ``names``."""
     groups = {key: _without(names, value) for key, value in config.items() if isinstance(value, Mapping)}
     values = {key: value for key, value in config.items() if key not in groups and key not in names}
     return values | {key: group for key, group in groups.items() if group}
 
 
 def alerts(record: RunRecord) -> dict[str, str]:
-    """Alerts about a run that went wrong when nobody may be looking; none where `tracking.alerts` is off."""
+    """Alerts, by title, about a run that went wrong; none where `tracking.alerts` is off."""
     if not tracking_of(record).alerts:
         return {}
     found, name, error = {}, run_name(record), hidden(record.as_json())["error"]
@@ -67,17 +65,16 @@ def alerts(record: RunRecord) -> dict[str, str]:
 
 
 def send_record(run: "wandb.Run", record: RunRecord) -> None:
-    """Send the record as it is now, from which a report is made as from the one on disk; again at every change."""
+    """Send the current record, the source of `ampsweep report wandb://...`."""
     folder = Path(run.dir)
     record.write(folder, RECORD_NAME)
     run.save(folder / RECORD_NAME, base_path=folder, policy="now")
 
 
 def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
-    """Send the end of the run in ``directory``: record, summary, alerts and artifacts; waits for answers of the server.
+    """Send record, summary, alerts and, with `tracking.checkpoints`, the newest checkpoint as an artifact.
 
-    The summary has status, figures, memory and proof. Rows alone make no figure of the run, and what an earlier end of
-    it has left there may not be so any more. With `tracking.checkpoints` the newest checkpoint is an artifact.
+    Measured values that are in rows only, or left by an earlier end of the run, are deleted from the summary.
     """
     import wandb
 
@@ -89,22 +86,21 @@ def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
         if name not in found and (name.startswith(MEASURED) or name in _IN_SUMMARY):
             del summary[name]
     summary.update(found)
-    if not (directory.parent / "multirun.yaml").is_file():  # else the comparison of the sweep tells
+    if not (directory.parent / "multirun.yaml").is_file():  # else the sweep's comparison sends the alert
         for title, text in alerts(record).items():
             run.alert(title, text, level="WARN")
     if (path := kept_artifact(record, directory)) is not None:
         metadata = {"arm": record.arm, "config_hash": record.config_hash, "status": record.status}
         artifact = wandb.Artifact(artifact_name(run.id), type="checkpoint", metadata=metadata)
         add = artifact.add_dir if path.is_dir() else artifact.add_file
-        add(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
+        add(str(path), policy="immutable")  # not copied: it can be large, and never changes
         run.log_artifact(artifact)
 
 
 def artifact_name(id: str) -> str:
-    """The name of the artifact of the run ``id``."""
     return f"checkpoint-{id}"
 
 
 def kept_artifact(record: RunRecord, directory: Path) -> Path | None:
-    """The run's checkpoint, a file or a directory of files, where it is to be an artifact and there is one."""
+    """The checkpoint file or directory to send as an artifact, if the run wants that and has one."""
     return kept_checkpoint(directory, LAST) if tracking_of(record).checkpoints else None

@@ -1,4 +1,4 @@
-"""Runs of a W&B server as run directories on this machine, from which a report is made as from any others."""
+"""Runs of a W&B server, downloaded into run directories for a report."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ampsweep.metrics import STEP
 from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record.sections import WandbFacts
 from ampsweep.text import folder_name
 from ampsweep.tracking.wandb.content import RECORD_NAME
 from ampsweep.tracking.wandb.library import WandbError
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 _SOURCE_NAME: Final = "wandb_source.json"
 _LOADING: Final = ".loading"
 _LISTING_S: Final = 120.0
-"""The time that the server may take for an answer about many runs, and for one of them; wandb tries again in it."""
+"""Limit of an answer about many runs, and of a run's download, retries included."""
 _PARALLEL: Final = 8
 _PER_PAGE: Final = 100
 
 
 @dataclass(frozen=True)
 class Copied:
-    """The result of a copy: numbers of runs, and by their names those that cannot be compared, each with a clause."""
+    """The numbers of runs, and the runs that cannot be compared: name and reason."""
 
     num_loaded: int
     num_kept: int
@@ -43,7 +43,7 @@ class Copied:
 
 
 class _Source(NamedTuple):
-    """Beside a record that was loaded from W&B: of which run it is, and in which state that was."""
+    """The W&B run of a downloaded record and its state then, in a file beside the record."""
 
     id: str
     state: str
@@ -62,14 +62,13 @@ class _Source(NamedTuple):
 
 
 def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, int], None]) -> Copied:
-    """Make `directory` hold the selected runs, each with its `run.json` and `history.jsonl`, and no others.
+    """Mirror the selected runs into `directory`, each with its `run.json` and `history.jsonl`.
 
-    Only runs that have changed on the server since the copy before are loaded; after a failure the next one goes on
-    from there. `progress` takes the number of runs that are there, and of all.
+    Only runs that have changed since the previous copy, complete or not, are downloaded. `progress` gets the number of
+    runs that are there, and of all.
 
     Raises:
-        WandbError: no login, no such project or sweep, no run in it that can be compared, a server that does not
-            answer, or a `directory` with runs of its own.
+        WandbError: no login, project, sweep or comparable run, a silent server, or a `directory` with runs of its own.
         OSError: it cannot be written.
     """
     try:
@@ -77,21 +76,20 @@ def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, in
             _copy, selection, directory, silence_s=_LISTING_S, on_message=lambda numbers: progress(*numbers)
         )
     except WandbError as error:
-        is_told = str(error).startswith((str(selection), str(directory)))
-        raise WandbError(str(error) if is_told else f"{selection}: {error}") from error
+        names_place = str(error).startswith((str(selection), str(directory)))
+        raise WandbError(str(error) if names_place else f"{selection}: {error}") from error
     finally:
         shutil.rmtree(directory / _LOADING, ignore_errors=True)
     return copied
 
 
 def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
-    """Load the runs that have changed beside those that are there."""
     import wandb
 
     there = _copies(directory)
     log_in(caller)
     skipped: list[tuple[str, str]] = []
-    with TemporaryDirectory() as scratch:  # it makes an empty folder for each run that it lists
+    with TemporaryDirectory() as scratch:  # wandb makes an empty folder for each run that it lists
         os.environ["WANDB_DIR"] = scratch
         runs = _selected(selection, wandb.Api(timeout=int(_LISTING_S)))
         changed = [run for run in runs if run.id not in there or _Source.read(there[run.id]) != _Source.of(run)]
@@ -112,9 +110,12 @@ def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
                     skipped.append((str(run.name), reason))
                 caller.send((num_kept + number, len(runs)))
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # some of its answers have no limit, but this process has
+            pool.shutdown(wait=False, cancel_futures=True)  # some of wandb's waits are unlimited; this process is not
     for run_id in there.keys() - {run.id for run in runs}:
-        _remove(there[run_id])
+        for name in (FILE_NAME, HISTORY_NAME, _SOURCE_NAME):
+            (there[run_id] / name).unlink(missing_ok=True)
+        if not any(there[run_id].iterdir()):  # else somebody added files
+            there[run_id].rmdir()
     if len(skipped) == len(runs):
         name, reason = skipped[0]
         raise WandbError(f"{selection}: none of its runs can be compared ({len(runs)}; {name} {reason})")
@@ -122,7 +123,6 @@ def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
 
 
 def _copies(directory: Path) -> dict[str, Path]:
-    """Run directories in `directory` by the W&B run that they were loaded from."""
     records = [path.parent for path in directory.glob(f"*/{FILE_NAME}")]
     own = [place for place in records if not (place / _SOURCE_NAME).is_file()]
     if own or (directory / FILE_NAME).exists():
@@ -131,7 +131,6 @@ def _copies(directory: Path) -> dict[str, Path]:
 
 
 def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
-    """The runs in the order in which they began."""
     from wandb.errors import CommError
 
     try:
@@ -150,12 +149,12 @@ def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
 
 
 def _load(run: "Run", directory: Path) -> str | None:
-    """Load a run into a new directory; a clause that says why it cannot be compared, if so."""
+    """Download a run into a new directory; return the reason if it cannot be compared."""
     directory.mkdir()
     files = list(run.files([RECORD_NAME]))
     if not files:
         return f"has no {RECORD_NAME}, as runs of this suite have"
-    if [file.name for file in files] != [RECORD_NAME]:  # it names the file to write
+    if [file.name for file in files] != [RECORD_NAME]:  # the server names the file to write
         return f"has other files in place of {RECORD_NAME}"
     files[0].download(root=str(directory), replace=True).close()
     (directory / RECORD_NAME).rename(directory / FILE_NAME)
@@ -180,17 +179,6 @@ def _load(run: "Run", directory: Path) -> str | None:
 
 
 def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without what W&B adds to it; where it has been stored as a table, columns are of one type and have gaps.
-
-    W&B keeps no order of keys.
-    """
+    """Undo what W&B does to a row: its own keys, the order of keys, and in Parquet float steps and nulls."""
     logged = {key: row[key] for key in sorted(row) if not key.startswith("_") and row[key] is not None}
     return {STEP: int(logged.pop(STEP)), **logged}
-
-
-def _remove(copy: Path) -> None:
-    """Remove a copy of a run that the server has no more; files that somebody added stay."""
-    for name in (FILE_NAME, HISTORY_NAME, _SOURCE_NAME):
-        (copy / name).unlink(missing_ok=True)
-    if not any(copy.iterdir()):
-        copy.rmdir()

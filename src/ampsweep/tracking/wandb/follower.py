@@ -1,6 +1,6 @@
-"""The process that follows a run into W&B, as the training sees it: it may die, hang or be killed at any moment.
+"""The training's side of the W&B process beside it, which may die, hang or be killed at any moment.
 
-It is not started a second time: the history file has every row, which `ampsweep sync` sends later.
+It is not restarted: the history file has every row, and `ampsweep sync` sends them later.
 """
 
 import os
@@ -15,34 +15,31 @@ from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record.sections import WandbFacts
 from ampsweep.tracking.wandb.agent import STOPPED_THERE
-from ampsweep.tracking.wandb.follow import Stopped, follow
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess, WandbWork, kill_family
 from ampsweep.tracking.wandb.run_settings import finish_timeout_s, place_here
+from ampsweep.tracking.wandb.send_history import Stopped, follow
 
 SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
-"""The advice to the user whenever W&B is lost."""
+"""Advice whenever W&B is lost."""
 
-_LOOK_S: Final = 0.01
+_POLL_S: Final = 0.01
 _END_S: Final = {None: 10.0, "offline": 30.0, "online": 5.0}
-"""The time that a run waits at its end by the mode of W&B: before that is known, where only this machine is needed, and
-for a server that is there."""
+"""Wait at the end of a run, by W&B's mode (None: not known yet), while the server answers."""
 _TROUBLE_S: Final = 1.0
-"""The time for one that is not."""
+"""Wait for a server in trouble."""
 
 
 class WandbFollower:
-    """Has a W&B process follow the run from its start to its end.
-
-    The run neither waits for it nor knows how it goes. It waits at its end, for seconds at most.
+    """Has a W&B process follow the run; the training waits for it only at its end, for seconds.
 
     Args:
-        address: where processes are taken from; None: from a W&B process of its own.
-        group: the W&B group where neither the config nor the environment names one.
-        say: takes lines for the user.
-        on_stop: takes, in another thread, the reason why the run is to end.
+        address: the W&B process to fork from; None: a process of its own.
+        group: the W&B group if neither the config nor the environment has any.
+        say: called with lines for the user.
+        on_stop: called, in another thread, with the reason of a stop that the server requests.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class WandbFollower:
         self._lost = ""
 
     def start(self, record: RunRecord, directory: Path, reached: int) -> None:
-        """Have the run followed; ``record.wandb`` gets its place. ``reached`` is the last step of earlier processes."""
+        """Begin to follow, and set ``record.wandb``; ``reached`` is the last step of earlier processes."""
         id = record.wandb.id or os.environ.get("WANDB_RUN_ID") or record.run_id
         reached = max(record.wandb.last_step or 0, reached)
         record.wandb = WandbFacts(id=id, last_step=reached) | place_here(self._config, self._group)
@@ -72,19 +69,16 @@ class WandbFollower:
         self._thread.start()
 
     def finish(self, record: RunRecord) -> None:
-        """Write the record, from which W&B gets the end of the run, and give it seconds to take the rest.
-
-        Then its process ends in any case, and ``record.wandb`` says how it went.
-        """
+        """Write the record for the W&B process, wait seconds for it, then kill it; ``record.wandb`` has the result."""
         if self._thread.ident is not None and not self._over.is_set():
-            with suppress(OSError):  # no room: whoever writes the record next meets it, too
+            with suppress(OSError):  # no room: the next write of the record raises it
                 record.write(self._directory)
             self._over.set()
             if self._work is not None:
                 self._work.tell_end()
             began = time.monotonic()
             while self._thread.is_alive() and time.monotonic() - began < self._end_s():
-                self._thread.join(_LOOK_S)
+                self._thread.join(_POLL_S)
             if self._thread.is_alive():
                 late_s = time.monotonic() - began
                 if self._work is not None:
@@ -113,12 +107,12 @@ class WandbFollower:
             self._work = address.begin(follow, self._config, self._record, self._directory, os.getpid())
             if self._over.is_set():
                 self._work.tell_end()
-            self._facts = self._work.result(None, self._hear)
+            self._facts = self._work.result(None, self._on_message)
             self._is_done = True
         except (WandbError, EOFError, OSError) as error:
             self._lost = str(error) or "its process ended"
 
-    def _hear(self, message: Any) -> None:
+    def _on_message(self, message: Any) -> None:
         match message:
             case WandbFacts() as facts:
                 self._facts = facts

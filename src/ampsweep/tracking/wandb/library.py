@@ -1,4 +1,4 @@
-"""The wandb library: its login, and what its errors say of the server."""
+"""The login that the wandb library finds, and clear sentences for its errors."""
 
 import os
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ CORE_ENDED: Final = "W&B's own process on this machine has ended"
 
 
 class WandbError(ValueError):
-    """Raised, with one sentence, if W&B cannot do what it was asked for."""
+    """Raised, with one sentence, if W&B fails."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error of wandb, without the advice and links that follow."""
+    """The first line of wandb's error, without advice and links."""
     lines = [line.strip() for line in str(error).splitlines()]
     if len(lines) > 2 and "validation error" in lines[0]:  # pydantic: a headline, the field, what is wrong with it
         return f"{lines[1]}: {lines[2]}"
@@ -22,7 +22,7 @@ def first_line(error: BaseException) -> str:
 
 
 def error_clause(error: BaseException) -> str:
-    """A clause about what wandb raised: what the server says, or that it does not answer."""
+    """The server's own words in wandb's error, or that it does not answer."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -31,29 +31,25 @@ def error_clause(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Login:
-    """A W&B server and the API key for it, with what else it takes to reach it."""
-
     url: str
     key: str = field(repr=False)
     entity: str | None
-    """The entity of runs that name none."""
+    """The default entity of runs."""
     headers: dict[str, str] = field(repr=False)
     proxies: dict[str, str] = field(repr=False)
 
 
 def find_login(**environment: str) -> tuple[Login | None, str | None]:
-    """The login that wandb finds (WANDB_API_KEY, netrc, its settings) with these variables set.
+    """Return the login that wandb finds (WANDB_API_KEY, netrc, settings) with these variables, and why there is none.
 
-    Returns it, None where it is not by an API key, and the reason where wandb cannot log in. Neither asks for a key nor
-    uses the network. Ends whatever wandb has going on in this process, so it is for before a run, not beside one.
-
-    Raises:
-        ValueError: a WANDB_* variable or a setting is invalid.
+    Both are None for a login without an API key. Asks neither the user nor the server. Call it before a run, not
+    during a run, because it ends wandb's activity in this process.
+    Raises ValueError for an invalid WANDB_* variable or setting.
     """
     import wandb
 
     before = dict(os.environ)
-    os.environ.update(environment, WANDB_SILENT="true")  # otherwise login says who is logged in, and asks the server
+    os.environ.update(environment, WANDB_SILENT="true")  # else login asks the server who it is
     try:
         if wandb.login(prompt=False, verify=False):
             return _current_login(), None
@@ -63,13 +59,13 @@ def find_login(**environment: str) -> tuple[Login | None, str | None]:
     except ValueError as error:
         raise ValueError(f"wandb has an invalid setting: {first_line(error)}") from error
     finally:
-        wandb.teardown()  # what it has read was for this question only
+        wandb.teardown()  # forget the settings that it has read
         os.environ.clear()
         os.environ.update(before)
 
 
 def _current_login() -> Login | None:
-    """wandb 0.31 has its settings in public only together with a wandb-core, which `wandb.setup` starts."""
+    # wandb 0.31 has public settings only together with a wandb-core, which `wandb.setup` starts.
     from wandb.sdk import wandb_setup
 
     settings = wandb_setup.singleton().settings
@@ -86,9 +82,6 @@ def _current_login() -> Login | None:
 
 
 def mark_as_sent(directory: Path) -> None:
-    """Have `wandb sync` pass over the offline runs in ``directory``, whose rows it would send a second time.
-
-    That is how `wandb sync` itself marks what it has sent; wandb 0.31 has no call for it.
-    """
+    """Mark offline runs as `wandb sync` itself does, so that it does not send them again (no call in wandb 0.31)."""
     for file in directory.glob("wandb/offline-run-*/*.wandb"):
         file.with_name(f"{file.name}.synced").touch()

@@ -1,4 +1,4 @@
-"""wandb in processes of its own: whoever waits for one can end it, so that no wait for W&B is without a limit."""
+"""wandb in processes that the caller can kill, so that every wait for W&B has a limit."""
 
 import os
 import secrets
@@ -20,14 +20,14 @@ KEY_BYTES: Final = 32
 FAMILY: Final = socket.AF_UNIX if hasattr(socket, "AF_UNIX") else socket.AF_INET
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main({folder!r})"
 _ANSWER_S: Final = 30.0
-"""The time that the W&B process may take to begin something; at once, as a rule, once it has imported wandb."""
+"""Limit of the W&B process to begin a task; it takes none once it has imported wandb."""
 _END_S: Final = 10.0
-"""The time that it may take to end: as a rule none, unless a training has been killed."""
+"""Limit of the W&B process to end; it takes none unless a training was killed."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The last that is heard of a function in a process of its own: its result, or the error that ended it."""
+    """The last message of a task: its result, or its error."""
 
     value: Any = None
     error: Exception | None = None
@@ -35,17 +35,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class WandbWork:
-    """A function at work in a process of its own, which may send messages before its end."""
+    """A task in a process of its own; it may send messages before its end."""
 
     connection: "Connection[Any, Any]"
     pid: int
 
     def result(self, silence_s: float | None, on_message: Callable[[Any], None]) -> Any:
-        """Wait for what the function returns, no longer than ``silence_s`` from one message to the next.
+        """Wait for the task's result; it may be silent for ``silence_s`` between two messages (None: no limit).
 
-        Raises:
-            WandbError: it fails, has been silent for too long, or was killed.
-            OSError: a file on this machine is at fault; a RecordError, if that is a run's.
+        Raises WandbError if it failed, was silent for too long, or was killed; OSError or RecordError for a local file.
         """
         answer: Any = None
         try:
@@ -66,24 +64,21 @@ class WandbWork:
         return answer.value
 
     def tell_end(self) -> None:
-        """Tell the function that it is to come to its end, as it is also told by the death of this process."""
+        """Ask the task to finish, as the death of this process would."""
         with suppress(OSError):  # it has ended
             self.connection.send(None)
 
 
 @dataclass(frozen=True)
 class WandbAddress:
-    """The address of a W&B process on this machine, good while that lives."""
-
     path: str
     key: bytes
     pid: int
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> WandbWork:
-        """Have ``function(caller, *arguments)`` called in a new process that has imported wandb.
+        """Call ``function(caller, *arguments)`` in a new process that has imported wandb.
 
-        Raises:
-            OSError, EOFError: the W&B process has ended, or does not answer and is killed.
+        Raises OSError or EOFError if the W&B process has ended, or did not answer and was killed.
         """
         with socket.socket(FAMILY) as plain:
             plain.settimeout(_ANSWER_S)
@@ -109,7 +104,6 @@ class WandbAddress:
         silence_s: float,
         on_message: Callable[[Any], None] = lambda message: None,
     ) -> Any:
-        """Begin that and wait for its result; raises what `WandbWork.result` does."""
         try:
             work = self.begin(function, *arguments)
         except (OSError, EOFError) as error:
@@ -118,23 +112,23 @@ class WandbAddress:
 
 
 class WandbProcess:
-    """A process that has imported wandb and is forked for each task with it; it lives inside `with`.
+    """A process that imports wandb once, in the background, and is forked for each task.
 
-    It starts while the caller goes on. Signals do not reach it: it ends when this process leaves the context or dies.
+    It ignores stop signals, and ends when this process leaves the context or dies.
     """
 
     def __enter__(self) -> Self:
         self._key = secrets.token_bytes(KEY_BYTES)
-        # Of this process and its wandb-core, which leaves folders there; a long path has no room for sockets.
+        # Its own, because wandb-core leaves folders there; short, because of the limit of a socket's path.
         self._temporary = TemporaryDirectory(dir=socket_folder(), prefix="w", ignore_cleanup_errors=True)
         here = self._temporary.name
-        environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
+        environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # W&B shows it as the run's program
         environment |= {"TMPDIR": here, "WANDB_SILENT": "true"}
-        home = os.path.expanduser("~")  # noqa: PTH111  there may be none
-        if not (os.path.isdir(home) and os.access(home, os.W_OK)):  # noqa: PTH112  what is to be sent stays by the runs
+        home = os.path.expanduser("~")  # noqa: PTH111  it may not exist
+        if not (os.path.isdir(home) and os.access(home, os.W_OK)):  # noqa: PTH112  unsent data stays with the runs
             kept = os.path.join(os.path.abspath(environment.get("WANDB_DIR", "")), "wandb")  # noqa: PTH100,PTH118
             environment = {"WANDB_CACHE_DIR": here, "WANDB_CONFIG_DIR": here, "WANDB_DATA_DIR": kept} | environment
-        environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core: what becomes of it is not ours to decide
+        environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core may end at any time
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN.format(path=sys.path, folder=here)],
             stdin=subprocess.PIPE,
@@ -143,7 +137,7 @@ class WandbProcess:
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, which `address` will tell
+        with suppress(BrokenPipeError):  # it has ended, as users of `address` will see
             self._process.stdin.write(self._key)
             self._process.stdin.flush()
         return self
@@ -151,7 +145,7 @@ class WandbProcess:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # it has ended before it was told the key
+        with suppress(BrokenPipeError):  # it ended before it had read the key
             self._process.stdin.close()
         try:
             self._process.wait(_END_S)
@@ -163,23 +157,23 @@ class WandbProcess:
 
     @cached_property
     def address(self) -> WandbAddress:
-        """The address of the W&B process, for any process of this machine; waits until it has begun."""
+        """The address for any process of this machine; waits until the W&B process has begun."""
         assert self._process.stdout is not None
         path = self._process.stdout.readline().decode().rstrip("\n")
         return WandbAddress(path, self._key, self._process.pid)
 
 
 def kill_family(pid: int) -> None:
-    """End a process at once with all that it has started, stopped or not; also a wandb-core that has outlived it."""
-    import psutil  # only here: no training that goes well waits for the import
+    """Kill a process, stopped or not, with all its descendants; also a wandb-core that has outlived it."""
+    import psutil  # slow, and only needed here
 
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        for one in (*process.children(recursive=True), process):  # first what might send more
+        for member in (*process.children(recursive=True), process):  # wandb-core first, before it sends more
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                member.kill()
         return
-    for one in psutil.process_iter():
+    for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if one.name().startswith("wandb-core") and str(pid) in one.cmdline():
-                one.kill()
+            if process.name().startswith("wandb-core") and str(pid) in process.cmdline():
+                process.kill()

@@ -1,4 +1,4 @@
-"""A run on Weights & Biases, by the unmodified client: opened and closed by a process that does nothing else."""
+"""A run on Weights & Biases, opened and closed by the wandb client."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from filelock import FileLock
 from ampsweep.metrics import METRICS, STEP
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import exit_code
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record.sections import WandbFacts
 from ampsweep.standard_streams import OUTPUT_NAME
 from ampsweep.tracking.wandb.agent import is_agents_run, settle_stop
 from ampsweep.tracking.wandb.content import run_config, run_name, send_end, send_record, tracking_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def sending_lock(directory: Path) -> FileLock:
-    """The lock of the one process that sends the run in ``directory``; it is released with that process, if killed."""
+    """The lock of the process that sends the run in ``directory``; its death releases it."""
     folder = directory / "wandb"
     folder.mkdir(exist_ok=True)
     return FileLock(folder / "sending.lock")
@@ -28,9 +28,9 @@ def sending_lock(directory: Path) -> FileLock:
 def open_run(
     record: RunRecord, directory: Path, settings: "wandb.Settings", on_stop: Callable[[], None] | None = None
 ) -> "wandb.Run":
-    """Start the W&B run in the mode of ``record.wandb``, or go on with it, and add its url or directory to that.
+    """Start or resume the W&B run in the mode of ``record.wandb``, and add its url or directory there.
 
-    Rows must carry our own step axis, because W&B drops rows below its internal step. ``on_stop`` is called in another
+    Rows carry their own step axis, because W&B drops rows below its internal step. ``on_stop`` is called in another
     thread when somebody stops the run on the server.
     """
     import wandb
@@ -49,7 +49,7 @@ def open_run(
         settings=settings,
     )
     run.define_metric(STEP, hidden=True)
-    for key in METRICS:  # the summary has the last value of each, until the end of the run sets the figures
+    for key in METRICS:  # the summary has the last value until the end of the run sets the figures
         run.define_metric(key, step_metric=STEP)
     if run.offline:
         place = Path(run.sync_dir)
@@ -65,7 +65,6 @@ def open_run(
 
 
 def close_run(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
-    """Send status, figures and files, and wait until W&B has all of the run."""
     settle_stop(record)
     send_end(run, record, directory)
     run.finish(exit_code=exit_code(record.status))

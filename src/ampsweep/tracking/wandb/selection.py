@@ -15,7 +15,7 @@ _FORM: Final = f"{SCHEME}ENTITY/PROJECT, {SCHEME}ENTITY/PROJECT/SWEEP or {SCHEME
 
 @dataclass(frozen=True)
 class Selection:
-    """The runs of a project, or those of one sweep or of some groups in it."""
+    """The runs of a project, of a sweep or of groups in it."""
 
     entity: str
     project: str
@@ -24,11 +24,7 @@ class Selection:
 
     @classmethod
     def parse(cls, address: str) -> Self:
-        """The selection that an address, which begins with `wandb://`, stands for.
-
-        Raises:
-            ValueError: it has another form.
-        """
+        """Parse an address that begins with `wandb://`; ValueError: it has another form."""
         assert address.startswith(SCHEME), address
         parts = urlsplit(address)
         names = [unquote(name) for name in (parts.netloc + parts.path).rstrip("/").split("/")]
@@ -47,19 +43,18 @@ class Selection:
 
     @property
     def path(self) -> str:
-        """The project, as W&B's public API names it."""
         return f"{self.entity}/{self.project}"
 
     @property
     def folders(self) -> tuple[str, str, str]:
-        """Names for a place of its own on disk: entity, project, and which of the project's runs."""
-        which = [] if self.sweep is None else [f"sweep-{self.sweep}"]
-        which += [f"group-{group}" for group in self.groups]
-        return folder_name(self.entity), folder_name(self.project), folder_name("-".join(which) or "all")
+        """The names of nested folders for the selection: entity, project, and sweep or groups."""
+        names = [] if self.sweep is None else [f"sweep-{self.sweep}"]
+        names += [f"group-{group}" for group in self.groups]
+        return folder_name(self.entity), folder_name(self.project), folder_name("-".join(names) or "all")
 
     @property
     def filters(self) -> dict[str, Any]:
-        """The runs in W&B's query language, those that hold a comparison left out."""
+        """The runs in W&B's query language, without comparisons."""
         wanted: list[dict[str, Any]] = [{"jobType": {"$ne": COMPARISON}}]
         wanted += [] if self.sweep is None else [{"sweep": self.sweep}]
         wanted += [{"group": {"$in": list(self.groups)}}] if self.groups else []

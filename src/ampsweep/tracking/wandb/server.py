@@ -1,7 +1,4 @@
-"""The W&B server: asked beside its client whether it is there and takes the runs, and by it about existing runs.
-
-wandb would hold on to a server that is silent for a minute; a training waits for a second.
-"""
+"""Queries to the W&B server: short ones without wandb, which would wait a minute for a silent server; runs with it."""
 
 import os
 from collections.abc import Callable, Container, Sequence
@@ -11,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record.sections import WandbFacts
 from ampsweep.redaction import hide
 from ampsweep.tracking.wandb.library import NO_ANSWER, Login, WandbError, find_login
 from ampsweep.tracking.wandb.process import WandbProcess
@@ -23,16 +20,15 @@ if TYPE_CHECKING:
     from ampsweep.tracking.wandb.service import Caller
 
 ASK_S: Final = 10
-"""The time for an answer about one run."""
+"""Limit of an answer about a run."""
 ALIVE_S: Final = 2.0
-"""The time after which the end of a training leaves a silent server."""
+"""Limit of a first answer at the end of a training."""
 
 _OF_A_RUN: Final = (
     *("RUN_ID", "RUN_GROUP", "SWEEP_ID", "SWEEP_PARAM_PATH", "RESUME"),
     *("NAME", "NOTES", "TAGS", "JOB_TYPE", "SERVICE", "DIR"),
 )
-"""Variables (WANDB_...) of a run or of a sweep's agent: no matter of a process that asks about runs of others."""
-
+"""Variables (WANDB_...) of a run or an agent, which must not influence queries about other runs."""
 
 _VIEWER: Final = "query Viewer { viewer { username } }"
 _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available } }"
@@ -42,25 +38,19 @@ _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available
 class _Answer:
     status: int
     phrase: str
-    """The words of the status, such as `Not Found`."""
     content: dict[str, Any]
-    """JSON, as W&B answers; empty where it is none."""
+    """Empty unless the answer is a JSON object."""
 
     @property
     def reason(self) -> str:
-        """The server's own words about an error."""
         with suppress(LookupError, TypeError):
             return str(self.content["errors"][0]["message"]).splitlines()[0]
         return f"{self.status} {self.phrase}"
 
 
 def _ask(login: Login, query: str, *, within_s: float, **variables: str) -> _Answer:
-    """The server's answer to a GraphQL query.
-
-    Raises:
-        WandbError: a clause about a server that does not answer, or only that it is in trouble.
-    """
-    import requests  # only here: no training waits for the import
+    """Send a GraphQL query; WandbError: the server does not answer, or with 429 or 5xx."""
+    import requests  # slow, and only needed here
 
     try:
         response = requests.post(
@@ -70,7 +60,7 @@ def _ask(login: Login, query: str, *, within_s: float, **variables: str) -> _Ans
             headers={**login.headers, "User-Agent": "ampsweep"},
             proxies=login.proxies,
             timeout=within_s,
-            allow_redirects=False,  # another address would be sent the key
+            allow_redirects=False,  # another address would get the key
         )
     except requests.Timeout as error:
         raise WandbError(NO_ANSWER) from error
@@ -96,53 +86,42 @@ def _clause(cause: BaseException) -> str:
 
 
 def refusal(login: Login, entity: str | None, *, within_s: float) -> str | None:
-    """The reason why the server will not have the runs, in one sentence without the key; None where it takes them.
+    """Return the reason why the server refuses runs of ``entity`` (None: the login's), without the key.
 
-    ``entity`` is where the runs belong; None: to whom the key does. None, too, where it gives no clear answer.
-
-    Raises:
-        WandbError: a clause about a server that does not answer or is in trouble.
+    None if it takes them or is not clear. Raises WandbError if the server does not answer or is in trouble.
     """
     entity = entity or login.entity
-    told = _ask(login, _VIEWER, within_s=within_s)
-    # A 403 that is no JSON is something else's, between here and W&B.
-    if told.status == HTTPStatus.UNAUTHORIZED or (told.status == HTTPStatus.FORBIDDEN and told.content):
-        sentence = f"W&B: the server {login.url} refuses the API key: {told.reason}"
+    viewer = _ask(login, _VIEWER, within_s=within_s)
+    # A 403 without JSON comes from a proxy or firewall.
+    if viewer.status == HTTPStatus.UNAUTHORIZED or (viewer.status == HTTPStatus.FORBIDDEN and viewer.content):
+        sentence = f"W&B: the server {login.url} refuses the API key: {viewer.reason}"
         return hide(sentence, beside={"api_key": login.key})
-    if told.status != HTTPStatus.OK or entity is None:
+    if viewer.status != HTTPStatus.OK or entity is None:
         return None
     if _lacks_entity(_ask(login, _ENTITY, within_s=within_s, name=entity), entity):
         return f"W&B: the server {login.url} has no entity {entity!r}, or not for this API key"
     return None
 
 
-def _lacks_entity(told: _Answer, entity: str) -> bool:
-    """An error is clear where it names the entity: a server that does not know the question refuses that."""
-    if told.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-        return entity in told.reason
-    if told.status != HTTPStatus.OK or "errors" in told.content:
+def _lacks_entity(answer: _Answer, entity: str) -> bool:
+    if answer.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+        return entity in answer.reason  # else another server refuses the query
+    if answer.status != HTTPStatus.OK or "errors" in answer.content:
         return False
-    found = (told.content.get("data") or {}).get("entity", {})
-    return found is None or bool(found.get("available"))  # to somebody new
+    found = (answer.content.get("data") or {}).get("entity", {})
+    return found is None or bool(found.get("available"))  # as a name for a new entity
 
 
 def with_server(function: Callable[..., Any], *arguments: Any, silence_s: float, **listening: Any) -> Any:
-    """Call ``function(caller, *arguments)`` in a process of its own and return its result; see `WandbAddress.call`.
-
-    Raises:
-        WandbError: it takes too long, or raises that.
-        OSError: a file is at fault.
-    """
+    """Call ``function(caller, *arguments)`` in a W&B process of its own; see `WandbAddress.call`."""
     with WandbProcess() as process:
         return process.address.call(function, *arguments, silence_s=silence_s, **listening)
 
 
 def log_in(caller: "Caller", within_s: float = ASK_S) -> None:
-    """Have this process, which is of no run, ask the server from now on.
+    """Prepare this process, which tracks no run, for queries to the server.
 
-    Raises:
-        WandbError: nobody is logged in, the server cannot be reached, or refuses the API key; or wandb has an invalid
-            setting.
+    Raises WandbError if nobody is logged in, a setting is invalid, or the server cannot be reached or refuses the key.
     """
     for name in _OF_A_RUN:
         os.environ.pop(f"WANDB_{name}", None)
@@ -162,12 +141,12 @@ def log_in(caller: "Caller", within_s: float = ASK_S) -> None:
 
 
 def run_path(place: WandbFacts, id: str) -> str:
-    """[ENTITY/]PROJECT/ID."""
+    """Join [ENTITY/]PROJECT/ID."""
     return "/".join(part for part in (place.entity, place.project, id) if part is not None)
 
 
 def remote_run(path: str) -> "Run | None":
-    """The run at ``path``, [ENTITY/]PROJECT/ID; None where the server has none."""
+    """The run at ``path`` (see `run_path`); None if the server has none."""
     import wandb
     from wandb.apis.public.runs import RunNotFoundError
     from wandb.errors import CommError
@@ -181,14 +160,13 @@ def remote_run(path: str) -> "Run | None":
 
 
 def steps_on(run: "Run") -> set[int]:
-    """The steps of the history that the server has."""
     return {row[STEP] for row in run.scan_history(keys=[STEP], use_cache=False)}
 
 
 def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
-    """The ``steps`` of its history that the server has of a ``run`` just resumed.
+    """The ``steps`` that the server has of a run just resumed.
 
-    As a rule these are the first, as many as it has rows, since rows are sent in their order; otherwise it is asked.
+    Rows are sent in order, so its number of rows and last step usually suffice; otherwise the server is asked.
     """
     number = run.starting_step
     if number == 0:

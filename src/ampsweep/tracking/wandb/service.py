@@ -1,4 +1,4 @@
-"""The W&B process: it imports wandb once, and is forked for each function that it is asked to call."""
+"""The main function of the W&B process: it imports wandb once, and forks for each task."""
 
 import gc
 import hmac
@@ -28,20 +28,19 @@ from ampsweep.tracking.wandb.run_settings import finish_timeout_s
 
 _IMPORTS: Final = (
     *("wandb", "wandb.apis.public", "requests", "opentelemetry.exporter.otlp.proto.http.metric_exporter"),
-    "ampsweep.tracking.wandb.follow",
+    "ampsweep.tracking.wandb.send_history",
 )
-"""The imports of the first task, together half a second; one that is not there is left out."""
+"""The imports of the first task, half a second in all; missing modules are skipped."""
 _LATER: Final = ("wandb.sdk.launch.inputs.internal", "pandas")
-"""The imports of wandb itself once a run begins, and has tables: made when the first task, a check, has begun."""
+"""wandb's own imports when a run begins or has tables, made here once the first task, a check, has begun."""
 _FORKS: Final = sys.platform == "linux"
 _ALONE_S: Final = 60.0
-"""The time that a task may take once it has been told that the end has come, or nobody waits for it any more."""
-
+"""Limit of a task after its caller has asked it to finish, or died."""
 _KILLED_S: Final = 0.5
 
 
 class Caller:
-    """The process that waits for a task: it takes messages, and says by a word, or its death, when the end has come."""
+    """The process that waits for a task; `has_ended` is set when it asks the task to finish, or dies."""
 
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         self._connection = connection
@@ -49,11 +48,10 @@ class Caller:
         Thread(target=self._listen, name="caller", daemon=True).start()
 
     def send(self, message: object) -> None:
-        with suppress(OSError):  # nobody waits any more
+        with suppress(OSError):  # the caller is dead
             self._connection.send(message)
 
     def _listen(self) -> None:
-        """Wait for its word, and then for no more than a minute."""
         with suppress(EOFError, OSError):
             self._connection.recv()
         self.has_ended.set()
@@ -62,12 +60,7 @@ class Caller:
 
 
 def main(folder: str) -> None:
-    """Serve one client after another until the process at the other end of stdin is gone.
-
-    Args:
-        folder: this process's own, with its socket, and removed at its end. It is given by name: Python's own choice of
-            a folder for temporary files is another one, such as `/tmp`, where this one has no room.
-    """
+    """Serve clients until stdin ends with the parent; ``folder`` is the process's own, for its socket, and removed."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     key = sys.stdin.buffer.read(KEY_BYTES)
@@ -76,11 +69,11 @@ def main(folder: str) -> None:
         listening.listen(128)
         place = listening.getsockname()
         print(place if FAMILY != socket.AF_INET else place[1], flush=True)
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout has said what it was for
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout was for the address only
         Thread(target=_end_with_parent, args=(folder,), name="parent", daemon=True).start()
         _import(_IMPORTS)
         if _FORKS:
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they end
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
         while True:
             client, _ = listening.accept()
             with client, suppress(OSError):  # no room for a process
@@ -96,7 +89,7 @@ def main(folder: str) -> None:
 
 
 def _end_with_parent(folder: str) -> None:
-    """End this process, whose other thread waits for clients who will not come, after the last of its tasks."""
+    """End this process once its parent is dead and its last task is done."""
     os.read(sys.stdin.fileno(), 1)
     psutil.wait_procs(psutil.Process().children(), timeout=_ALONE_S)
     shutil.rmtree(folder, ignore_errors=True)
@@ -113,11 +106,10 @@ def _import(names: Sequence[str]) -> None:
 
 
 def _serve(client: socket.socket, key: bytes) -> None:
-    """Call the function that the client wants, and send it what that returns or raises."""
     if _FORKS:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    logging.raiseExceptions = False  # W&B's log on a full disk: the run itself tells of that
-    # The libraries under wandb log their own measurements that do not arrive.
+    logging.raiseExceptions = False  # W&B's log on a full disk, which the run itself reports
+    # The libraries below wandb log when their own telemetry does not arrive.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     with suppress(EOFError, OSError), Connection(client.detach()) as connection:
         if not hmac.compare_digest(connection.recv_bytes(KEY_BYTES), key):
@@ -129,16 +121,16 @@ def _serve(client: socket.socket, key: bytes) -> None:
             answer = Answer(function(caller, *arguments))
             import wandb
 
-            wandb.teardown()  # only where wandb-core ends by itself is the file of an offline run whole, an alert sent
+            wandb.teardown()  # completes the file of an offline run and sends alerts
         except (WandbError, RecordError) as error:
             answer = Answer(error=error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  wandb raises many, and the caller is told of each
+        except (Exception, SystemExit) as error:  # noqa: BLE001  wandb raises many, and the caller gets each
             if isinstance(error, OSError) and error.filename is not None:
                 answer = Answer(error=error)
             else:
                 answer = Answer(error=WandbError(error_clause(error)))
-        with suppress(psutil.Error):  # it has ended by itself
-            for core in psutil.Process().children(recursive=True):  # which has no more to do
+        with suppress(psutil.Error):  # wandb-core has ended by itself, or has nothing more to do
+            for core in psutil.Process().children(recursive=True):
                 core.kill()
                 core.wait(_KILLED_S)
         connection.send(answer)

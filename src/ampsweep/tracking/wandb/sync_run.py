@@ -1,4 +1,4 @@
-"""Runs on W&B completed from their directories: what a dead server, a killed process, an offline machine left out."""
+"""Runs on W&B completed from their directories after an outage, a kill or an offline training."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from filelock import Timeout
 from ampsweep.metrics import STEP
 from ampsweep.record import RecordError, RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
-from ampsweep.record.parts import WandbFacts
+from ampsweep.record.sections import WandbFacts
 from ampsweep.text import plural
 from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_name, kept_artifact, tracking_of
 from ampsweep.tracking.wandb.library import WandbError, mark_as_sent
@@ -28,42 +28,40 @@ if TYPE_CHECKING:
     from ampsweep.tracking.wandb.service import Caller
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0)
-"""Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
+"""Pauses before the checks that everything has arrived: a server may show it a little later."""
 _LOCKED_S: Final = 3.0
 _RUN_S: Final = 60.0
 _AFTER_S: Final = 30.0
-"""The time that a command gives, at its end, to runs that W&B has lost."""
+"""Limit for sending lost runs at the end of a command."""
 _SILENT_S: Final = 8.0
-"""The time after which it leaves a server that says it is there, and takes nothing."""
-
+"""Limit without progress there."""
 _ROWS: Final = 1000
-"""Rows after which a run that is being sent shows that it has moved."""
+"""Rows between two signs of progress."""
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Synced:
-    """The result for one run."""
+    """The result for a run: rows sent, and files that W&B lacks although they were sent."""
 
     num_sent: int
-    """Rows."""
     url: str
     was_complete: bool = False
     """W&B had everything before; nothing was sent."""
     lacking: tuple[str, ...] = ()
-    """Files that W&B lacks although they were sent."""
 
 
 def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], within_s: float) -> None:
-    """Send what W&B lacks of the runs in these directories, and the caller a `Synced` after each, in their order.
+    """Send what W&B lacks of these runs, and the caller a `Synced` after each, in order, and None at each progress.
 
-    Beside a directory is the group of a run that has never been meant for W&B. What is sent in between says only that
-    something moves. The server has ``within_s`` to say that it is there.
+    Args:
+        runs: directories, each with the group of a run that was never meant for W&B.
+        within_s: limit of the server's first answer.
 
     Raises:
-        WandbError: the server is not there, or another process is sending the next of them.
-        RecordError, OSError: its files cannot be read.
+        WandbError: the server is not there, or another process is sending the next run.
+        RecordError, OSError: the next run's files cannot be read.
     """
     log_in(caller, within_s)
     for directory, group in runs:
@@ -76,7 +74,7 @@ def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], wit
 
 
 def _complete(directory: Path, group: str | None, moved: Callable[[], None]) -> Synced:
-    """Send what W&B lacks of the run in ``directory``, which has ended, and note it in the record on disk."""
+    """Send what W&B lacks of an ended run, and note it in the record on disk."""
     record = RunRecord.read(directory)
     rows, noted = read_history(directory, record.history_digest), record.wandb
     now = WandbFacts(last_step=0) | noted | place_of(record, group)
@@ -103,17 +101,14 @@ def _complete(directory: Path, group: str | None, moved: Callable[[], None]) -> 
 
 
 def send_lost(place: Path, directories: Sequence[Path], wandb: WandbAddress) -> str | None:
-    """Send, for a while, what W&B has lost of runs that have just ended in or below ``place``.
-
-    Returns a line for the user; None where it has lost nothing.
-    """
+    """Send for a while what W&B has lost of runs that have just ended below ``place``; returns a line for the user."""
     lost = [path for path in directories if RunRecord.read(path).wandb.error is not None]
     if not lost:
         return None
     limit_s = _AFTER_S + (finish_timeout_s() or 0)
     sent, over_at, failure = 0, time.monotonic() + limit_s, ""
 
-    def hear(done: Synced | None) -> None:
+    def on_message(done: Synced | None) -> None:
         nonlocal sent, failure
         sent += done is not None
         failure = failure or ("it does not show every file" if done is not None and done.lacking else "")
@@ -122,33 +117,31 @@ def send_lost(place: Path, directories: Sequence[Path], wandb: WandbAddress) -> 
 
     try:
         runs = [(path, None) for path in lost]
-        wandb.call(complete_runs, runs, ALIVE_S, silence_s=min(_SILENT_S, limit_s), on_message=hear)
+        wandb.call(complete_runs, runs, ALIVE_S, silence_s=min(_SILENT_S, limit_s), on_message=on_message)
     except (WandbError, RecordError, OSError, KeyboardInterrupt) as error:
         failure = str(error) or "interrupted"
     rest = f" ({failure}); `ampsweep sync {place}` sends the rest" if failure else ""
     return f"W&B: {sent} of {plural(len(lost), 'lost run')} sent after all{rest}"
 
 
-def patience_s(runs: Iterable[tuple[Path, RunRecord]]) -> float:
-    """The time that one of the runs may take: a minute, and a second for each MiB of its largest artifact."""
+def silence_limit_s(runs: Iterable[tuple[Path, RunRecord]]) -> float:
+    """Seconds that a run may take: a minute, and a second per MiB of the largest artifact."""
     paths = (kept_artifact(record, directory) for directory, record in runs)
     files = (file for path in paths if path is not None for file in (path, *path.rglob("*")))
     return _RUN_S + max((file.stat().st_size for file in files), default=0) / 2**20
 
 
 def place_of(record: RunRecord, group: str | None) -> WandbFacts:
-    """The place on W&B where the run is or would be; ``group`` is that of a run that was never meant for W&B."""
+    """The run's place on W&B; ``group`` is for a run that was never meant for W&B."""
     return record.wandb if record.wandb.project is not None else place_here(tracking_of(record), group)
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """The run as the server shows it."""
-
     url: str = ""
     steps: Container[int] = ()
     absent: tuple[str, ...] | None = None
-    """Names of the files that it lacks; None where it lacks more than these."""
+    """Files that it lacks; None if it lacks more than files."""
 
     @classmethod
     def of(cls, record: RunRecord, directory: Path, rows: Rows) -> "_Shown":
@@ -156,16 +149,16 @@ class _Shown:
         if there is None:
             return cls()
         found, summary = steps_on(there), there.summary_metrics
-        has_ended_so = (there.state == "finished") == (record.status in OUTCOMES) and there.state != "running"
-        says_so = summary.get("status") == record.status
-        # Made after its end for a run whose process died.
+        has_state = (there.state == "finished") == (record.status in OUTCOMES) and there.state != "running"
+        has_status = summary.get("status") == record.status
+        # The prediction of a run whose process died is made after its end.
         is_predicted = record.prediction is None or "prediction" in summary
-        is_complete = has_ended_so and says_so and is_predicted and all(row[STEP] in found for row in rows)
+        is_complete = has_state and has_status and is_predicted and all(row[STEP] in found for row in rows)
         return cls(there.url, found, _absent(there, record, directory) if is_complete else None)
 
 
 def _absent(there: "Run", record: RunRecord, directory: Path) -> tuple[str, ...]:
-    """The files that the server lacks: its record, and a checkpoint, which can be too large to be compared."""
+    # A checkpoint can be too large to compare.
     import wandb
 
     lacking = [] if _has_record(there, record) else [RECORD_NAME]
@@ -177,7 +170,7 @@ def _absent(there: "Run", record: RunRecord, directory: Path) -> tuple[str, ...]
 
 
 def _has_record(there: "Run", record: RunRecord) -> bool:
-    """Tell whether the server has the run's record of this end of it."""
+    """Return True if the server has the record of this end of the run."""
     import wandb
 
     with TemporaryDirectory() as here:
@@ -185,15 +178,15 @@ def _has_record(there: "Run", record: RunRecord) -> bool:
             for file in there.files([RECORD_NAME]):
                 file.download(root=here, replace=True).close()
             sent = json.loads((Path(here) / RECORD_NAME).read_bytes())
-        except (ValueError, OSError, wandb.Error):  # storage may not give it either
+        except (ValueError, OSError, wandb.Error):  # storage may refuse downloads, too
             return False
     return bool((sent["status"], sent["ended_at"]) == (record.status, record.ended_at))
 
 
 def _send(record: RunRecord, directory: Path, rows: Rows, there: Container[int], moved: Callable[[], None]) -> int:
-    """Open the run, send the rows that are not ``there`` and its end, close it; the number of rows that were sent."""
+    """Send the end of the run and the rows that are not ``there``; returns their number."""
     settings = run_settings(record.wandb, tracking_of(record).tags)
-    # The machine that sends is not the one that trained; the first two are as private as those of `run_settings`.
+    # This machine's metadata and code are not those of the training. The first two settings are private, too.
     settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
     run = open_run(record, directory, settings)
     num_sent = 0

@@ -12,7 +12,7 @@ from ampsweep.config.schema import Config, component_name
 from ampsweep.data.base import Data, for_rank
 from ampsweep.observe.feeding import feeding
 from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.parallel.fitting import check_fit
+from ampsweep.parallel.model_support import check_fit
 from ampsweep.precision import Precision
 from ampsweep.precision.support import ModeUnavailableError
 from ampsweep.tasks.base import HasTurns, Task, turns_of
@@ -23,15 +23,15 @@ from ampsweep.training.components.optimizer import build_optimizers
 from ampsweep.training.turns import TrainedTurn, trained_parts, trained_turns
 
 _SEEDS_APART: Final = 1_000_003
-"""Between the seeds of two ranks, so that the next seed of a sweep is not another rank's."""
+"""Distance between the seeds of two ranks, so that the next seed of a sweep is not another rank's."""
 
 _ENABLE_CHECKPOINTING: Final = ("gradient_checkpointing_enable", "activation_checkpointing_enable")
-"""Methods by which a model is told to recompute activations; the second is the newer name."""
+"""Methods that make a model recompute activations; the second is the newer name."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """The parts of one training, on their device and ready to run."""
+    """The parts of one training, on their device."""
 
     model: nn.Module
     data: Data
@@ -44,11 +44,7 @@ class Built:
 
 
 def build(config: Config, device: torch.device, data: Data, parallel: Parallel = SINGLE) -> Built:
-    """Build the other parts around the data. The same seed gives the same initial weights and batches in every arm.
-
-    Raises:
-        UserError: a part refuses its settings.
-    """
+    """Build the other parts around the data. Equal seeds give equal initial weights and batches in every arm."""
     precision = parallel.precision(config.precision, device)
     precision.cudnn_benchmark = config.trainer.cudnn_benchmark
     seed_everything(config.seed)
@@ -61,18 +57,13 @@ def build(config: Config, device: torch.device, data: Data, parallel: Parallel =
     except ValueError as error:
         raise UserError(str(error)) from error
     built = build_around(config, precision, model, for_rank(data, parallel.rank, parallel.world_size), task=task)
-    if parallel.world_size > 1:  # dropout and noise are drawn anew on each rank, and are the first one's on none
+    if parallel.world_size > 1:  # dropout and noise differ between ranks
         seed_everything((config.seed + parallel.rank * _SEEDS_APART) % 2**32)
     return replace(built, parallel=parallel)
 
 
 def adapt_model(precision: Precision, model: nn.Module) -> None:
-    """Fit the modules of the model to its precision, before anything holds its parts.
-
-    Raises:
-        UnsupportedError: the mode cannot compute this model here.
-        UserError: a setting of the precision is wrong for the model.
-    """
+    """Adapt the modules of the model to its precision; called before anything else refers to them."""
     try:
         precision.adapt(model)
     except ModeUnavailableError as error:
@@ -90,34 +81,34 @@ def build_around(
     *,
     task: Task | None = None,
 ) -> Built:
-    """Build the other parts around a model and data that are on their device, or stand for those on `device`.
-
-    Raises:
-        UserError: a part refuses its settings.
-    """
+    """Build the other parts around a model and data, which are on their device or stand in for those on `device`."""
     task = task or build_component("task", config.task)
     if config.trainer.compile:
         _compile(model, task)
     turns = turns_of(task)
     if config.trainer.accumulate_dtype is not None:
-        _accumulate_in(model, getattr(torch, config.trainer.accumulate_dtype))
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.is_floating_point():
+                parameter.grad_dtype = getattr(torch, config.trainer.accumulate_dtype)
     optimizers = build_optimizers(config.optimizer, model, trained_parts(turns), precision, device=device)
     num_steps = steps_of(config, data, len(turns))
     return Built(model, data, task, precision, optimizers, trained_turns(turns, optimizers), num_steps)
 
 
 def build_model(config: Config) -> nn.Module:
-    """The model as its constructor makes it, on the current default device, with the trainer's layout options."""
+    """Build the model on the current default device, with the trainer's layout options."""
     model: nn.Module = build_component("model", config.model)
     if not isinstance(model, nn.Module):
         raise UserError(
             f"model._target_={config.model['_target_']} gave a {type(model).__name__}, not a torch.nn.Module"
         )
-    if (lazy := next((module for module in model.modules() if _has_no_size(module)), None)) is not None:
-        raise UserError(
-            f"model={component_name(config.model)} has a {type(lazy).__name__}, whose sizes are not known before its "
-            "first batch; give it its sizes"
-        )
+    for module in model.modules():
+        own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        if any(map(is_lazy, own)):
+            raise UserError(
+                f"model={component_name(config.model)} has a {type(module).__name__}, whose sizes are not known before "
+                "its first batch; give it its sizes"
+            )
     if config.trainer.activation_checkpointing:
         _enable_checkpointing(model)
     if config.trainer.channels_last:
@@ -126,46 +117,31 @@ def build_model(config: Config) -> nn.Module:
 
 
 def _enable_checkpointing(model: nn.Module) -> None:
-    """Have the model recompute activations, by the method that Hugging Face's models have for it, of either name.
-
-    Raises:
-        UserError: it has no such method, or the method refuses.
-    """
-    asked = "trainer.activation_checkpointing=true"
+    """Make the model recompute activations, by the method that Hugging Face's models have for it (of either name)."""
+    setting = "trainer.activation_checkpointing=true"
     found = [enable for name in _ENABLE_CHECKPOINTING if (enable := getattr(model, name, None)) is not None]
     if not found:
         names = " or ".join(f"{name}()" for name in _ENABLE_CHECKPOINTING)
-        raise UserError(f"{asked}: {type(model).__name__} has no {names}")
+        raise UserError(f"{setting}: {type(model).__name__} has no {names}")
     try:
         found[-1]()
     except ValueError as error:
-        raise UserError(f"{asked}: {first_line(str(error))}") from error
-
-
-def _accumulate_in(model: nn.Module, dtype: torch.dtype) -> None:
-    """Let gradients be of this dtype, in which backward passes add them up."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.is_floating_point():
-            parameter.grad_dtype = dtype
+        raise UserError(f"{setting}: {first_line(str(error))}") from error
 
 
 def _compile(model: nn.Module, task: Task) -> None:
-    """Compile the model, or the models of which it consists where the task calls these."""
-    for part in model.children() if isinstance(task, HasTurns) else [model]:
-        is_torchs = str(getattr(part.forward, "__module__", "")).startswith("torch.nn.")
-        if is_torchs and type(part).compile is nn.Module.compile:
-            # torch.compile takes torch's own modules in where they are called, but compiles none that is called first.
-            part.forward = torch.compile(part.forward)
+    """Compile the model, or each of its submodels if the task calls these."""
+    for module in model.children() if isinstance(task, HasTurns) else [model]:
+        is_torchs = str(getattr(module.forward, "__module__", "")).startswith("torch.nn.")
+        if is_torchs and type(module).compile is nn.Module.compile:
+            # torch.compile skips the outermost module if its forward is torch's own.
+            module.forward = torch.compile(module.forward)
         else:
-            part.compile()
+            module.compile()
 
 
 def build_data(config: Config, device: torch.device) -> Data:
-    """The data set.
-
-    Raises:
-        UserError: what `data._target_` gives has no batches; a torch Dataset goes into a MapDataset.
-    """
+    """Build the data; raise a UserError for objects without the methods of `Data`, such as a torch Dataset."""
     with feeding():
         data = build_component("data", config.data, seed=config.seed, device=device)
     if not isinstance(data, Data):
@@ -176,11 +152,7 @@ def build_data(config: Config, device: torch.device) -> Data:
 
 
 def steps_of(config: Config, data: Data, num_turns: int = 1) -> int:
-    """Steps of the whole run, of so many turns each.
-
-    Raises:
-        UserError: a length in epochs for endless data, or an epoch shorter than one effective batch.
-    """
+    """Return the number of steps of the run; raise a UserError for epochs of endless data or without a step."""
     trainer = config.trainer
     if trainer.epochs is None:
         assert trainer.steps is not None
@@ -195,9 +167,3 @@ def steps_of(config: Config, data: Data, num_turns: int = 1) -> int:
             f"trainer.grad_accum_steps={trainer.grad_accum_steps} batches{turns}"
         )
     return steps
-
-
-def _has_no_size(module: nn.Module) -> bool:
-    """Tell whether a parameter or buffer of the module itself gets its shape from its first batch."""
-    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    return any(is_lazy(tensor) for tensor in own)

@@ -1,4 +1,4 @@
-"""Fused optimizer kernels: for which of its classes torch has them, on which device."""
+"""Fused optimizer kernels: which of its classes torch has them for, on which device."""
 
 import re
 from functools import cache
@@ -11,16 +11,14 @@ import torch
 from ampsweep.observe.operators import has_kernel
 
 FUSED_FOR_SHARDS: Final = (torch.optim.Adam, torch.optim.AdamW)
-"""Classes whose fused kernels take sharded parameters, as FSDP2's are (torch 2.11 to 2.15)."""
+"""Classes whose fused kernels take sharded parameters, such as FSDP2's (torch 2.11 to 2.15)."""
 
 
 def has_fused_kernels(target: Any, device: str) -> bool:
-    """Tell whether torch has fused kernels for its own optimizer class `target` on a type of device.
+    """Return True if torch has fused kernels for its own optimizer class `target` on a type of device.
 
-    They are the operator `_fused_NAME_`, of which torch's dispatcher knows whether a device has it. Where this build of
-    torch lacks the device (a prediction for a GPU on a machine without), torch's own table of operators tells, which
-    every build holds for its code generator. Neither is public API; a list here would age, as Adagrad's were once the
-    CPU's alone.
+    The dispatcher knows which devices have the operator `_fused_NAME_`; if this build of torch lacks the device, the
+    operator table of torch's code generator is read. Neither is public API, but a list here would age.
     """
     operator = f"_fused_{getattr(target, '__name__', '').lower()}_"
     if not hasattr(torch.ops.aten, operator):
@@ -33,7 +31,7 @@ def has_fused_kernels(target: Any, device: str) -> bool:
 
 @cache
 def _declared(operator: str) -> frozenset[str]:
-    """The dispatch keys that an operator has kernels for, in torch's table of operators."""
+    """Return the dispatch keys that an operator has kernels for, from torch's table of operators."""
     spec = find_spec("torchgen")
     assert spec is not None, "torch is installed with its code generator"
     assert spec.origin is not None

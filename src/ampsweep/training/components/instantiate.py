@@ -1,4 +1,4 @@
-"""The one place that turns a `_target_` into an object."""
+"""Instantiation of components by their `_target_`."""
 
 import inspect
 import pkgutil
@@ -13,16 +13,12 @@ from ampsweep.observe.memory_limit import is_out_of_memory
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.text import one_line
 
-# Keys of a component that speak to the suite, not to its constructor.
+# Keys of a component that are not arguments of its constructor.
 _NOT_ARGUMENTS = ("name", "provides")
 
 
 def locate(group: str, component: dict[str, Any]) -> Any:
-    """Import the class or function that `component` names, without calling it.
-
-    Raises:
-        UserError: the import fails, or what it names cannot be called.
-    """
+    """Import the class or function that `component` names, or raise a UserError; nothing is called."""
     target = str(component["_target_"])
     try:
         if target.startswith("torchao."):
@@ -38,10 +34,10 @@ def locate(group: str, component: dict[str, Any]) -> Any:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a class or function by name; one that tells none takes any."""
+    """Return the parameters of a class or function by name; one without a signature takes any."""
     try:
         return inspect.signature(function).parameters
-    except ValueError:  # it is of a C extension
+    except ValueError:  # a C extension
         return {"arguments": inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)}
 
 
@@ -55,10 +51,8 @@ def build_component(group: str, component: dict[str, Any], *first: Any, **more: 
     arguments = {key: value for key, value in component.items() if key not in _NOT_ARGUMENTS}
     try:
         return instantiate(arguments, *first, **more, _convert_="all")
-    except InstantiationException as error:
-        cause = error.__cause__ or error
+    except (InstantiationException, SystemExit) as error:
+        cause = (error.__cause__ or error) if isinstance(error, InstantiationException) else error
         if is_out_of_memory(cause):
             raise cause from error
         raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(cause)}") from error
-    except SystemExit as error:
-        raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(error)}") from error

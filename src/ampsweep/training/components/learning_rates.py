@@ -1,4 +1,4 @@
-"""Learning rates as a function of applied steps: a shape with a name, a user's function, or a torch LRScheduler."""
+"""Learning rates as a function of applied steps: a named shape, a user's function, or a torch LRScheduler."""
 
 import inspect
 import math
@@ -24,8 +24,7 @@ _CHECKED_STEPS: Final = 10_000
 
 @dataclass(frozen=True)
 class Rates:
-    """The learning rates of all parameter groups, in order: factors for the step after so many applied ones, by which
-    the peaks are multiplied."""
+    """The learning rates of all parameter groups as a function of applied steps: `factors` times `peaks`."""
 
     factors: Callable[[int], Sequence[float]]
     peaks: Sequence[float]
@@ -35,15 +34,8 @@ class Rates:
 
 
 def build_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_steps: int) -> Rates | None:
-    """Build the learning rates of all groups of the optimizers; None where they never change.
-
-    The current `lr` of the groups are their peak learning rates.
-
-    Raises:
-        UserError: the scheduler fails, gives no learning rate, or needs or changes something else; or an optimizer has
-            no learning rate to set.
-    """
-    if "_target_" not in config and _is_constant(config):
+    """Build the learning rates of all groups of the optimizers, whose current `lr` is the peak; None if constant."""
+    if "_target_" not in config and config["name"] == "constant" and not config.get("num_warmup_steps"):
         return None
     for optimizer in optimizers:
         if any(group.get("lr") is None for group in optimizer.param_groups):
@@ -53,24 +45,20 @@ def build_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_
             )
     peaks = [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
     if "_target_" not in config:
-        return _of_shares(partial(shape, config, num_steps=num_steps), peaks)
+        return _shared_rates(partial(shape, config, num_steps=num_steps), peaks)
     settings = {**config, "name": component_name(dict(config))}
     target = locate("scheduler", settings)
     taken = parameters_of(target)
     if "num_steps" in taken:
         settings = {"num_steps": num_steps, **settings}
     if "optimizer" in taken:
-        return Rates(_Stepped(settings, optimizers), [1.0] * len(peaks))
+        return Rates(_TorchScheduler(settings, optimizers), [1.0] * len(peaks))
     more = {} if inspect.isclass(target) else {"_partial_": True}
-    return _of_shares(_function_of_steps(settings, build_component("scheduler", settings, **more)), peaks)
+    return _shared_rates(_checked_function(settings, build_component("scheduler", settings, **more)), peaks)
 
 
 def check_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_steps: int) -> None:
-    """Compute the learning rates of a run's steps, up to the first ten thousand.
-
-    Raises:
-        UserError: as `build_rates` does.
-    """
+    """Compute the learning rates of a run's first ten thousand steps; raise a UserError as `build_rates` does."""
     rates = build_rates(config, optimizers, num_steps)
     if rates is not None and "_target_" in config:
         for step in range(min(num_steps, _CHECKED_STEPS)):
@@ -78,7 +66,7 @@ def check_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_
 
 
 def shape(config: Mapping[str, Any], applied_steps: int, num_steps: int) -> float:
-    """Share of the peak learning rate for the step taken after `applied_steps` applied ones, by the shape's name."""
+    """Return the share of the peak learning rate for the step after `applied_steps` applied steps."""
     warmup, floor = config.get("num_warmup_steps", 0), config.get("min_lr_ratio", 0.0)
     if applied_steps < warmup:
         return float((applied_steps + 1) / (warmup + 1))
@@ -90,22 +78,12 @@ def shape(config: Mapping[str, Any], applied_steps: int, num_steps: int) -> floa
     return float(floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def _is_constant(config: Mapping[str, Any]) -> bool:
-    return config["name"] == "constant" and not config.get("num_warmup_steps")
-
-
-def _of_shares(share: Callable[[int], float], peaks: Sequence[float]) -> Rates:
-    """Learning rates that are the same share of each group's peak."""
+def _shared_rates(share: Callable[[int], float], peaks: Sequence[float]) -> Rates:
     return Rates(lambda applied_steps: [share(applied_steps)] * len(peaks), peaks)
 
 
-def _is_rate(value: float) -> bool:
-    """Tell whether a step can be taken with it; a negative one would climb."""
-    return 0 <= value < math.inf
-
-
-def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[int], float]:
-    """Wrap a user's function so that it gives a number or a sentence."""
+def _checked_function(settings: Mapping[str, Any], function: Any) -> Callable[[int], float]:
+    """Wrap a user's function so that it returns a valid share or raises a UserError."""
     name = settings["name"]
     if not callable(function):
         raise UserError(f"scheduler={name}: a {type(function).__name__} cannot be called with a number of steps")
@@ -115,37 +93,34 @@ def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[
             value = float(function(applied_steps))
         except Exception as error:  # the user's own function may raise anything
             raise UserError(f"scheduler={name} fails for {applied_steps} applied steps: {one_line(error)}") from error
-        if not _is_rate(value):
+        if not 0 <= value < math.inf:
             raise UserError(f"scheduler={name} gives {value} for {applied_steps} applied steps")
         return value
 
     return share
 
 
-class _Stepped:
-    """Learning rates that a torch LRScheduler sets, which steps a stand-in of each optimizer as steps are applied.
+class _TorchScheduler:
+    """Learning rates from a torch LRScheduler, which is stepped on a stand-in of each optimizer as steps are applied.
 
-    A skipped step thus does not advance it, and it has no state to save: asked for a later step, it takes those
-    between.
+    Skipped steps thus do not advance it, and it has no state to save: asked for a later step, it catches up.
     """
 
     def __init__(self, settings: dict[str, Any], optimizers: Sequence[Optimizer]) -> None:
         self._settings = settings
-        self._optimizers = [_StandIn(one.param_groups, one.defaults) for one in optimizers]  # with the peaks of now
-        self._begin()
-        self(0)  # what a scheduler changes besides learning rates, most change when they are made
+        self._optimizers = [_StandIn(optimizer.param_groups, optimizer.defaults) for optimizer in optimizers]
+        """Copies, which keep the current peaks."""
+        self._at, self._rates, self._iterators = math.inf, [0.0], list[Iterator[list[float]]]()
+        self(0)  # most schedulers that change something besides learning rates do so when constructed
 
     def __call__(self, applied_steps: int) -> list[float]:
         if applied_steps < self._at:
-            self._begin()
+            self._iterators = [_scheduled(self._settings, optimizer) for optimizer in self._optimizers]
+            self._at = -1
         while self._at < applied_steps:
-            self._rates = [rate for one in self._all for rate in next(one)]
+            self._rates = [rate for rates in self._iterators for rate in next(rates)]
             self._at += 1
         return self._rates
-
-    def _begin(self) -> None:
-        self._all = [_scheduled(self._settings, optimizer) for optimizer in self._optimizers]
-        self._at, self._rates = -1, [0.0]
 
 
 def _scheduled(settings: dict[str, Any], optimizer: "_StandIn") -> Iterator[list[float]]:
@@ -155,23 +130,24 @@ def _scheduled(settings: dict[str, Any], optimizer: "_StandIn") -> Iterator[list
     if not isinstance(scheduler, LRScheduler):
         kind = type(scheduler).__name__
         raise UserError(f"scheduler._target_={settings['_target_']} gave a {kind}, not a torch LRScheduler")
-    needed = [one.name for one in parameters_of(scheduler.step).values() if one.default is inspect.Parameter.empty]
+    arguments = parameters_of(scheduler.step).values()
+    needed = [argument.name for argument in arguments if argument.default is inspect.Parameter.empty]
     if needed:
         raise UserError(
             f"scheduler={name}: {type(scheduler).__name__} needs {needed[0]} for its step, and a learning rate here is "
             "a function of applied steps alone; write it as one, or choose cosine or linear"
         )
-    stand_in.step()  # which schedulers ask for before their own
+    stand_in.step()  # schedulers expect an optimizer step before their first
     for step in count():
         if (other := stand_in.changed()) is not None:
-            kept = "cycle_momentum" in parameters_of(type(scheduler).__init__)
-            way_out = "scheduler.cycle_momentum=false leaves it" if kept else "choose one that leaves it"
+            can_keep = "cycle_momentum" in parameters_of(type(scheduler).__init__)
+            way_out = "scheduler.cycle_momentum=false leaves it" if can_keep else "choose one that leaves it"
             raise UserError(
                 f"scheduler={name}: {type(scheduler).__name__} changes {other} too, and a scheduler here sets learning "
                 f"rates alone; {way_out}"
             )
         rates = [float(group["lr"]) for group in stand_in.param_groups]
-        if not all(map(_is_rate, rates)):
+        if not all(0 <= rate < math.inf for rate in rates):
             raise UserError(f"scheduler={name} gives {rates} for {step} applied steps")
         yield rates
         try:
@@ -181,7 +157,7 @@ def _scheduled(settings: dict[str, Any], optimizer: "_StandIn") -> Iterator[list
 
 
 class _StandIn(Optimizer):
-    """An optimizer with groups and defaults like another one's, and no step."""
+    """An optimizer with the groups and defaults of another, whose step does nothing."""
 
     def __init__(self, groups: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
         super().__init__([dict(group) for group in groups], dict(defaults))
@@ -191,7 +167,7 @@ class _StandIn(Optimizer):
         """Do nothing."""
 
     def changed(self) -> str | None:
-        """The first setting of a group that is no longer what it was, learning rates apart."""
+        """Return the first setting of a group, apart from learning rates, that has changed."""
         for first, now in zip(self._first, self.param_groups, strict=True):
             for key, value in first.items():
                 if key not in ("params", "lr") and bool(now[key] != value):
@@ -200,67 +176,55 @@ class _StandIn(Optimizer):
 
 
 class Schedule:
-    """Sets the learning rates of all optimizers before each step.
+    """Sets the learning rates of all optimizers before each step. The arguments are those of `build_rates`.
 
     Args:
-        config: `scheduler.*` of a config: a shape's name and settings, or a `_target_` and its arguments.
-        optimizers: the optimizers; the current `lr` of their groups are the peak learning rates.
-        num_steps: length of the run in steps.
-        on_device: the number of applied steps will arrive as a tensor on the device, because the host does not know
-            it (fused optimizer under a GradScaler); the learning rate then is a tensor there too, and setting it
-            never waits. A constant schedule stays a plain number either way.
-
-    Raises:
-        UserError: the scheduler is refused.
+        on_device: the number of applied steps is a tensor on the device, because the host does not know it (fused
+            optimizer under a GradScaler); the learning rate is then a tensor there too, so that setting it never
+            waits. A constant learning rate stays a plain number.
     """
 
     def __init__(
         self, config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_steps: int, *, on_device: bool
     ) -> None:
         self.num_steps = num_steps
-        self._optimizers = [*optimizers]  # not their groups: loading a state replaces the lists
+        self._optimizers = [*optimizers]  # not their groups, which loading a state replaces
         self._waits = [not is_fused(optimizer) for optimizer in optimizers for _ in optimizer.param_groups]
-        """True for a group whose optimizer waits for the device anyway, to know whether to step: it gets a number."""
+        """True for a group whose optimizer waits for the device anyway, to know whether to step; it gets a number."""
         self._rates = build_rates(config, self._optimizers, num_steps)
         self._tables: list[Tensor] = []
-        """The learning rate of every step, for each group that the device sets; groups with equal ones share it."""
+        """For each group, the learning rate of every step, on the device; groups with equal rates share a table."""
         self.is_constant = self._rates is None
-        """True if the learning rate never changes, so that there is nothing to set."""
         if on_device and self._rates is not None:
-            self._tables = self._made_tables(self._rates)
+            self._tables = self._make_tables(self._rates)
             for group, table, waits in zip(self._groups(), self._tables, self._waits, strict=True):
                 if not waits:
                     group["lr"] = table[0].clone()
 
-    def _made_tables(self, rates: Rates) -> list[Tensor]:
-        # A float32 factor times a float32 peak: what a torch scheduler makes of a learning rate that is a tensor.
+    def _make_tables(self, rates: Rates) -> list[Tensor]:
+        # A float32 factor times a float32 peak, as a torch scheduler computes a learning rate that is a tensor.
         devices = [group["params"][0].device for group in self._groups()]
         columns = zip(*(rates.factors(step) for step in range(self.num_steps)), strict=True)
         keys = [*zip(columns, rates.peaks, devices, strict=True)]
-        made = {key: torch.tensor(key[0], dtype=torch.float32, device=key[2]) * key[1] for key in set(keys)}
-        return [made[key] for key in keys]
+        tables = {key: torch.tensor(key[0], dtype=torch.float32, device=key[2]) * key[1] for key in set(keys)}
+        return [tables[key] for key in keys]
 
     def set(self, applied_steps: int | Tensor) -> None:
-        """Set the learning rate of the next step; `applied_steps` is a 0-dim int64 tensor where `on_device`."""
-        if self._rates is None:
-            return
+        """Set the learning rate of the next step; `applied_steps` is a 0-dim int64 tensor if `on_device`."""
         if self._tables:
             index = torch.as_tensor(applied_steps, device=self._tables[0].device).clamp(max=self.num_steps - 1)
             for group, table, waits in zip(self._groups(), self._tables, self._waits, strict=True):
                 if waits:
-                    _put(group, float(table[index]))
+                    _set_rate(group, float(table[index]))
                 else:
                     torch.take(table, index, out=group["lr"])
-            return
-        assert isinstance(applied_steps, int), "the host knows the number of applied steps"
-        for group, rate in zip(self._groups(), self._rates(applied_steps), strict=True):
-            _put(group, rate)
+        elif self._rates is not None:
+            assert isinstance(applied_steps, int), "the host knows the number of applied steps"
+            for group, rate in zip(self._groups(), self._rates(applied_steps), strict=True):
+                _set_rate(group, rate)
 
     def learning_rate(self) -> float | Tensor | None:
-        """Learning rate of the first group: a number, or a 0-dim tensor on the device if it is kept there.
-
-        None for an optimizer that has none, as it makes its own.
-        """
+        """Return the first group's learning rate, a 0-dim tensor if kept on the device; None if it has none."""
         value: float | Tensor | None = self._optimizers[0].param_groups[0].get("lr")
         if not isinstance(value, Tensor):
             return value
@@ -268,7 +232,7 @@ class Schedule:
         return value.detach() if is_on_device or not value.is_cpu else float(value)
 
     def values(self) -> dict[str, float | Tensor]:
-        """The learning rate by its metric key; empty for an optimizer that makes its own."""
+        """Return the learning rate by its metric key; empty for an optimizer without a learning rate."""
         rate = self.learning_rate()
         return {} if rate is None else {"train/lr": rate}
 
@@ -277,9 +241,8 @@ class Schedule:
             yield from optimizer.param_groups
 
 
-def _put(group: dict[str, Any], rate: float) -> None:
-    """Set the learning rate of a group: one that its optimizer keeps in a tensor, as compiled steps do, is filled."""
-    if isinstance(group["lr"], Tensor):
+def _set_rate(group: dict[str, Any], rate: float) -> None:
+    if isinstance(group["lr"], Tensor):  # optimizers with compiled steps keep it in a tensor
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate

@@ -1,0 +1,71 @@
+"""The places of a training where most time or memory goes."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final, Generic, TypeVar
+
+from ampsweep.observe.calls import Call
+
+AnyCall = TypeVar("AnyCall", bound=Call)
+_NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+_MAX_MODULES: Final = 20
+
+
+@dataclass(frozen=True)
+class HotSpot(Generic[AnyCall]):
+    """The modules, the line and the operator where some calls cost most."""
+
+    modules: list[str]  # the most expensive first; empty outside the model
+    place: str | None
+    operator: str | None
+    cost: float
+    calls: tuple[AnyCall, ...]
+
+    @staticmethod
+    def of(costs: Iterable[tuple[AnyCall, float]]) -> "HotSpot[AnyCall]":
+        known = [*costs]
+        modules, places, operators = Counter[str](), Counter[str](), Counter[str]()
+        for call, cost in known:
+            for costs_of, name in ((modules, call.module), (places, call.place), (operators, call.operator)):
+                if name is not None:
+                    costs_of[name] += cost  # type: ignore[assignment]  # counts may be any numbers
+        return HotSpot(
+            modules=[name for name, _ in modules.most_common(_MAX_MODULES)],
+            place=next((name for name, _ in places.most_common(1)), None),
+            operator=next((name for name, _ in operators.most_common(1)), None),
+            cost=sum(cost for _, cost in known),
+            calls=tuple(call for call, _ in known),
+        )
+
+
+def hot_spots(costs: Iterable[tuple[AnyCall, float]], *, by_line: bool = False) -> list[HotSpot[AnyCall]]:
+    """Group calls by module, or by line outside all modules; the most expensive spot first. Modules whose names differ
+    only in numbers (`blocks.0`, `blocks.1`) are in the same group and, with `by_line`, also those that the same line of
+    a parent calls; the parent comes first."""
+    found: dict[tuple[str | None, str | None], list[tuple[AnyCall, float]]] = defaultdict(list)
+    for call, cost in costs:
+        kind = None if call.module is None else _unnumbered(call.module)
+        if kind is None or (by_line and call.place is not None):
+            key = (kind and kind.rpartition(".")[0], call.place)
+        else:
+            key = (kind, None)
+        found[key].append((call, cost))
+    grouped = [HotSpot.of(group) for group in found.values()]
+    for spot in grouped:
+        parent = common_module(spot.modules)
+        if len({*map(_unnumbered, spot.modules)}) > 1 and parent not in ("", *spot.modules):
+            spot.modules.insert(0, parent)
+    return sorted(grouped, key=lambda spot: -spot.cost)
+
+
+def _unnumbered(module: str) -> str:
+    return _NUMBER.sub("*", module)
+
+
+def common_module(names: Sequence[str]) -> str:
+    """The innermost module that contains all of these; empty for the model itself."""
+    levels = zip(*(name.split(".") for name in names), strict=False)
+    return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))

@@ -1,0 +1,98 @@
+"""Data resident on the device: scikit-learn's digits, whole and split once, and synthetic data."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from ampsweep.data.digits import Digits, _images_and_labels
+from ampsweep.data.synthetic import SyntheticImages, SyntheticRegression, SyntheticTokens
+
+CPU = torch.device("cpu")
+COMMON = {"num_batches": 3, "batch_size": 4, "seed": 0, "device": CPU}
+
+
+def digits(batch_size, val_fraction=0.2):
+    return Digits(val_fraction=val_fraction, batch_size=batch_size, seed=0, device=CPU)
+
+
+def hashes(inputs):
+    return [tuple(image.flatten().tolist()) for image in inputs]
+
+
+def test_digits_are_those_of_scikit_learn_scaled_to_one():
+    images, labels = load_digits(return_X_y=True)
+    found = _images_and_labels()
+    assert (found[0] == images).all()
+    assert (found[1] == labels).all()
+    inputs, targets = digits(1000).train_batch(0)
+    assert (inputs.shape, inputs.dtype, targets.dtype) == ((1000, 1, 8, 8), torch.float32, torch.int64)
+    assert (inputs.min(), inputs.max()) == (0, 1)
+    by_image = {tuple(image): label for image, label in zip((images / 16).tolist(), labels, strict=True)}
+    assert [by_image[image] for image in hashes(inputs)] == targets.tolist()
+
+
+def test_an_epoch_visits_each_training_digit_once():
+    data = digits(2)
+    val = [digit for inputs, _ in data.val_batches() for digit in hashes(inputs)]
+    train = [digit for index in range(719) for digit in hashes(data.train_batch(index)[0])]
+    assert data.num_train_batches == 719  # 1438 of 1797 digits
+    assert (len(train), len(set(train))) == (1438, 1438)
+    assert len(val) == 359
+    assert not set(train) & set(val)
+
+
+def test_digits_are_refused_and_told_apart(monkeypatch):
+    assert digits(8, val_fraction=0.1).fingerprint != digits(8, val_fraction=0.2).fingerprint
+    with pytest.raises(ValueError, match="batch_size is 1439, but there are only 1438 training items"):
+        digits(1439)
+    for val_fraction in (0.0, 1.0, -0.2):
+        with pytest.raises(ValueError, match=f"val_fraction must lie between 0 and 1, got {val_fraction}"):
+            digits(8, val_fraction)
+    monkeypatch.setattr("ampsweep.data.digits.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match="the digits come with scikit-learn, which is not installed"):
+        digits(8)
+
+
+@pytest.mark.nightly
+def test_digits_are_read_without_importing_scikit_learn():
+    code = (
+        "import sys, torch; from ampsweep.data.digits import Digits;"
+        "Digits(val_fraction=0.2, batch_size=8, seed=0, device=torch.device('cpu'));"
+        "print([name for name in ('sklearn', 'scipy') if name in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_synthetic_values_have_their_distribution_and_types():
+    data = SyntheticRegression(in_features=200, out_features=100, **COMMON)
+    assert data.num_train_batches == len({id(data.train_batch(index)[0]) for index in range(9)}) == 3
+    inputs, targets = data.train_batch(0)
+    assert data.train_batch(3)[0] is inputs, "batches are resident"
+    assert (inputs.shape, targets.shape) == ((4, 200), (4, 100))
+    assert inputs.dtype is targets.dtype is torch.float32
+    for values in (inputs, targets):
+        assert (values.std().item(), values.mean().item()) == pytest.approx((1, 0), abs=0.15)
+    data = SyntheticTokens(vocab_size=5, seq_len=50, **COMMON)
+    tokens, next_tokens = data.train_batch(0)
+    assert set(tokens.flatten().tolist()) == set(range(5))
+    assert torch.equal(tokens[:, 1:], next_tokens[:, :-1])
+    assert data.tokens_per_batch == 4 * 50
+    images, classes = SyntheticImages(image_size=8, in_channels=3, num_classes=2, **COMMON).train_batch(0)
+    assert (images.shape, images.dtype) == ((4, 3, 8, 8), torch.float32)
+    assert (classes.shape, classes.dtype, classes.max().item()) == ((4,), torch.int64, 1)
+
+
+def test_synthetic_sizes_are_fingerprinted_and_at_least_one():
+    made = [
+        SyntheticRegression(in_features=2, out_features=3, **COMMON),
+        SyntheticRegression(in_features=3, out_features=2, **COMMON),
+        SyntheticRegression(in_features=2, out_features=3, **(COMMON | {"num_batches": 4})),
+        SyntheticTokens(vocab_size=2, seq_len=3, **COMMON),
+    ]
+    assert len({data.fingerprint for data in made}) == len(made)
+    for name in ("in_features", "out_features", "num_batches"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            SyntheticRegression(**{"in_features": 2, "out_features": 3} | COMMON | {name: 0})

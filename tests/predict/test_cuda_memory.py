@@ -1,0 +1,204 @@
+"""What CUDA keeps beside tensors: the allocator's rules, workspaces, and figures that others have published.
+
+The PyTorch AMP recipe as of torch 1.11 (M. Carilli, docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html): 50
+batches resident on the device, three linear layers of 4096, SGD, gradients set to zero instead of None. `output` and
+`loss` outlive a step, and the first loss of the second part is computed while the first model's last graph is alive.
+"""
+
+import pytest
+import torch
+from steps import trace_program
+from torch import nn
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.schema import PredictConfig
+from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
+from ampsweep.predict.fake_device import FakeDevice
+from ampsweep.predict.step_memory import events, timeline
+from ampsweep.predict.target_device import TargetDevice, resolve_target
+from ampsweep.text import MIB
+
+SMALL, LARGE = (2 * 4096 + 8 * 16) * 1024, 32 * MIB
+T4, A100, H100, B200, THOR, RTX_5090 = (7, 5), (8, 0), (9, 0), (10, 0), (11, 0), (12, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "allocated", "reserved"),
+    [
+        *((1, 512, 2 * MIB), (513, 1024, 2 * MIB), (MIB, MIB, 2 * MIB), (MIB + 1, MIB + 512, 20 * MIB)),
+        *((10 * MIB - 512, 10 * MIB - 512, 20 * MIB), (10 * MIB, 10 * MIB, 10 * MIB)),
+        (11 * MIB, 12 * MIB, 12 * MIB),  # what remains, up to 1 MiB, is not split off
+        *((33 * MIB, 34 * MIB, 34 * MIB), (33 * MIB - 512, 33 * MIB - 512, 34 * MIB)),
+    ],
+)
+def test_sizes_are_rounded_and_taken_from_segments(asked, allocated, reserved):
+    allocator = CudaAllocatorModel()
+    allocator.allocate(0, asked)
+    assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
+
+
+def test_blocks_share_segments_and_the_smallest_is_taken():
+    allocator = CudaAllocatorModel()
+    for number in range(4):
+        allocator.allocate(number, MIB // 2)
+    assert allocator.reserved == 2 * MIB
+    allocator.free(1)
+    allocator.free(2)
+    allocator.allocate(4, MIB)
+    assert allocator.reserved == 2 * MIB
+    allocator.allocate(5, 512)
+    assert allocator.reserved == 4 * MIB
+
+    allocator = CudaAllocatorModel()
+    for number, size in enumerate((40 * MIB, 20 * MIB, 30 * MIB)):
+        allocator.allocate(number, size)
+    for number in range(3):
+        allocator.free(number)
+    allocator.allocate(3, 25 * MIB)
+    allocator.allocate(4, 40 * MIB)
+    assert (allocator.reserved, allocator.allocated) == (90 * MIB, 65 * MIB)
+
+
+def test_free_segments_are_returned_at_the_limit():
+    allocator = CudaAllocatorModel(limit=100 * MIB)
+    allocator.allocate(0, 60 * MIB)
+    allocator.free(0)
+    assert (allocator.allocated, allocator.reserved) == (0, 60 * MIB)
+    allocator.allocate(1, 80 * MIB)
+    assert allocator.reserved == allocator.max_reserved == 80 * MIB
+    with pytest.raises(DeviceFullError):
+        allocator.allocate(2, 30 * MIB)
+    allocator.free(1)
+    for number in (3, 4):
+        allocator.allocate(number, 2 * MIB)
+    for freed in (3, 4):
+        with pytest.raises(DeviceFullError):
+            allocator.allocate(5, 81 * MIB)
+        assert allocator.reserved == 80 * MIB
+        allocator.free(freed)
+    allocator.allocate(5, 81 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("version", "large", "of_lt"),
+    [((2, 11), {H100}, (MIB,))]
+    + [((2, minor), {H100, B200, RTX_5090}, ()) for minor in (12, 13)]
+    + [((2, 14), {H100, B200, RTX_5090, THOR}, ())],
+)
+def test_workspaces_are_those_of_the_version(version, large, of_lt, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for capability in (T4, A100, H100, B200, THOR, RTX_5090):
+        of_handles = (LARGE if capability in large else SMALL,) * 2
+        assert TargetDevice("cuda", capability, version).workspaces == (*of_handles, *of_lt)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
+    assert TargetDevice("cuda", H100, version).workspaces == (SMALL, SMALL, *of_lt)
+    assert TargetDevice("cuda", A100, (1, 11)).workspaces == TargetDevice("cpu").workspaces == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "bias", "scratch"),
+    [((2, 14), True, []), ((2, 15), True, [MIB, SMALL]), ((2, 15), False, [SMALL, SMALL])],
+)
+def test_since_2_15_a_product_has_its_workspace_while_it_runs(version, bias, scratch, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    device = FakeDevice(TargetDevice("cuda", A100, version))
+    assert (device.target.workspaces == ()) is (version == (2, 15))
+    layer = device.adopt(nn.Linear(8, 8, bias=bias, device="meta"))
+    with device(), trace_program(device) as trace:
+        layer(torch.ones(4, 8)).sum().backward()
+    lives = timeline(trace.ledger, optimizer_step=0)
+    assert sorted(lives.sizes[lives.categories < 0].tolist()) == scratch  # forward, and the weight's gradient
+
+
+def test_the_capability_is_that_of_the_device_that_is_meant(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    capabilities = {None: A100, "cuda:1": H100, "cuda": A100}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capabilities[device])
+    for settings, device, capability in (
+        ({"target": "cuda"}, "cuda:1", H100),
+        ({}, "cuda:1", H100),
+        ({"target": "cuda"}, "cpu", A100),
+        ({"target": "cuda", "capability": "7.5"}, "cuda:1", T4),
+    ):
+        assert resolve_target(PredictConfig(**settings), device).capability == capability
+    for settings, device, complaint in (
+        ({}, "mps", "memory is predicted for cpu, cuda, not for mps"),
+        ({"capability": "8.0"}, "cpu", "predict.capability=8.0: has an effect only with predict.target=cuda"),
+        ({"target": "cuda", "capability": "ampere"}, "cpu", "must be two numbers with a dot between"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            resolve_target(PredictConfig(**settings), device)
+
+
+BATCH_SIZE, WIDTH, NUM_LAYERS, NUM_BATCHES = 512, 4096, 3, 50
+
+
+def recipe(mark, num_steps=NUM_BATCHES):
+    """Run both parts on the CPU; call `mark` before and after each measured part."""
+    data = [torch.randn(BATCH_SIZE, WIDTH) for _ in range(NUM_BATCHES)]
+    targets = [torch.randn(BATCH_SIZE, WIDTH) for _ in range(NUM_BATCHES)]
+    loss_fn = nn.MSELoss()
+
+    net, opt = make_model()
+    mark()
+    for input, target in [*zip(data, targets, strict=True)][:num_steps]:
+        output = net(input)
+        loss = loss_fn(output, target)
+        loss.backward()
+        opt.step()
+        opt.zero_grad(set_to_none=False)
+    mark()
+
+    net, opt = make_model()
+    scaler = torch.amp.GradScaler("cpu")
+    mark()
+    for input, target in [*zip(data, targets, strict=True)][:num_steps]:
+        with torch.autocast("cpu", torch.float16):
+            output = net(input)
+            loss = loss_fn(output, target)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad(set_to_none=False)
+    mark()
+
+
+def make_model():
+    layers = [layer for _ in range(NUM_LAYERS - 1) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+    net = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH))
+    return net, torch.optim.SGD(net.parameters(), lr=0.001)
+
+
+def max_memory_allocated(program, target):
+    """The allocator's peak before each moment that the program marks, since the one before."""
+    device, moments = FakeDevice(target), []
+    with device(), trace_program(device) as trace:
+        program(lambda: moments.append(trace.ledger.moment))
+    lives = timeline(trace.ledger, optimizer_step=0)
+    allocator, peaks = CudaAllocatorModel(), []
+    for number, num_bytes in enumerate(target.workspaces):
+        allocator.allocate(-1 - number, num_bytes)
+    for moment, number, is_birth in (*events(lives), (lives.end, None, None)):
+        while len(peaks) < len(moments) and moment > moments[len(peaks)]:
+            peaks.append(allocator.max_allocated)
+            allocator.max_allocated = allocator.allocated
+        if is_birth:
+            allocator.allocate(number, int(lives.sizes[number]))
+        elif number is not None:
+            allocator.free(number)
+    return peaks
+
+
+def peaks(target):
+    return max_memory_allocated(lambda mark: recipe(mark, num_steps=3), target)
+
+
+def test_both_phases_of_the_amp_recipe_to_the_byte():
+    """A Tesla T4 with torch 1.11 printed 1350681600 and 1577232384 bytes; the AMP phase holds the first one's model."""
+    _, default_precision, _, mixed_precision = peaks(TargetDevice("cuda", T4, torch_version=(1, 11)))
+    assert (default_precision, mixed_precision) == (1_350_681_600, 1_577_232_384)
+
+
+def test_newer_versions_add_workspaces_and_a_full_size_loss():
+    old, new = (peaks(TargetDevice("cuda", A100, version))[1] for version in ((1, 11), (2, 13)))
+    assert new - old == 2 * (2 * 4096 + 16 * 8) * 1024 + 512 * 4096 * 4 - 512
