@@ -70,7 +70,7 @@ FAULTS = (
     Fault("report/markup.py", 'for character in "<>&', 'for character in ">&'),
     Fault("report/tables.py", '"+" if sign and value > 0', '"+" if sign and value < 0'),
     # The doctor takes positive inputs for negative ones, gains for losses, shares for percent.
-    Fault("doctor/loss/nonfinite_origins.py", "(signed < 0).any()", "(signed > 0).any()"),
+    Fault("doctor/loss/nonfinite_origins.py", "(signed < 0).any()", "(signed < 0).all()"),
     Fault(
         "doctor/memory/traced_memory.py", "self.peak_bytes - changed.peak_bytes", "changed.peak_bytes - self.peak_bytes"
     ),

@@ -73,6 +73,8 @@ def test_a_planted_fault_is_named_first(name, has_fast_bfloat16):
     assert first.kind() == planted.kind
     assert first.modules[:1] == ([] if planted.module is None else [planted.module])
     assert 0 <= first.cost_pct <= 100
+    if first.kind() == "data_bound":
+        assert first.cost_pct == pytest.approx(100 * first.wait_ms / first.step_ms)
     assert not any(text.endswith(".") for text in (first.sentence, *first.evidence, first.advice))
     assert examined.facts["speed/own_step_ms"] > 0
 

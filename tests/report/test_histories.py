@@ -97,6 +97,7 @@ def test_curves_have_their_own_steps_gaps_and_a_torn_end(tmp_path):
         (b'{"step": true}\n', "has no step"),
         (b'{"step": 7.5}\n', "has no step"),
         (b'{"step": 1, "train/loss": 1.0}\n', "has a step (1) out of turn"),
+        (b'{"step": 5, "train/loss": 1.0}\n', "has a step (5) out of turn"),
         (b'{"step": 7, "train/loss": [1]}\n', "has no number at train/loss"),
         (b'{"step": 7, "train/loss": "low"}\n', "has no number at train/loss"),
         (b'{"step": 7, "train/loss": 1' + 400 * b"0" + b"}\n", "has no number at train/loss"),
