@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 from command_line import MLP, only_run, wait_until
+from identities import identity
+
+from ampsweep.config.compose import compose_one
+from ampsweep.config.identity import config_hash
+from ampsweep.record import RunRecord
+from ampsweep.record.sections import Attempt
+from ampsweep.run.directories import unfinished_run
 
 GATE, WAITING = Path("gate.open"), Path("gate.waiting")
 SAME_EACH_TIME = ("train/loss", "train/grad_norm", "train/lr", "val/loss", "val/accuracy")
@@ -148,3 +155,23 @@ def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(by, train):
     assert note in ended.err
     assert [row["step"] for row in run.history] == [1, 2, 3, 4]
     assert {path.name for path in last.parent.iterdir()} == {"last.pt", "previous.pt", "last.pt.damaged"}
+
+
+def test_of_several_unfinished_runs_the_newest_with_a_checkpoint_goes_on(tmp_path):
+    config = compose_one((*SAVING, f"output_dir={tmp_path}"))
+    for name, minute, status, is_saved in (
+        ("b", 1, "interrupted", True),
+        ("a", 3, "failed", True),
+        ("c", 4, "interrupted", False),
+        ("d", 5, "completed", True),
+    ):
+        directory = tmp_path / config.name / name
+        (directory / "checkpoints").mkdir(parents=True)
+        record = RunRecord(
+            run_id=name, arm="fp32", pair_key="p", config_hash=config_hash(config), identity=identity(), config={}
+        )
+        record.status, record.attempts = status, [Attempt(started_at=f"2026-01-01T00:0{minute}:00+00:00")]
+        record.write(directory)
+        if is_saved:
+            (directory / "checkpoints/last.pt").touch()
+    assert unfinished_run(config, print) == tmp_path / config.name / "a"
