@@ -1,14 +1,14 @@
 """Models whose own code uses autocast: custom functions of both kinds, decorators, and regions without it.
 
-`ON_CUDA` and `HERE` are the same with the type of device that each names. They must be imported as the suite imports
-the user's modules.
+`ON_CUDA` and `HERE` are the same, each with its type of device. Import them as the suite imports the user's modules.
 """
+
+from types import SimpleNamespace
 
 import torch
 from torch import nn
 
-SEEN = []
-"""The dtypes of results, by place, of all forward and backward passes."""
+SEEN = []  # the dtypes of results, by place, of all forward and backward passes
 
 
 def saw(place, tensor):
@@ -37,8 +37,6 @@ def product(device_type, place, **options):
 
 def modules(device_type):
     """A model for the digits for each way to use autocast."""
-    autocastable = product(device_type, "autocastable")
-    float32 = product(device_type, "float32", cast_inputs=torch.float32)
 
     class Weighted(nn.Module):
         def __init__(self):
@@ -47,12 +45,13 @@ def modules(device_type):
             self.weight = nn.Parameter(torch.empty(32, 10).uniform_(-0.1, 0.1))
 
     class WithAutocastable(Weighted):
-        def forward(self, images):
-            return autocastable.apply(self.first(images.flatten(1)), self.weight)
+        kind = product(device_type, "autocastable")
 
-    class WithFloat32(Weighted):
         def forward(self, images):
-            return float32.apply(self.first(images.flatten(1)), self.weight)
+            return self.kind.apply(self.first(images.flatten(1)), self.weight)
+
+    class WithFloat32(WithAutocastable):
+        kind = product(device_type, "float32", cast_inputs=torch.float32)
 
     class Decorated(Weighted):
         @torch.autocast(device_type, dtype=torch.bfloat16)
@@ -75,9 +74,4 @@ def modules(device_type):
     return {kind.__name__: kind for kind in (WithAutocastable, WithFloat32, Decorated, DecoratedOff, Region)}
 
 
-class _Group:
-    def __init__(self, device_type):
-        vars(self).update(modules(device_type))
-
-
-HERE, ON_CUDA = _Group("cpu"), _Group("cuda")
+HERE, ON_CUDA = (SimpleNamespace(**modules(device_type)) for device_type in ("cpu", "cuda"))

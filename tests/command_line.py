@@ -29,8 +29,6 @@ _ENDED = re.compile(r" *\d+/\d+  ")
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command line ended."""
-
     code: int
     out: str
     err: str
@@ -53,8 +51,6 @@ class Finished:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A run's directory as its readers see it."""
-
     directory: Path
 
     @property
@@ -70,14 +66,11 @@ class RunFiles:
         return read_history(self.directory)
 
     def column(self, key: str) -> dict[int, float]:
-        """The metric by step."""
         return {row["step"]: row[key] for row in self.history if key in row}
 
 
 @dataclass(frozen=True)
 class Swept:
-    """A finished sweep."""
-
     arguments: tuple[str, ...]
     directory: Path
     ended: Finished

@@ -5,13 +5,9 @@ import torch
 
 from ampsweep.launch.device_lock import free_devices
 
-
-def has_tf32():
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
-
-
+HAS_TF32 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
 CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
-TF32 = (pytest.mark.gpu, pytest.mark.skipif(not has_tf32(), reason="needs a CUDA device with TF32"))
+TF32 = (pytest.mark.gpu, pytest.mark.skipif(not HAS_TF32, reason="needs a CUDA device with TF32"))
 CPU_AND_CUDA = ("cpu", pytest.param("cuda", marks=CUDA))
 """Parameters for what is the same on both."""
 

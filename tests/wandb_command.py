@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -21,8 +20,6 @@ _QUICK = "from wandb.wandb_agent import Agent; Agent.POLL_INTERVAL = 0.2; from w
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
-
     code: int
     said: str
 
@@ -51,9 +48,7 @@ class WandbCommand:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._started:
             if process.poll() is None:
                 for left in (*psutil.Process(process.pid).children(recursive=True), process):
@@ -75,16 +70,9 @@ class WandbCommand:
         return self._start([sys.executable, *command, "agent", *options, path])
 
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            command,
-            cwd=self.directory,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._started.append(process)
-        return process
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self._started.append(subprocess.Popen(command, cwd=self.directory, env=self._environment, **output))
+        return self._started[-1]
 
 
 def finish(process: subprocess.Popen[str]) -> Ended:

@@ -10,8 +10,6 @@ from typing import Any
 
 @dataclass
 class WandbFile:
-    """What W&B's own file of a run holds."""
-
     config: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     """Rows without W&B's own keys, which begin with an underscore."""

@@ -1,5 +1,7 @@
 """Records with a known truth, as a sweep would leave them."""
 
+from collections.abc import Collection
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,9 @@ from ampsweep.analysis.comparison import WorkloadComparison, compare
 from ampsweep.record import RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
-from ampsweep.record.sections import Attempt, Contamination, MemoryUse, ModeProof
+from ampsweep.record.sections import Attempt, Contamination, MemoryUse, ModeProof, RecordedDtypes
 
-from ampsweep.record.sections import RecordedDtypes, StepPrediction, WandbFacts  # isort: skip
+from ampsweep.record.sections import StepPrediction, WandbFacts  # isort: skip
 
 MIB_IN_GIB = 2**20 / 2**30
 
@@ -32,6 +34,7 @@ def run(
     directory: str | None = None,
     config: dict[str, Any] | None = None,
     facts: dict[str, Any] | None = None,
+    summary: dict[str, float] | None = None,
     **record: Any,
 ) -> Entry:
     settings = {"precision": {"mode": arm}, "seed": seed, "optimizer": {"weight_decay": 0.0}, **(config or {})}
@@ -56,7 +59,7 @@ def run(
         config_hash=name,
         identity=identity,
         config=settings,
-        summary={key: value for key, value in figures.items() if value is not None},
+        summary={key: value for key, value in figures.items() if value is not None} | (summary or {}),
         **{"status": "completed", "proof": ModeProof(num_operators=num_operators)}
         | {key: _PARTS.get(key, dict)(**value) if isinstance(value, dict) else value for key, value in record.items()},
     )
@@ -121,11 +124,11 @@ def failed(arm: str, seed: int, status: str, error: str | None = None, **more: A
 
 def sweep(arm: str, step_ms: list[float], **figures: Any) -> list[Entry]:
     """Runs of seeds 0, 1, ...; a figure given as a list has one value a seed."""
-    found = []
-    for seed, time in enumerate(step_ms):
-        own = {key: value[seed] if isinstance(value, list) else value for key, value in figures.items()}
-        found.append(run(arm, seed, step_ms=time, **own))
-    return found
+
+    def own(seed: int) -> dict[str, Any]:
+        return {key: value[seed] if isinstance(value, list) else value for key, value in figures.items()}
+
+    return [run(arm, seed, step_ms=time, **own(seed)) for seed, time in enumerate(step_ms)]
 
 
 def workload(entries: list[Entry], **options: Any) -> WorkloadComparison:
@@ -148,3 +151,17 @@ def document(**sections: Any) -> str:
             lines += [f"- {finding.kind()}: {finding.sentence}" for finding in entries]
         lines.append("")
     return "\n".join(lines)
+
+
+def figures(of: Any, without: Collection[str] = ()) -> str:
+    """The known fields of a dataclass in words, but for counts of 0."""
+    known = {key: value for key, value in vars(of).items() if key not in without and value not in (None, (), {})}
+    return "; ".join(f"{key} {shown(value)}" for key, value in known.items() if value or not key.startswith("num_"))
+
+
+def shown(value: Any) -> str:
+    if is_dataclass(value):
+        return f"({', '.join(f'{key} {shown(of)}' for key, of in vars(value).items() if of is not None)})"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

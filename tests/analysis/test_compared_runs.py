@@ -1,15 +1,21 @@
+"""The runs of a comparison and what is found in them (`golden/findings.md`), and the comparison as JSON."""
+
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_records import arms, contaminated, disproved, failed, out_of_memory, run, searched, sweep
+from synthetic_records import contaminated, disproved, document, failed, figures, out_of_memory, run, searched, sweep
 from synthetic_records import workload as compared
 
-from ampsweep.analysis.comparison import GivenTwice, OtherMargin, Predicted, compare
-from ampsweep.analysis.run_findings import Contaminated, NotCompleted, merged
+from ampsweep.analysis import run_findings
+from ampsweep.analysis.comparison import FileProblem, compare
+from ampsweep.analysis.float8_layers import float8_summary
+from ampsweep.analysis.run_findings import Contaminated, merged
 from ampsweep.analysis.time_to_loss import LossCurve
 from ampsweep.finding import as_data
+from ampsweep.record.sections import Float8Layer, Float8Proof, KeptLayer, RankFigures
 
 
 def test_models_are_compared_each_with_its_own_baseline():
@@ -19,46 +25,72 @@ def test_models_are_compared_each_with_its_own_baseline():
     speedups = {workload.title: workload.arms[1].speedup.value for workload in comparison.workloads}
     assert speedups == pytest.approx({"model large": 4.0, "model small": 1.0})
     assert compare([], baseline="fp32", margin_pct=1.0).workloads == ()
-
-
-def test_every_run_is_listed_with_why_it_does_not_count():
-    entries = [run("fp32", 0, wandb={"url": "https://wandb.ai/x"}), failed("tf32", 0, "unsupported", "no GPU.\nmore")]
-    entries += [run("amp_bf16", 0, wandb={"mode": "offline", "directory": "wandb/offline-1"}, cut_short="time")]
-    fp32, tf32, bf16 = compared(entries).runs
-    assert (fp32.tracked_at, bf16.tracked_at, tf32.tracked_at) == ("https://wandb.ai/x", "wandb/offline-1", None)
-    assert (fp32.not_paired, bf16.not_paired, tf32.not_paired, tf32.error) == (None, None, None, "no GPU")
-    assert tf32.findings == (NotCompleted(seeds=(0,), status="unsupported", cause="no GPU"),)
-    assert [entry.status for entry in (fp32, tf32, bf16)] == ["completed", "unsupported", "cut short"]
-    fp32, tf32, bf16 = compared([disproved("fp32", 0), contaminated("tf32", 0), run("amp_bf16", 0)]).runs
-    assert (fp32.status, fp32.not_paired, fp32.contaminated) == ("disproved", None, None)
-    assert (tf32.status, tf32.contaminated) == ("completed", "other processes kept 1.0 of 2 cores busy")
-    assert bf16.contaminated is None
-    assert bf16.not_paired.kind() == tf32.not_paired.kind() == "baseline_without_figures"
-
-
-def test_an_arm_without_a_speed_says_why_unless_others_ran():
-    untimed = [run("amp_bf16", 0, step_ms=None), contaminated("amp_bf16", 1, step_ms=None)]
-    for _, record in untimed:
-        record.absent["perf/step_ms"] = "the training ended before its warm-up was over"
-    notes = {note.kind(): note.seeds for note in arms([run("fp32", 0), *untimed])["amp_bf16"].notes}
-    assert (notes["not_timed"], notes["contaminated"]) == ((0,), (1,))
-
-
-def test_duplicates_predictions_and_other_devices_are_noted():
-    entries = [run("fp32", 0), run("fp32", 0), run("amp_bf16", 0), run("amp_bf16", 1, kind="predicted")]
-    comparison = compare(entries, baseline="fp32", margin_pct=1.0)
-    assert [entry.arm for entry in comparison.workloads[0].runs] == ["fp32", "amp_bf16"]
-    assert comparison.notes == (GivenTwice(num_runs=1), Predicted(num_runs=1))
-    entries = [run(arm, config={"report": {"margin_pct": 1.0}}) for arm in ("fp32", "tf32")]
-    assert compare(entries, baseline="fp32", margin_pct=1.0).notes == ()
-    late = compare(entries, baseline="fp32", margin_pct=5.0).notes
-    assert late == (OtherMargin(margin_pct=5.0, recorded_margin_pct=1.0),)
-    apart = [run("fp32", facts={"device_name": at}, environment={"code_version": at}, directory=at) for at in "AB"]
-    notes = {note.kind(): note.num_runs_of for note in compare(apart, baseline="fp32", margin_pct=1.0).notes}
-    assert notes == {"several_devices": {"A": 1, "B": 1}, "several_sources": {"A": 1, "B": 1}}
     for margin in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match=r"report\.margin_pct is .*; it must be above 0"):
             compare([], baseline="fp32", margin_pct=margin)
+
+
+def apart(**facts):
+    return [run("fp32", directory=at, **{key: of(at) for key, of in facts.items()}) for at in "AB"]
+
+
+def ranks(arm, *devices):
+    of = [RankFigures(rank=n, host="node1", device=device) for n, device in enumerate(devices)]
+    return run(arm, ranks=of)
+
+
+def on(arm, seed, device, host="node1"):
+    return run(arm, seed, facts={"device": device}, attempts=[{"host": host}])
+
+
+FP32 = [on("fp32", seed, "cuda:0") for seed in range(3)]
+WITH_MARGIN = [run(arm, config={"report": {"margin_pct": 1.0}}) for arm in ("fp32", "tf32")]
+UNKNOWN = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}}
+NOTES = {
+    "a run twice": [run("fp32", 0), run("fp32", 0), run("amp_bf16", 0)],
+    "predicted": [run("fp32", 0), run("amp_bf16", 0), run("amp_bf16", 1, kind="predicted")],
+    "two devices": apart(facts=lambda name: {"device_name": name}),
+    "two sources": apart(environment=lambda version: {"code_version": version}),
+    "one device": FP32 + [on("amp_bf16", seed, "cuda:0") for seed in range(3)],
+    "two devices of a kind": FP32 + [on("amp_bf16", seed, f"cuda:{min(seed, 1)}") for seed in range(3)],
+    "two hosts": [FP32[0], on("amp_bf16", 0, "cuda:0", "node2")],
+    "ranks in another order": [ranks("fp32", "cuda:0", "cuda:1"), ranks("amp_bf16", "cuda:1", "cuda:0")],
+    "ranks elsewhere": [ranks("fp32", "cuda:0", "cuda:1"), ranks("amp_bf16", "cuda:2", "cuda:1")],
+    "unknown contamination": [run("fp32", 0, **UNKNOWN), run("fp32", 1), run("amp_bf16", 1)],
+    "recorded margin": WITH_MARGIN,
+}
+TRACKED = [run("fp32", wandb={"url": "https://wandb.ai/x"}), run("amp_bf16", wandb={"directory": "wandb/offline-1"})]
+LISTED = (
+    [*TRACKED, run("amp_bf16", 1, cut_short="time"), failed("tf32", 0, "unsupported", "no GPU.\nmore")],
+    [disproved("fp32", 2), contaminated("tf32", 2), run("amp_bf16", 2)],
+)
+HIDDEN = ("directory", "run_id", "ranks", "run")
+PROOF = Float8Proof(
+    recipe="rowwise",
+    converted=[Float8Layer(name="body", in_features=32, out_features=64, flops={"float8_e4m3fn": 65536}, casts=2)],
+    kept=[KeptLayer(name="stem", kind="Conv2d", why="no_linear"), KeptLayer(name="head", kind="L", why="output")],
+)
+
+
+def test_findings_and_notes(golden):
+    assert float8_summary(None) is float8_summary(Float8Proof(recipe="rowwise")) is None
+    in_float8 = [PROOF, PROOF | Float8Proof(emulated="cpu has none"), replace(PROOF, kept=None)]
+    names = ("not readable", "no history", "damaged history", "not finite")
+    problems = [FileProblem(path="a/x", name=name, reason="is odd") for name in names]
+    noted = {name: compare(entries, baseline="fp32", margin_pct=1.0).notes for name, entries in NOTES.items()}
+    noted["another margin"] = compare(WITH_MARGIN, baseline="fp32", margin_pct=5.0).notes
+    text = document(
+        listed={entry.directory: figures(entry, HIDDEN) for entries in LISTED for entry in compared(entries).runs},
+        runs=[
+            run_findings.Leaks(seeds=(0,), cause="3.00 MiB"),
+            run_findings.GraphBreaks(seeds=(0, 1), num_breaks=2, cause="nets.py, line 8: a print"),
+            run_findings.Recompiled(seeds=(0,), cause="a size"),
+            *(run_findings.InFloat8(seeds=(0,), layers=float8_summary(one)) for one in in_float8),
+        ],
+        notes={name: " | ".join(f"{one.kind()}: {one.sentence}" for one in notes) for name, notes in noted.items()},
+        files={of.name: f"{of.sentence}: {of.consequence}" for of in problems},
+    )
+    golden("findings.md", text)
 
 
 def test_problems_are_merged_and_listed_the_gravest_first():
@@ -71,9 +103,8 @@ def test_problems_are_merged_and_listed_the_gravest_first():
         ("contaminated", "warning", "amp_bf16", (0, 1), "others kept 0.5 to 1.5 cores busy"),
     ]
     assert found[2].finding.consequence == "its speed does not count"
-    rare = Contaminated(seeds=(3,), cause="the GPU was hot")
-    often = [Contaminated(seeds=(s,), cause=f"others kept {c} cores busy") for s, c in enumerate((0.6, 1.0, 1.0))]
-    together = Contaminated(seeds=(0, 1, 2), cause="others kept 0.6 to 1.0 cores busy")
+    rare, *often = [Contaminated(seeds=(n,), cause=why) for n, why in enumerate(("hot", "0.6 cores", "1.0 cores"))]
+    together = Contaminated(seeds=(1, 2), cause="0.6 to 1.0 cores")
     assert merged([rare, *often]) == (together, rare), "the most common first"
 
 
@@ -86,11 +117,9 @@ def test_a_comparison_is_strict_json_without_the_runs_behind_it():
     comparison = compare(everything, baseline="fp32", margin_pct=1.0, curves=curves)
     (workload,) = json.loads(json.dumps(as_data(comparison), allow_nan=False))["workloads"]
     (note,) = next(arm["notes"] for arm in workload["arms"] if arm["arm"] == "tf32")
-    facts = {"seeds": [0], "cause": "no TF32 here", "status": "unsupported"}
-    assert note == {"kind": "not_completed", **facts, "sentence": "unsupported: no TF32 here (seed 0)"}
+    assert (note["kind"], note["seeds"], note["status"]) == ("not_completed", [0], "unsupported")
     bf16 = next(arm for arm in workload["verdict"]["arms"] if arm["arm"] == "amp_bf16")
     assert (bf16["time_to_loss"]["n"], bf16["time_to_loss"]["num_reached"]) == (3, 3)
-    assert "run" not in workload["runs"][0]
-    assert "pairs" not in bf16
+    assert not {"run", "pairs"} & {*workload["runs"][0], *bf16}
     assert comparison.relative_to(Path("runs")).workloads[0].runs[0].directory == "fp32-gpt_tiny-8-s0"
     assert Path(comparison.relative_to(Path("elsewhere")).workloads[0].runs[0].directory).is_absolute()

@@ -1,5 +1,4 @@
 import math
-import random
 from operator import neg
 
 import numpy as np
@@ -43,21 +42,15 @@ def test_intervals_take_three_pairs_that_differ():
 
 
 def test_an_estimate_resolves_only_what_its_interval_leaves_out():
-    for values, resolved in (
-        ([-1.0, 0.5, 1.0], False),
-        ([1.0, 1.01, 1.02], True),
-        ([2.0, 2.0, 2.0], True),
-        ([0.0, 0.0, 0.0], False),
-        ([5.0, 6.0], False),
-    ):
-        assert mean_difference(values).resolves(0.0) == resolved
+    every = ([-1.0, 0.5, 1.0], [1.0, 1.01, 1.02], [2.0, 2.0, 2.0], [0.0, 0.0, 0.0], [5.0, 6.0])
+    assert [mean_difference(values).resolves(0.0) for values in every] == [False, True, True, False, False]
 
 
-@pytest.mark.parametrize("n", [3, 5])
-def test_intervals_cover_the_truth_about_95_times_in_100(n):
-    noise = random.Random(1)
-    covered = sum(not mean_difference([noise.gauss(0.3, 1.0) for _ in range(n)]).resolves(0.3) for _ in range(3000))
-    assert 0.94 <= covered / 3000 <= 0.96
+def test_intervals_cover_the_truth_about_95_times_in_100():
+    for n in (3, 5):
+        drawn = np.random.default_rng(1).normal(0.3, 1.0, (3000, n)).tolist()
+        covered = sum(not mean_difference(values).resolves(0.3) for values in drawn)
+        assert 0.94 <= covered / 3000 <= 0.96
 
 
 def simulated(n, mean, sd, margin, comparisons=100_000):
@@ -73,7 +66,6 @@ def test_all_of_the_interval_decides_on_equivalence():
         ([0.1, -0.1, 0.0], "inside"),
         ([2.0, 2.1, 1.9], "above"),
         ([-2.0, -2.1, -1.9], "below"),
-        ([0.0, 2.0, 1.0], "open"),
         ([0.5, 0.9, 1.3], "open"),
         ([-0.5, -0.9, -1.3], "open"),
         ([0.5, 0.5, 0.5], "inside"),
@@ -102,9 +94,7 @@ def test_the_further_pairs_find_an_answer_four_times_in_five(differences):
 
 
 def test_an_estimate_and_its_interval_share_their_decimals():
-    for of, text in (
-        (Estimate(value=1.4941, n=3, low=1.4552, high=1.5340), ("1.49", ("1.46", "1.53"))),
-        (Estimate(value=0.00071, n=3, low=-0.0012, high=0.0026), ("0.0007", ("-0.0012", "0.0026"))),
+    for of, text in (  # the examples of `Estimate.text` have others
         (Estimate(value=1.23e-7, n=3, low=-4e-8, high=2.9e-7), ("1.23e-07", ("-4.00e-08", "2.90e-07"))),
         (Estimate(value=0.0, n=3, low=-0.5, high=0.5), ("0.00", ("-0.50", "0.50"))),
         (Estimate(value=1.5, n=2), ("1.50", None)),
@@ -115,11 +105,9 @@ def test_an_estimate_and_its_interval_share_their_decimals():
 def test_texts_that_differ_in_measured_figures_are_one():
     for texts, merged in (
         (["0.6 of 2 cores busy", "1.0 of 2 cores busy"], ["0.6 to 1.0 of 2 cores busy"]),
-        (["1.0 of 2 cores", "1.0 of 2 cores"], ["1.0 of 2 cores"]),
         (["1.0 of 2 cores", "1.0 of 4 cores"], ["1.0 of 2 cores", "1.0 of 4 cores"]),
-        (["the loss is nan at step 7", "the loss is nan at step 40"], ["the loss is nan at step 7 to 40"]),
+        (["nan at step 7, scale 1e-08", "nan at step 40, scale 2e-10"], ["nan at step 7 to 40, scale 2e-10 to 1e-08"]),
         (["2.00 GiB, 512 MiB free", "4.00 GiB, 64 MiB free"], ["2.00 to 4.00 GiB, 64 to 512 MiB free"]),
-        (["the scale is 1e-08", "the scale is 2e-10"], ["the scale is 2e-10 to 1e-08"]),
         (["torch 2.12.0", "torch 2.13.0"], ["torch 2.12.0", "torch 2.13.0"]),
         (["seed1.5a", "seed2.5a"], ["seed1.5a", "seed2.5a"]),
     ):

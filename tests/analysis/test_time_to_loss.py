@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from synthetic_records import run, workload
+from synthetic_records import document, figures, run, workload
 
 from ampsweep.analysis.time_to_loss import LossCurve, MetricSeries, loss_curves
 from ampsweep.config.modes import arm_after
@@ -38,13 +38,42 @@ def time_of(arm, baseline, **more):
     return candidates(("fp32", baseline, lambda _: {}), ("amp_bf16", arm, lambda _: more))["amp_bf16"]
 
 
-def test_shorter_steps_that_learn_the_same_are_sooner_by_that():
-    found = time_of(history(5.0), history(10.0))
-    assert (found.speedup.value, found.n, found.num_reached) == (pytest.approx(2.0), 3, 3)
-    final = loss_curves(run("fp32", step_ms=10.0)[1], history(10.0))["train/loss"].final
-    assert found.target == pytest.approx(1.01 * final)
-    assert 1.8 < found.baseline_s < 2.0, "200 steps of 10 ms, warm-up as later steps, until the margin is reached"
-    assert found.arm_s == pytest.approx(found.baseline_s / 2)
+OFTEN = history(evaluate_every=40)
+NOISY = [history(10.0, losses=1 + np.exp(-LOGGED / 50.0) - noise) for noise in (0.002, -0.002, 0.001)]
+CASES = {
+    "half the step time": time_of(history(5.0), history(10.0)),
+    "learning sooner": time_of(history(10.0, decay=25.0), history(10.0, decay=50.0)),
+    "noise within the margin": time_of(history(10.0), NOISY),
+    "not as low in the end": time_of(history(5.0, decay=50.0), history(10.0, decay=25.0)),
+    "too slow": time_of(history(30.0, decay=500.0), history(10.0)),
+    "low for a single step": time_of(history(losses=np.where(LOGGED == 60, 0.5, 2.0)), history(decay=100.0)),
+    "often evaluated": time_of(OFTEN, OFTEN),
+    "seldom evaluated baseline": time_of(OFTEN, history(evaluate_every=100)),
+    "contaminated": time_of(history(), history(), contamination={"verdict": "contaminated", "reasons": ["load"]}),
+    "cut short": time_of(history(), history(), cut_short="time"),
+    "without history": workload([run("fp32"), run("amp_bf16")]).verdict.arms[0].time_to_loss,
+}
+
+
+def test_times_to_the_loss_of_the_baseline(golden):
+    golden("times.md", document(times={name: "none" if of is None else figures(of) for name, of in CASES.items()}))
+    half = CASES["half the step time"]
+    assert half.target == pytest.approx(
+        1.01 * loss_curves(run("fp32", step_ms=10.0)[1], history(10.0))["train/loss"].final
+    )
+    assert 1.8 < half.baseline_s < 2.0, "200 steps of 10 ms, warm-up as later steps, until the margin is reached"
+
+
+def test_a_loss_is_reached_between_two_rows():
+    curve = LossCurve(losses=np.array([4.0, 2.0]), seconds=np.array([10.0, 20.0]))
+    assert [curve.reach(loss) for loss in (3.0, 4.0, 1.9)] == [15.0, 10.0, None]
+
+
+def test_a_validation_curve_takes_five_finite_losses():
+    assert "val/loss" not in loss_curves(run("fp32")[1], history(evaluate_every=50))
+    broken = history(evaluate_every=10)
+    broken["val/loss"].values[3] = np.nan
+    assert len(loss_curves(run("fp32")[1], broken)["val/loss"].losses) == STEPS // 10 - 1
 
 
 @pytest.mark.parametrize("saved_in", ["fp32", "amp_bf16"])
@@ -61,40 +90,6 @@ def test_a_part_of_a_training_has_no_time_to_a_loss(saved_in):
     found = candidates(*whole, (arm_after("amp_bf16", saved_in, 150), [rest] * 3, resumed))
     assert found.pop("amp_bf16").speedup.value == pytest.approx(2.0), "of the whole runs alone"
     assert [*found.values()] == [None] * (saved_in != "amp_bf16")
-
-
-def test_an_arm_that_misses_the_loss_has_no_time():
-    for arm, baseline in (
-        (history(5.0, decay=50.0), history(10.0, decay=25.0)),
-        (history(30.0, decay=500.0), history(10.0)),
-        (history(losses=np.where(LOGGED == 60, 0.5, 2.0)), history(decay=100.0)),
-    ):
-        found = time_of(arm, baseline)
-        assert (found.num_reached, found.speedup, found.arm_s) == (0, None, None)
-
-
-def test_the_time_to_a_loss_is_interpolated_and_up_to_the_noise():
-    assert time_of(history(10.0, decay=25.0), history(10.0, decay=50.0)).speedup.value > 1.4
-    curve = LossCurve(losses=np.array([4.0, 2.0]), seconds=np.array([10.0, 20.0]))
-    assert [curve.reach(loss) for loss in (3.0, 4.0, 1.9)] == [15.0, 10.0, None]
-    noisy = [history(10.0, losses=1 + np.exp(-LOGGED / 50.0) - noise) for noise in (0.002, -0.002, 0.001)]
-    assert time_of(history(10.0), noisy).num_reached == 3
-
-
-def test_often_evaluated_runs_go_by_their_validation_loss():
-    often = history(evaluate_every=40)
-    assert time_of(often, often).metric == "val/loss"
-    assert time_of(often, history(evaluate_every=100)).metric == "train/loss"
-    assert "val/loss" not in loss_curves(run("fp32")[1], history(evaluate_every=50))
-    broken = history(evaluate_every=10)
-    broken["val/loss"].values[3] = np.nan
-    assert len(loss_curves(run("fp32")[1], broken)["val/loss"].losses) == STEPS // 10 - 1
-
-
-def test_disturbed_runs_and_runs_without_history_have_no_time():
-    assert time_of(history(), history(), contamination={"verdict": "contaminated", "reasons": ["load"]}) is None
-    assert time_of(history(), history(), cut_short="time") is None
-    assert workload([run("fp32"), run("amp_bf16")]).verdict.arms[0].time_to_loss is None
 
 
 def test_warmup_is_that_of_each_process():

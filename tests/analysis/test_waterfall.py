@@ -1,4 +1,4 @@
-from synthetic_records import run, sweep, workload
+from synthetic_records import sweep, workload
 
 from ampsweep.analysis.pairing import pair_runs
 from ampsweep.analysis.runs import Run
@@ -26,11 +26,10 @@ def test_categories_add_up_to_the_difference_of_the_peaks():
     found = of(entries)
     assert (found.baseline_bytes, found.arm_bytes) == (901.25 * MIB, 755.5 * MIB)
     assert sum(step.change_bytes for step in found.steps) == found.arm_bytes - found.baseline_bytes
-    changes = {step.category: step.change_bytes / MIB for step in found.steps}
-    held = {"parameters": 0, "gradients": 0, "optimizer_state": 0}
-    assert changes == held | {"activations": -200, "autocast_weights": 50, "unattributed": 5.5 - 1.25}
-    assert [*changes][-1] == "unattributed"
-    assert found.same_in_all_pairs
+    assert [(step.category, step.change_bytes / MIB) for step in found.steps] == [
+        *((held, 0) for held in ("parameters", "gradients", "optimizer_state")),
+        *(("activations", -200), ("autocast_weights", 50), ("unattributed", 5.5 - 1.25)),
+    ]
     assert found.sentence == "activations -200 MiB, autocast weights +50.0 MiB, unattributed +4.25 MiB"
     compared = workload(entries)
     assert compared.verdict.arms[0].waterfall == found
@@ -42,14 +41,8 @@ def test_categories_add_up_to_the_difference_of_the_peaks():
 
 
 def test_the_waterfall_is_that_of_the_median_pair():
-    """Both runs of a pair may hold more than those of another: nothing of that is saved or added."""
-    entries = [run("fp32", seed, memory=memory(FP32), peak_mib=900.0 + seed) for seed in range(3)]
-    alike = [run("amp_bf16", seed, memory=memory(BF16), peak_mib=755.0 + seed) for seed in range(3)]
-    assert of(entries + alike).same_in_all_pairs
-    fp32 = runs("fp32", FP32, 900.0)
-    differ = [
-        run("amp_bf16", seed, memory=memory(BF16, activations=held), peak_mib=450.0 + held)
-        for seed, held in enumerate([390, 300, 310])
-    ]
-    found = of(fp32 + differ)
+    entries = runs("fp32", FP32, [900.0, 901.0, 902.0]) + runs("amp_bf16", BF16, [755.0, 756.0, 757.0])
+    assert of(entries).same_in_all_pairs, "each pair has as much more than the one before"
+    held = {"memory": [memory(BF16, activations=mib) for mib in (390, 300, 310)], "peak_mib": [840.0, 750.0, 760.0]}
+    found = of(runs("fp32", FP32, 900.0) + sweep("amp_bf16", [1.0] * 3, **held))
     assert (found.seed, found.same_in_all_pairs, found.arm_bytes) == (2, False, 760 * MIB)

@@ -20,7 +20,6 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -34,23 +33,15 @@ from synthetic_records import sweep
 from ampsweep.analysis.comparison import compare
 
 NUM_SEEDS = (3, 5, 10)
-MARGIN_PCT = 1.0
-LOSS = 2.0
-MARGIN = LOSS * MARGIN_PCT / 100
-SPEEDUP = 1.3
-TIME_SD = 0.03
-SEED_SD = 0.02 * LOSS
-GAP_SD = MARGIN / 2
+LOSS, MARGIN = 2.0, 0.02
+TRUTH = {"fp32": (1.0, 0.0), "same": (1.0, 0.0), "edge": (1.3, MARGIN)}
+"""Speedup and loss gap of each arm."""
 
-Noise = Callable[[np.random.Generator, int], np.ndarray]
-
-NOISES: dict[str, Noise] = {
+NOISES = {
     "normal": lambda rng, n: rng.normal(size=n),
     "t, 3 df": lambda rng, n: rng.standard_t(3, size=n) / math.sqrt(3),
     "lognormal": lambda rng, n: (np.exp(rng.normal(size=n)) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e),
 }
-
-SKEWED = "skewed"
 
 COLUMNS = {
     "speed_false": "`same` called faster or slower",
@@ -66,25 +57,22 @@ COLUMNS = {
 def simulate(noise: str, n: int, comparisons: int) -> dict[str, float]:
     """Shares in percent, over `comparisons` comparisons of `n` seeds."""
     rng = np.random.default_rng([n, *noise.encode()])
-    counted: Counter[str] = Counter()
-    for _ in range(comparisons):
-        counted.update(judge_one(rng, noise, n))
+    counted = Counter(key for _ in range(comparisons) for key in judge_one(rng, noise, n))
     halves = {"speed_covered", "gap_covered"}  # counted for two arms each
     return {key: 100 * counted[key] / comparisons / (2 if key in halves else 1) for key in COLUMNS}
 
 
 def judge_one(rng: np.random.Generator, noise: str, n: int) -> list[str]:
     """What happened in one comparison, by keys of `COLUMNS`."""
-    draw = NOISES["lognormal" if noise == SKEWED else noise]
-    seeds = LOSS + SEED_SD * draw(rng, n)
+    draw = NOISES["lognormal" if noise == "skewed" else noise]
+    seeds = LOSS + 0.02 * LOSS * draw(rng, n)
     entries = []
-    truth = {"fp32": (1.0, 0.0), "same": (1.0, 0.0), "edge": (SPEEDUP, MARGIN)}
-    for arm, (speedup, gap) in truth.items():
-        share = 1.0 if noise != SKEWED else 0.0 if arm == "fp32" else math.sqrt(2)
-        times = 100 / speedup * np.exp(TIME_SD * share * draw(rng, n))
-        losses = seeds + gap + GAP_SD / math.sqrt(2) * share * draw(rng, n)
+    for arm, (speedup, gap) in TRUTH.items():
+        share = 1.0 if noise != "skewed" else 0.0 if arm == "fp32" else math.sqrt(2)
+        times = 100 / speedup * np.exp(0.03 * share * draw(rng, n))
+        losses = seeds + gap + MARGIN / 2 / math.sqrt(2) * share * draw(rng, n)
         entries += sweep(arm, times.tolist(), val_loss=losses.tolist())
-    (workload,) = compare(entries, baseline="fp32", margin_pct=MARGIN_PCT).workloads
+    (workload,) = compare(entries, baseline="fp32", margin_pct=100 * MARGIN / LOSS).workloads
     figures = {arm.arm: arm for arm in workload.arms}
     words = {arm.arm: arm.judgements for arm in workload.verdict.arms}
     happened = {
@@ -96,7 +84,7 @@ def judge_one(rng: np.random.Generator, noise: str, n: int) -> list[str]:
     }
     found = [key for key, did in happened.items() if did]
     for arm in ("same", "edge"):
-        speedup, gap = truth[arm]
+        speedup, gap = TRUTH[arm]
         found += ["speed_covered"] * (figures[arm].speedup.low <= speedup <= figures[arm].speedup.high)
         found += ["gap_covered"] * (figures[arm].loss_gap.low <= gap <= figures[arm].loss_gap.high)
     return found
@@ -119,7 +107,7 @@ def main() -> None:
     with ProcessPoolExecutor() as pool:
         running = {
             f"{noise}, n={n}": pool.submit(simulate, noise, n, arguments.comparisons)
-            for noise in (*NOISES, SKEWED)
+            for noise in (*NOISES, "skewed")
             for n in NUM_SEEDS
         }
         results = {name: future.result() for name, future in running.items()}

@@ -17,11 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
+import torch
 from rounds import machine
 
 from ampsweep.commands import fork_server  # noqa: F401 (imports what a run needs, once for all)
@@ -38,7 +38,6 @@ from ampsweep.record import (
 )
 from ampsweep.training.checkpoint import CheckpointError, load_checkpoint
 
-ROOT: Final = Path(__file__).parents[2]
 TRAINING: Final = (
     *("model=mlp_small", "data=digits", "tracking=disabled", "predict.with_runs=false", "trainer.log_every=1"),
     *("trainer.eval_every=10", "trainer.checkpoint_every=4", "scheduler=cosine", "precision.init_scale=1e8"),
@@ -48,200 +47,160 @@ SWEEP: Final = ("-m", *TRAINING, "trainer.steps=20", "seed=0,1", "precision=fp32
 SAME: Final = (
     *("train/loss", "train/grad_norm", "train/lr", "val/loss", "val/accuracy", "amp/scale", "amp/applied_steps"),
 )
-PARTS: Final = ("start", "middle", "middle", "end")
-"""The parts of a run that a kill falls into: before its first row, between two rows, after its last one."""
-POLL_S: Final = 0.002
-SHARE_OF_SWEEPS: Final = 0.2
-AGAIN: Final = 0.25
-"""The share of runs gone on with that are killed again."""
-PATIENCE_S: Final = 60.0
-COUNTS: Final = (
-    *("lost rows", "wrong rows", "wrong figures", "damaged files", "leftover files"),
-    *("unfinished", "false completions", "tracebacks"),
-)
+POLL_S: Final = 0.001
 
-Key = str
 Rows = dict[int, dict[str, float]]
+Unkilled = tuple[float, dict[str, Rows], dict[str, dict[str, float]]]
+"""What a command comes to if nobody kills it: its seconds, and by config hash its runs' rows and figures."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--at-once", type=int, default=2)
+class Campaign:
+    """Trainings that are killed, resumed and compared, one after the other."""
+
+    def __init__(self, place: Path, seed: int) -> None:
+        self.place, self.random = place, random.Random(seed)
+        self.moments, self.killed, self.wrong = Counter[str](), Counter[str](), Counter[str]()
+        self.notes: list[str] = []
+        self.num_trials = self.num_compared = 0
+
+    def trial(self, most_kills: int) -> None:
+        """Kill a training at most so often, and compare what becomes of it."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        return {"runs ended and compared": self.num_compared}
+
+    def note(self, name: str, what: str) -> None:
+        """Count something that is wrong."""
+        self.wrong[name] += 1
+        self.notes.append(f"{name}: {what}")
+        print(self.notes[-1], file=sys.stderr, flush=True)
+
+
+def main(campaigns: type[Campaign], usual_kills: int, description: str | None) -> None:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--kills", type=int, default=usual_kills)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--place", type=Path, help="a folder for the runs: in memory they take less time")
     arguments = parser.parse_args()
-    if arguments.worker:
-        with tempfile.TemporaryDirectory() as place:
-            campaign = Campaign(Path(place), random.Random(arguments.seed))
-            campaign.run(arguments.kills)
-            print(json.dumps(campaign.found))
-        return
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as place:
-        workers = [_worker(arguments, number, Path(place) / str(number)) for number in range(arguments.at_once)]
-        found = [json.loads(worker.communicate()[0]) for worker in workers]
-    result = {
-        "kills": sum(sum(one["moments"].values()) for one in found),
+    began_s = time.monotonic()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(dir=arguments.place) as place:
+        # Locks of devices are in the temporary folder: with one of their own the runs wait for no others.
+        os.environ |= {"OMP_NUM_THREADS": "1", "TMPDIR": place}
+        tempfile.tempdir = place
+        campaign = campaigns(Path(place), arguments.seed)
+        while (done := campaign.moments.total()) < arguments.kills:
+            print(f"{done} of {arguments.kills}: {dict(campaign.wrong)}", file=sys.stderr, flush=True)
+            campaign.trial(arguments.kills - done)
+    report = {
+        "kills": campaign.moments.total(),
         "seed": arguments.seed,
         "machine": machine([os.getloadavg()[0]]),
-        "seconds": round(time.monotonic() - began, 1),
-        "moments": dict(sum((Counter(one["moments"]) for one in found), Counter[str]())),
-        "killed": dict(sum((Counter(one["killed"]) for one in found), Counter[str]())),
-        "runs ended and compared": sum(one["num_compared"] for one in found),
-        "wrong": {name: sum(one["wrong"].get(name, 0) for one in found) for name in COUNTS},
-        "told": [line for one in found for line in one["told"]],
+        "seconds": round(time.monotonic() - began_s, 1),
+        "moments": campaign.moments,
+        "killed": campaign.killed,
+        **campaign.facts(),
+        "wrong": campaign.wrong,
+        "notes": campaign.notes,
     }
-    print(json.dumps(result, indent=1))
+    print(json.dumps(report, indent=1))
 
 
-def _worker(arguments: argparse.Namespace, number: int, place: Path) -> "subprocess.Popen[str]":
-    """A process that kills its share, with a folder for temporary files (and so a lock of the device) of its own."""
-    share = arguments.kills // arguments.at_once + (number < arguments.kills % arguments.at_once)
-    command = [sys.executable, __file__, "--worker", "--kills", str(share)]
-    command += ["--seed", str(arguments.seed * 1000 + number)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(place)}
-    place.mkdir()
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-
-@dataclass
-class Unkilled:
-    """What a command comes to if nobody kills it."""
-
-    start_s: float
-    """Time to the first row."""
-    end_s: float
-    """Time from the last row to the end."""
-    rows: dict[Key, Rows]
-    """Rows by config hash and step."""
-    figures: dict[Key, dict[str, float]]
-
-
-@dataclass
-class Campaign:
-    """Runs of one worker, one after the other."""
-
-    place: Path
-    random: random.Random
-    found: dict[str, Any] = field(
-        default_factory=lambda: (
-            {"moments": Counter(), "killed": Counter(), "wrong": Counter(), "told": []} | {"num_compared": 0}
-        )
-    )
-    num_trials: int = 0
-
-    def run(self, num_kills: int) -> None:
-        """Kill that often, and compare what has become of each run."""
-        commands = (RUN, SWEEP)
-        self.unkilled = {command: self._unkilled(command) for command in commands}
-        while (done := sum(self.found["moments"].values())) < num_kills:
-            print(f"{done} of {num_kills}: {dict(self.found['wrong'])}", file=sys.stderr, flush=True)
-            self._trial(SWEEP if self.random.random() < SHARE_OF_SWEEPS else RUN)
+class RunsAndSweeps(Campaign):
+    def __init__(self, place: Path, seed: int) -> None:
+        super().__init__(place, seed)
+        self.unkilled = {command: self._unkilled(command) for command in (RUN, SWEEP)}
 
     def _unkilled(self, command: Sequence[str]) -> Unkilled:
-        for name in ("first", "second"):  # the first one warms up
-            directory = self.place / f"unkilled-{name}-{len(command)}"
-            began = time.monotonic()
-            process = Started(command, directory)
-            process.until(lambda at=directory: _num_rows(at) > 0)
-            start_s, num_rows, last_s = time.monotonic() - began, 0, time.monotonic()
-            while process.goes_on():
-                if num_rows != (num_rows := _num_rows(directory)):
-                    last_s = time.monotonic()
-                time.sleep(POLL_S)
-            end_s = time.monotonic() - last_s
-            if (code := process.wait()) != 0:
-                raise RuntimeError(f"exit code {code}:\n{process.said}")
+        directory = self.place / f"unkilled-{len(command)}"
+        began_s = time.monotonic()
+        process = Started(command, directory)
+        if (code := process.wait()) != 0:
+            raise RuntimeError(f"exit code {code}:\n{process.output}")
+        whole_s = time.monotonic() - began_s
         records = find_records(directory).records
-        rows = {record.config_hash: _rows(run) for run, record in records}
-        return Unkilled(start_s, end_s, rows, {record.config_hash: record.summary for _, record in records})
+        rows = {record.config_hash: rows_of(run) for run, record in records}
+        return whole_s, rows, {record.config_hash: record.summary for _, record in records}
 
-    def _trial(self, command: Sequence[str]) -> None:
-        """Kill a command, go on with it until it has ended, and compare."""
+    def trial(self, most_kills: int) -> None:
         self.num_trials += 1
+        command = SWEEP if self.random.random() < 0.2 else RUN
         directory = self.place / f"trial-{self.num_trials}"
-        going_on: tuple[str, ...] = ()
+        resuming: tuple[str, ...] = ()
         is_killed = True
         while is_killed:
-            process = Started((*command, *going_on), directory)
-            is_killed = not going_on or self.random.random() < AGAIN
+            process = Started((*command, *resuming), directory)
+            is_killed = not resuming or self.random.random() < 0.25
             if is_killed:
                 self._kill(process, self.unkilled[command], directory)
             code = process.wait()
-            if "Traceback" in process.said:
-                self._note("tracebacks", f"{directory.name}: {process.said[-2000:]}")
+            if "Traceback" in process.output:
+                self.note("tracebacks", f"{directory.name}: {process.output[-2000:]}")
             if is_killed:
-                going_on = _going_on(command, directory)
+                resuming = _resuming(command, directory)
                 self._look_for_false_completions(command, directory)
         if code != 0:
-            self._note("unfinished", f"{directory.name}: exit code {code}: {process.said[-500:]}")
+            self.note("unfinished", f"{directory.name}: exit code {code}: {process.output[-500:]}")
         self._compare(command, directory)
 
     def _kill(self, process: "Started", unkilled: Unkilled, directory: Path) -> None:
-        total = sum(map(len, unkilled.rows.values()))
-        match self.random.choice(PARTS):
-            case "start":
-                time.sleep(unkilled.start_s * self.random.random())
-            case "middle":
-                reached = self.random.randrange(total)
-                process.until(lambda: _num_rows(directory) > reached)
-                time.sleep(self.random.uniform(0.0, 0.02))
-            case "end":
-                process.until(lambda: _num_rows(directory) >= total)
-                time.sleep(unkilled.end_s * self.random.random())
+        """Kill soon after a row, which may be the last, or at any time."""
+        whole_s, rows, _ = unkilled
+        total = sum(map(len, rows.values()))
+        moment = self.random.choice(("after a row", "after a row", "after the last row", "at any time"))
+        if moment == "at any time":
+            time.sleep(whole_s * self.random.random())
+        else:
+            wanted = total if "last" in moment else self.random.randint(1, total)
+            process.until(lambda: num_rows(directory) >= wanted)
+            time.sleep(self.random.uniform(0.0, 0.2 if "last" in moment else 0.02))
         which = self.random.choice(("all", "parent", "trainer")) if process.is_sweep else "run"
-        had_ended = not process.kill(which)
-        self.found["moments"]["after its end" if had_ended else _moment(directory)] += 1
-        self.found["killed"][f"{which} of a sweep" if process.is_sweep else "a run"] += 1
+        was_alive = process.kill(which)
+        self.moments[moment if was_alive else "after its end"] += 1
+        self.killed[f"{which} of a sweep" if process.is_sweep else "a run"] += 1
 
     def _look_for_false_completions(self, command: Sequence[str], directory: Path) -> None:
         for run, record in find_records(directory).records:
-            if record.status == "completed":
-                faults = self._faults(command, run, record)
-                if faults:
-                    self._note("false completions", f"{run.name} after a kill: {faults}")
+            if record.status == "completed" and (faults := self._faults(command, run, record)):
+                self.note("false completions", f"{run.name} after a kill: {faults}")
             elif record.status == "failed" and "SIGKILL" not in (record.error or "") + "killed":
-                self._note("unfinished", f"{run.name} failed: {record.error}")
+                self.note("unfinished", f"{run.name} failed: {record.error}")
 
     def _compare(self, command: Sequence[str], directory: Path) -> None:
         """Compare everything that is left with what nobody killed."""
         found = find_records(directory)
         for error in found.unreadable:
-            self._note("damaged files", str(error))
-        ended = {record.config_hash: run for run, record in found.records if record.status == "completed"}
-        for missing in self.unkilled[command].rows.keys() - ended.keys():
-            self._note("unfinished", f"{directory.name}: {missing} did not complete")
+            self.note("damaged files", str(error))
+        ended = {record.config_hash for _, record in found.records if record.status == "completed"}
+        for missing in self.unkilled[command][1].keys() - ended:
+            self.note("unfinished", f"{directory.name}: {missing} did not complete")
         for run, record in found.records:
             for name, what in self._faults(command, run, record):
-                self._note(name, f"{run.relative_to(self.place)}: {what}")
-            if len(record.attempts) > 1:  # what a run leaves that nobody goes on with stays
+                self.note(name, f"{run.relative_to(self.place)}: {what}")
+            if len(record.attempts) > 1:  # what a run leaves that nobody resumes stays
                 for leftover in run.rglob(".*.????????"):
-                    self._note("leftover files", str(leftover.relative_to(self.place)))
-        self.found["num_compared"] += len(ended)
+                    self.note("leftover files", str(leftover.relative_to(self.place)))
+        self.num_compared += len(ended)
 
     def _faults(self, command: Sequence[str], run: Path, record: RunRecord) -> list[tuple[str, str]]:
-        unkilled = self.unkilled[command]
-        expected, faults = unkilled.rows[record.config_hash], []
+        _, rows, figures = self.unkilled[command]
         try:
-            rows = _rows(run, record)
+            faults = differences(rows_of(run, record), rows[record.config_hash])
         except RecordError as error:
             return [("damaged files", str(error))]
-        for step, row in rows.items():
-            if row != expected.get(step):
-                faults.append(("wrong rows", f"step {step} is {row}, not {expected.get(step)}"))
-        if record.status == "completed":
-            faults += [("lost rows", f"step {step} is not there") for step in expected.keys() - rows.keys()]
-            for key in SAME:
-                if record.summary.get(key) != unkilled.figures[record.config_hash].get(key):
-                    faults.append(("wrong figures", f"{key} is {record.summary.get(key)}"))
-            faults += _damaged_checkpoints(run)
+        if record.status != "completed":
+            return [fault for fault in faults if fault[0] != "lost rows"]
+        for key in SAME:
+            if record.summary.get(key) != figures[record.config_hash].get(key):
+                faults.append(("wrong figures", f"{key} is {record.summary.get(key)}"))
+        for path in (run / CHECKPOINTS / LAST, run / CHECKPOINTS / PREVIOUS):
+            try:
+                if path.is_file():
+                    load_checkpoint(path)
+            except CheckpointError as error:
+                faults.append(("damaged files", str(error)))
         return faults
-
-    def _note(self, name: str, told: str) -> None:
-        self.found["wrong"][name] += 1
-        self.found["told"].append(f"{name}: {told}")
-        print(f"{name}: {told}", file=sys.stderr, flush=True)
 
 
 class Started:
@@ -250,54 +209,50 @@ class Started:
     def __init__(self, command: Sequence[str], directory: Path) -> None:
         directory.mkdir(exist_ok=True)
         self.is_sweep = "-m" in command
-        self._said = directory / "said.txt"
+        self._output = directory / "output.txt"
         arguments = [*command, f"output_dir={directory}"]
-        with self._said.open("wb") as output:
+        with self._output.open("wb") as output:
             if self.is_sweep:
-                python = [sys.executable, str(ROOT / "train.py"), *arguments]
+                python = [sys.executable, str(Path(__file__).parents[2] / "train.py"), *arguments]
                 self.pid = subprocess.Popen(python, stdout=output, stderr=output, start_new_session=True).pid
             else:
-                self.pid = _forked(lambda: train(arguments), output.fileno())
+                self.pid = forked(lambda: train(arguments), output.fileno())
 
     def goes_on(self) -> bool:
-        """Tell whether it has not ended yet."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so, or it has ended."""
+        """Wait until something is so, or the command has ended."""
         while self.goes_on() and not is_so():
             time.sleep(POLL_S)
 
     def wait(self) -> int:
-        """Wait for its end and that of all it has started; returns its exit code."""
+        """Wait for its end and that of all that it has started; returns its exit code."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + 60
         while _session(self.pid) and time.monotonic() < until:
             time.sleep(0.02)
         return code
 
     def kill(self, which: str) -> bool:
         """Kill one process of it, or all; False if there is none any more."""
+        killed = _session(self.pid)
         if which == "trainer":
-            children = [one for one in _session(self.pid) if one.pid != self.pid]
-            killed = children[-1:]  # the youngest: the one that trains, or the fork server before
-        elif which == "all":
-            killed = _session(self.pid)
-        else:
-            killed = [one for one in _session(self.pid) if one.pid == self.pid]
+            killed = [one for one in killed if one.pid != self.pid][-1:]  # the youngest; before it the fork server
+        elif which != "all":
+            killed = [one for one in killed if one.pid == self.pid]
         for one in killed:
             with suppress(psutil.NoSuchProcess):
                 one.send_signal(signal.SIGKILL)
         return bool(killed)
 
     @property
-    def said(self) -> str:
-        """What it has printed."""
-        return self._said.read_text(encoding="utf-8", errors="replace")
+    def output(self) -> str:
+        return self._output.read_text(encoding="utf-8", errors="replace")
 
 
-def _forked(work: Callable[[], int], output: int) -> int:
-    """Do the work in a forked process, in a session of its own."""
+def forked(work: Callable[[], int], output: int) -> int:
+    """Do the work in a forked process, in a session of its own; returns its id."""
     pid = os.fork()
     if pid:
         return pid
@@ -323,48 +278,31 @@ def _session(leader: int) -> list[psutil.Process]:
     return sorted(found, key=lambda one: one.create_time())
 
 
-def _going_on(command: Sequence[str], directory: Path) -> tuple[str, ...]:
-    """The argument that goes on with a killed command, or one that says nothing new where it left nothing."""
+def _resuming(command: Sequence[str], directory: Path) -> tuple[str, ...]:
+    """The argument that resumes a killed command, or one that changes nothing where it left nothing."""
     if "-m" not in command:
         return ("resume=auto",)
     sweeps = sorted(path.parent for path in directory.glob("*/*/multirun.yaml"))
     return (f"into={sweeps[-1]}",) if sweeps else ("seed=0,1",)
 
 
-def _moment(directory: Path) -> str:
-    """The moment of a kill, by what the run has left."""
-    histories = list(directory.rglob(HISTORY_NAME))
-    if not histories:
-        return "before the first record"
-    if not any(history.stat().st_size for history in histories):
-        return "before the first row"
-    if list(directory.rglob(f".{LAST}.????????")):
-        return "in a checkpoint"
-    records = find_records(directory).records
-    return "while it ended" if records and records[-1][1].status == "completed" else "while it trained"
-
-
-def _num_rows(directory: Path) -> int:
+def num_rows(directory: Path) -> int:
     """Number of rows in all histories below the directory."""
-    return sum(history.read_bytes().count(b"\n") for history in directory.glob(f"*/*/*/{HISTORY_NAME}"))
+    return sum(history.read_bytes().count(b"\n") for history in directory.glob(f"**/{HISTORY_NAME}"))
 
 
-def _rows(run: Path, record: RunRecord | None = None) -> Rows:
+def rows_of(run: Path, record: RunRecord | None = None) -> Rows:
     """The figures of the history that are the same each time, by step."""
     rows = read_history(run, None if record is None else record.history_digest)
     return {row["step"]: {key: row[key] for key in SAME if key in row} for row in rows}
 
 
-def _damaged_checkpoints(run: Path) -> list[tuple[str, str]]:
-    faults = []
-    for name in (LAST, PREVIOUS):
-        if (run / CHECKPOINTS / name).is_file():
-            try:
-                load_checkpoint(run / CHECKPOINTS / name)
-            except CheckpointError as error:
-                faults.append(("damaged files", str(error)))
-    return faults
+def differences(rows: Rows, expected: Rows) -> list[tuple[str, str]]:
+    """What is wrong with a run's rows, by name."""
+    wrong = [(step, row, expected.get(step)) for step, row in rows.items() if row != expected.get(step)]
+    faults = [("wrong rows", f"step {step} is {row}, not {other}") for step, row, other in wrong]
+    return faults + [("lost rows", f"step {step} is not there") for step in expected.keys() - rows.keys()]
 
 
 if __name__ == "__main__":
-    main()
+    main(RunsAndSweeps, 200, __doc__)

@@ -13,35 +13,31 @@ from workload import LEARNING_RATE, SEED, WEIGHT_DECAY, Batches, Size, fresh
 NUM_METRICS = 10
 """Metrics in a row that is logged by hand; the suite logs what it logs, and at least as many."""
 
-Loop = Callable[[Size, Path], float]
-"""Trains in a directory of its own."""
-
 
 def bare(size: Size, directory: Path) -> float:
-    model, data, optimizer = fresh(size)
-    for index in range(size.num_steps):
-        inputs, targets = data.train_batch(index)
-        loss = F.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return loss.item()
+    return _trained(size)
 
 
 def bare_wandb(size: Size, directory: Path) -> float:
     import wandb
 
     run = wandb.init(mode="offline", dir=str(directory), settings=wandb.Settings(silent=True, console="off"))
-    model, data, optimizer = fresh(size)
     rest = {f"metric/{number}": float(number) for number in range(NUM_METRICS - 1)}
+    last = _trained(size, after_step=lambda loss: run.log({"train/loss": loss.item(), **rest}))
+    run.finish()
+    return last
+
+
+def _trained(size: Size, after_step: Callable[[Tensor], Any] | None = None) -> float:
+    model, data, optimizer = fresh(size)
     for index in range(size.num_steps):
         inputs, targets = data.train_batch(index)
         loss = F.mse_loss(model(inputs), targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        run.log({"train/loss": loss.item(), **rest})
-    run.finish()
+        if after_step is not None:
+            after_step(loss)
     return loss.item()
 
 
@@ -82,49 +78,12 @@ def own_estimate(directory: Path) -> dict[str, float]:
 def ampsweep_overrides(size: Size, *, log_every: int) -> list[str]:
     """The command line of `train.py` for this training."""
     return [
-        "model=custom",
-        "model._target_=workload.Net",
-        f"+model.features={size.features}",
-        f"+model.hidden={size.hidden}",
-        "data=custom",
-        "data._target_=workload.Batches",
-        f"+data.features={size.features}",
-        f"data.batch_size={size.batch_size}",
-        "task=regression",
-        f"optimizer.lr={LEARNING_RATE}",
-        f"optimizer.weight_decay={WEIGHT_DECAY}",
-        f"seed={SEED}",
-        "device=cpu",
-        "tracking.mode=offline",
-        f"trainer.steps={size.num_steps}",
-        f"trainer.log_every={log_every}",
+        *("model=custom", "model._target_=workload.Net", "data=custom", "data._target_=workload.Batches"),
+        *(f"+model.features={size.features}", f"+model.hidden={size.hidden}", f"+data.features={size.features}"),
+        *(f"data.batch_size={size.batch_size}", "task=regression", f"seed={SEED}", "device=cpu"),
+        *(f"optimizer.lr={LEARNING_RATE}", f"optimizer.weight_decay={WEIGHT_DECAY}", "tracking.mode=offline"),
+        *(f"trainer.steps={size.num_steps}", f"trainer.log_every={log_every}"),
     ]
-
-
-def fabric(size: Size, directory: Path) -> float:
-    from lightning.fabric import Fabric
-
-    fabric = Fabric(accelerator="cpu", devices=1)
-    return _wrapped(size, fabric.setup, fabric.backward)
-
-
-def accelerate(size: Size, directory: Path) -> float:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    return _wrapped(size, accelerator.prepare, accelerator.backward)
-
-
-def _wrapped(size: Size, wrap: Callable[..., Any], backward: Callable[[Tensor], Any]) -> float:
-    model, data, optimizer = fresh(size)
-    model, optimizer = wrap(model, optimizer)
-    for index in range(size.num_steps):
-        inputs, targets = data.train_batch(index)
-        loss = F.mse_loss(model(inputs), targets)
-        backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-    return loss.item()
 
 
 def lightning(size: Size, directory: Path) -> float:
@@ -137,7 +96,6 @@ def lightning(size: Size, directory: Path) -> float:
         def __init__(self) -> None:
             super().__init__()
             self.model = model
-            self.last: Tensor | None = None
 
         def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
             inputs, targets = batch
@@ -161,7 +119,6 @@ def lightning(size: Size, directory: Path) -> float:
     )
     module = Module()
     trainer.fit(module, Stream(data))
-    assert module.last is not None
     return module.last.item()
 
 
@@ -174,7 +131,6 @@ def huggingface(size: Size, directory: Path) -> float:
         def __init__(self) -> None:
             super().__init__()
             self.model = model
-            self.last: Tensor | None = None
 
         def forward(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
             loss = F.mse_loss(self.model(inputs), targets)
@@ -198,7 +154,6 @@ def huggingface(size: Size, directory: Path) -> float:
     wrapped = WithLoss()
     constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     WithBatches(wrapped, arguments, optimizers=(optimizer, constant)).train()
-    assert wrapped.last is not None
     return wrapped.last.item()
 
 
@@ -206,8 +161,7 @@ class Stream:
     """The batches as an endless loader."""
 
     def __init__(self, data: Batches, names: tuple[str, str] | None = None) -> None:
-        self._data = data
-        self._names = names
+        self._data, self._names = data, names
 
     def __iter__(self) -> Iterator[Any]:
         for index in itertools.count():

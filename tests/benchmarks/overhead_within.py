@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from loops import ampsweep_overrides
 from rounds import machine, spread
 from workload import SIZES, Batches
 
-from ampsweep.config.compose import compose_points
+from ampsweep.config.compose import compose_one
 from ampsweep.run.request import new_record
 from ampsweep.tracking.tracker import Tracker
 from ampsweep.training.assembly import assemble_trainer
@@ -29,11 +30,7 @@ from ampsweep.training.components.built import build, build_data
 from ampsweep.training.trainer import Trainer
 
 CPU = torch.device("cpu")
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "MALLOC_TRIM_THRESHOLD_": str(2**30),
-    "MALLOC_MMAP_THRESHOLD_": str(2**30),
-}
+THRESHOLDS = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 """glibc gives the memory of freed gradients back to the system, or keeps it, as their order falls out: a tenth of a
 step of 5 ms, and by chance more or less in each loop."""
 
@@ -41,27 +38,20 @@ STEPS = {"small": 400, "large": 40}
 """Of a block; a multiple of every logging interval."""
 
 
-class NoStop:
-    reason = ""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=tuple(SIZES), default="large", help="a step of 0.2 ms or of 5 ms")
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if not arguments.worker:
-        command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
-        sys.exit(subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode)
+    if not THRESHOLDS.items() <= os.environ.items():
+        sys.exit(subprocess.run([sys.executable, *sys.argv], env=os.environ | THRESHOLDS, check=False).returncode)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         print(json.dumps(_measure(arguments.size, arguments.rounds, Path(directory)), indent=1))
 
 
 def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
-    overrides = ampsweep_overrides(SIZES[size], log_every=10)
-    config = compose_points(overrides, multirun=False).points[0].config
+    config = compose_one(ampsweep_overrides(SIZES[size], log_every=10))
     built, history, steps = build(config, CPU, build_data(config, CPU)), Tracker(), STEPS[size]
     history.start(new_record(config, device="cpu"), directory, resume_after=None)
     trainer = assemble_trainer(config, built, CPU, tracker=history)
@@ -77,7 +67,6 @@ def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
         rounds = [
             {name: _timed(blocks[name]) for name in random.sample([*blocks], len(blocks))} for _ in range(num_rounds)
         ]
-    load = os.getloadavg()[0]
     variants = {
         name: {
             "step_us": spread([one[name] for one in rounds]),
@@ -86,7 +75,7 @@ def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
         }
         for name in blocks
     }
-    return {"size": size, "machine": machine([load]), "num_rounds": num_rounds, "variants": variants}
+    return {"size": size, "machine": machine([os.getloadavg()[0]]), "num_rounds": num_rounds, "variants": variants}
 
 
 def _timed(block: Callable[[], None]) -> float:
@@ -112,7 +101,7 @@ def _bare(trainer: Trainer, steps: int, *, with_norm: bool) -> None:
 def _suite(trainer: Trainer, steps: int, log_every: int) -> None:
     trainer.config.log_every = log_every
     trainer.num_steps = trainer.step + steps + 1
-    ending = trainer.train(NoStop())
+    ending = trainer.train(SimpleNamespace(reason=""))
     assert ending.status == "completed", ending
 
 

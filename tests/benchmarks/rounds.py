@@ -5,27 +5,25 @@ import json
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("ampsweep", "torch", "wandb", "hydra-core", "lightning", "accelerate", "transformers")
-MODULES = {"lightning": "lightning", "accelerate": "accelerate", "transformers": "transformers"}
-"""What the peers are imported as."""
 
 
 def runnable(variants: dict[str, str | None]) -> list[str]:
     """Names of the variants whose package is installed; says which are left out. Values name the package."""
-    for name, package in variants.items():
-        if package is not None and find_spec(MODULES[package]) is None:
-            print(
-                f"{name} is left out: {package} is not installed (tests/benchmarks/requirements.txt)", file=sys.stderr
-            )
-    return [name for name, package in variants.items() if package is None or find_spec(MODULES[package]) is not None]
+    missing = {name: package for name, package in variants.items() if package and find_spec(package) is None}
+    for name, package in missing.items():
+        print(f"{name} is left out: {package} is not installed (tests/benchmarks/requirements.txt)", file=sys.stderr)
+    return [name for name in variants if name not in missing]
 
 
 def in_rounds(
@@ -65,6 +63,19 @@ def run(command: Sequence[str], directory: Path) -> subprocess.CompletedProcess[
     return done
 
 
+def timed(command: Sequence[str], directory: Path) -> dict[str, float]:
+    """Seconds and peak resident memory of a command on Linux, its process's start included."""
+    began_s, peak_kib = time.perf_counter(), 0
+    process = subprocess.Popen(command, cwd=directory, env=environment(directory), stdout=subprocess.DEVNULL)
+    while process.poll() is None:  # not by getrusage: its peak is at least that of the process that starts another
+        found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"))
+        peak_kib = max(peak_kib, int(found[1]) if found else 0)
+        time.sleep(0.01)
+    if process.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed")
+    return {"seconds": time.perf_counter() - began_s, "peak_rss_mib": peak_kib / 1024}
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles (those of one value are itself)."""
     if len(values) == 1:
@@ -75,24 +86,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def machine(loads: Sequence[float]) -> dict[str, Any]:
     """What the figures depend on; `loads` are the machine's one-minute load averages during them."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    installed = {one.name.lower(): one.version for one in importlib.metadata.distributions()}
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    cpus = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpus[0] if cpus else platform.processor(),
         "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": {name: installed[name] for name in PACKAGES if name in installed},
         "load": spread(loads),
     }
-
-
-def _cpu_name() -> str:
-    if platform.system() == "Linux":
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

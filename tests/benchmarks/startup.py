@@ -12,18 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rounds import in_rounds, machine, run, runnable, spread
+from loops import ampsweep_overrides
+from rounds import in_rounds, machine, run, spread
 from startup_stamps import NUM_STEPS
+from workload import SIZES
 
-HERE = Path(__file__).parent
-VARIANTS: dict[str, str | None] = {
-    "Hydra + wandb + bare loop": None,
-    "Hydra + Lightning Trainer + WandbLogger": "lightning",
-    "ampsweep": None,
-    "ampsweep -m": None,
-}
-"""The package that each needs beside the suite's own."""
-
+VARIANTS = ("ampsweep", "ampsweep -m")
 NUM_RUNS = 5
 """Runs of the multirun."""
 
@@ -31,10 +25,8 @@ NUM_RUNS = 5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     arguments = parser.parse_args()
-    names = runnable({name: VARIANTS[name] for name in arguments.variants})
-    results = in_rounds(arguments.rounds, names, _measure)
+    results = in_rounds(arguments.rounds, VARIANTS, _measure)
     rows = {
         name: {key: spread([one[key] for one in samples]) for key in samples[0] if key != "load"}
         for name, samples in results.items()
@@ -52,37 +44,27 @@ def _measure(name: str) -> dict[str, Any]:
         run(command, directory)
         took_s = time.time() - began_s
         first, last = _stamps(directory, "first"), _stamps(directory, "last")
-        figures = {"to_first_step_s": first[0] - began_s}
-        if name != "ampsweep -m":
-            return figures | {"all_s": took_s}
-        assert len(first) == len(last) == NUM_RUNS
-        handed_over = sorted(path.stat().st_mtime for path in directory.glob("outputs/*/*/*/.hydra/config.yaml"))
-        waits = [step - job for step, job in zip(first[1:], handed_over[1:], strict=True)]
-        gaps = [step - before for before, step in zip(last, first[1:], strict=False)]
-        return figures | {
-            "further_run_from_hand_over_s": spread(waits)["median"],
-            "further_run_from_last_step_s": spread(gaps)["median"],
-            "all_s": took_s,
-        }
+        figures = {"to_first_step_s": first[0] - began_s, "all_s": took_s}
+        if name == "ampsweep -m":
+            assert len(first) == len(last) == NUM_RUNS
+            begun = sorted(path.stat().st_mtime for path in directory.glob("outputs/*/*/*/.hydra/config.yaml"))
+            for since, stamps in (("hand_over", begun[1:]), ("last_step", last[:-1])):
+                waits = [step - stamp for stamp, step in zip(stamps, first[1:], strict=True)]
+                figures[f"further_run_from_{since}_s"] = spread(waits)["median"]
+        return figures
 
 
 def _script(name: str, directory: Path) -> list[str]:
-    if name == "Hydra + wandb + bare loop":
-        return [str(HERE / "startup_bare.py"), f"hydra.run.dir={directory}"]
-    if name == "Hydra + Lightning Trainer + WandbLogger":
-        return [str(HERE / "startup_lightning.py"), f"hydra.run.dir={directory}"]
-    from loops import ampsweep_overrides
-    from workload import SIZES
-
-    own = ("model._target_=startup_stamps.StampedNet", f"trainer.steps={NUM_STEPS}", f"output_dir={directory}/outputs")
-    others = [line for line in ampsweep_overrides(SIZES["small"], log_every=10) if _key(line) not in map(_key, own)]
-    sweep = ["-m", "seed=" + ",".join(map(str, range(NUM_RUNS)))] if name == "ampsweep -m" else []
-    overrides = [line for line in others if not (sweep and _key(line) == "seed")]
-    return [str(HERE.parents[1] / "train.py"), *sweep, *overrides, *own]
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0]
+    own = ["model._target_=startup_stamps.StampedNet", f"trainer.steps={NUM_STEPS}", f"output_dir={directory}/outputs"]
+    if name == "ampsweep -m":
+        own += ["seed=" + ",".join(map(str, range(NUM_RUNS))), "-m"]
+    replaced = {line.partition("=")[0] for line in own}
+    others = ampsweep_overrides(SIZES["small"], log_every=10)
+    return [
+        str(Path(__file__).parents[2] / "train.py"),
+        *(line for line in others if line.partition("=")[0] not in replaced),
+        *own,
+    ]
 
 
 def _stamps(directory: Path, name: str) -> list[float]:

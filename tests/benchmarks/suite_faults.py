@@ -12,11 +12,9 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,8 +61,8 @@ FAULTS = (
     # A saving drawn as a loss; text of a user's that becomes markup, or ends a script; a sign that is missing.
     Fault(
         "report/figures/pairs.py",
-        "lambda base, arm: base - arm, _memory_saved",
-        "lambda base, arm: arm - base, _memory_saved",
+        "lambda base, arm: base - arm",
+        "lambda base, arm: arm - base",
     ),
     Fault("report/markup.py", 'html.escape(child or "")', '(child or "")'),
     Fault("report/markup.py", 'for character in "<>&', 'for character in ">&'),
@@ -97,8 +95,8 @@ FAULTS = (
     ),
     Fault(
         "training/found_checkpoint.py",
-        "samples = num_batches * saved_batch_size * self.world_size",
-        "samples = num_batches * saved_batch_size",
+        "samples = saved.next_batch * saved.batch_size * saved.world_size",
+        "samples = saved.next_batch * saved.batch_size",
     ),
     Fault("training/evaluate.py", "_widen(values[name]) * count", "_widen(values[name])"),
     Fault(
@@ -158,9 +156,7 @@ FAULTS = (
         "launch/signal_handlers.py", "elif now - self._signalled_at > _ECHO_S:", "elif now - self._signalled_at > 1e9:"
     ),
     Fault("launch/isolated_process.py", "name = signal.Signals(-exitcode).name", 'name = "SIGKILL"'),
-    Fault(
-        "run/prediction_error.py", "100 * (predicted - measured) / measured", "100 * (measured - predicted) / measured"
-    ),
+    Fault("run/ending.py", "100 * (predicted - measured) / measured", "100 * (measured - predicted) / measured"),
     Fault("run/directories.py", "return max(candidates)[1]", "return min(candidates)[1]"),
     Fault("run/ending.py", "sum(norm > limit for norm in finite)", "sum(norm < limit for norm in finite)"),
     Fault(
@@ -188,13 +184,6 @@ FAULTS = (
 )
 
 
-def clones(num: int, folder: Path) -> Iterator[Path]:
-    for number in range(num):
-        clone = folder / f"clone-{number}"
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-        yield clone
-
-
 def first_failure(clone: Path, tests: list[str], marks: str) -> str | None:
     """The first test that fails; None if all pass or there are none."""
     environment = {**os.environ, "PYTHONPATH": str(clone / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
@@ -214,12 +203,12 @@ def noticed_by(fault: Fault, clone: Path) -> tuple[str, str]:
     path = clone / "src/ampsweep" / fault.file
     before = path.read_text(encoding="utf-8")
     first = [f"tests/{folder}" for folder in (fault.tests or fault.room).split() if (clone / "tests" / folder).exists()]
+    others = ["tests", *(f"--ignore={folder}" for folder in first)]
     path.write_text(fault.planted(before), encoding="utf-8")
     try:
         for name, marks in ROUNDS.items():
-            others = [f"--ignore={folder}" for folder in first]
-            for tests in ([first] if first else []) + [["tests", *others]]:
-                if (test := first_failure(clone, tests, marks)) is not None:
+            for tests in (first, others):
+                if tests and (test := first_failure(clone, tests, marks)) is not None:
                     return name, test
     finally:
         path.write_text(before, encoding="utf-8")
@@ -238,7 +227,6 @@ def main() -> None:
     if arguments.check:
         print(f"{len(faults)} faults in {len({fault.room for fault in faults})} rooms")
         return
-    folder = Path(tempfile.mkdtemp(prefix="suite-faults-"))
     free: Queue[Path] = Queue()
 
     def tried(fault: Fault) -> dict[str, str]:
@@ -247,18 +235,15 @@ def main() -> None:
             noticed, test = noticed_by(fault, clone)
         finally:
             free.put(clone)
-        print(
-            f"{noticed:8} {fault.file}: {fault.old.strip()} -> {fault.new.strip()}  {test}", file=sys.stderr, flush=True
-        )
+        print(f"{noticed:8} {fault.file}: {fault.old.strip()} -> {fault.new.strip()}  {test}", file=sys.stderr)
         return {**asdict(fault), "room": fault.room, "noticed": noticed, "test": test}
 
-    try:
-        for clone in clones(arguments.workers, folder):
-            free.put(clone)
+    with tempfile.TemporaryDirectory(prefix="suite-faults-") as folder:
+        for number in range(arguments.workers):
+            free.put(clone := Path(folder, f"clone-{number}"))
+            subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         with ThreadPoolExecutor(arguments.workers) as pool:
             print(json.dumps({"faults": [*pool.map(tried, faults)]}, indent=1))
-    finally:
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -21,15 +19,13 @@ from page import page
 from ampsweep.commands.sweep import points_of
 from ampsweep.config.compose import compose_one, compose_points
 
-PAGE = Path(page.__code__.co_filename)
 
-
-def command(directory: Path) -> list[str]:
+def command(directory):
     return [sys.executable, "-W", "error", run.__file__, "1", "device=cpu", "--tiny", "--out", str(directory)]
 
 
 @pytest.fixture(scope="module")
-def environment() -> Iterator[dict[str, str]]:
+def environment():
     """A user's machine: one thread, device locks of its own, nothing of W&B."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "AMPSWEEP_"))}
     with tempfile.TemporaryDirectory() as temporary:  # a short path: sockets of processes lie in it
@@ -37,7 +33,7 @@ def environment() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def packed(environment, tmp_path_factory) -> Path:
+def packed(environment, tmp_path_factory):
     """The packed results of a whole call."""
     directory = tmp_path_factory.mktemp("campaign") / "out"
     ended = subprocess.run(command(directory), env=environment, capture_output=True, text=True, check=False)
@@ -45,7 +41,7 @@ def packed(environment, tmp_path_factory) -> Path:
     return directory / "call1.tar.xz"
 
 
-def files(packed: Path) -> dict[str, str]:
+def files(packed):
     with tarfile.open(packed) as archive:
         return {entry.name: archive.extractfile(entry).read().decode() for entry in archive if entry.isfile()}
 
@@ -72,9 +68,8 @@ def test_a_call_packs_all_of_its_commands_and_names_no_machine(packed, tmp_path)
 def test_a_call_that_is_cut_keeps_the_runs_that_ended(environment, tmp_path, number):
     """Also those of the command that it was cut in, which ends within its time."""
     packed, deadline = tmp_path / "out/call1.tar.xz", time.monotonic() + 120
-    process = subprocess.Popen(
-        command(packed.parent), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command(packed.parent), env=environment, **silent)
     while not packed.is_file():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
@@ -133,7 +128,7 @@ def test_a_call_ends_within_ten_minutes_and_composes_and_clips_as_it_says(number
 @pytest.mark.nightly
 def test_the_page_is_made_from_the_packed_files_alone(packed, tmp_path):
     def make(*arguments):
-        words = [sys.executable, "-W", "error", PAGE, *arguments]
+        words = [sys.executable, "-W", "error", page.__code__.co_filename, *arguments]
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
     ended = make(packed, "--to", tmp_path / "page")

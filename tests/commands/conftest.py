@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,8 +16,7 @@ import pytest
 from command_line import Finished, Started, Swept
 from users_machine import users_machine
 
-from ampsweep.commands.main import main as ampsweep_main
-from ampsweep.commands.train import main as train_main
+from ampsweep.commands.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -28,27 +28,21 @@ def machine(tmp_path: Path, temporary: Path, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def train(capfd: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
-    """`python train.py ARGUMENTS` in this process (a sweep's trainings have their own all the same)."""
-
-    def train(*arguments: str) -> Finished:
-        capfd.readouterr()
-        code = train_main(arguments)
-        return Finished(code, *capfd.readouterr())
-
-    return train
-
-
-@pytest.fixture
 def ampsweep(capfd: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
     """`ampsweep ARGUMENTS` in this process."""
 
     def ampsweep(*arguments: object) -> Finished:
         capfd.readouterr()
-        code = ampsweep_main([*map(str, arguments)])
+        code = main([*map(str, arguments)])
         return Finished(code, *capfd.readouterr())
 
     return ampsweep
+
+
+@pytest.fixture
+def train(ampsweep: Callable[..., Finished]) -> Callable[..., Finished]:
+    """`python train.py ARGUMENTS` in this process (a sweep's trainings have their own all the same)."""
+    return partial(ampsweep, "train")
 
 
 @pytest.fixture

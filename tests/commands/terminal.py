@@ -1,6 +1,5 @@
 """A terminal in which a command runs, and the lines that its user sees."""
 
-import codecs
 import fcntl
 import os
 import pty
@@ -13,20 +12,34 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 PATIENCE_S = 60.0
-_CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
-_CUT_OFF = re.compile(r"(\x1b(\[[?0-9;]*)?)?$")
-"""The beginning of a control sequence whose end is still to come."""
+_CONTROL_OR_TEXT = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|([^\x1b\r\n]+|[\r\n])")
+
+
+def seen(written: str) -> list[str]:
+    """The lines that are left of what was written. Knows the control sequences of rich; any other is an error."""
+    lines, row, column = [""], 0, 0
+    for parameters, control, text in _CONTROL_OR_TEXT.findall(written):
+        if control == "A":
+            row -= int(parameters or 1)
+        elif control == "K":
+            lines[row] = ""
+        elif control:
+            assert control == "m" or parameters == "?25", (parameters, control)  # a colour; the cursor
+        elif text in "\r\n":
+            row, column = row + (text == "\n"), 0
+            lines += [""] * (row == len(lines))
+        else:
+            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
+            column += len(text)
+    return [line.rstrip() for line in lines]
 
 
 class Terminal:
-    """Runs `command` in a terminal of its own; `lines` (scrolled ones included) follow while something is waited for.
+    """Runs `command` in a terminal of its own; `lines` follow while something is waited for."""
 
-    Knows only the control sequences that rich writes; any other is an error.
-    """
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, width: int, height: int = 40) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, width: int) -> None:
         self._master, side = pty.openpty()
-        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
         self.process = subprocess.Popen(
             command,
             env=dict(environment),
@@ -37,20 +50,22 @@ class Terminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it as from a keyboard
         )
         os.close(side)
-        self.raw = ""
+        self._written = b""
+
+    @property
+    def raw(self) -> str:
         """Everything that was written."""
-        self._width, self._lines, self._row, self._column = width, [""], 0, 0
-        self._decoder, self._pending = codecs.getincrementaldecoder("utf-8")(), ""
+        return self._written.decode(errors="replace")
 
     @property
     def lines(self) -> list[str]:
-        return [line.rstrip() for line in self._lines]
+        return seen(self.raw)
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def wait_for(self, condition: Callable[[list[str]], object], what: str) -> list[str]:
-        """The lines of the screen as soon as they meet the condition."""
+        """The lines as soon as they meet the condition."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition(self.lines):
             assert self._read(), f"ended before {what}: {self.lines}"
@@ -64,43 +79,18 @@ class Terminal:
         return self.process.wait(PATIENCE_S)
 
     def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
         os.close(self._master)
 
     def _read(self) -> bool:
-        """Show what is written within a moment; False once nobody is left to write."""
+        """Add what is written within a moment; False once nobody is left to write."""
         if not select.select([self._master], [], [], 0.1)[0]:
             return True
         try:
             read = os.read(self._master, 1 << 16)
         except OSError:  # Linux says so when the other side is closed
             read = b""
-        written = self._pending + self._decoder.decode(read)
-        complete = len(written) - len(_CUT_OFF.search(written)[0])
-        self._pending, written = written[complete:], written[:complete]
-        self.raw += written
-        position = 0
-        for control in _CONTROL.finditer(written):
-            self._print(written[position : control.start()])
-            parameters, letter = control.groups()
-            if letter == "A":
-                self._row -= int(parameters or 1)
-            elif letter == "K":
-                self._lines[self._row] = ""
-            else:
-                assert letter == "m" or parameters == "?25", (parameters, letter)  # a colour; the cursor
-            position = control.end()
-        self._print(written[position:])
+        self._written += read
         return bool(read)
-
-    def _print(self, text: str) -> None:
-        for character in text:
-            if character == "\n" or (character != "\r" and self._column == self._width):
-                self._row += 1
-                self._lines += [""] * (self._row == len(self._lines))
-                self._column = 0 if character != "\n" else self._column
-            if character == "\r":
-                self._column = 0
-            elif character != "\n":
-                line = self._lines[self._row].ljust(self._column)
-                self._lines[self._row] = line[: self._column] + character + line[self._column + 1 :]
-                self._column += 1

@@ -1,6 +1,10 @@
-"""Exit code 0: every run has an outcome; 1: a run failed or was interrupted; 2: wrong input (`test_bad_input.py`)."""
+"""Exit code 0: every run has an outcome; 1: a run failed, or the disk is full; 2: wrong input (`test_bad_input.py`)."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import own_models
@@ -8,6 +12,8 @@ import pytest
 from command_line import MLP, PATIENCE_S, only_run
 from recorded_sweeps import FAILURES
 from wandb_file import read_wandb_file
+
+from ampsweep.record import files, find_records
 
 OWN = (
     *("model=custom", "data=digits", "model._target_=own_models.Broken", "trainer.steps=5", "trainer.log_every=1"),
@@ -27,7 +33,6 @@ def line_of(statement):
 def test_a_sweep_goes_on_after_each_kind_of_failure(recorded):
     swept = recorded("failures")
     assert swept.ended.code == 1
-    comparison = (swept.directory / "comparison.md").read_text()
     workloads = json.loads((swept.directory / "comparison.json").read_text())["workloads"]
     listed = [run for workload in workloads for run in workload["runs"]]
     runs = {run.record.config["model"]["what"]: run for run in swept.runs}
@@ -51,14 +56,13 @@ def test_a_sweep_goes_on_after_each_kind_of_failure(recorded):
         assert (sent.summary["status"], sent.summary.get("error")) == (status, record.error)
         assert sent.history == [pytest.approx(row, rel=0, abs=0, nan_ok=True) for row in run.history]
     assert 'raise RuntimeError("my model broke")' in (runs["raises"].directory / "error.txt").read_text()
-    assert "killed by SIGKILL" in comparison
+    assert "killed by SIGKILL" in (swept.directory / "comparison.md").read_text()
     lost = next(run["oom"] for run in listed if run["status"] == "oom")
     assert (lost["phase"], lost["step"]) == ("forward", 3)
 
 
 def test_no_failure_among_the_outcomes_is_success(recorded):
     assert [recorded(name).ended.code for name in ("arms", "offline", "keys", "search")] == [0, 0, 0, 0]
-    assert {run.record.status for run in recorded("arms").runs} == {"completed", "unsupported"}
 
 
 def test_a_single_failure_says_what_broke_and_keeps_the_traceback(train, monkeypatch):
@@ -74,22 +78,24 @@ def test_a_single_failure_says_what_broke_and_keeps_the_traceback(train, monkeyp
     ended = train(*OWN, "+model.what=raises")
     assert 'raise RuntimeError("my model broke")' in ended.err
     assert ended.err.splitlines()[-1].startswith("error: ")
-    refused = train(*OWN, "model._target_=own_models.Unwilling")
+    refused = train(*OWN, "model._target_=own_models.Unbuilt", "+model.what=raises")
     assert refused.code == 2
-    assert 'raise KeyError("no such layer")' in refused.err
+    assert 'raise RuntimeError("my model broke")' in refused.err
+
+
+ENDS = {
+    "crashes": "killed by SIGSEGV",
+    "exits": f"ended by sys.exit(5) ({line_of('sys.exit')})",
+    "leaves_well": "ended with exit code 0 before it returned",
+}
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("crashes", "killed by SIGSEGV"),
-        pytest.param("exits", f"ended by sys.exit(5) ({line_of('sys.exit')})", marks=pytest.mark.nightly),
-        pytest.param("leaves_well", "ended with exit code 0 before it returned", marks=pytest.mark.nightly),
-    ],
+    "what", ["crashes", *(pytest.param(what, marks=pytest.mark.nightly) for what in list(ENDS)[1:])]
 )
-def test_a_single_run_that_ends_its_process_has_failed(start, what, said):
+def test_a_single_run_that_ends_its_process_has_failed(what, start):
     ended = start(*OWN, f"+model.what={what}").finish()
-    run = only_run()
+    run, said = only_run(), ENDS[what]
     kept = (run.directory / "error.txt").resolve()
     assert (ended.code, ended.out, run.record.status, run.record.error) == (1, "", "failed", said)
     assert ended.said == [f"error: {run.directory.name} failed: {said}; its error in full: {kept}"]
@@ -100,12 +106,91 @@ def test_a_thread_that_is_left_does_not_keep_a_single_run(start):
     assert start(*OWN, "+model.what=leaves_a_thread").process.wait(2 * PATIENCE_S) == 0
 
 
-@pytest.mark.parametrize("mode", [(), ("-m",)], ids=["single", "sweep"])
-def test_a_run_cut_short_by_its_time_limit_has_completed(mode, train):
-    ended = train(*mode, *MLP, "trainer.steps=1000000", "trainer.max_seconds=0.2", "trainer.log_every=1")
-    record = only_run().record
-    assert (ended.code, record.status) == (0, "completed")
-    assert record.cut_short.startswith("trainer.max_seconds=0.2 reached after step ")
-    assert record.cut_short.endswith(" of 1000000")
-    assert "trainer.max_seconds=0.2 reached" in ended.words
-    assert {"train/loss", "val/loss"} <= record.summary.keys()
+RUN = (*MLP, "trainer.steps=6", "device=cpu")
+FULL = (28, os.strerror(28))
+
+
+def test_a_checkpoint_without_room_stops_no_training(train):
+    resource = pytest.importorskip("resource", reason="limits of a process are a POSIX matter")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # of every file of this process and its children
+    try:
+        ended = train(*RUN, "trainer.checkpoint_every=2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (said,) = ended.said
+    assert said.startswith("no room for checkpoints, the training goes on without: ")
+    assert said.endswith("checkpoints/last.pt: File too large")
+    assert (ended.code, only_run().record.status) == (0, "completed")
+    assert not list((only_run().directory / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "said"),
+    [
+        ("run.json", (), "error: fp32-mlp_small-s0-"),
+        ("config.yaml", (), "error: "),
+        ("config.yaml", ("-m", "seed=0,1"), "config.yaml: No space left on device; the sweep ends here"),
+    ],
+)
+def test_a_file_of_a_run_without_room_is_one_sentence(name, mode, said, train, monkeypatch):
+    replacing = files.replacing
+
+    def refused(path, **more):
+        if path.name == name:
+            raise OSError(*FULL, str(path))
+        return replacing(path, **more)
+
+    monkeypatch.setattr(files, "replacing", refused)
+    ended = train(*mode, *RUN)
+    (line,) = ended.said
+    assert ended.code == 1
+    assert all(part in line for part in (said, name, "No space left on device"))
+
+
+def test_a_comparison_without_room_is_no_fault_of_the_runs(train, monkeypatch):
+    def write_comparison(*_):
+        raise OSError(*FULL, "comparison.html")
+
+    monkeypatch.setattr("ampsweep.report.comparison_document.write_comparison", write_comparison)
+    ended = train("-m", *RUN, "seed=0")
+    assert ended.code == 0
+    assert ended.said == ["the comparison's files are not written: comparison.html: No space left on device"]
+    assert "completed" in ended.out
+    assert "comparison.html" not in ended.out
+
+
+@pytest.mark.nightly
+def test_a_run_whose_directory_is_deleted_has_a_record_all_the_same(train, tmp_path):
+    deletes = ("model=custom", "data=digits", "model._target_=own_models.Broken", "+model.what=deletes_its_directory")
+    same = ("trainer.steps=6", "tracking=disabled", "predict.with_runs=false", "device=cpu")
+    ended = train("-m", *deletes, *same, "seed=0")
+    ((_, record),) = find_records(tmp_path / "outputs").records
+    assert (ended.code, record.status, "Traceback" in ended.err) == (1, "failed", False)
+    shutil.rmtree(tmp_path / "outputs")
+    alone = train(*deletes, *same)
+    (said,) = alone.said
+    assert alone.code == 1
+    assert "No such file or directory" in said
+
+
+def test_a_stdout_that_nobody_reads_ends_nothing():
+    prints = "guard_streams(); print('a' * 10**6); print('b', flush=True); open('went_on', 'w').close()"
+    code = f"from ampsweep.standard_streams import guard_streams; {prints}"
+    for stdout in ("| head -c 1", ">&-", ">&- 2>&- <&-"):
+        command = ["bash", "-o", "pipefail", "-c", f'"{sys.executable}" -c "{code}" {stdout}']
+        ended = subprocess.run(command, capture_output=True, check=False)
+        assert (ended.returncode, ended.stderr, Path("went_on").exists()) == (0, b"", True)
+        Path("went_on").unlink()
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(Path.mkdir, "Is a directory"), (lambda lock: lock.symlink_to("elsewhere"), "is a link")]
+)
+def test_a_device_lock_that_is_no_file_is_refused(make, why, train, tmp_path, monkeypatch):
+    monkeypatch.setattr("ampsweep.launch.device_lock.tempfile.gettempdir", lambda: str(tmp_path))
+    lock = tmp_path / f"ampsweep-{os.getuid()}-cpu.lock"
+    make(lock)
+    ended = train(*RUN)
+    assert (ended.code, ended.said) == (2, [f"error: the lock of device cpu cannot be taken: {lock}: {why}"])
+    assert list(tmp_path.iterdir()) == [lock]

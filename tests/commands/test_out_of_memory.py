@@ -1,4 +1,4 @@
-"""A lack of memory is a result: where it came up and how much was asked for, in the record and in every report."""
+"""Memory is predicted beside what is measured, and a lack of it is a result: in the record and in every report."""
 
 import json
 import signal
@@ -14,8 +14,6 @@ from ampsweep.record import RunRecord
 from ampsweep.run.isolated_run import complete_record
 from ampsweep.run.request import RunRequest
 
-KIB = 2**10 / 2**30
-"""In the unit of the limit."""
 SMALL = (
     *("model=mlp_small", *SYNTHETIC, "data.batch_size=8", "device=cpu", "trainer.steps=4", "trainer.log_every=1"),
     "predict.with_runs=false",
@@ -23,15 +21,12 @@ SMALL = (
 
 
 def limited(kib):
-    return f"trainer.memory_limit_gib={kib * KIB}"
+    return f"trainer.memory_limit_gib={kib / 2**20}"
 
 
-@pytest.mark.parametrize(
-    ("kib", "batch_size", "phase", "step"),
-    [(1, 8, "build", None), (1500, 512, "forward", 1), (1000, 8, "optimizer", 1), (3000, 512, "backward", 2)],
-)
-def test_a_single_run_says_where_it_ended_and_how_much_it_asked_for(kib, batch_size, phase, step, train):
-    ended = train(*SMALL, "tracking=disabled", limited(kib), f"data.batch_size={batch_size}")
+@pytest.mark.parametrize(("kib", "phase", "step"), [(1, "build", None), (1000, "optimizer", 1)])
+def test_a_single_run_says_where_it_ended_and_how_much_it_asked_for(kib, phase, step, train):
+    ended = train(*SMALL, "tracking=disabled", limited(kib))
     record = only_run().record
     assert (ended.code, record.status) == (0, "oom")
     oom = record.oom
@@ -48,9 +43,8 @@ def test_every_report_of_a_sweep_shows_it(train):
     runs = all_runs()
     assert [run.record.status for run in runs] == ["oom", "completed"]
     error, sweep = runs[0].record.error, only_sweep()
-    assert error in ended.words
-    assert error in (sweep / "comparison.md").read_text().replace("\\", "")
-    assert error in (sweep / "comparison.html").read_text()
+    for text in (ended.words, (sweep / "comparison.md").read_text(), (sweep / "comparison.html").read_text()):
+        assert error in text.replace("\\", "")
     workloads = json.loads((sweep / "comparison.json").read_text())["workloads"]
     (lost,) = [run["oom"] for workload in workloads for run in workload["runs"] if run["oom"] is not None]
     assert (lost["phase"], lost["step"]) == (runs[0].record.oom.phase, 1)
@@ -63,7 +57,6 @@ def test_memory_that_does_not_hold_the_model_is_an_outcome(train):
     assert train("-m", *MLP, "trainer.steps=2", "model.hidden_size=1000000").code == 0
     record = only_run().record
     assert (record.status, record.oom.phase, record.oom.limit_bytes) == ("oom", "build", None)
-    assert record.oom.requested_bytes == 10**12 * 4
     assert record.oom.in_use_bytes > 2**20
     assert record.error.startswith("out of memory while building: 3.638 TiB asked for with ")
 
@@ -88,3 +81,70 @@ def test_a_watched_run_has_no_speed_and_says_why(train):
     assert record.contamination.verdict == "contaminated"
     assert "every operator is watched" in record.contamination.reasons[0]
     assert "its speed does not count: under trainer.memory_limit_gib" in ended.out
+
+
+PREDICTED = (*SMALL, "tracking=disabled", "predict.with_runs=true")
+
+
+def test_the_prediction_of_each_arm_is_recorded_and_compared(recorded):
+    swept = recorded("offline")
+    (workload,) = json.loads((swept.directory / "comparison.json").read_text())["workloads"]
+    arms = {arm["arm"]: (arm["predicted_memory_bytes"], arm["prediction_error_pct"]) for arm in workload["arms"]}
+    *trained, unsupported = (run.record for run in swept.runs)
+    for record in trained:
+        assert (record.prediction.target, record.prediction.error_pct) == ("cpu", 0)
+        assert record.prediction.peak == record.memory.peak
+        assert record.prediction.measured_bytes == record.memory.peak_bytes
+        assert arms[record.arm] == (record.prediction.peak_bytes, 0)
+    assert (unsupported.prediction, arms[unsupported.arm]) == (None, (None, None)), "nothing was measured"
+    assert "(+0.00%)" in swept.ended.out
+    assert "- **predicted** peak memory of fp32 " in (swept.directory / "comparison.md").read_text()
+    assert "fp32 (predicted)" in (swept.directory / "comparison.html").read_text()
+
+
+def test_runs_that_cannot_fit_are_reported_and_tried(train):
+    too_large = (*PREDICTED, "data.batch_size=400", limited(2097))
+    for mode in ((), ("-m", "seed=0,1")):
+        ended = train(*mode, *too_large, f"output_dir=tried{len(mode)}")
+        assert ended.code == 0
+        line, *_ = [line for line in ended.err.splitlines() if "predicted not to fit" in line]
+        assert line.startswith("fp32 with batch 400 is predicted not to fit: it takes 2.")
+        assert line.endswith("trainer.memory_limit_gib leaves 2.05 MiB")
+    record = only_run("tried0").record
+    assert record.status == "oom"
+    assert record.prediction.peak_bytes > record.oom.limit_bytes
+    ended = train(*too_large, "predict.with_runs=false", "output_dir=unpredicted")
+    assert "predicted" not in ended.err
+    assert only_run("unpredicted").record.prediction is None
+
+
+OWN = """
+import os, signal
+from torch import nn
+
+class Deadly(nn.Linear):
+    def __init__(self):
+        super().__init__(32, 32)
+    def forward(self, inputs):
+        if type(inputs).__name__ == 'FakeTensor':
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(inputs)
+
+class ByValue(nn.Linear):
+    def __init__(self):
+        super().__init__(32, 32)
+    def forward(self, inputs):
+        return super().forward(inputs if inputs.sum() > 0 else -inputs)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "mode", "why"), [("Deadly", ("-m",), None), ("ByValue", (), "depends on values")])
+def test_a_model_that_cannot_be_predicted_trains_all_the_same(name, mode, why, train, tmp_path, monkeypatch):
+    (tmp_path / "unpredictable.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ("model=custom", f"model._target_=unpredictable.{name}", *PREDICTED[1:])
+    assert train(*mode, *own).code == 0
+    record = only_run().record
+    assert (record.status, record.error) == ("completed", None)
+    assert record.prediction is None if why is None else why in record.prediction.refused

@@ -1,72 +1,54 @@
-"""A user's own model, data and configs, from a directory outside the repository, train without any change to it."""
+"""A user's own model, data, workers and configs, from a directory outside the repository, train without any change."""
 
+import signal
 import sys
+from pathlib import Path
 
 import pytest
-from command_line import all_runs, only_run, only_sweep
+from command_line import all_runs, only_run, only_sweep, wait_until
 
-MINE = '''
-import torch
+MINE = """
+import os, random, signal, time
+import numpy as np, torch
 from torch import nn
+from torch.utils.data import Dataset
 
-class Net(nn.Module):
+class Net(nn.Sequential):
     def __init__(self, width, num_features=64, num_classes=10):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(num_features, width), nn.ReLU(), nn.Linear(width, num_classes)
-        )
-
-    def forward(self, inputs):
-        return self.layers(inputs)
+        super().__init__(nn.Flatten(), nn.Linear(num_features, width), nn.ReLU(), nn.Linear(width, num_classes))
 
 class Quadrants:
-    """Points of a plane, classified by the quadrant they lie in."""
-
-    num_train_batches = None
-    tokens_per_batch = None
+    num_train_batches = tokens_per_batch = None
     fingerprint = "quadrants"
 
     def __init__(self, batch_size, seed, device, spread=1.0):
         self.batch_size, self.seed, self.device, self.spread = batch_size, seed, device, spread
 
     def train_batch(self, index):
-        return self.points(1000 * self.seed + index + 1)
-
-    def val_batches(self):
-        yield self.points(0)
-
-    def points(self, seed):
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(1000 * self.seed + index)
         points = self.spread * torch.randn(self.batch_size, 2, generator=generator)
         quadrants = 2 * (points[:, 0] > 0) + (points[:, 1] > 0)
         return points.to(self.device), quadrants.to(self.device)
 
-class Scored(nn.Module):
-    """Computes its own loss."""
+    def val_batches(self):
+        yield self.train_batch(-1)
 
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
+class Points(Dataset):
+    def __init__(self, what="nothing", length=64):
+        self.what, self.length = what, length
 
-    def forward(self, images, labels):
-        logits = self.layer(images.flatten(1))
-        return {"logits": logits, "loss": nn.functional.cross_entropy(logits, labels)}
+    def __len__(self):
+        return self.length
 
-class Signs(torch.optim.Optimizer):
-    def __init__(self, params, lr=0.001, momentum=0.9):
-        super().__init__(params, {"lr": lr, "momentum": momentum})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
-                mean.lerp_(parameter.grad, 1 - group["momentum"])
-                parameter.sub_(mean.sign().mul_(group["lr"]))
-
-def fading(applied_steps, num_steps):
-    return 1 - applied_steps / num_steps
-'''
+    def __getitem__(self, item):
+        time.sleep(0.002)
+        if item == 7 and self.what == "raises":
+            raise RuntimeError("no such point")
+        if item == 7 and self.what == "is_killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        noise = 0.1 * (random.random() + np.random.rand() + torch.rand(()).item())
+        return torch.full((4,), item / 64 + noise), torch.full((1,), item / 64)
+"""
 MODEL = """
 defaults:
   - override /data@_global_.data: digits
@@ -77,23 +59,27 @@ width: 16
 """
 EXPERIMENT = """
 # @package _global_
-defaults:
-  - override /model: mine
-  - override /optimizer: sgd
+defaults: [override /model: mine, override /optimizer: sgd]
 name: my_comparison
-trainer:
-  steps: 4
-tracking:
-  mode: disabled
-hydra:
-  mode: MULTIRUN
-  sweeper:
-    params:
-      seed: 7
-      precision: fp32,amp_bf16
+trainer: {steps: 4}
+tracking: {mode: disabled}
+hydra: {mode: MULTIRUN, sweeper: {params: {seed: 7, precision: "fp32,amp_bf16"}}}
 """
-OWN_NET = ("model=custom", "model._target_=mine.Net", "+model.width=8")
-SHORT = ("trainer.steps=4", "trainer.log_every=2", "tracking=disabled", "predict.with_runs=false")
+OWN_PARTS = (
+    *("model=custom", "model._target_=mine.Net", "+model.width=8", "+model.num_features=2", "+model.num_classes=4"),
+    *("data=custom", "data._target_=mine.Quadrants", "data.batch_size=64", "+data.spread=2.0", "task=classification"),
+    *("optimizer=custom", "optimizer._target_=own_optimizers.Lion", "optimizer.groups=[{match:['*.bias'],lr:1e-3}]"),
+    *("scheduler=custom", "scheduler._target_=own_optimizers.power", "trainer.steps=200", "tracking=disabled"),
+)
+POINTS = (
+    *("data=custom", "data._target_=ampsweep.data.map_dataset.MapDataset", "data.batch_size=4", "+data.num_workers=2"),
+    *("+data.train._target_=mine.Points", "+data.train.what=nothing", "+data.val._target_=mine.Points"),
+    "+data.val.length=5",
+)
+REGRESSION = (
+    *("model=custom", "model._target_=torch.nn.Linear", "+model.in_features=4", "+model.out_features=1"),
+    *("task=regression", "tracking=disabled", "trainer.log_every=1"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -107,44 +93,19 @@ def elsewhere(tmp_path, monkeypatch):
     sys.modules.pop("mine", None)
 
 
-OWN_STEP = (
-    *("optimizer=custom", "optimizer._target_=mine.Signs", "optimizer.groups=[{match:['*.bias'],momentum:0.5}]"),
-    *("scheduler=custom", "scheduler._target_=mine.fading"),
-)
-
-
-def test_an_own_optimizer_trains_by_an_own_schedule(train):
-    with_prediction = ("precision=amp_fp16", "predict.with_runs=true")
-    assert train(*OWN_NET, "data=digits", *SHORT, *OWN_STEP, *with_prediction).code == 0
-    record = only_run().record
-    assert (record.status, record.identity.model, record.identity.model_size) == ("completed", "Net", 65 * 8 + 9 * 10)
+def test_own_model_data_optimizer_and_schedule_train(train):
+    assert train(*OWN_PARTS, "optimizer.lr=1e-2", "precision=amp_fp16").code == 0
+    record, num_parameters = only_run().record, 3 * 8 + 9 * 4
+    identity = record.identity
+    assert (record.status, identity.model, identity.model_size) == ("completed", "Net", num_parameters)
+    assert (identity.data, identity.batch_size, identity.optimizer, identity.lr) == ("Quadrants", 64, "Lion", 0.01)
     assert record.config["model"]["width"] == 8
-    assert list(record.environment["own_code"]) == ["mine"], "its version"
-    assert (record.identity.optimizer, record.identity.lr) == ("Signs", 0.001)
-    assert record.summary["train/lr"] == pytest.approx(0.001 * 1 / 4)
-    assert record.memory.peak["optimizer_state"] == 4 * (65 * 8 + 9 * 10)
+    assert record.environment["own_code"].keys() == {"mine", "own_optimizers"}, "their versions"
+    assert record.summary["val/accuracy"] > 0.9
+    assert record.summary["train/lr"] == pytest.approx(0.01 / 200)
+    assert record.memory.peak["optimizer_state"] == 4 * num_parameters
     assert record.prediction.peak == record.memory.peak
     assert record.proof.optimizer_fused is False
-
-
-def test_an_own_optimizer_that_cannot_train_is_refused(train, elsewhere):
-    for given, said in {
-        "optimizer.groups=[{match:['*.scale'],momentum:0.5}]": (
-            "optimizer.groups[0].match: no parameter to train is called *.scale"
-        ),
-        "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau": (
-            "scheduler=ReduceLROnPlateau: ReduceLROnPlateau needs metrics for its step"
-        ),
-        "optimizer._target_=mine.Sings": "optimizer._target_=mine.Sings does not import",
-        "+optimizer.beta=0.5": (
-            "optimizer=Signs: TypeError: Signs.__init__() got an unexpected keyword argument 'beta'"
-        ),
-        "optimizer.foreach=true": "optimizer.foreach=true: Signs has no such argument",
-    }.items():
-        ended = train(*OWN_NET, "data=digits", *SHORT, *OWN_STEP, given)
-        assert ended.code == 2
-        assert ended.said[0].startswith(f"error: {said}")
-    assert not (elsewhere / "outputs").exists()
 
 
 def test_own_config_files_are_options_like_any_other(train, elsewhere, repository):
@@ -153,11 +114,12 @@ def test_own_config_files_are_options_like_any_other(train, elsewhere, repositor
     assert "model=mien: no such option; allowed are " in ended.err
     allowed = {name.strip() for name in ended.err.partition("allowed are ")[2].split(",")}
     assert {"custom", "gpt_large", "mine"} <= allowed
-    (elsewhere / "conf/experiment/digits.yaml").write_text(EXPERIMENT)
+    own = elsewhere / "conf/experiment/digits.yaml"
+    own.write_text(EXPERIMENT)
     ended = train("--config-dir=conf", "experiment=digits")
     assert ended.code == 2
     assert "--config-dir conf: experiment/digits.yaml is also the name of a file of the suite" in ended.err
-    (elsewhere / "conf/experiment/digits.yaml").write_bytes((repository / "conf/experiment/digits.yaml").read_bytes())
+    own.write_bytes((repository / "conf/experiment/digits.yaml").read_bytes())
     assert train("--config-dir=conf", "experiment=mine", "dry_run=true").code == 0, "an equal file hides nothing"
 
 
@@ -171,21 +133,37 @@ def test_an_own_experiment_is_a_sweep_by_itself(train):
     assert (only_sweep() / "comparison.md").is_file()
 
 
-def test_own_data_is_trained_on(train):
-    data = ("data=custom", "data._target_=mine.Quadrants", "data.batch_size=64", "+data.spread=2.0")
-    net = (*OWN_NET, "+model.num_features=2", "+model.num_classes=4", "task=classification")
-    assert train(*net, *data, "trainer.steps=200", "optimizer.lr=1e-2", "tracking=disabled").code == 0
-    record = only_run().record
-    assert (record.identity.data, record.identity.batch_size) == ("Quadrants", 64)
-    assert record.summary["val/accuracy"] > 0.9
+def test_workers_change_neither_losses_nor_memory_nor_a_resumed_run(train):
+    def trained(name, *arguments):
+        assert train(*REGRESSION, *POINTS, "trainer.steps=12", *arguments, f"output_dir={name}").code == 0
+        return only_run(name)
+
+    plain = trained("plain", "data.num_workers=0")
+    ahead = trained("ahead", "trainer.checkpoint_every=7")
+    assert [run.record.environment["data_workers"] for run in (plain, ahead)] == [0, 2]
+    assert [run.record.prediction.error_pct for run in (plain, ahead)] == [0.0] * 2
+    assert plain.record.memory.peak_bytes == ahead.record.memory.peak_bytes
+    losses = plain.column("train/loss")
+    assert (ahead.column("train/loss"), ahead.column("val/loss")) == (losses, plain.column("val/loss"))
+    resumed = trained("resumed", "data.num_workers=1", "predict.with_runs=false", f"resume={ahead.directory}")
+    assert resumed.column("train/loss") == {step: losses[step] for step in range(8, 13)}
 
 
-def test_a_model_may_compute_its_own_loss(train):
-    own = ("model=custom", "model._target_=mine.Scored", "data=digits", "task=model_loss")
-    assert train(*own, *SHORT, "precision=amp_fp16").code == 0
-    run = only_run()
-    assert run.record.status == "completed"
-    assert run.column("train/loss")[4] < run.column("train/loss")[2]
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("raises", "RuntimeError: no such point (mine.py, line 37)"), ("is_killed", "DataLoader worker (pid")],
+)
+def test_a_worker_that_dies_is_one_sentence(what, said, train):
+    ended = train(*REGRESSION, *POINTS, f"data.train.what={what}", "trainer.steps=40", "predict.with_runs=false")
+    assert (ended.code, only_run().record.status) == (1, "failed")
+    assert said in only_run().record.error
+    assert [line for line in ended.said if said in line] == ended.said, "and nothing else is said"
 
 
-"""Hugging Face's own model, built from sizes without any download; it shifts the labels itself."""
+@pytest.mark.nightly
+def test_a_killed_training_leaves_no_worker(start):
+    command = start(*REGRESSION, *POINTS, "trainer.steps=100000", "predict.with_runs=false", PYTHONPATH=".")
+    wait_until(lambda: len(command.alive()) >= 4, "there are the command, its training and two workers")
+    wait_until(lambda: [*Path("outputs").rglob("history.jsonl")], "a row is logged")
+    command.signal(signal.SIGKILL)
+    wait_until(lambda: command.alive() == [], "the workers have ended")

@@ -1,9 +1,65 @@
-"""Modes as a user sweeps them: float8 emulated on the CPU, torchao's optimizers, torch.compile."""
+"""Precision as a user sees it: loss scales, what is learned, emulated and compiled modes, figures to be trusted."""
 
 import json
+import math
+import re
+import statistics
+from pathlib import Path
 
 import pytest
-from command_line import MLP, all_runs, only_run, only_sweep
+import torch
+from command_line import GPT, MLP, all_runs, only_run, only_sweep
+from own_models import Digits
+from wandb_file import read_wandb_file
+
+from ampsweep.report.compare import compare_directories
+
+INIT_SCALE = 1099511627776  # 2**40
+
+
+def test_overflow_skips_steps_until_the_scale_fits_and_then_trains(train):
+    ended = train(
+        *("model=mlp_small", "tracking.mode=offline", "predict.with_runs=false", "precision=amp_fp16"),
+        *(f"precision.init_scale={INIT_SCALE}", "precision.growth_interval=25", "trainer.steps=150"),
+        *("trainer.log_every=1", "scheduler=constant", "scheduler.num_warmup_steps=9", "optimizer.lr=1e-3"),
+    )
+    run = only_run()
+    history, summary = run.history, run.record.summary
+    assert (ended.code, run.record.status) == (0, "completed")
+    assert [row["step"] for row in history] == list(range(1, 151))
+    num_first = sum(row["amp/applied_steps"] == 0 for row in history)
+    assert num_first > 10
+    assert history[num_first]["amp/scale"] == INIT_SCALE * 0.5**num_first
+    losses = list(run.column("train/loss").values())
+    assert all(map(math.isfinite, losses)), "it is the gradients that overflow"
+    assert statistics.mean(losses[-10:]) < 0.3 * statistics.mean(losses[:num_first])
+
+    tracked = read_wandb_file(run.directory / run.record.wandb.directory)
+    assert tracked.history == [pytest.approx(row, rel=0, abs=0, nan_ok=True) for row in history]
+    assert tracked.config["arm"] == "amp_fp16+init_scale=1099511627776.0+growth_interval=25"
+    for key in ("amp/scale", "amp/growth_tracker", "amp/skipped_steps", "amp/applied_steps"):
+        assert tracked.summary[key] == summary[key] == history[-1][key]
+
+
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "amp_bf16", "amp_fp16"])
+def test_digits_are_learned_in_every_precision(precision, train):
+    arguments = ("trainer.steps=null", "trainer.epochs=10", "optimizer.lr=2e-3", f"precision={precision}")
+    assert train(*MLP, *arguments).code == 0
+    record = only_run().record
+    assert record.identity.steps == 224
+    assert record.summary["val/accuracy"] >= 0.9
+    assert record.summary["val/loss"] < 0.4
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "amp_fp16"])
+def test_text_is_learned_beyond_the_frequency_of_letters(precision, train):
+    # A model that knows nothing has a loss of 5.5, one that knows how often each byte comes of 3.3 (its entropy).
+    lengths = ("trainer.steps=200", "trainer.log_every=50", "trainer.eval_every=50", "data.num_val_batches=8")
+    assert train(*GPT, *lengths, "optimizer.lr=1e-2", f"precision={precision}").code == 0
+    losses = list(only_run().column("val/loss").values())
+    assert losses[-1] < min(3.25, losses[0])  # on the way it may rise: rounding and text differ
+
 
 TINY = ("model=mlp_small", "model.hidden_size=32", "data=digits", "tracking=disabled", "device=cpu")
 OF_PROCESS = ("perf/", "memory/", "device/", "instrumentation/")
@@ -15,50 +71,18 @@ def test_an_emulated_arm_is_compared_by_its_loss_only(train):
     assert train("-m", *TINY, *arms, "trainer.steps=6").code == 0
     runs = all_runs(only_sweep())
     assert {run.record.status for run in runs} == {"completed"}
-    for run in [run for run in runs if run.record.arm == "fp8_tensorwise"]:
-        record = run.record
-        assert not [key for key in record.summary if key.startswith(OF_PROCESS)]
-        assert not [key for row in run.history for key in row if key.startswith(OF_PROCESS)]
-        assert record.absent["perf/step_ms"] == "the mode is emulated on this device"
-        assert run.contradictions == ()
-        assert [layer.name for layer in record.proof.float8.kept] == ["head"]
-        assert record.prediction.error_pct == 0
-        assert record.prediction.peak_bytes == record.memory.peak_bytes
+    (run,) = [run for run in runs if run.record.arm == "fp8_tensorwise"]
+    record = run.record
+    assert not [key for row in (record.summary, *run.history) for key in row if key.startswith(OF_PROCESS)]
+    assert record.absent["perf/step_ms"] == "the mode is emulated on this device"
+    assert (run.contradictions, record.prediction.error_pct) == ((), 0)
+    assert [layer.name for layer in record.proof.float8.kept] == ["head"]
     (workload,) = json.loads((only_sweep() / "comparison.json").read_text())["workloads"]
     (arm,) = [arm for arm in workload["arms"] if arm["arm"] == "fp8_tensorwise"]
     assert (arm["speedup"], arm["memory_saved_bytes"]) == (None, None)
     text = (only_sweep() / "comparison.md").read_text()
     assert "not head (the output layer)" in text
     assert "emulated, hence without speed and memory: " in text
-
-
-@pytest.mark.nightly
-def test_float8_and_8_bit_states_resume_as_a_whole_run(train):
-    pytest.importorskip("torchao")
-    arguments = (*TINY, "precision=fp8_tensorwise", "optimizer=adamw_fp8", "trainer.log_every=1")
-    saving = (*arguments, "trainer.checkpoint_every=6", "predict.with_runs=false")
-    assert train(*saving, "trainer.steps=12", "output_dir=whole").code == 0
-    assert train(*saving, "trainer.steps=6", "output_dir=part").code == 0
-    part = only_run("part")
-    ended = train(*saving, "trainer.steps=12", f"resume={part.directory}", "output_dir=rest")
-    assert ended.code == 0
-    assert not [line for line in ended.said if "starts fresh" in line]
-    whole = only_run("whole").column("train/loss")
-    assert only_run("rest").column("train/loss") == {step: loss for step, loss in whole.items() if step > 6}
-
-
-@pytest.mark.nightly
-def test_swept_optimizers_stand_beside_each_other(train):
-    pytest.importorskip("torchao")
-    ended = train("-m", *TINY, "model.hidden_size=256", "trainer.steps=4", "optimizer=adamw,adamw_8bit")
-    assert ended.code == 0
-    found = {run.record.identity.optimizer: run.record for run in all_runs()}
-    packed, plain = found["adamw_8bit"], found["adamw"]
-    assert packed.status == plain.status == "completed"
-    assert (plain.dtypes.optimizer_state, packed.dtypes.optimizer_state) == ("float32", "uint8")
-    assert packed.memory.peak["optimizer_state"] < plain.memory.peak["optimizer_state"] / 3
-    assert packed.prediction.peak_bytes == packed.memory.peak_bytes
-    assert "Each optimizer beside the others" in ended.out
 
 
 COMPILED = ("-m", "trainer.compile=true", *MLP, "trainer.steps=6", "device=cpu", "precision=amp_bf16")
@@ -90,3 +114,38 @@ def test_a_machine_without_a_compiler_is_an_unsupported_outcome(train, monkeypat
     assert record.status == "unsupported"
     assert record.error.startswith("trainer.compile=true needs a C++ compiler, and there is none")
     assert "Traceback" not in ended.out + ended.err
+
+
+class Tampering(Digits):
+    """Lets float32 matmuls lose bits, as some libraries do when they are imported; keeps what it computed alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[torch.Tensor] = []
+
+    def happens(self, step: int) -> None:
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(images)
+        self.kept.append(logits)
+        return logits
+
+
+TAMPERED = "mkldnn_matmul_fp32_precision is bf16 during training, although precision.tf32=false"
+
+
+def test_a_run_that_was_not_its_mode_or_leaks_is_reported(train):
+    """It is in no comparison."""
+    assert train(*MLP, "trainer.steps=6", "precision=amp_bf16").code == 0
+    tampered = ("model=custom", "model._target_=test_precision_modes.Tampering", "data=digits", "task=classification")
+    ended = train(*tampered, "data.batch_size=64", "trainer.steps=6", "tracking=disabled")
+    assert f"disproved: {TAMPERED}" in ended.out
+    assert sorted(run.contradictions for run in all_runs()) == [(), (TAMPERED,)]
+    assert re.search(r"warning +a step left 2\.\d+ KiB behind", ended.out)
+    assert all_runs()[1].record.memory.kept["activations"] >= 64 * 10 * 4
+    comparison = compare_directories([Path("outputs")]).comparison
+    fp32 = next(arm for workload in comparison.workloads for arm in workload.arms if arm.arm == "fp32")
+    assert fp32.statuses == {"disproved": 1}
+    assert (fp32.step_ms, fp32.peak_memory_bytes, fp32.val_loss) == (None, None, None)
+    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16", "the prediction ran the model in this process"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import all_runs, only_sweep
+from command_line import MLP, all_runs, only_sweep
 from devices import needs_cuda
 
 MATRIX = (
@@ -50,17 +50,13 @@ def test_every_mode_is_resumed_in_every_other(train):
         assert Path(attempt.checkpoint).samefile(whole.directory / "checkpoints/last.pt")
         assert resumed.record.pair_key == whole.record.pair_key
         jump = resumed.column("train/loss")[6] - whole.column("train/loss")[6]
-        assert (jump == 0) == (before == after)
-        if before == after:
-            assert {**whole.column("train/loss"), **resumed.column("train/loss")} == whole.column("train/loss")
-        shown = rows[before, after]["loss_jump"]
-        assert (shown["n"], shown["mean"]) == (1, pytest.approx(jump, rel=1e-12))
+        assert (resumed.column("train/loss").items() <= whole.column("train/loss").items()) == (before == after)
+        assert rows[before, after]["loss_jump"]["mean"] == pytest.approx(jump, rel=1e-12)
     assert "the checkpoint has no GradScaler state; a fresh one starts at scale 65536" in ended.words
     assert re.search(r"saved in resumed in .* fp32 fp32 5 \S+ 0 ", ended.words)
-    began = {key: run.record.started_at for key, run in runs.items()}
     again = train(*command)
     assert (again.code, again.runs) == (0, []), "every point is finished"
-    assert {key: run.record.started_at for key, run in by_arms().items()} == began
+    assert {key: run.record for key, run in by_arms().items()} == {key: run.record for key, run in runs.items()}
 
 
 @pytest.mark.nightly
@@ -84,15 +80,13 @@ def test_checkpoint_files_are_resumed_and_interrupted_resumptions_go_on(train):
     record.write(before.directory)
     assert train(*command).code == 0
     after = by_arms()["amp_fp16 after step 4 of fp32", "fp32", 0]
-    assert after.record.status == "completed"
     assert [(attempt.from_step, attempt.saved_in) for attempt in after.record.attempts] == [(4, "fp32"), (6, None)]
     assert after.column("train/loss") == before.column("train/loss")
     assert [*after.column("train/loss")] == [5, 6, 7, 8]
 
 
 def test_a_single_resumed_run_is_found_by_auto(train):
-    single = ("model=mlp_small", "data=digits", "tracking=disabled", "device=cpu", "trainer.steps=8")
-    single = (*single, "predict.with_runs=false", "trainer.log_every=1")
+    single = (*MLP, "device=cpu", "trainer.steps=8")
     assert train(*single, "trainer.checkpoint_every=5").code == 0
     (whole,) = all_runs()
     command = (*single, "precision=amp_bf16", "trainer.checkpoint_every=6")
@@ -117,4 +111,4 @@ def test_a_matrix_on_a_gpu(train):
     several = (*MATRIX, "device=cuda", "seed=0", f"precision={','.join(modes)}")
     assert train(*several).code == 0
     assert train(*several, f"into={Path(only_sweep())}", of_each(*modes)).code == 0
-    assert len([row for row in resumed_rows().values() if row["loss_jump"] is not None]) == 16
+    assert [row["loss_jump"] is None for row in resumed_rows().values()] == [False] * 16

@@ -1,22 +1,24 @@
-"""`resume=`: a training that was stopped or killed goes on as if nothing had happened."""
+"""Ctrl-C, SIGTERM and SIGKILL leave a true record and a checkpoint; `resume=` goes on as if nothing had happened."""
 
-import json
 import math
 import signal
+import statistics
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
-from command_line import MLP, only_run, wait_until
-from identities import identity
+from command_line import MLP, all_runs, only_run, only_sweep, wait_until
+from wandb_file import read_wandb_file
 
 from ampsweep.config.compose import compose_one
-from ampsweep.config.identity import config_hash
-from ampsweep.record import RunRecord
 from ampsweep.record.sections import Attempt
 from ampsweep.run.directories import unfinished_run
+from ampsweep.run.request import new_record
 
 GATE, WAITING = Path("gate.open"), Path("gate.waiting")
+needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="signals between processes are a POSIX matter")
 SAME_EACH_TIME = ("train/loss", "train/grad_norm", "train/lr", "val/loss", "val/accuracy")
 SCALER = ("amp/scale", "amp/growth_tracker", "amp/skipped_steps", "amp/applied_steps")
 SAVING = (*MLP, "trainer.log_every=1", "trainer.steps=4", "trainer.checkpoint_every=2")
@@ -33,12 +35,12 @@ def gated(tmp_path):
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals between processes are a POSIX matter")
+@needs_signals
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.nightly)])
 def test_a_stopped_run_that_is_resumed_is_bitwise_the_whole_run(number, start, train, gated):
     is_killed = number == signal.SIGKILL
-    saving = ("trainer.checkpoint_every=4",) if is_killed else ()
-    training = start(*gated, *saving)
+    command = (*gated, *(["trainer.checkpoint_every=4"] if is_killed else []))
+    training = start(*command)
     wait_until(WAITING.exists, "the tenth step")
     training.signal(number)
     if not is_killed:
@@ -53,13 +55,11 @@ def test_a_stopped_run_that_is_resumed_is_bitwise_the_whole_run(number, start, t
         assert (ended.code, stopped.record.error) == (1, "SIGTERM after step 10 of 24")
 
     GATE.touch()
-    ended = train(*gated, *saving, "resume=auto")
-    assert ended.code == 0
-    resumed = only_run()
-    assert f"resuming {resumed.directory.resolve()}" in ended.err
+    ended = train(*command, "resume=auto")
     assert train(*gated, "output_dir=reference").code == 0
-    reference = only_run("reference")
-    assert resumed.record.status == "completed"
+    resumed, reference = only_run(), only_run("reference")
+    assert f"resuming {resumed.directory.resolve()}" in ended.err
+    assert (ended.code, resumed.record.status) == (0, "completed")
     assert [attempt.from_step for attempt in resumed.record.attempts] == [0, 8 if is_killed else 10]
     assert [row["step"] for row in resumed.history] == list(range(1, 25)), "each step once"
     for key in SAME_EACH_TIME + SCALER:
@@ -67,22 +67,18 @@ def test_a_stopped_run_that_is_resumed_is_bitwise_the_whole_run(number, start, t
         assert resumed.record.summary[key] == reference.record.summary[key]
     assert reference.record.summary["amp/skipped_steps"] > 0
     norms = [norm for norm in reference.column("train/grad_norm").values() if math.isfinite(norm)]
-    above = sum(norm > 0.35 for norm in norms)
-    assert 0 < above < len(norms), "it clips some"
-    for run in (resumed, reference):
-        assert run.record.summary["train/clipped_pct"] == 100 * above / len(norms)
+    clipped_pct = 100 * statistics.mean(norm > 0.35 for norm in norms)
+    assert 0 < clipped_pct < 100
+    assert {run.record.summary["train/clipped_pct"] for run in (resumed, reference)} == {clipped_pct}
     assert resumed.record.memory.peak == reference.record.memory.peak
 
 
-def stopped(**environment):
+def stopped():
     """A run that was stopped after its checkpoint at step 4, as its files say."""
     run = only_run()
-    content = json.loads((run.directory / "run.json").read_text())
-    del content["digest"]  # as in records of versions that wrote none
-    content["status"] = "interrupted"
-    content["environment"] |= environment
-    content["attempts"][-1]["host"] = "another machine"
-    (run.directory / "run.json").write_text(json.dumps(content))
+    record = run.record
+    record.status, record.attempts[-1].host = "interrupted", "another machine"
+    record.write(run.directory)
     return run.directory.resolve()
 
 
@@ -93,14 +89,22 @@ def test_what_a_run_can_be_resumed_from(train):
     assert "no unfinished run of this config; starting afresh" in ended.err
 
     ended = train(*SAVING, "trainer.steps=6", "output_dir=longer", f"resume={finished}")
-    longer = only_run("longer").record
+    longer, memory = only_run("longer").record, only_run().record.memory
     assert (ended.code, ended.said, longer.attempts[0].notes) == (0, [], [])
-    assert longer.memory.peak == only_run().record.memory.peak
-    assert longer.memory.unattributed_bytes == only_run().record.memory.unattributed_bytes
+    assert (longer.memory.peak, longer.memory.unattributed_bytes) == (memory.peak, memory.unattributed_bytes)
 
     ended = train(*SAVING, "output_dir=evaluated", f"resume={finished}")
     assert (ended.code, ended.said) == (0, ["the checkpoint is of step 4 of 4: nothing is left to train"])
     assert only_run("evaluated").record.summary["val/loss"] == only_run().record.summary["val/loss"]
+
+    refused = train(*SAVING, "model.hidden_size=128", f"resume={finished}")
+    assert refused.code == 2
+    assert "is of another model" in refused.err
+    last = finished / "checkpoints/last.pt"
+    last.write_bytes(last.read_bytes()[:-1000])
+    refused = train(*SAVING, f"resume={last}", "output_dir=damaged")
+    assert (refused.code, Path("damaged").exists()) == (2, False)
+    assert refused.err.endswith("cannot be read: it is damaged or no checkpoint\n")
 
 
 def test_a_run_killed_after_its_last_step_keeps_its_figures(train):
@@ -120,22 +124,17 @@ def test_a_damaged_history_or_record_is_left_alone(train):
     assert train(*SAVING).code == 0
     directory = stopped()
     history = directory / "history.jsonl"
-    lines = history.read_bytes().splitlines(keepends=True)
-    for content, why in (
-        (lines[:3], "has been changed since its run ended: it does not match its digest"),
-        ([lines[0], b"\x00\xff\n", *lines[2:]], "is damaged: line 2 is not JSON"),
-    ):
-        history.write_bytes(b"".join(content))
-        ended = train(*SAVING, "resume=auto")
-        assert ended.code == 2
-        said = f"a run cannot be resumed whose history cannot be trusted: {history} {why}; resume="
-        assert said in ended.err
-        assert history.read_bytes() == b"".join(content)
+    changed = b"".join(history.read_bytes().splitlines(keepends=True)[:3])
+    history.write_bytes(changed)
+    ended = train(*SAVING, "resume=auto")
+    assert ended.code == 2
+    why = "has been changed since its run ended: it does not match its digest; resume="
+    assert f"a run cannot be resumed whose history cannot be trusted: {history} {why}" in ended.err
+    assert history.read_bytes() == changed
     (directory / "run.json").write_text('{"schema": 1,')
     ended = train(*SAVING, "resume=auto")
     assert ended.code == 0
     assert f"resume=auto: passed over, {directory / 'run.json'} is not JSON: " in ended.err
-    assert "starting afresh" in ended.err
     assert (directory / "run.json").read_text() == '{"schema": 1,'
 
 
@@ -145,12 +144,10 @@ def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(by, train):
     assert train(*command).code == 0
     last = stopped() / "checkpoints/last.pt"
     last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
-    ended = train(*command, "resume=auto" if by == "auto" else f"into={last.parents[2]}")
-    assert ended.code == 0
-    run = only_run()
+    ended, run = train(*command, "resume=auto" if by == "auto" else f"into={last.parents[2]}"), only_run()
     note = f"checkpoint {last} cannot be read: it is damaged or no checkpoint; going on from previous.pt, of step 2"
     attempt = run.record.attempts[-1]
-    assert (run.record.status, attempt.from_step, attempt.notes) == ("completed", 2, [note])
+    assert (ended.code, run.record.status, attempt.from_step, attempt.notes) == (0, "completed", 2, [note])
     assert attempt.checkpoint == str(last.with_name("previous.pt"))
     assert note in ended.err
     assert [row["step"] for row in run.history] == [1, 2, 3, 4]
@@ -167,11 +164,81 @@ def test_of_several_unfinished_runs_the_newest_with_a_checkpoint_goes_on(tmp_pat
     ):
         directory = tmp_path / config.name / name
         (directory / "checkpoints").mkdir(parents=True)
-        record = RunRecord(
-            run_id=name, arm="fp32", pair_key="p", config_hash=config_hash(config), identity=identity(), config={}
-        )
+        record = new_record(config, device="cpu")
         record.status, record.attempts = status, [Attempt(started_at=f"2026-01-01T00:0{minute}:00+00:00")]
         record.write(directory)
         if is_saved:
             (directory / "checkpoints/last.pt").touch()
     assert unfinished_run(config, print) == tmp_path / config.name / "a"
+
+
+SWEEP = (
+    *("-m", "seed=0,1", "precision=fp32", "model=custom", "model._target_=own_models.Gated", "+model.at=6"),
+    *("data=digits", "trainer.steps=10", "trainer.log_every=1", "tracking.mode=offline"),
+)
+
+
+@pytest.fixture
+def waiting(start, tmp_path):
+    """A sweep that stands still in step 6 of its first run until the gate is opened."""
+    sweep = start(*SWEEP, f"+model.gate={tmp_path / GATE}")
+    wait_until(WAITING.exists, "the sixth step")
+    return sweep
+
+
+@needs_signals
+@pytest.mark.parametrize("reason", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.nightly)])
+def test_an_interrupted_sweep_keeps_a_checkpoint_and_is_completed_by_into(reason, waiting, train, tmp_path):
+    assert len(waiting.alive()) >= 4, "the sweep, its fork server, the run and wandb-core"
+    if reason == "SIGINT":
+        waiting.ctrl_c()
+    else:
+        waiting.signal(signal.SIGTERM)
+    time.sleep(0.5)  # meanwhile the sweep passes the signal on to its run
+    GATE.touch()
+    ended = waiting.finish()
+    wait_until(lambda: not waiting.alive(), "every process has ended")
+    assert ended.code == 1
+    assert "Traceback" not in ended.err
+
+    run, directory = only_run(), only_sweep()
+    steps = [row["step"] for row in run.history]
+    assert (run.record.status, run.record.error) == ("interrupted", f"{reason} after step {len(steps)} of 10")
+    assert steps == list(range(1, len(steps) + 1))
+    assert (run.directory / "checkpoints/last.pt").is_file()
+    assert "interrupted" in (directory / "comparison.md").read_text()
+    sent = read_wandb_file(run.directory / run.record.wandb.directory)
+    assert (sent.history, sent.exit_code, sent.summary["status"]) == (run.history, 1, "interrupted")
+
+    same = (*SWEEP[:-1], "tracking=disabled", f"+model.gate={tmp_path / GATE}", f"into={directory}")
+    assert train(*same).code == 0
+    assert [run.record.status for run in all_runs()] == ["completed"] * 2
+    continued = all_runs()[0]
+    assert (continued.directory, continued.record.error) == (run.directory, None)
+    assert [attempt.from_step for attempt in continued.record.attempts] == [0, len(steps)]
+    assert [row["step"] for row in continued.history] == list(range(1, 11))
+
+
+def test_a_sweep_stopped_before_its_first_run_leaves_nothing(train, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ampsweep.commands.hydra_job.run_in_own_process", stop)
+    assert train("-m", *MLP, "seed=0,1").code == 1
+    assert [path for path in Path("outputs").rglob("*") if path.parent.name != "outputs"] == []
+
+
+@needs_signals
+@pytest.mark.nightly
+def test_the_run_of_a_killed_sweep_ends_with_a_checkpoint(waiting):
+    child = int(WAITING.read_text())
+    assert child != waiting.process.pid
+    waiting.signal(signal.SIGKILL)
+    waiting.process.wait()
+    assert psutil.pid_exists(child)
+    GATE.touch()
+    wait_until(lambda: not waiting.alive(), "every process has ended")
+    run = only_run()
+    assert run.record.status == "interrupted"
+    assert run.record.error.startswith("the parent process died after step ")
+    assert (run.directory / "checkpoints/last.pt").is_file()

@@ -53,9 +53,6 @@ def test_commands_start_without_torch_and_wandb(module):
     assert loaded.stdout.strip() == "[]"
 
 
-BUILT_FROM = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "src/ampsweep", "conf")
-
-
 def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.yaml")}
 
@@ -64,7 +61,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_wheel_has_the_whole_conf_and_composes_with_it(tmp_path_factory, repository, tmp_path):
     pytest.importorskip("setuptools", minversion="77")
     source, installed = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    for name in BUILT_FROM:
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "src/ampsweep", "conf"):
         path = repository / name
         (source / name).parent.mkdir(exist_ok=True)
         shutil.copytree(path, source / name) if path.is_dir() else shutil.copy(path, source / name)
@@ -76,12 +73,6 @@ def test_a_wheel_has_the_whole_conf_and_composes_with_it(tmp_path_factory, repos
     assert [path.name for path in installed.iterdir()] == ["ampsweep"], "no other name is taken in site-packages"
 
     code = "from ampsweep.config.compose import *; print(conf_dir(), compose_one(['precision=amp_bf16']).seed)"
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command, there = [sys.executable, "-P", "-c", code], os.environ | {"PYTHONPATH": str(installed)}
+    run = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == (f"{installed / 'ampsweep/conf'} 0\n", "")

@@ -1,85 +1,63 @@
-"""`python train.py -m`: every point in a process of its own, then their comparison."""
+"""`python train.py -m`: every point in a process of its own, then their comparison; `into=DIR` extends a sweep."""
 
 import json
 import os
 import re
+import shutil
+from pathlib import Path
 
 import pytest
-from command_line import MLP, all_runs, only_run, only_sweep
+from command_line import MLP, all_runs, only_run, only_sweep, wait_until
+from devices import device_lock
+from recorded_sweeps import SEARCH
+
+from ampsweep.record import RunRecord
 
 
 def test_each_run_has_its_own_process_and_seeds_vary_slowest(swept):
-    assert (swept.ended.code, swept.ended.said) == (0, [])
     records = [run.record for run in swept.runs]
     assert [(record.identity.seed, record.arm) for record in records] == [
         (seed, arm) for seed in (0, 1) for arm in ("fp32", "amp_bf16", "tf32")
     ]
-    pids = [attempt.pid for record in records for attempt in record.attempts]
-    assert len(set(pids)) == 4
-    assert os.getpid() not in pids
-
-
-def test_arms_of_a_seed_begin_with_the_same_weights_and_batches(swept):
-    trained = {(run.record.identity.seed, run.record.arm): run for run in swept.runs if run.history}
-    loss = {key: run.column("train/loss")[2] for key, run in trained.items()}
-    assert loss[0, "fp32"] == pytest.approx(loss[0, "amp_bf16"], rel=1e-3)
-    assert loss[0, "fp32"] != loss[1, "fp32"]
-    pair = {key: run.record.pair_key for key, run in trained.items()}
-    assert pair[0, "fp32"] == pair[0, "amp_bf16"] != pair[1, "fp32"] == pair[1, "amp_bf16"]
+    pids = {attempt.pid for record in records for attempt in record.attempts}
+    assert len(pids - {os.getpid()}) == 4
 
 
 def test_a_run_of_a_sweep_is_bitwise_the_run_alone(swept, train):
     assert train(*MLP, "trainer.steps=6", "device=cpu", "precision=amp_bf16", "seed=1").code == 0
     alone = only_run()
     (same,) = [run for run in swept.runs if run.record.config_hash == alone.record.config_hash]
+    assert same.record.pair_key == alone.record.pair_key
     for key in ("train/loss", "train/grad_norm", "val/loss"):
         assert same.column(key) == alone.column(key)
 
 
 def test_an_arm_that_the_device_cannot_do_is_a_record(swept):
     unsupported = [run for run in swept.runs if run.record.status == "unsupported"]
-    assert [run.record.arm for run in unsupported] == ["tf32", "tf32"]
-    for run in unsupported:
-        assert "compute capability 8.0" in run.record.error
-        assert run.history == []
-    assert "unsupported" in swept.ended.out
+    assert [(run.record.arm, run.history) for run in unsupported] == [("tf32", [])] * 2
+    assert all("compute capability 8.0" in run.record.error for run in unsupported)
 
 
-def test_the_comparison_is_printed_and_lies_beside_the_runs(swept):
+def test_a_line_for_each_run_and_the_comparison_are_printed(swept):
+    ended = swept.ended
+    assert (ended.code, ended.said, len(ended.runs)) == (0, [], 6)
+    assert not {"\x1b", "\r"} & {*ended.out, *ended.err}, "there is no terminal"
+    assert "2 of 2 pairs completed and 3 are needed" in ended.words
+    assert str(swept.directory / "comparison.md") in ended.out
     comparison = json.loads((swept.directory / "comparison.json").read_text())
-    markdown = (swept.directory / "comparison.md").read_text()
-    for shown in (swept.ended.out, markdown, json.dumps(comparison)):
-        assert {"fp32", "amp_bf16", "tf32"} <= set(re.findall(r"\w+", shown))
-    assert "2 of 2 pairs completed and 3 are needed" in swept.ended.words
-    assert str(swept.directory / "comparison.md") in swept.ended.out
-    files = {path.name for path in swept.directory.iterdir() if path.is_file()}
-    assert files >= {"comparison.json", "comparison.md", "multirun.yaml"}
-
-
-def test_without_a_terminal_there_are_only_lines(swept):
-    assert len(swept.ended.runs) == 6
-    for written in (swept.ended.out, swept.ended.err):
-        assert "\x1b" not in written
-        assert "\r" not in written
+    for shown in (ended.out, (swept.directory / "comparison.md").read_text(), json.dumps(comparison)):
+        assert {"fp32", "amp_bf16", "tf32", "unsupported"} <= set(re.findall(r"\w+", shown))
 
 
 def test_a_point_given_twice_is_trained_once(train):
     assert train("-m", *MLP, "trainer.steps=4", "seed=0,0").code == 0
-    run = only_run()
-    assert len(run.record.attempts) == 1
-    assert len(run.history) == 2
+    assert (len(only_run().record.attempts), len(only_run().history)) == (1, 2)
 
 
 def test_models_that_are_swept_bring_their_own_data(recorded):
     identities = [run.record.identity for run in recorded("keys").runs]
-    assert [(identity.model, identity.data, identity.batch_size) for identity in identities] == [
-        ("gpt_tiny", "text", 4),
-        ("mlp_small", "digits", 4),
-    ]
-    assert [line.split()[:3] for line in recorded("keys").ended.runs] == [
-        ["1/2", "fp32", "gpt_tiny"],
-        ["2/2", "fp32", "mlp_small"],
-    ]
+    found = [(identity.model, identity.data) for identity in identities]
+    assert found == [("gpt_tiny", "text"), ("mlp_small", "digits")]
 
 
 def test_a_dry_run_checks_the_points_and_writes_nothing(swept, train, tmp_path):
@@ -92,21 +70,18 @@ def test_a_dry_run_checks_the_points_and_writes_nothing(swept, train, tmp_path):
     assert [row[-1] for row in cells] == ["s", "s", "unsupported"] * 2
     assert "6 points, 4 to train; about" in ended.out
     assert "compute capability 8.0" in ended.out
-    assert not list(tmp_path.iterdir())
-
     alone = train(*MLP, "trainer.steps=4", "dry_run=true")
     assert (alone.code, alone.said) == (0, [])
     assert "1 point, 1 to train; about" in alone.out
+    assert "searches its batch" in train(*SEARCH, "dry_run=true").out
     assert not list(tmp_path.iterdir())
 
 
 SWEEP_FILE = """
-name: small
 program: train.py
 method: grid
 parameters:
   name: {value: small}
-  seed: {value: 0}
   model: {value: mlp_small}
   precision: {values: [fp32, amp_bf16]}
   trainer.steps: {value: 4}
@@ -119,27 +94,101 @@ def test_a_sweep_file_is_run_here_as_one_multirun_that_can_be_extended(ampsweep,
     (tmp_path / "small.yaml").write_text(SWEEP_FILE)
     assert ampsweep("sweep", "small.yaml", "--count", "1").code == 0
     (first,) = all_runs()
-    assert first.record.arm == "fp32"
-    directory, written = only_sweep(), (first.directory / "run.json").read_bytes()
-
-    ended = ampsweep("sweep", "small.yaml", f"into={directory}")
+    written = (first.directory / "run.json").read_bytes()
+    ended = ampsweep("sweep", "small.yaml", f"into={only_sweep()}")
     assert ended.code == 0
-    assert [run.record.arm for run in all_runs()] == ["fp32", "amp_bf16"]
+    facts = [(run.record.arm, run.record.identity.experiment, [*run.column("train/loss")]) for run in all_runs()]
+    assert facts == [("fp32", "small", [2, 4]), ("amp_bf16", "small", [2, 4])]
     assert (first.directory / "run.json").read_bytes() == written, "it was finished"
-    assert {run.record.identity.experiment for run in all_runs()} == {"small"}
-    assert [[row["step"] for row in run.history] for run in all_runs()] == [[2, 4], [2, 4]]
     assert "amp_bf16" in ended.out
-    assert (directory / "comparison.html").is_file()
 
 
 def test_a_wrong_sweep_file_starts_nothing(ampsweep, tmp_path):
-    (tmp_path / "small.yaml").write_text(SWEEP_FILE.replace("mlp_small", "mlp_smal"))
-    ended = ampsweep("sweep", "small.yaml")
-    assert (ended.code, ended.out) == (2, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith("error: small.yaml: model=mlp_smal: no such option; allowed are ")
     (tmp_path / "small.yaml").write_text(SWEEP_FILE)
-    assert ampsweep("sweep", "small.yaml", "--count", "0").code == 2
-    twice = ampsweep("sweep", "small.yaml", "seed=0,1")
-    assert twice.err == "error: small.yaml: seed=0,1 names several values for one point\n"
+    for given, said in {
+        ("model=mlp_smal",): "small.yaml: model=mlp_smal: no such option; allowed are ",
+        ("seed=0,1",): "small.yaml: seed=0,1 names several values for one point",
+        ("--count", "0"): "--count 0: must be at least 1",
+    }.items():
+        ended = ampsweep("sweep", "small.yaml", *given)
+        assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+        assert ended.err.startswith(f"error: {said}")
     assert not (tmp_path / "outputs").exists()
+
+
+def states(directory: Path) -> dict[Path, tuple[int, bytes]]:
+    """Modification time and content of every file of every run."""
+    files = [path for run in all_runs(directory) for path in run.directory.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_a_new_arm_and_a_new_seed_join_the_finished_runs(copied, train):
+    before = states(copied.directory)
+    both = ("-m", *copied.arguments[1:-2], "seed=0,2", "precision=fp32,pure_bf16", f"into={copied.directory}")
+    planned = train(*both, "dry_run=true")
+    assert all(part in planned.out for part in ("finished earlier", "4 points, 3 to train"))
+    ended = train(*both)
+    assert (ended.code, ended.said) == (0, ["1 of 4 runs finished earlier"])
+    assert [line.split()[:2] for line in ended.runs] == [["2/4", "pure_bf16"], ["3/4", "fp32"], ["4/4", "pure_bf16"]]
+    assert before.items() <= states(copied.directory).items()
+    new = [run.record for run in all_runs(copied.directory) if run.directory / "run.json" not in before]
+    assert [(record.identity.seed, record.arm) for record in new] == [(0, "pure_bf16"), (2, "fp32"), (2, "pure_bf16")]
+    comparison = (copied.directory / "comparison.md").read_text()
+    assert all(arm in comparison for arm in ("amp_bf16", "pure_bf16")), "the earlier arms, too"
+    assert not list(Path("outputs").glob("train/*/*/2*")), "nothing was begun elsewhere"
+
+
+@pytest.mark.nightly
+def test_a_point_that_another_sweep_trains_is_not_trained_again(copied, start, tmp_path):
+    run = all_runs(copied.directory)[0]
+    other = run.directory.rename(tmp_path / "other")
+    with device_lock("cpu"):
+        sweep = start(*copied.arguments, f"into={copied.directory}")
+        wait_until(lambda: "waiting for cpu" in sweep.process.stderr.readline(), "it waits for the device")
+        shutil.copytree(other, run.directory, dirs_exist_ok=True, copy_function=shutil.copy)
+    assert sweep.finish().code == 0
+    assert RunRecord.read(run.directory).attempts == RunRecord.read(other).attempts
+
+
+def test_a_failed_run_is_trained_again(train):
+    """The user's model raises until its author has repaired it."""
+    broken = ("model=custom", "model._target_=own_models.Broken", "+model.what=raises", "data=digits")
+    command = ("-m", *MLP[1:], *broken, "trainer.steps=4")
+    assert train(*command).code == 1
+    assert only_run().record.status == "failed"
+    Path("cure").touch()
+    assert train(*command, f"into={only_sweep()}").code == 0
+    run = only_run()
+    assert (run.record.status, run.record.error) == ("completed", None)
+    assert [row["step"] for row in run.history] == [2, 4]
+    assert not (run.directory / "error.txt").exists()
+
+
+def test_a_point_with_an_unreadable_record_is_trained_beside_it(copied, train):
+    """A newer version may have written it: it is reported and left as it is."""
+    run = next(run for run in all_runs(copied.directory) if run.record.arm == "fp32")
+    newer = (run.directory / "run.json").read_text().replace('"schema": 1', '"schema": 7')
+    (run.directory / "run.json").write_text(newer)
+    before = states(copied.directory)
+    ended = train(*copied.arguments, f"into={copied.directory}")
+    assert ended.code == 0
+    said, finished = ended.said
+    assert finished == "5 of 6 runs finished earlier"
+    reason = (
+        r"run\.json is a run record of schema 7; this version of ampsweep reads schema 1; its point counts as not run"
+    )
+    assert re.search(f"{reason}$", said)
+    assert before.items() <= states(copied.directory).items()
+    assert RunRecord.read(run.directory.with_name(f"{run.directory.name}-2")).status == "completed"
+    assert "is a run record of schema 7" in ended.out
+
+
+@pytest.mark.nightly
+def test_files_that_a_killed_process_left_are_removed(train):
+    command = ("-m", *MLP, "trainer.steps=2", "device=cpu")
+    train(*command)
+    hydra = only_run().directory / ".hydra"
+    (hydra / ".config.yaml.01234567").touch()
+    (hydra.parent / "run.json").unlink()
+    train(*command, f"into={hydra.parents[1]}")
+    assert {path.name for path in hydra.iterdir()} == {"config.yaml", "hydra.yaml", "overrides.yaml"}

@@ -3,10 +3,7 @@
 import io
 import os
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from command_line import MLP, only_run
@@ -17,47 +14,36 @@ from ampsweep.report import terminal as report_terminal
 
 needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is a POSIX matter")
 
-GATED = (
-    *("model=custom", "model._target_=own_models.Gated", "+model.at=6", "data=digits", "trainer.steps=10"),
-    *("trainer.log_every=1", "tracking=disabled", "predict.with_runs=false"),
-)
-"""A training that stands still in its sixth step until the file `gate.open` exists."""
-
 
 @pytest.fixture
-def terminal(repository: Path) -> Iterator[Callable]:
-    """`python train.py ARGUMENTS` in a terminal `width` columns wide."""
+def terminal(repository, tmp_path):
+    """A sweep in a terminal: its trainings stand still in their sixth step until the file `gate.open` exists."""
     from terminal import Terminal
 
     opened = []
 
-    def start(*arguments: str, width: int, **environment: str) -> Terminal:
-        path = os.pathsep.join([str(repository / "tests"), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-W", "error", str(repository / "train.py"), *arguments]
+    def start(*arguments, width, **environment):
+        gated = ("model=custom", "model._target_=own_models.Gated", "+model.at=6", f"+model.gate={tmp_path}/gate.open")
+        short = ("data=digits", "trainer.steps=10", "trainer.log_every=1", "tracking=disabled", *MLP[-1:])
+        command = [sys.executable, "-W", "error", repository / "train.py", "-m", *gated, *short, *arguments]
         inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+        path = os.pathsep.join([str(repository / "tests"), os.environ.get("PYTHONPATH", "")])
         variables = {**inherited, "TERM": "xterm-256color", "PYTHONPATH": path, **environment}
         opened.append(Terminal(command, variables, width=width))
         return opened[-1]
 
     yield start
     for shown in opened:
-        if shown.process.poll() is None:
-            os.killpg(shown.process.pid, signal.SIGKILL)
-            shown.process.wait()
         shown.close()
 
 
-def gate(directory: Path) -> str:
-    return f"+model.gate={directory / 'gate.open'}"
-
-
-def on(lines: list[str], pattern: str) -> list[str]:
+def on(lines, pattern):
     return [line for line in lines if re.search(pattern, line)]
 
 
 @needs_pty
 def test_a_sweep_shows_its_run_then_lines_and_the_comparison(terminal, tmp_path):
-    shown = terminal("-m", "seed=0,1", "precision=amp_fp16", *GATED, gate(tmp_path), width=100)
+    shown = terminal("seed=0,1", "precision=amp_fp16", width=100)
     lines = shown.wait_for(lambda lines: on(lines, r"step +[1-5]/10") and on(lines, "so far"), "the run is under way")
     (running,) = on(lines, "step")
     assert re.match(r"1/2  amp_fp16  seed 0  step  \d/10  loss \d\.\d+  scale 65536", running)
@@ -78,8 +64,7 @@ def test_a_sweep_shows_its_run_then_lines_and_the_comparison(terminal, tmp_path)
 @needs_pty
 @pytest.mark.nightly
 def test_ctrl_c_leaves_a_narrow_colourless_terminal_in_order(terminal, tmp_path):
-    colourless = {"NO_COLOR": "1", "COLORTERM": "truecolor"}
-    shown = terminal("-m", "precision=fp32,amp_bf16", *GATED, gate(tmp_path), width=44, **colourless)
+    shown = terminal("precision=fp32,amp_bf16", width=44, NO_COLOR="1", COLORTERM="truecolor")
     shown.wait_for(lambda lines: on(lines, r" [1-5]/10"), "the run is under way")
     shown.press("\x03")
     (tmp_path / "gate.open").touch()
@@ -99,20 +84,18 @@ def printed(renderable, **settings):
 
 
 def test_a_name_is_printed_as_it_is():
-    for name in ("[red]x", "a[/b]", ":smile:", "plain", "naïve 模型", "a\tb"):
+    for name in ("[red]x", "a[/b]", ":smile:", "naïve 模型", "a\tb"):
         assert printed(name) == printed(Text(name)) == printed(name, force_terminal=True).replace("\x1b[0m", "")
         table = Table(box=None, show_header=False, padding=0)
         table.add_row(name)
         assert printed(table).rstrip().split() == name.split()
     for steering in ("\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\u202e", "\u2067", "\u2028", "\x00"):
         for line in (printed(f"a{steering}b"), printed(Text(f"a{steering}b"))):
-            assert steering not in line
-            assert (line[0], line[-1]) == ("a", "b")
+            assert (line[0], line[-1], steering in line) == ("a", "b", False)
     line = printed(Text("fp32", style="bold red"), force_terminal=True, color_system="standard")
     assert line == "\x1b[1;31mfp32\x1b[0m", "the colours of the suite stay"
 
 
 @pytest.mark.nightly
 def test_names_like_markup_are_printed_by_commands(train):
-    same = ("-m", *MLP, "precision=tf32", "device=cpu")
-    assert "o[/b]/" in train(*same, "output_dir='o[/b]'").out
+    assert "o[/b]/" in train("-m", *MLP, "precision=tf32", "device=cpu", "output_dir='o[/b]'").out

@@ -10,7 +10,7 @@ from command_line import Swept
 from recorded_sweeps import trained
 from wandb_server import Sweep, WandbServer
 
-FILES = ("comparison.json", "comparison.md")
+FILES, PANELS = ("comparison.json", "comparison.md"), ("panels/memory-categories", "panels/train-loss")
 SWEEP = (
     *("-m", "model=mlp_small", "trainer.steps=6", "trainer.log_every=2", "device=cpu", "tracking.mode=online"),
     *("tracking.project=mine", "tracking.tags=[laptop,night]", "precision=fp32,amp_bf16,tf32"),
@@ -35,16 +35,14 @@ def swept(sweep_and_server, machine, monkeypatch) -> Swept:
 
 @pytest.fixture
 def server(sweep_and_server) -> WandbServer:
-    server = sweep_and_server[1]
-    server.recorded.views.clear()
-    server.recorded.requests.clear()
-    return server
+    sweep_and_server[1].recorded.requests.clear()
+    return sweep_and_server[1]
 
 
-def asked(server: WandbServer) -> list[str]:
+def asked(server: WandbServer) -> set[str]:
     """Names of the queries since the last call."""
     with server.lock:
-        found = [request.operation for request in server.recorded.requests if request.operation]
+        found = {request.operation for request in server.recorded.requests if request.operation}
         server.recorded.requests.clear()
     return found
 
@@ -66,25 +64,17 @@ def test_a_sweep_ends_with_its_comparison_on_wandb(swept, server, ampsweep, monk
 
     (workload,) = json.loads((swept.directory / "comparison.json").read_text())["workloads"]
     assert run.summary["verdict"] == workload["verdict"]["sentence"]
-    assert run.summary["conclusion"].startswith(
-        "No conclusion about tf32: unsupported on this device; no conclusion about amp_bf16"
-    )
+    assert run.summary["conclusion"].startswith("No conclusion about tf32: unsupported on this device; no conclusion")
     assert run.files[run.summary["comparison"]["path"]] == (swept.directory / "comparison.html").read_bytes()
-    arms = json.loads(run.files[run.summary["arms"]["path"]])
-    rows = [dict(zip(arms["columns"], row, strict=True)) for row in arms["data"]]
-    assert [(row["arm"], row["status"]) for row in rows] == [
-        (arm["arm"], "unsupported" if arm["arm"] == "tf32" else "completed") for arm in workload["arms"]
+    files = {key: json.loads(run.files[run.summary[key]["path"]]) for key in ("arms", "runs", *PANELS)}
+    rows = [dict(zip(files["arms"]["columns"], row, strict=True)) for row in files["arms"]["data"]]
+    assert [(row["arm"], row["status"], row["step_ms"]) for row in rows] == [
+        (arm["arm"], "unsupported" if arm["arm"] == "tf32" else "completed", arm["step_ms"]) for arm in workload["arms"]
     ]
-    assert [row["step_ms"] for row in rows] == [arm["step_ms"] for arm in workload["arms"]]
-    assert len(json.loads(run.files[run.summary["runs"]["path"]])["data"]) == 3
-    panels = [key for key in run.summary if key.startswith("panels/")]
-    assert {"panels/memory-categories", "panels/train-loss"} <= set(panels)
-    for key in panels:
-        assert {"data", "layout"} <= json.loads(run.files[run.summary[key]["path"]]).keys()
+    assert len(files["runs"]["data"]) == 3
+    assert all({"data", "layout"} <= files[panel].keys() for panel in PANELS)
 
-    lines = ampsweep("sync", swept.directory).out.splitlines()
-    assert len(lines) == 4
-    assert all(": complete, " in line for line in lines), "sync finds nothing to send"
+    assert ampsweep("sync", swept.directory).out.count(": complete, ") == 4, "sync finds nothing to send"
     assert ampsweep("report", "--wandb", swept.directory).err == f"W&B: {url}\n"
     assert comparisons(server) == [run], "sent again it takes the place of the first"
 
@@ -104,7 +94,6 @@ def test_a_comparison_from_the_server_is_that_of_the_records(swept, server, amps
     assert remote.err == f"wandb://team/mine: 3 runs loaded, 0 unchanged, in {place / 'all'}\n"
     assert "RunParquetHistory" in asked(server)
     assert remote.out == local
-    assert "peak memory of fp32 " in local
     group = f"train_{swept.directory.name}"
     assert ampsweep("report", f"wandb://team/mine?group={group}").out == local
     (workload,) = json.loads((place / "all/comparison.json").read_text())["workloads"]
@@ -122,20 +111,17 @@ def test_a_comparison_from_the_server_is_that_of_the_records(swept, server, amps
     asked(server)
     again = ampsweep("report", "wandb://team/mine", "--output", place / "all", "--format", "json")
     assert again.err.startswith("wandb://team/mine: 0 runs loaded, 3 unchanged")
-    assert set(asked(server)) == {"Viewer", "GetDefaultEntity", "Runs"}
+    assert asked(server) == {"Viewer", "GetDefaultEntity", "Runs"}
 
 
 def test_what_cannot_be_read_or_published_is_one_sentence(swept, server, recorded, ampsweep, monkeypatch):
     for address, said in {
-        "wandb://team": "wandb://team: not of the form wandb://ENTITY/PROJECT, wandb://ENTITY/PROJECT/SWEEP or "
-        "wandb://ENTITY/PROJECT?group=NAME",
-        "wandb://team/none": "wandb://team/none: no such project, or not for this API key",
+        "wandb://team": "not of the form wandb://ENTITY/PROJECT, ",
+        "wandb://team/none": "no such project, or not for this API key\n",
     }.items():
         ended = ampsweep("report", address)
-        assert (ended.code, ended.out, ended.err) == (2, "", f"error: {said}\n")
-    monkeypatch.setenv("WANDB_API_KEY", "9" * 40)
-    ended = ampsweep("report", "wandb://team/mine")
-    assert ended.err.startswith("error: wandb://team/mine: W&B: the server ")
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith(f"error: {address}: {said}")
     assert not Path("wandb_reports").exists()
     local = recorded("arms").directory.parent  # read only: several directories have no place for a report
     ended = ampsweep("report", *local.glob("*/fp32-*"), "--publish")

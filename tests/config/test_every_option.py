@@ -2,7 +2,7 @@
 
 import inspect
 from dataclasses import fields
-from functools import cache
+from itertools import product
 from pkgutil import resolve_name
 
 import pytest
@@ -12,13 +12,11 @@ from omegaconf import OmegaConf
 from ampsweep.config.components import SCHEMAS
 from ampsweep.config.compose import compose_one, compose_points, conf_dir
 from ampsweep.config.modes import MODES, PRECISION_MODES, differences
-from ampsweep.config.schema import Config, PrecisionConfig
+from ampsweep.config.schema import PrecisionConfig
 
 PLACEHOLDERS = {"_target_": "mine.Part", "path": "tokens.bin", "batch_size": 4, "num_classes": 3}
 """Values for the keys that an option leaves to the user (`???`)."""
-GROUPS = sorted(
-    path.name for path in conf_dir().iterdir() if path.is_dir() and path.name not in ("hydra", "experiment")
-)
+GROUPS = sorted({path.parent.name for path in conf_dir().glob("*/*.yaml")} - {"hydra", "experiment"})
 
 
 def options(group):
@@ -32,16 +30,8 @@ def chosen(group, option):
     return [f"{group}={option}", *(f"{group}.{key}={PLACEHOLDERS[key]}" for key in asked)]
 
 
-@cache
-def points_of(experiment):
-    composed = compose_points([f"experiment={experiment}"], multirun=False)
-    assert composed.multirun
-    return composed.points
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_option_composes(group):
-    assert group in Config.__dataclass_fields__
     for option in options(group):
         own_model = chosen("model", "custom") if group == "data" else []
         config = compose_one([*chosen(group, option), *own_model])
@@ -73,64 +63,50 @@ def test_the_file_of_a_mode_holds_its_summary_and_differences():
         assert text.splitlines()[0] == f"# {mode.summary}"
 
 
-@pytest.mark.parametrize(
-    ("model", "data", "task"),
-    [
-        ("gpt_tiny", "text", "language_modeling"),
-        ("gpt_small", "synthetic_tokens", "language_modeling"),
-        ("mlp_small", "digits", "classification"),
-        ("mlp_recipe", "synthetic", "regression"),
-        ("resnet18", "synthetic_images", "classification"),
-    ],
-)
-def test_a_model_brings_its_data_and_task(model, data, task):
-    config = compose_one([f"model={model}"])
-    assert (config.data["name"], config.task["name"]) == (data, task)
+def test_a_model_brings_its_data_and_task():
+    brought = {
+        "gpt_tiny": ("text", "language_modeling"),
+        "gpt_small": ("synthetic_tokens", "language_modeling"),
+        "mlp_small": ("digits", "classification"),
+        "mlp_recipe": ("synthetic", "regression"),
+        "resnet18": ("synthetic_images", "classification"),
+    }
+    configs = {model: compose_one([f"model={model}"]) for model in brought}
+    assert {model: (config.data["name"], config.task["name"]) for model, config in configs.items()} == brought
 
 
 @pytest.mark.parametrize("experiment", options("experiment"))
 def test_every_experiment_composes_with_seeds_slowest(experiment):
     """So arms alternate, and each has a baseline of its seed early."""
-    configs = [point.config for point in points_of(experiment)]
+    composed = compose_points([f"experiment={experiment}"], multirun=False)
+    assert composed.multirun
+    configs = [point.config for point in composed.points]
     assert {config.name for config in configs} == {experiment}
     params = OmegaConf.load(conf_dir() / "experiment" / f"{experiment}.yaml").hydra.sweeper.params
     assert next(iter(params)) == "seed"
-    seeds = [config.seed for config in configs]
+    seeds, arms = [config.seed for config in configs], [config.precision.mode for config in configs]
     assert seeds == sorted(seeds)
-    arms = [config.precision.mode for config in configs]
     num_arms = len(set(arms))
     assert arms == arms[:num_arms] * (len(arms) // num_arms)
     assert "fp32" in arms
-
-
-def test_the_comparison_has_four_arms_and_three_seeds():
-    points = points_of("fp32_vs_amp")
-    found = {(point.config.precision.mode, point.config.seed) for point in points}
-    assert found == {(mode, seed) for mode in ("fp32", "tf32", "amp_bf16", "amp_fp16") for seed in range(3)}
-    assert len(points) == 12
+    if experiment == "fp32_vs_amp":
+        assert [*zip(seeds, arms, strict=True)] == [*product(range(3), ("fp32", "tf32", "amp_bf16", "amp_fp16"))]
 
 
 def test_the_recipe_is_that_of_the_pytorch_tutorial():
-    config = points_of("recipe")[0].config
+    config = compose_one(["experiment=recipe", "hydra.mode=RUN"])
     sizes = [config.model[key] for key in ("num_layers", "in_features", "hidden_size", "out_features")]
     assert sizes == [3, 4096, 4096, 4096]
     assert (config.data["batch_size"], config.data["num_batches"], config.trainer.epochs) == (512, 50, 3)
     assert (config.optimizer["name"], config.task["name"], config.trainer.max_grad_norm) == ("sgd", "regression", None)
 
 
-@pytest.mark.parametrize(
-    ("model", "sizes"),
-    [
-        ("gpt_small", (12, 768, 12)),
-        ("gpt_medium", (24, 1024, 16)),
-        ("gpt_large", (36, 1280, 20)),
-        ("gpt_xl", (48, 1600, 25)),
-    ],
-)
-def test_the_gpts_have_the_sizes_of_gpt_2(model, sizes):
-    found = compose_one([f"model={model}"]).model
-    assert (found["num_layers"], found["hidden_size"], found["num_heads"]) == sizes
-    assert (found["vocab_size"], found["seq_len"]) == (50257, 1024)
+def test_the_gpts_have_the_sizes_of_gpt_2():
+    sizes = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20), "xl": (48, 1600, 25)}
+    keys = ("num_layers", "hidden_size", "num_heads", "vocab_size", "seq_len")
+    models = {size: compose_one([f"model=gpt_{size}"]).model for size in sizes}
+    found = {size: tuple(model[key] for key in keys) for size, model in models.items()}
+    assert found == {size: (*of, 50257, 1024) for size, of in sizes.items()}
 
 
 def test_custom_components_take_any_key():

@@ -6,11 +6,11 @@ The sentences stand in `golden/wrong_input.md`; after a change run `pytest --upd
 import math
 import re
 import shlex
-from copy import deepcopy
 
 import pytest
+from changed_configs import with_value
 
-from ampsweep.config.compose import compose_one, compose_points, conf_dir
+from ampsweep.config.compose import compose_one, compose_points
 from ampsweep.config.errors import UserError
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.value_checks import check
@@ -20,6 +20,11 @@ REFUSED = {
         *("modle=gpt_tiny", "experiment=smoke modle=x", "model.num_layer=3", "experiment=smoke model.hidden=3"),
         *("optimizer=sgd optimizer.beta1=0.5", "optimizer=custom optimizer._target_=mine.Lion optimizer.wd=1"),
         *("+scheduler.gamma=1", "model=gpt_tiny task.gradient_penalty=1", "hydra.launcher.n_jobs=2"),
+    ),
+    "Unknown options": (
+        *("precision=fp23", "precision=3", "optimizer=lion", "experiment=nope", "experiment=smoke model=nope"),
+        *("model=null", "-m model=gpt_tiny,null", "-m precision=fp32,fp23"),
+        "experiment=smoke precision=fp32,fp23",  # which is in the experiment's file too: ambiguous to Hydra
     ),
     "Types": (
         *("seed.foo=1", "resume.x=1", "seed=abc", "seed=1.5", "seed=[1,2]", "model.num_layers=two"),
@@ -101,28 +106,13 @@ def composed(line):
     return points
 
 
-def sentence(line):
+def refusal(function, argument):
     with pytest.raises(UserError) as raised:
-        composed(line)
+        function(argument)
     text = str(raised.value)
     assert "\n" not in text
     assert not re.search(r"Traceback|hydra\.errors|omegaconf|full_key|object_type|See https", text)
     return text
-
-
-def sentence_about(config, key, value):
-    """The sentence about one value in a copy of a config."""
-    part = config = deepcopy(config)
-    *path, name = key.split(".")
-    for step in path:
-        part = part[step] if isinstance(part, dict) else getattr(part, step)
-    if isinstance(part, dict):
-        part[name] = value
-    else:
-        setattr(part, name, value)
-    with pytest.raises(UserError) as raised:
-        check(config)
-    return str(raised.value)
 
 
 def test_each_refusal_is_one_sentence(golden, tmp_path, monkeypatch):
@@ -130,70 +120,48 @@ def test_each_refusal_is_one_sentence(golden, tmp_path, monkeypatch):
     document = [f"# {__doc__.splitlines()[0]}\n"]
     for heading, lines in REFUSED.items():
         document.append(f"## {heading}\n")
-        document += [f"- `{line}`\n  {sentence(line)}" for line in lines]
+        document += [f"- `{line}`\n  {refusal(composed, line)}" for line in lines]
         document.append("")
     document.append("## Values\n")
     fine = compose_one([])
-    document += [f"- {sentence_about(fine, key, value)}" for key, value in WRONG_VALUES]
+    document += [f"- {refusal(check, with_value(fine, key, value))}" for key, value in WRONG_VALUES]
     assert list(tmp_path.iterdir()) == [], "a line that is wrong leaves nothing behind"
     golden("wrong_input.md", "\n".join(document) + "\n")
+    launcher = refusal(composed, "-m seed=0,1 hydra/launcher=nosuch")  # the plugins that are installed add options
+    assert launcher.startswith("hydra/launcher=nosuch: no such option; allowed are ")
 
 
-@pytest.mark.parametrize(
-    ("line", "option"),
-    [
-        ("precision=fp23", "precision=fp23"),
-        ("optimizer=lion", "optimizer=lion"),
-        ("experiment=nope", "experiment=nope"),
-        ("-m precision=fp32,fp23", "precision=fp23"),
-        # The mode is in the experiment's file too; Hydra would complain about an ambiguous value.
-        ("experiment=smoke precision=fp32,fp23", "precision=fp23"),
-        ("experiment=smoke model=nope", "model=nope"),
-        ("model=null", "model=null"),
-        ("-m model=gpt_tiny,null", "model=gpt_tiny,null"),
-        ("precision=3", "precision=3"),
-        ("-m seed=0,1 hydra/launcher=nosuch", "hydra/launcher=nosuch"),
-    ],
+BROKEN = (
+    (b"a:\n\tb: 1", "own.yaml: not YAML: while scanning for the next token found character '\\t'"),
+    (b"a: [1\nb: 2", "own.yaml: not YAML: while parsing a flow sequence"),
+    (b"\xff\xfe", "is not UTF-8 text: invalid start byte at byte 0"),
+    (b"defaults: 3", "Invalid defaults list in 'experiment/own'"),
+    (b"# @package _global_\nseed: 1\nseed: 2", "own.yaml: not YAML: while constructing a mapping found duplicate"),
 )
-def test_an_unknown_option_is_answered_with_those_that_exist(line, option):
-    found = sentence(line)
-    assert found.startswith(f"{option}: no such option; allowed are ")
-    if not option.startswith("hydra"):  # whose plugins add options
-        allowed = sorted(path.stem for path in (conf_dir() / option.partition("=")[0]).glob("*.yaml"))
-        assert found.endswith(", ".join(allowed))
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"a:\n\tb: 1", "own.yaml: not YAML: while scanning for the next token found character '\\t'"),
-        (b"a: [1\nb: 2", "own.yaml: not YAML: while parsing a flow sequence"),
-        (b"\xff\xfe", "is not UTF-8 text: invalid start byte at byte 0"),
-        (b"defaults: 3", "Invalid defaults list in 'experiment/own'"),
-        (b"# @package _global_\nseed: 1\nseed: 2", "own.yaml: not YAML: while constructing a mapping found duplicate"),
-    ],
-)
+@pytest.mark.parametrize(("content", "why"), BROKEN)
 def test_a_broken_yaml_file_of_the_users_is_named(content, why, tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/own.yaml").write_bytes(content)
-    assert why in sentence(f"\"hydra.searchpath=['file://{tmp_path}']\" experiment=own")
+    assert why in refusal(composed, f"\"hydra.searchpath=['file://{tmp_path}']\" experiment=own")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "precision=amp_fp16 precision.grad_scaler=false",
-        "precision=amp_fp16 precision.autocast=false",
-        "-m precision=amp_fp16 precision.dtype=float16,bfloat16",
-        "precision.grad_scaler=true",
-        "device=cuda:1",
-        "device=cuda:0/2",
-        # A key has an effect if one of the points uses it; null and defaults need none.
-        "-m precision=fp32,amp_fp16 precision.init_scale=1024",
-        "parallel=single parallel.num_processes=null parallel.reduce_dtype=null",
-        "experiment=digits trainer.steps=40 trainer.epochs=null",
-        "trainer.steps=null trainer.epochs=2",
-    ],
+ACCEPTED = (
+    "precision=amp_fp16 precision.grad_scaler=false",
+    "precision=amp_fp16 precision.autocast=false",
+    "-m precision=amp_fp16 precision.dtype=float16,bfloat16",
+    "precision.grad_scaler=true",
+    "device=cuda:1",
+    "device=cuda:0/2",
+    # A key has an effect if one of the points uses it; null and defaults need none.
+    "-m precision=fp32,amp_fp16 precision.init_scale=1024",
+    "parallel=single parallel.num_processes=null parallel.reduce_dtype=null",
+    "experiment=digits trainer.steps=40 trainer.epochs=null",
+    "trainer.steps=null trainer.epochs=2",
 )
+
+
+@pytest.mark.parametrize("line", ACCEPTED)
 def test_a_line_is_accepted(line):
     assert composed(line)

@@ -13,6 +13,10 @@ def drawn(number):
     return torch.tensor([number, *draws], dtype=torch.float64)
 
 
+def fail(error):
+    raise error
+
+
 class Augmented(Dataset):
     """Its items draw from torch, `random` and NumPy, but every third item from none."""
 
@@ -29,8 +33,8 @@ class Augmented(Dataset):
 class Broken(Augmented):
     """Calls a function before it reads item 5."""
 
-    def __init__(self, fails, length=24):
-        super().__init__(length)
+    def __init__(self, fails):
+        super().__init__()
         self.fails = fails
 
     def __getitem__(self, item):
@@ -39,23 +43,24 @@ class Broken(Augmented):
         return super().__getitem__(item)
 
 
-def fail(error):
-    raise error
-
-
 class Unpicklable(Augmented):
-    """Cannot be sent to another process."""
-
-    def __init__(self, length=24):
-        super().__init__(length)
+    def __init__(self):
+        super().__init__()
         self.read = lambda item: item
 
 
 class Unsendable(Augmented):
-    """Its items cannot be sent to another process."""
+    """Its items cannot be pickled."""
 
     def __getitem__(self, item):
         return {"item": item, "reads": lambda: item}
+
+
+class Watched(Augmented):
+    """Its items are the number of active dispatch modes."""
+
+    def __getitem__(self, item):
+        return torch.tensor(torch._C._len_torch_dispatch_stack())
 
 
 class Stream(IterableDataset):
@@ -67,13 +72,10 @@ class Stream(IterableDataset):
     def set_epoch(self, epoch):
         self.epoch = epoch
 
-    def numbers(self):
+    def __iter__(self):
         info = get_worker_info()
         worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
-        return [100 * self.epoch + number for number in range(worker, self.length, num_workers)]
-
-    def __iter__(self):
-        yield from map(drawn, self.numbers())
+        yield from (drawn(100 * self.epoch + number) for number in range(worker, self.length, num_workers))
 
 
 class Shuffled(Stream):
@@ -82,17 +84,7 @@ class Shuffled(Stream):
     def __iter__(self):
         buffer = []
         for item in super().__iter__():
-            if len(buffer) < 7:
-                buffer.append(item)
-                continue
-            place = random.randrange(len(buffer))
-            buffer[place], chosen = item, buffer[place]
-            yield chosen
+            buffer.append(item)
+            if len(buffer) > 7:
+                yield buffer.pop(random.randrange(len(buffer)))
         yield from buffer
-
-
-class Watched(Augmented):
-    """Its items are the number of active dispatch modes."""
-
-    def __getitem__(self, item):
-        return torch.tensor(torch._C._len_torch_dispatch_stack())

@@ -47,10 +47,9 @@ def test_images_are_held_out_or_taken_from_folders(folder):
     assert data.fingerprint == other.fingerprint
     draw(folder / "red/new.png", (9, 9, 9))
     assert make(folder).fingerprint != data.fingerprint
-    for split, count in (("train", 6), ("val", 3)):
-        for number in range(count):
-            draw(folder / f"both/{split}/a/{number}.bmp", (9, 9, 9))
-            draw(folder / f"both/{split}/b/{number}.bmp", (9, 9, 9))
+    for number in range(9):
+        for name in "ab":
+            draw(folder / f"both/{'train' if number < 6 else 'val'}/{name}/{number}.bmp", (9, 9, 9))
     data = make(folder / "both")
     assert (data.num_train_batches, len(val_images(data))) == (3, 6)
 
@@ -59,8 +58,7 @@ def test_training_images_are_cut_out_and_mirrored_at_random(folder):
     data = make(folder, batch_size=16)
     first, labels = data.train_batch(0)
     assert (first.shape, first.dtype) == ((16, 3, 8, 8), torch.float32)
-    assert first.min() >= 0
-    assert 0.9 <= first.max() <= 1
+    assert 0 <= first.min() < 0.9 <= first.max() <= 1
     blue_is_more = first[:, 2].mean((1, 2)) > first[:, 0].mean((1, 2))
     assert torch.equal(labels, (~blue_is_more).long()), "classes are numbered in the order of their folders"
     assert torch.equal(first, data.train_batch(0)[0])
@@ -80,7 +78,6 @@ def test_without_augmentation_an_image_is_its_centre(folder):
 @pytest.mark.parametrize(
     ("num_workers", "cut", "reason"),
     [
-        (0, lambda content: b"", "it is damaged, or no image"),
         (0, lambda content: b"hello", "it is damaged, or no image"),
         (0, None, "No such file or directory"),
         (0, lambda content: content[:60], "image file is truncated|damaged|broken"),
@@ -99,8 +96,6 @@ def test_folders_and_settings_that_do_not_fit_are_refused(folder, tmp_path, monk
     (tmp_path / "empty/a").mkdir(parents=True)
     for path, changes, sentence in (
         (folder, {"num_classes": 3}, "num_classes is 3, but data folder .* has 2 folders"),
-        (folder, {"image_size": 0}, "image_size must be at least 1, got 0"),
-        (folder, {"val_fraction": 1.5}, "val_fraction"),
         (tmp_path / "empty", {"num_classes": 1}, r"data folder .*/empty/a has no image"),
         (tmp_path / "nowhere", {}, r"data folder .* cannot be read: No such file or directory"),
     ):

@@ -1,11 +1,27 @@
 """Planted faults: trainings with one thing wrong, and what the doctor must find."""
 
 import importlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+
+from ampsweep.config.compose import compose_points
+from ampsweep.doctor.examined_training import ExaminedTraining
+from ampsweep.doctor.replay import KeptBatches
+from ampsweep.training.components.built import build_data
+
+CPU = torch.device("cpu")
+
+
+def examined_of(*overrides, num_steps=6, seconds=100.0):
+    """A training as the doctor makes it of a command line; None takes the steps of `doctor.steps`."""
+    config = compose_points(["device=cpu", *overrides], multirun=False).points[0].config
+    device = torch.device(config.device)
+    data, deadline_s = KeptBatches(build_data(config, device)), time.monotonic() + seconds
+    return ExaminedTraining(config, device, data, num_steps=num_steps or config.doctor.steps, deadline_s=deadline_s)
 
 
 @dataclass(frozen=True)
@@ -25,7 +41,7 @@ class Planted:
 class Inner(nn.Module):
     """A module whose forward pass is a function of itself and its input."""
 
-    def __init__(self, run: Callable, width: int, num_layers: int) -> None:
+    def __init__(self, run: Callable, width: int, num_layers: int):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers))
         self.register_buffer("scale", torch.ones(width))
@@ -36,10 +52,8 @@ class Inner(nn.Module):
 
 
 class Net(nn.Module):
-    """Two layers around an inner module, a class or function such as `planted_loss.softmax`.
-
-    The inner module gets (batch_size, width), or with a length (batch_size, length, width).
-    """
+    """Two layers around an inner module, a class or function such as `planted_loss.softmax`, which gets
+    (batch_size, width), or with a length (batch_size, length, width)."""
 
     def __init__(self, inner, sizes, length=0, num_layers=3, std=None, shift=0.0, last_std=None) -> None:
         super().__init__()

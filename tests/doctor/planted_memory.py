@@ -35,7 +35,6 @@ def scaled_by_buffer(self, x):
 
 
 def replicated(self, x):
-    """Layers that pad with their own border, which autocast does in float32 on a CPU."""
     for layer in self.layers:
         x = F.pad(F.relu(layer(x)).transpose(1, 2), (1, 1), mode="replicate").transpose(1, 2)
     return x

@@ -61,8 +61,6 @@ def half_positions(self, x):
 
 
 class Int8Activations(torch.autograd.Function):
-    """Fake quantization to 8 bits by the largest magnitude of a whole batch, on the low-precision path only."""
-
     @staticmethod
     def forward(ctx, x):
         if x.dtype == torch.float32:
@@ -84,7 +82,6 @@ def large_phase(self, x):
 
 
 def normed_twice(self, x):
-    """The second norm keeps the mean of what is normalized already for backward: nothing but rounding."""
     return F.layer_norm(F.layer_norm(x, (WIDTH,)), (WIDTH,))
 
 

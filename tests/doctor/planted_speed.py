@@ -11,8 +11,6 @@ from torch import nn
 
 
 class Batches:
-    """Normal inputs and targets that are made anew for each batch, by a slow reader."""
-
     tokens_per_batch = num_train_batches = None
     fingerprint = "slow batches"
 
@@ -55,8 +53,6 @@ def recurrence(self, x):
 
 
 class FullPrecision(nn.Module):
-    """Layers that somebody once took out of autocast."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
@@ -73,7 +69,6 @@ def careful(self, x):
 
 
 def warp(self, x):
-    """A warp of images, whose kernel for bfloat16 is slow on a CPU."""
     images = x.view(len(x), 16, 16, 16)
     line = torch.linspace(-1.0, 1.0, 16, dtype=x.dtype)
     grid = torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1).expand(len(x), 16, 16, 2)

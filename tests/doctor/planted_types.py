@@ -17,7 +17,6 @@ def attention(self, x):
 
 
 def rotated_queries(self, x):
-    """Rotary positions whose angles are made in float32 in the forward pass."""
     q, k, v = (layer(x) for layer in self.layers)
     angles = torch.arange(LENGTH, device=x.device)[:, None] / 10.0 ** torch.linspace(0, 2, WIDTH, device=x.device)
     cos, sin = angles.cos(), angles.sin()
@@ -77,7 +76,6 @@ def own_product(self, x):
 
 
 def kept_table(self, x):
-    """A table that is made once, under autocast, and is still there when an evaluation goes without it."""
     if not hasattr(self, "table"):
         self.table = self.layers[0](torch.eye(WIDTH, device=x.device)).detach()
     return torch.matmul(x, self.table)
@@ -87,12 +85,6 @@ def spectrum(self, x):
     return torch.fft.fft(x, dim=1).real
 
 
-def clipped_by_quantile(self, x):
-    y = self.layers[0](x)
-    limit = torch.quantile(y.detach().flatten(1), 0.99, dim=1)
-    return y.minimum(limit[:, None, None].to(y.dtype))
-
-
 def counted_in_numpy(self, x):
     y = self.layers[0](x)
     self.largest = float(y.detach().cpu().numpy().max())
@@ -100,8 +92,6 @@ def counted_in_numpy(self, x):
 
 
 class TimeEmbedding(nn.Module):
-    """A diffusion model's embedding of time, from frequencies that are not a buffer."""
-
     def __init__(self, width) -> None:
         super().__init__()
         self.frequencies = torch.exp(-torch.arange(width // 2) / 4.0)
@@ -110,14 +100,6 @@ class TimeEmbedding(nn.Module):
     def forward(self, x):
         angles = torch.arange(LENGTH, device=x.device)[:, None] * self.frequencies.to(x.device)
         return x + self.project(torch.cat([angles.sin(), angles.cos()], dim=-1))
-
-
-def running_mean(self, x):
-    y = self.layers[0](x)
-    mean = getattr(self, "mean", torch.zeros(WIDTH, device=x.device))
-    if self.training:
-        self.mean = mean.lerp(y.detach().mean((0, 1)), 0.1)
-    return y - mean.to(y.dtype)
 
 
 def gated(self, x):
@@ -153,7 +135,6 @@ class Adam32(torch.optim.Optimizer):
 
 
 def refusing(probabilities, targets):
-    """Raise under autocast, as torch's binary_cross_entropy does on CUDA."""
     if torch.overrides.has_torch_function((probabilities, targets)):
         return torch.overrides.handle_torch_function(refusing, (probabilities, targets), probabilities, targets)
     if torch.is_autocast_enabled("cpu"):
@@ -168,7 +149,6 @@ class RefusedLoss(OwnLoss):
 
 
 def net(inner: str, precision: str, own: str = "") -> tuple[str, ...]:
-    """A training of the net; `own` names a task or an optimizer of this file: `task.RefusedLoss`."""
     group, _, name = own.partition(".")
     given = (f"{group}=custom", f"{group}._target_=planted_types.{name}") if own else ()
     sizes, more = (WIDTH, WIDTH, 1), (f"precision={precision}", *given)
@@ -187,10 +167,8 @@ PLANTED = (
     _case("mask", net("masked_scores", "amp_fp16"), "number_too_large", "inner", "aten.masked_fill"),
     _case("table from training", net("kept_table", "amp_bf16"), "mixed_dtypes", "inner"),
     _case("Fourier transform", net("spectrum", "pure_bf16"), "not_implemented", "inner"),
-    _case("quantile", net("clipped_by_quantile", "pure_bf16"), "not_implemented", "inner"),
     _case("NumPy", net("counted_in_numpy", "amp_bf16"), "not_implemented", "inner"),
     _case("frequencies", net("TimeEmbedding", "pure_bf16"), "mixed_dtypes", "inner.project.0"),
-    _case("running mean", net("running_mean", "amp_bf16"), "mixed_dtypes", "inner", "aten.lerp"),
     _case("loss refuses autocast", net("attention", "amp_fp16", "task.RefusedLoss"), "refused_loss"),
     _case("moments", net("attention", "pure_bf16", "optimizer.Adam32"), "mixed_dtypes", None, "aten.lerp_"),
 )

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from examined_trainings import examined_of
+from planted import examined_of
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from ampsweep.doctor.loss.examine import examine_loss
@@ -13,10 +13,8 @@ TASK = ("task=model_loss", "task.input_argument=input_ids", "task.target_argumen
 
 
 class T5(T5ForConditionalGeneration):
-    """A gain makes the last layers of its feed-forward parts large.
-
-    The published T5 has such layers: in float16 they overflow, and the library keeps the modules named `wo` in float32.
-    """
+    """With a gain its `wo` are as large as the published T5's, which overflow in float16: the library keeps them in
+    float32."""
 
     def __init__(self, gain=1.0):
         sizes = {"vocab_size": 256, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
@@ -43,7 +41,6 @@ def examined(model, mode, *more):
 @pytest.mark.parametrize("mode", ["amp_bf16", pytest.param("amp_fp16", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("model", ["Llama", pytest.param("T5", marks=pytest.mark.nightly)])
 def test_nothing_is_found_in_a_healthy_model(model, mode):
-    """They mask with their dtype's lowest number, drop out, and do other things when values change a little."""
     training = examined(model, mode)
     assert examine_loss(training) == []
     assert examine_numerics(training) == []

@@ -1,8 +1,12 @@
-"""Functions that the tests of this folder run in a process of their own."""
+"""Functions that the tests of this folder run in a process of their own.
+
+As a script it runs one of them in isolation, and prints what it hears and how that ended, a line of JSON each.
+"""
 
 import atexit
 import ctypes
-import multiprocessing
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -19,8 +23,8 @@ from ampsweep.launch.processes import start_fork_server
 
 
 def target(name):
-    """A function of this module, as `run_isolated` takes it."""
-    return NamedFunction(f"{__name__}:{name}")
+    """A function of this or another module, as `run_isolated` takes it."""
+    return NamedFunction(name if ":" in name else f"isolated_targets:{name}")
 
 
 def echo(value):
@@ -53,18 +57,8 @@ def num_threads():
     return torch.get_num_threads()
 
 
-def start_method():
-    return multiprocessing.get_start_method()
-
-
 def clock():
     return time.time()
-
-
-def cuda_sum():
-    import torch
-
-    return torch.ones(3, device="cuda").sum().item()
 
 
 def fail(text):
@@ -75,19 +69,10 @@ def leave(code):
     sys.exit(code)
 
 
-def vanish(code):
-    os._exit(code)
-
-
-def die_of(number):
-    os.kill(os.getpid(), number)
-    time.sleep(60)
-
-
-def by_fate(path, *, send, stop):
-    if os.environ["AMPSWEEP_TEST_FATE"] == "vanish":
-        vanish(7)
-    never_stop(path, send=send, stop=stop)
+def by_fate():
+    if os.environ["FATE"] == "vanish":
+        os._exit(7)
+    time.sleep(600)
 
 
 def return_a_function():
@@ -111,7 +96,7 @@ def send_large(number, size, *, send):
 
 
 def train_until_stopped(path, *, send, stop):
-    """Ends some steps after it was asked to, and writes how often and why it was."""
+    """Ends some steps after it was asked to, and writes why it was."""
     send(os.getpid())
     while not stop.requested:
         time.sleep(0.01)
@@ -125,15 +110,15 @@ def linger_once_stopped(path, *, send, stop):
     linger()
 
 
+def never_stop(path, *, send):
+    send(os.getpid())
+    time.sleep(600)
+
+
 def leave_a_process(path, *, send):
     send(subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
     time.sleep(0.2)  # the message is on its way
     os._exit(7)
-
-
-def never_stop(path, *, send, stop=None):
-    send(os.getpid())
-    time.sleep(600)
 
 
 def orphan(path, *, send):
@@ -189,3 +174,18 @@ def watched(how, stuck, stacks, *, stop):
     watchdog = watchdog_module.Watchdog(0.1, 0.1, interrupt=stop.interrupt, on_stuck=stuck.write_text, stacks=stacks)
     with watchdog.over(lambda: "step 3"):
         globals()[how]()
+
+
+def main(name, path, grace_s, preload):
+    def say(message):
+        print(json.dumps(message), flush=True)
+
+    start_fork_server([preload])
+    say("ready")
+    end = run_isolated(target(name), (path,), on_message=say, grace_s=float(grace_s))
+    say({name: fact for name, fact in dataclasses.asdict(end).items() if name != "lost_s"})  # a moment of its clock
+    say(run_isolated(target("echo"), ("next",)).result)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

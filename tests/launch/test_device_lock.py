@@ -1,4 +1,3 @@
-import multiprocessing
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -44,10 +43,6 @@ def is_free(device):
         return False
 
 
-def all_of(devices, on_wait=None):
-    return held_locks(map(lock_of, devices), on_wait=on_wait)
-
-
 @pytest.mark.parametrize("end", ["stdin", "kill"])
 def test_two_processes_train_on_a_device_in_turn(end, holder):
     said = []
@@ -63,8 +58,8 @@ def test_two_processes_train_on_a_device_in_turn(end, holder):
         pytest.fail("two processes hold the device")
     with device_lock("cpu", release):
         holder.wait(5)
-    assert len(said) == 1
-    assert said[0].startswith("waiting for cpu: another training runs on it (lock ")
+    (sentence,) = said
+    assert sentence.startswith("waiting for cpu: another training runs on it (lock ")
     with device_lock("cpu", pytest.fail):
         pass
 
@@ -80,27 +75,6 @@ def test_a_lock_is_checked_whoever_holds_it(tmp_path):
         check_lock("cuda:3")
 
 
-def take_all(devices, ready, num_times):
-    ready.wait()
-    for _ in range(num_times):
-        with all_of(devices):
-            pass
-
-
-def test_devices_taken_together_in_any_order_never_deadlock(monkeypatch):
-    monkeypatch.setattr("ampsweep.launch.device_lock._POLL_S", 0.001)
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    ready = context.Barrier(2)
-    processes = [context.Process(target=take_all, args=(order, ready, 200)) for order in (GPUS, GPUS[::-1])]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        process.kill()  # a process that still waits has met a deadlock
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-
-
 def test_several_devices_are_held_together():
     said, wanted = [], ("cuda:1", "cpu", "cuda:0")
     with ExitStack() as other:
@@ -111,37 +85,30 @@ def test_several_devices_are_held_together():
             assert is_free("cuda:0"), "whoever waits holds none"
             other.close()
 
-        with all_of(wanted, release):
+        with held_locks(map(lock_of, wanted), on_wait=release):
             assert not any(map(is_free, wanted))
     assert all(map(is_free, wanted))
-    assert len(said) == 1
-    assert said[0].startswith("waiting for cpu: another training runs on it"), "the device that is not free"
+    (sentence,) = said
+    assert sentence.startswith("waiting for cpu: another training runs on it"), "the device that is not free"
 
 
 def test_the_first_devices_that_are_free_are_taken():
-    with ExitStack() as held:
-        assert held.enter_context(free_devices(GPUS)) == ("cuda:0",)
-        assert held.enter_context(free_devices(GPUS)) == ("cuda:1",)
-        assert held.enter_context(free_devices(GPUS[1:], number=2)) == ("cuda:2", "cuda:3")
-        assert not any(map(is_free, GPUS))
-    assert all(map(is_free, GPUS))
-
-
-def test_a_waiting_process_holds_no_device():
     said = []
     with ExitStack() as held:
-        held.enter_context(device_lock("cuda:0"))
+        assert held.enter_context(free_devices(GPUS)) == ("cuda:0",)
         last = held.enter_context(ExitStack())
-        last.enter_context(device_lock("cuda:2"))
+        assert last.enter_context(free_devices(GPUS[2:])) == ("cuda:2",)
 
         def release(sentence):
             said.append(sentence)
-            assert is_free("cuda:1")
+            assert is_free("cuda:1"), "whoever waits holds none"
             last.close()
 
         assert held.enter_context(free_devices(GPUS[:3], 2, release)) == ("cuda:1", "cuda:2")
-    assert len(said) == 1
-    assert said[0].startswith("waiting for 2 of cuda:0, cuda:1, cuda:2: other trainings run on them (locks such as /")
+        assert [*map(is_free, GPUS)] == [False, False, False, True]
+    assert all(map(is_free, GPUS))
+    (sentence,) = said
+    assert sentence.startswith("waiting for 2 of cuda:0, cuda:1, cuda:2: other trainings run on them (locks such as /")
 
 
 def test_a_gpu_has_one_lock_however_it_is_named(monkeypatch):

@@ -1,7 +1,7 @@
-"""At its end a process collects what it froze only where somebody would complain otherwise."""
-
 import subprocess
 import sys
+
+import pytest
 
 AT_THE_END = """
 import atexit, gc, sys
@@ -15,10 +15,7 @@ collect_new_garbage_only()
 """
 
 
-def at_the_end(binding):
-    return subprocess.check_output([sys.executable, "-c", AT_THE_END, binding], text=True, timeout=60)
-
-
-def test_frozen_objects_are_thawed_at_exit_for_nanobind_only():
-    assert at_the_end("pybind11") == "True\n"
-    assert at_the_end("nanobind") == "False\n"
+@pytest.mark.parametrize(("binding", "is_frozen"), [("pybind11", True), ("nanobind", False)])
+def test_frozen_objects_are_thawed_at_exit_for_nanobind_only(binding, is_frozen):
+    said = subprocess.check_output([sys.executable, "-c", AT_THE_END, binding], text=True, timeout=60)
+    assert said == f"{is_frozen}\n"

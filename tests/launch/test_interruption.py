@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import isolated_targets
 import psutil
 import pytest
 
@@ -20,10 +21,9 @@ class Parent:
     """A process of its own session, as one started from a shell, that runs a target in isolation."""
 
     def __init__(self, target, path, grace_s=60.0, preload="json"):
-        script = Path(__file__).with_name("isolated_parent.py")
         places = [str(Path(ampsweep.__path__[0]).parent), str(path.parent), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
-            [sys.executable, script, target, path, str(grace_s), preload],
+            [sys.executable, isolated_targets.__file__, target, path, str(grace_s), preload],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -59,6 +59,24 @@ def start(tmp_path):
     for parent in parents:
         parent.process.kill()
         parent.process.communicate()
+
+
+@pytest.fixture
+def slow_module(tmp_path):
+    """The name of a module whose import takes a given time, and a function that waits until it has begun."""
+
+    def slow_module(seconds):
+        file, begun = tmp_path / "slow_import.py", tmp_path / "begun"
+        file.write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep({seconds})")
+
+        def wait():
+            while not begun.exists():
+                time.sleep(0.01)
+            time.sleep(0.1)
+
+        return "slow_import", wait
+
+    return slow_module
 
 
 def ends(pid, within_s):
@@ -97,17 +115,24 @@ def test_a_signal_to_every_process_spares_the_fork_server(start, number):
 
 
 @forkserver_only
-def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start, tmp_path):
-    (tmp_path / "slow_import.py").write_text(
-        "import pathlib, time\npathlib.Path(__file__ + '.begun').touch()\ntime.sleep(0.5)"
-    )
-    parent = start("train_until_stopped", preload="slow_import")
-    while not (tmp_path / "slow_import.py.begun").exists():
-        time.sleep(0.01)
-    time.sleep(0.1)
+def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start, slow_module):
+    module, wait = slow_module(0.5)
+    parent = start("train_until_stopped", preload=module)
+    wait()
     os.killpg(parent.process.pid, signal.SIGINT)
     parent.hear()
     parent.expect_stopped_by("SIGINT")
+
+
+@forkserver_only
+def test_a_fork_server_that_still_imports_ends_with_its_parent(start, slow_module):
+    module, wait = slow_module(600)
+    parent = start("train_until_stopped", preload=module)
+    wait()
+    children = psutil.Process(parent.process.pid).children()
+    (server,) = [child for child in children if "forkserver" in " ".join(child.cmdline())]
+    parent.process.kill()
+    assert ends(server.pid, within_s=30)
 
 
 @pytest.mark.parametrize(
@@ -126,39 +151,22 @@ def test_a_run_is_killed_after_its_grace_or_a_second_signal(grace_s, error, star
 
 @pytest.mark.parametrize(
     ("target", "grace_s", "left"),
-    [("train_until_stopped", 60.0, "the parent process died"), ("never_stop", 0.4, None)],
+    [
+        ("train_until_stopped", 60.0, "the parent process died"),
+        ("linger_once_stopped", 60.0, "the parent process died"),  # its thread would keep it for a minute
+        ("never_stop", 0.4, None),
+    ],
 )
-def test_the_child_of_a_killed_parent_stops_within_its_grace(target, grace_s, left, start, tmp_path):
+def test_the_child_of_a_killed_parent_ends_with_its_call_or_its_grace(target, grace_s, left, start, tmp_path):
     parent = start(target, grace_s=grace_s)
     child = parent.hear()
     parent.process.kill()
-    assert ends(child, within_s=10)
+    assert ends(child, within_s=30)
     assert left is None or (tmp_path / "end").read_text() == left
-
-
-def test_the_child_of_a_killed_parent_ends_with_its_call(start):
-    parent = start("linger_once_stopped")
-    child = parent.hear()
-    parent.process.kill()
-    assert ends(child, within_s=30), "its own threads would keep it for a minute"
 
 
 def test_a_process_that_a_child_leaves_ends_with_it(start):
     assert ends(start("leave_a_process").hear(), within_s=30)
-
-
-@forkserver_only
-def test_a_fork_server_that_still_imports_ends_with_its_parent(start, tmp_path):
-    (tmp_path / "endless.py").write_text(
-        "import pathlib, time\npathlib.Path(__file__ + '.begun').touch()\ntime.sleep(600)"
-    )
-    parent = start("train_until_stopped", preload="endless")
-    while not (tmp_path / "endless.py.begun").exists():
-        time.sleep(0.02)
-    children = psutil.Process(parent.process.pid).children()
-    (server,) = [child for child in children if "forkserver" in " ".join(child.cmdline())]
-    parent.process.kill()
-    assert ends(server.pid, within_s=30)
 
 
 @pytest.mark.nightly

@@ -1,7 +1,6 @@
 """Facts about jobs, from answers that a Slurm 22.05 has given."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,23 +11,23 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs a shell, as Slurm
 JOBS = """\
 7 | CANCELLED | cpu=1,mem=1000M,node=1,billing=1 |
 3_2 | FAILED | cpu=1,mem=1G,node=1,billing=1 |
-3_3 | TIMEOUT | cpu=1,mem=1G,node=1,billing=1 |
 3_4 | PENDING | |
 3_5 | COMPLETING | cpu=1,node=1,billing=1 |
 """
-JOB = "JobId=5 ArrayJobId=3 JobState={state} Reason={reason} Requeue=1 Restarts={restarts} ExitCode=0:0 \
+JOB = "JobId=5 ArrayJobId=3 JobState={} Reason={} Requeue=1 Restarts={} ExitCode=0:0 \
 RunTime=00:00:28 TimeLimit=00:11:00 TimeMin=N/A EndTime=2026-11-22T13:32:59 Deadline=N/A"
+TIME_LIMIT = "the time limit (00:11:00) of Slurm's job 5"
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def slurm(tmp_path, monkeypatch):
     """A machine whose commands of Slurm give a set answer."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"):
         monkeypatch.delenv(name, raising=False)
 
-    def answers(program: str, text: str, code: int = 0) -> None:
+    def answers(program, text, code=0):
         (tmp_path / "answer").write_text(text)
         (tmp_path / program).write_text(f"#!/bin/sh\ncat {tmp_path}/answer\nexit {code}\n")
         (tmp_path / program).chmod(0o755)
@@ -38,17 +37,11 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_the_jobs_of_a_user(slurm):
     slurm("squeue", JOBS)
-    assert users_jobs() == {
-        "7": JobState("7", "CANCELLED", 1000 * 2**20),
-        "3_2": JobState("3_2", "FAILED", 2**30),
-        "3_3": JobState("3_3", "TIMEOUT", 2**30),
-        "3_4": JobState("3_4", "PENDING"),
-        "3_5": JobState("3_5", "COMPLETING"),
-    }
-    assert [(job.waits, job.is_over) for job in users_jobs().values()] == [
-        *[(False, True)] * 3,
-        (True, False),
-        (False, False),
+    assert [(job, state, state.waits, state.is_over) for job, state in users_jobs().items()] == [
+        ("7", JobState("7", "CANCELLED", 1000 * 2**20), False, True),
+        ("3_2", JobState("3_2", "FAILED", 2**30), False, True),
+        ("3_4", JobState("3_4", "PENDING"), True, False),
+        ("3_5", JobState("3_5", "COMPLETING"), False, False),
     ]
 
 
@@ -61,24 +54,20 @@ def test_a_silent_controller_is_no_empty_queue(slurm, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "restarts", "said"),
+    ("state", "reason", "restarts", "restarts_before", "said"),
     [
-        ("COMPLETING", "TimeLimit", 0, "the time limit (00:11:00) of Slurm's job 5"),
-        ("COMPLETING", "None", 1, "Slurm has requeued its job 5"),
-        ("PREEMPTED", "None", 0, "Slurm has preempted its job 5"),
-        ("COMPLETING", "None", 0, "Slurm's job 5 was cancelled"),
-        ("RUNNING", "None", 0, None),
+        ("COMPLETING", "TimeLimit", 0, 0, TIME_LIMIT),
+        ("COMPLETING", "TimeLimit", 1, 1, TIME_LIMIT),
+        ("COMPLETING", "None", 1, 0, "Slurm has requeued its job 5"),
+        ("PREEMPTED", "None", 0, 0, "Slurm has preempted its job 5"),
+        ("COMPLETING", "None", 0, 0, "Slurm's job 5 was cancelled"),
+        ("RUNNING", "None", 0, 0, None),
     ],
 )
-def test_the_reason_of_a_stop(state, reason, restarts, said, slurm):
-    slurm("scontrol", JOB.format(state=state, reason=reason, restarts=restarts))
+def test_the_reason_of_a_stop(state, reason, restarts, restarts_before, said, slurm, monkeypatch):
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts_before))
+    slurm("scontrol", JOB.format(state, reason, restarts))
     assert why_stopped() == said
-
-
-def test_a_requeued_job_may_be_stopped_by_its_time_limit(slurm, monkeypatch):
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    slurm("scontrol", JOB.format(state="COMPLETING", reason="TimeLimit", restarts=1))
-    assert why_stopped() == "the time limit (00:11:00) of Slurm's job 5"
 
 
 def test_the_job_of_a_process():

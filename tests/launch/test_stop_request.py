@@ -27,14 +27,18 @@ def send(monkeypatch):
     return send
 
 
+def handlers():
+    return [signal.getsignal(number) for number in STOP_SIGNALS]
+
+
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_only_raises_the_flag(number, send):
-    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    before = handlers()
     with StopRequest() as stop:
         assert not stop.requested
         send(number)
         assert (stop.requested, stop.reason) == (True, number.name)
-    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+    assert handlers() == before
 
 
 def test_a_second_signal_interrupts_but_no_echo(send):
@@ -64,10 +68,9 @@ def test_a_warning_and_the_sigterm_after_it_interrupt_nothing(send):
 def test_sigterm_is_never_the_second_in_a_job_of_slurm(send, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     with StopRequest() as stop:
-        send(TERM)
-        send(TERM)
+        for number in (TERM, TERM, INT):
+            send(number)
         assert stop.reason == "SIGTERM"
-        send(INT)
         with pytest.raises(KeyboardInterrupt):
             send(INT)
 
@@ -89,13 +92,12 @@ def test_a_warning_is_forwarded_to_an_earlier_handler():
 
 
 def test_outside_the_main_thread_no_handler_is_installed():
-    before, seen = [signal.getsignal(number) for number in STOP_SIGNALS], []
+    before, seen = handlers(), []
 
     def enter():
         with StopRequest() as stop:
-            seen.extend(signal.getsignal(number) for number in STOP_SIGNALS)
             stop.request("its owner")
-            seen.append(stop.requested)
+            seen.extend([*handlers(), stop.requested])
 
     thread = threading.Thread(target=enter)
     thread.start()
@@ -103,7 +105,7 @@ def test_outside_the_main_thread_no_handler_is_installed():
     assert seen == [*before, True]
 
 
-@pytest.mark.skipif(not WARNING_SIGNALS, reason="signals to a thread are a POSIX matter")
+@needs_warnings
 def test_another_thread_can_interrupt_a_sleeping_main_thread():
     assert not StopRequest().interrupt(), "without a handler nothing is raised"
     with StopRequest() as stop:

@@ -15,14 +15,10 @@ from ampsweep.text import one_line
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals to a thread are a POSIX matter")
 
 
-def part(name):
-    return lambda: name
-
-
 @pytest.mark.parametrize("how", [targets.sleep_for_ever, targets.spin_for_ever, targets.lock_for_ever])
 def test_python_that_never_returns_is_interrupted(how):
     watchdog = Watchdog(0.1, 0.1)
-    with pytest.raises(TimeLimitError) as raised, watchdog.over(part("step 3")):
+    with pytest.raises(TimeLimitError) as raised, watchdog.over(lambda: "step 3"):
         how()
     sentence = one_line(raised.value)
     assert "step 3 did not end within 0.2 s (trainer.max_seconds=0.1, trainer.grace_seconds=0.1) (" in sentence
@@ -32,15 +28,15 @@ def test_python_that_never_returns_is_interrupted(how):
 
 def test_a_part_within_another_has_its_own_time():
     watchdog = Watchdog(0.2, 0.2)
-    with watchdog.over(part("training")):
+    with watchdog.over(lambda: "training"):
         time.sleep(0.3)
-        with watchdog.over(part("evaluation")):
+        with watchdog.over(lambda: "evaluation"):
             time.sleep(0.3)
         time.sleep(0.1)
 
     def train_for_ever():
-        with watchdog.over(part("training")):
-            with watchdog.over(part("evaluation")):
+        with watchdog.over(lambda: "training"):
+            with watchdog.over(lambda: "evaluation"):
                 pass
             time.sleep(1000)
 
@@ -50,23 +46,23 @@ def test_a_part_within_another_has_its_own_time():
 
 def test_without_a_limit_nothing_is_watched():
     before = threading.active_count()
-    with Watchdog(None).over(part("step 3")):
+    with Watchdog(None).over(lambda: "step 3"):
         assert threading.active_count() == before
 
 
 def test_the_users_own_interrupt_stays_one():
-    with pytest.raises(KeyboardInterrupt), Watchdog(60.0).over(part("step 3")):
+    with pytest.raises(KeyboardInterrupt), Watchdog(60.0).over(lambda: "step 3"):
         raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("how", ["deaf_for_ever", "lock_python_for_ever"])
 def test_a_process_that_hears_no_signal_is_ended(how, tmp_path):
-    end = run_isolated(target("watched"), (how, tmp_path / "stuck", tmp_path / "stacks"))
-    assert end.exitcode == 1
+    stuck, stacks = tmp_path / "stuck", tmp_path / "stacks"
+    assert run_isolated(target("watched"), (how, stuck, stacks)).exitcode == 1
     if how == "deaf_for_ever":
-        assert "step 3 did not end within " in (tmp_path / "stuck").read_text()
-        assert "isolated_targets.py, line " in (tmp_path / "stuck").read_text()
-        assert not (tmp_path / "stacks").exists() or (tmp_path / "stacks").read_text() == ""
+        assert "step 3 did not end within " in stuck.read_text()
+        assert "isolated_targets.py, line " in stuck.read_text()
+        assert not stacks.exists() or stacks.read_text() == ""
     else:  # no Python code runs any more, so the stacks are all that is left
-        assert (tmp_path / "stacks").read_text().startswith(STACKS_BEGIN)
-        assert "lock_python_for_ever" in (tmp_path / "stacks").read_text()
+        assert stacks.read_text().startswith(STACKS_BEGIN)
+        assert "lock_python_for_ever" in stacks.read_text()

@@ -8,17 +8,16 @@ from ampsweep.models.mlp import MLP
 from ampsweep.models.resnet import ResNet
 
 
-@pytest.mark.parametrize(("depth", "num_parameters"), [(18, 11_689_512), (50, 25_557_032)])
-def test_a_resnet_is_torchvisions(depth, num_parameters):
-    with torch.device("meta"):
-        model = ResNet(depth, num_classes=1000, in_channels=3, image_size=224)
-    assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
-    if depth == 50:
-        names = set(model.state_dict())
-        assert len(names) == 320  # torchvision.models.resnet50().state_dict()
-        assert {"conv1.weight", "bn1.running_mean", "layer1.0.downsample.0.weight", "layer4.2.bn3.bias"} <= names
-        block = model.layer2[0]
-        assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == ((1, 1), (2, 2), (1, 1))
+def test_a_resnet_is_torchvisions():
+    for depth, num_parameters in ((18, 11_689_512), (50, 25_557_032)):
+        with torch.device("meta"):
+            model = ResNet(depth, num_classes=1000, in_channels=3, image_size=224)
+        assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
+    names = set(model.state_dict())
+    assert len(names) == 320  # torchvision.models.resnet50().state_dict()
+    assert {"conv1.weight", "bn1.running_mean", "layer1.0.downsample.0.weight", "layer4.2.bn3.bias"} <= names
+    block = model.layer2[0]
+    assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == ((1, 1), (2, 2), (1, 1))
 
 
 @pytest.mark.parametrize(("image_size", "last_side"), [(8, 1), (64, 8), (65, 3), (224, 7)])
@@ -46,17 +45,17 @@ def test_it_keeps_the_layout_and_the_dtypes_asked_for():
     assert inside[0].is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"depth": 34}, "depth must be 18 or 50, got 34"),
-        *(({"image_size": size}, f"image_size must be from 8 to 224, got {size}") for size in (7, 225)),
-        *(({name: 0}, f"{name} must be at least 1, got 0") for name in ("num_classes", "in_channels")),
-    ],
-)
-def test_impossible_resnets_are_refused(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        ResNet(**{"depth": 18, "num_classes": 10, "in_channels": 3, "image_size": 32} | changes)
+def test_impossible_sizes_are_refused():
+    resnet = {"depth": 18, "num_classes": 10, "in_channels": 3, "image_size": 32}
+    mlp = {"in_features": 5, "hidden_size": 7, "out_features": 3, "num_layers": 3}
+    for build, sizes, sentence in (
+        (ResNet, resnet | {"depth": 34}, "depth must be 18 or 50, got 34"),
+        *((ResNet, resnet | {"image_size": size}, f"from 8 to 224, got {size}") for size in (7, 225)),
+        *((ResNet, resnet | {name: 0}, f"{name} must be at least 1") for name in ("num_classes", "in_channels")),
+        *((MLP, mlp | {name: 0}, f"{name} must be at least 1, got 0") for name in mlp),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            build(**sizes)
 
 
 def test_the_mlp_is_the_recipes_network():
@@ -71,6 +70,3 @@ def test_the_mlp_is_the_recipes_network():
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), recipe.parameters(), strict=True))
     assert torch.equal(model(x), recipe(x))
     assert [parameter.shape for parameter in MLP(5, 7, 3, num_layers=1).parameters()] == [(3, 5), (3,)]
-    for name in ("in_features", "hidden_size", "out_features", "num_layers"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            MLP(**{"in_features": 5, "hidden_size": 7, "out_features": 3, "num_layers": 3, name: 0})

@@ -14,47 +14,29 @@ def _reset_compiler():
     torch.compiler.reset()
 
 
-def test_only_new_compilations_between_begin_and_end_are_noted():
-    model = torch.compile(nn.Linear(4, 4), backend="eager", dynamic=False)
-    model(torch.ones(2, 4))
-    watch = CompilationWatch()
-    watch.begin()
-    model(torch.ones(2, 4))
-    assert not watch.compiled
-    model(torch.ones(3, 4))
-    assert watch.compiled
-    watch.end()
-    idle = CompilationWatch()
-    idle.begin()
-    idle.end()
-    idle.end()
-    model(torch.ones(5, 4))
-    assert not idle.compiled
-    assert not idle.found()
-
-
-class Printing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
-
+class Printing(nn.Linear):
     def forward(self, x):
-        x = self.first(x)
+        x = x + 1
         print(end="")  # breaks the graph
-        return self.last(x)
+        return super().forward(x)
 
 
-BREAK = f"line {Printing.forward.__code__.co_firstlineno + 2}"
+BREAK = f"test_compilation.py, line {Printing.forward.__code__.co_firstlineno + 2}"
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute"
-)  # raised by torch's own inspection of the code after the break
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's own inspection of the code after the break
 def test_graphs_breaks_and_recompilations_are_found():
-    watch, model = CompilationWatch(), Printing()
-    model.compile(backend="eager")
+    watch, idle, model = CompilationWatch(), CompilationWatch(), Printing(4, 4)
+    model.compile(backend="eager", dynamic=False)
+    model(torch.ones(1, 4))
+    idle.begin()
+    for _ in range(2):
+        idle.end()
     watch.begin()
+    model(torch.ones(1, 4))
+    assert not watch.compiled
     model(torch.ones(2, 4))
+    assert watch.compiled
     watch.settle(1, is_warmup=True)
     model(torch.ones(3, 4))
     watch.settle(2)
@@ -62,11 +44,14 @@ def test_graphs_breaks_and_recompilations_are_found():
         model(torch.ones(3, 4))
     watch.settle(None)  # an evaluation: compiled again, but in no step
     watch.end()
+    assert not idle.compiled
+    assert not idle.found()
     found = watch.found()
     assert found.num_graphs == 6
     assert found.seconds > 0
     (only,) = found.graph_breaks
     assert only.reason == "Failed to trace builtin operator"
-    assert only.place.endswith(f"test_compilation.py, {BREAK}")
-    assert [(again.step, again.in_warmup) for again in found.recompilations] == [(2, False), (2, False)]
-    assert found.recompilations[0].reason == "tensor 'x' size mismatch at index 0. expected 2, actual 3"
+    assert only.place.endswith(BREAK)
+    again = found.recompilations
+    assert [(each.step, each.in_warmup) for each in again] == [(1, True)] * 2 + [(2, False)] * 2
+    assert again[0].reason == "tensor 'x' size mismatch at index 0. expected 1, actual 2"

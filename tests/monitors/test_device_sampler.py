@@ -21,19 +21,18 @@ UUID = "6c2bd1f4"
 
 
 class Library:
-    """NVML with one GPU, known by these names; a function without an answer is not supported."""
+    """NVML with one GPU, known by these names; a question without an answer is not supported."""
 
     class NVMLError(Exception):
         pass
 
     NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, nvmlMemory_v2 = 0, 1, 2  # noqa: N815
-    nvmlClocksThrottleReasonSwPowerCap, nvmlClocksThrottleReasonHwSlowdown = 4, 8  # noqa: N815
-    nvmlClocksThrottleReasonSwThermalSlowdown, nvmlClocksThrottleReasonHwThermalSlowdown = 32, 64  # noqa: N815
-    nvmlClocksThrottleReasonHwPowerBrakeSlowdown = 128  # noqa: N815
+    reasons = {"SwPowerCap": 4, "HwSlowdown": 8, "SwThermalSlowdown": 32, "HwThermalSlowdown": 64}
 
     def __init__(self, *names, loads=True, **answers):
-        self.names, self.loads, self.answers = names, loads, answers
-        self.num_open = 0
+        self.names, self.loads, self.answers, self.num_open = names, loads, answers, 0
+        for reason, bit in (self.reasons | {"HwPowerBrakeSlowdown": 128}).items():
+            setattr(self, f"nvmlClocksThrottleReason{reason}", bit)
 
     def nvmlInit(self):  # noqa: N802
         if not self.loads:
@@ -50,9 +49,9 @@ class Library:
 
     def __getattr__(self, name):
         def ask(*_, **__):
-            if name not in self.answers:
+            if (question := name.removeprefix("nvmlDeviceGet")) not in self.answers:
                 raise self.NVMLError("not supported")
-            return self.answers[name]
+            return self.answers[question]
 
         return ask
 
@@ -93,20 +92,17 @@ def play(device, time, *stretches):
 resume, pause = DeviceSampler.resume, DeviceSampler.pause
 
 
-def test_the_summary_is_of_the_counted_time_alone(time):
+def test_the_summary_is_of_the_counted_time_alone(time, monkeypatch):
     sampler = play(CPU, time, (4, 4, resume), (1, 0.5), (1, 0.1, pause), (9, 9, resume), (2, 0.6))
     assert sampler.summary()["device/busy_cores"] == pytest.approx(1.2 / 4)
     assert sampler.summary()["device/utilization_pct"] == pytest.approx(30 / num_available_cores())
     assert sampler.latest()["device/busy_cores"] == pytest.approx(0.3)
     assert play(CPU, time, (4, 4)).summary() == {}, "sampling starts paused"
 
-
-def test_memory_is_summarized_by_its_peak(time, monkeypatch):
     gib = iter([9, 1, 3, 2, 8])
     monkeypatch.setattr(device_sampler.psutil.Process, "memory_info", lambda _: SimpleNamespace(rss=next(gib) * GIB))
     sampler = play(CPU, time, (1, 0, resume), (1, 0), (1, 0), (1, 0, pause), (1, 0))
-    assert sampler.summary()["memory/process_gib"] == 3
-    assert sampler.latest()["memory/process_gib"] == 8
+    assert (sampler.summary()["memory/process_gib"], sampler.latest()["memory/process_gib"]) == (3, 8), "peak and last"
 
 
 def test_a_thread_samples_until_the_context_ends():
@@ -122,14 +118,14 @@ def test_a_thread_samples_until_the_context_ends():
     with DeviceSampler(torch.device("meta"), interval_s=0.01) as sampler:
         sampler.resume()
     assert sampler.latest() == sampler.summary() == {}
-    for interval_s in (0, -1, float("nan")):
+    for interval_s in (0, float("nan")):
         with pytest.raises(ValueError, match="interval must be above 0"):
             DeviceSampler(CPU, interval_s)
 
 
 def test_the_gpu_is_found_by_its_uuid(monkeypatch):
     for name in (f"GPU-{UUID}", f"MIG-{UUID}"):
-        library = install(monkeypatch, name, nvmlDeviceGetTotalEnergyConsumption=2500)
+        library = install(monkeypatch, name, TotalEnergyConsumption=2500)
         assert (read_energy_j(DEVICE), NvmlDevice.open(CPU), library.num_open) == (2.5, None, 0)
     for name, loads in (("another", True), (f"GPU-{UUID}", False)):
         library = install(monkeypatch, name, loads=loads)
@@ -141,41 +137,28 @@ def test_the_gpu_is_found_by_its_uuid(monkeypatch):
 
 
 def test_readings_have_the_units_of_the_metrics(time, monkeypatch):
-    library = install(
-        monkeypatch,
-        nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=97),
-        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=3 * GIB),
-        nvmlDeviceGetPowerUsage=412_000,
-        nvmlDeviceGetTotalEnergyConsumption=4000,
-        nvmlDeviceGetTemperature=61,
-        nvmlDeviceGetClockInfo=1980,
-        nvmlDeviceGetCurrentClocksThrottleReasons=4,
-    )
+    library = install(monkeypatch, PowerUsage=412_000, TotalEnergyConsumption=4000, Temperature=61, ClockInfo=1980)
+    library.answers["UtilizationRates"] = SimpleNamespace(gpu=97)
+    library.answers["MemoryInfo"] = SimpleNamespace(used=3 * GIB)
+    library.answers["CurrentClocksThrottleReasons"] = 4
 
     def consume(_):
-        library.answers["nvmlDeviceGetTotalEnergyConsumption"] = 9000
+        library.answers["TotalEnergyConsumption"] = 9000
 
     sampler = play(DEVICE, time, (0.1, 0, resume), (1.1, 0, consume))
-    expected = {
-        "device/utilization_pct": 97,
-        "device/memory_used_gib": 3,
-        "device/power_w": 412,
-        "device/energy_j": 5,
-        "device/temperature_c": 61,
-        "device/clock_mhz": 1980,
-        "device/throttled_pct": 0,
-        "device/power_capped_pct": 100,
-    }
+    means = {"utilization_pct": 97, "memory_used_gib": 3, "power_w": 412, "energy_j": 5, "temperature_c": 61}
+    means |= {"clock_mhz": 1980, "throttled_pct": 0, "power_capped_pct": 100}
+    expected = {f"device/{name}": value for name, value in means.items()}
     assert sampler.summary() == pytest.approx(expected)
     assert expected.keys() <= METRICS.keys()
     assert library.num_open == 0
 
 
 def test_a_mean_counts_only_if_all_it_covers_does(time, monkeypatch):
-    library = install(monkeypatch, nvmlDeviceGetPowerUsage=90_000, nvmlDeviceGetClockInfo=1980)
+    library = install(monkeypatch, PowerUsage=90_000, ClockInfo=1980)
 
     def power(milliwatts):
-        return lambda _: library.answers.update(nvmlDeviceGetPowerUsage=milliwatts)
+        return lambda _: library.answers.update(PowerUsage=milliwatts)
 
     short = play(DEVICE, time, (5, 0, resume), (0.4, 0), (0.4, 0))
     assert short.summary() == {"device/clock_mhz": pytest.approx(1980)}, "unsupported readings are absent"
@@ -184,30 +167,20 @@ def test_a_mean_counts_only_if_all_it_covers_does(time, monkeypatch):
     assert play(DEVICE, time, (1, 0, resume), *steps).summary()["device/power_w"] == pytest.approx(500)
 
 
-def test_heat_slows_down_and_a_power_cap_is_a_setting(monkeypatch):
-    for reasons, throttled_pct, power_capped_pct in (
-        (0, 0.0, 0.0),
-        (1 | 4, 0.0, 100.0),
-        (8 | 4, 100.0, 100.0),
-        (32, 100.0, 0.0),
-        (64, 100.0, 0.0),
-    ):
-        install(monkeypatch, nvmlDeviceGetCurrentClocksThrottleReasons=reasons)
-        readings = query_nvml(DEVICE, NvmlDevice.readings)
-        assert readings == {"device/throttled_pct": throttled_pct, "device/power_capped_pct": power_capped_pct}
+@pytest.mark.parametrize(
+    ("reasons", "throttled_pct", "power_capped_pct"),
+    [(0, 0, 0), (1 | 4, 0, 100), (8 | 4, 100, 100), (32, 100, 0), (64, 100, 0), (128, 100, 0)],
+)
+def test_heat_slows_down_and_a_power_cap_is_a_setting(reasons, throttled_pct, power_capped_pct, monkeypatch):
+    install(monkeypatch, CurrentClocksThrottleReasons=reasons)
+    readings = query_nvml(DEVICE, NvmlDevice.readings)
+    assert readings == {"device/throttled_pct": throttled_pct, "device/power_capped_pct": power_capped_pct}
 
 
 def test_displays_and_the_driver_itself_are_no_users(monkeypatch):
-    def processes(*ids):
-        return [SimpleNamespace(pid=pid, usedGpuMemory=pid * GIB) for pid in ids]
-
-    install(
-        monkeypatch,
-        nvmlDeviceGetComputeRunningProcesses=processes(1, os.getpid()),
-        nvmlDeviceGetGraphicsRunningProcesses=processes(2, 1),
-        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=2 * GIB),
-        nvmlDeviceGetEnforcedPowerLimit=700_000,
-    )
+    own, other, display = (SimpleNamespace(pid=pid, usedGpuMemory=pid * GIB) for pid in (os.getpid(), 1, 2))
+    library = install(monkeypatch, MemoryInfo=SimpleNamespace(used=2 * GIB), EnforcedPowerLimit=700_000)
+    library.answers |= {"ComputeRunningProcesses": [other, own], "GraphicsRunningProcesses": [display, other]}
     assert query_nvml(DEVICE, NvmlDevice.compute_processes) == {os.getpid()}
     assert query_nvml(DEVICE, NvmlDevice.process_gib) == os.getpid()
     assert query_nvml(DEVICE, NvmlDevice.held_gib) == 2
@@ -216,27 +189,26 @@ def test_displays_and_the_driver_itself_are_no_users(monkeypatch):
     assert query_nvml(DEVICE, NvmlDevice.compute_processes) is None
 
 
-def metered(*joules, steps=((0, 10),), **settings):
-    """The energy per sample of a meter whose counter has these readings, in stretches of steps."""
-    meter = EnergyMeter(iter(joules).__next__, **{"samples_per_step": 1, "min_stretch_s": 0} | settings)
+@pytest.mark.parametrize(
+    ("joules", "steps", "min_stretch_s", "expected"),
+    [
+        ((1000.0, 1600.0), [(10, 40)], 0, 600 / 30),
+        ((0.0, 100.0, 900.0, 1100.0), [(0, 10), (10, 30)], 0, (100 + 200) / 30),  # nothing counts in between
+        ((0.0, 100.0), [(0, 10)], MIN_STRETCH_S, None),
+        ((0.0,), [(None, 5), (5, None)], 0, None),
+        *(((None, 100.0), [(0, 10)], 0, None), ((100.0, None), [(0, 10)], 0, None)),
+    ],
+)
+def test_energy_is_the_counters_growth_over_the_samples(joules, steps, min_stretch_s, expected):
+    meter = EnergyMeter(iter(joules).__next__, samples_per_step=8, min_stretch_s=min_stretch_s)
     for begin, end in steps:
         if begin is not None:
             meter.begin(begin)
         if end is not None:
             meter.end(end)
-    return meter.summary()
-
-
-def test_energy_is_the_counters_growth_over_the_samples():
-    found = metered(1000.0, 1600.0, steps=((10, 40),), samples_per_step=8)
-    assert found == {"device/energy_per_sample_j": 600 / (30 * 8)}
-    assert found.keys() <= METRICS.keys()
-    found = metered(0.0, 100.0, 900.0, 1100.0, steps=((0, 10), (10, 30)))
-    assert found == {"device/energy_per_sample_j": (100 + 200) / 30}, "between two stretches nothing counts"
+    assert meter.summary() == ({} if expected is None else {"device/energy_per_sample_j": expected / 8})
+    assert "device/energy_per_sample_j" in METRICS
     assert MIN_STRETCH_S == 2.0, "20 times the counter's 100 ms"
-    assert metered(0.0, 100.0, min_stretch_s=MIN_STRETCH_S) == {}
-    assert metered(0.0, steps=((None, 5), (5, None))) == {}, "a stretch without beginning or end does not count"
-    assert metered(None, 100.0) == metered(100.0, None) == {}, "there is no counter"
 
 
 @needs_cuda
@@ -245,8 +217,6 @@ def test_on_cuda_the_driver_reports_the_device_that_torch_uses():
     held = torch.empty(2**30, dtype=torch.uint8, device=device)
     with DeviceSampler(device, interval_s=0.05) as sampler:
         sampler.resume()
-    summary, latest = sampler.summary(), sampler.latest()
-    assert set(latest) <= set(METRICS)
-    assert held.nbytes / GIB < latest["device/memory_used_gib"]
-    assert latest["device/memory_used_gib"] < torch.cuda.get_device_properties(device).total_memory / GIB
-    assert 0 <= summary.get("device/clock_mhz", 0) < 5000
+    total_gib = torch.cuda.get_device_properties(device).total_memory / GIB
+    assert held.nbytes / GIB < sampler.latest()["device/memory_used_gib"] < total_gib
+    assert 0 <= sampler.summary().get("device/clock_mhz", 0) < 5000

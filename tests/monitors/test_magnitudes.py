@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -17,30 +18,25 @@ def many(dtype, num=3000):
     torch.manual_seed(0)
     info = torch.finfo(dtype)
     smallest = info.smallest_normal * info.eps
-    lowest, highest = math.frexp(smallest)[1] - 1, math.frexp(info.max)[1] - 1
-    exponents = torch.randint(lowest, highest, (num,))
-    values = torch.ldexp((1 + torch.rand(num, dtype=torch.float64)) * (1 - 2 * (torch.rand(num) < 0.5)), exponents)
-    values = values.to(dtype)
+    exponents = torch.randint(math.frexp(smallest)[1] - 1, math.frexp(info.max)[1] - 1, (num,))
+    signs = 1 - 2 * (torch.rand(num) < 0.5)
+    values = torch.ldexp((1 + torch.rand(num, dtype=torch.float64)) * signs, exponents).to(dtype)
     values[:7] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, smallest, info.max], dtype=torch.float64)
     return values
 
 
 def by_exponent(values):
     """Count finite elements by exponent one by one, without those below float64's normal numbers."""
-    counts = {}
-    for value in values.double().flatten().tolist():
-        if math.isfinite(value) and abs(value) >= sys.float_info.min:
-            exponent = math.frexp(value)[1] - 1
-            counts[exponent] = counts.get(exponent, 0) + 1
-    return counts
+    numbers = values.double().flatten().tolist()
+    return Counter(math.frexp(n)[1] - 1 for n in numbers if math.isfinite(n) and abs(n) >= sys.float_info.min)
 
 
 def counts_of(magnitudes):
     return {magnitudes.first_exponent + index: count for index, count in enumerate(magnitudes.counts) if count}
 
 
-def count_one(kind, tensor, **settings):
-    (found,) = counted([selected(kind, "layer", tensor, **settings)])
+def count_one(kind, tensor):
+    (found,) = counted([selected(kind, "layer", tensor)])
     return found
 
 
@@ -63,23 +59,18 @@ def test_counts_are_those_of_a_plain_count(dtype):
 @pytest.mark.parametrize("scale", [2.0**16, 3.0, 2.0**-20])
 def test_the_scale_is_divided_out_of_gradients_alone(scale):
     values = many(torch.float32)
-    gradient, weight = counted(
-        [selected("gradient", "w", values, is_scaled=True), selected("weight", "w", values)], scale
-    )
-    assert counts_of(gradient.magnitudes) == by_exponent(values.double() / scale)
-    assert counts_of(weight.magnitudes) == by_exponent(values)
-    assert gradient.magnitudes.max_abs == pytest.approx(torch.finfo(torch.float32).max / scale)
-
-
-def test_a_selection_is_even_and_leaves_out_no_column():
-    tensor = torch.arange(64).repeat(4096, 1).float()
-    columns, counts = np.unique(taken(flat(tensor)).numpy(), return_counts=True)
-    assert (len(columns), counts.sum()) == (64, NUM_SELECTED)
-    assert counts.max() - counts.min() <= 2
+    selections = [selected("gradient", "w", values, is_scaled=True), selected("weight", "w", values)]
+    gradient, weight = (each.magnitudes for each in counted(selections, scale))
+    assert counts_of(gradient) == by_exponent(values.double() / scale)
+    assert counts_of(weight) == by_exponent(values)
+    assert gradient.max_abs == pytest.approx(torch.finfo(torch.float32).max / scale)
 
 
 @pytest.mark.parametrize(("value", "max_abs", "has_nonfinite"), [(-3.0, 3.0, False), (math.nan, 1.0, True)])
-def test_extremes_are_those_of_all_elements(value, max_abs, has_nonfinite):
+def test_a_selection_is_even_and_its_extremes_are_those_of_all(value, max_abs, has_nonfinite):
+    columns, counts = np.unique(taken(flat(torch.arange(64).repeat(4096, 1).float())).numpy(), return_counts=True)
+    assert (len(columns), counts.sum()) == (64, NUM_SELECTED)
+    assert counts.max() - counts.min() <= 2
     tensor = torch.ones(10**6)
     tensor[7] = value
     found = count_one("activation", tensor)
@@ -100,13 +91,12 @@ def test_elements_are_counted_in_any_layout():
 
 
 def test_a_table_adds_up_calls_and_steps():
-    table = MagnitudeTable()
-    table.add(counted([selected("activation", "layer", torch.tensor(values)) for values in ([1.0, 2.0], [0.0, 64.0])]))
+    table, resumed = MagnitudeTable(), MagnitudeTable()
+    table.add([count_one("activation", torch.tensor(values)) for values in ([1.0, 2.0], [0.0, 64.0])])
     table.add([count_one("activation", torch.tensor([0.25, math.inf]))])
     (row,) = table.magnitudes()
     assert (row.num_steps, row.num_elements, row.num_zeros, row.num_nonfinite, row.max_abs) == (2, 6, 1, 1, 64.0)
     assert counts_of(row) == {-2: 1, 0: 1, 1: 1, 6: 1}
-    resumed = MagnitudeTable()
     resumed.load(table.magnitudes())
     for each in (table, resumed):
         each.add([count_one("activation", torch.arange(50.0))])

@@ -5,6 +5,7 @@ import json
 import platform
 import shutil
 import subprocess
+from pathlib import Path
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -15,32 +16,31 @@ from ampsweep.monitors.environment import device_name, effective_flags, environm
 CPU = torch.device("cpu")
 
 
-def test_facts_are_those_in_use_and_fit_into_json():
-    facts = environment(CPU)
+def test_facts_are_those_in_use_and_fit_into_json(monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    matmul = torch.backends.mkldnn.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+    facts, matmul.fp32_precision = environment(CPU), before
     assert facts["packages"]["torch"] == torch.__version__
     assert facts["python"] == platform.python_version()
+    assert facts["flags"]["mkldnn_matmul_fp32_precision"] == "bf16"
+    assert facts["variables"]["NVIDIA_TF32_OVERRIDE"] == "1"
+    assert "OMP_NUM_THREADS" not in facts["variables"]
     assert json.loads(json.dumps(facts)) == facts
     assert not {"cuda", "cudnn", "driver", "capability"} & set(facts), "absent in a run on the CPU"
     assert None not in facts.values()
     assert device_name(CPU) == facts["cpu"] != ""
 
 
-def test_flags_and_variables_are_those_in_effect(monkeypatch):
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    on_cpu, on_cuda = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul
-    before, on_cpu.fp32_precision = on_cpu.fp32_precision, "bf16"
-    facts, on_cpu.fp32_precision = environment(CPU), before
-    before = effective_flags(torch.device("cuda"))
-    assert facts["flags"]["mkldnn_matmul_fp32_precision"] == "bf16"
+def test_cudas_flags_are_those_in_effect():
+    matmul, before = torch.backends.cuda.matmul, effective_flags(torch.device("cuda"))
     for name in ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction", "fp16_accumulation"):
-        setattr(on_cuda, f"allow_{name}", not before[name])
+        setattr(matmul, f"allow_{name}", not before[name])
         with sdpa_kernel([SDPBackend.MATH]):
             found = effective_flags(torch.device("cuda"))
-        setattr(on_cuda, f"allow_{name}", before[name])
+        setattr(matmul, f"allow_{name}", before[name])
         assert found == before | {name: not before[name], "attention_backends": ["math"]}
-    assert facts["variables"]["NVIDIA_TF32_OVERRIDE"] == "1"
-    assert "OMP_NUM_THREADS" not in facts["variables"]
 
 
 def test_a_checkout_is_known_by_its_commit(tmp_path):
@@ -51,17 +51,15 @@ def test_a_checkout_is_known_by_its_commit(tmp_path):
     def facts():
         return {name: fact for name, fact in module.environment(CPU).items() if name.startswith("git")}
 
-    copied = tmp_path / "environment.py"
-    shutil.copy(environment_module.__file__, copied)
+    copied = Path(shutil.copy(environment_module.__file__, tmp_path))
     spec = importlib.util.spec_from_file_location("copied_environment", copied)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     git("init", "--quiet")
     assert facts() == {}, "inside a checkout, but no part of it"
-    (tmp_path / "other.py").touch()
     git("add", ".")
     git("commit", "--quiet", "--message", "all")
     commit = git("rev-parse", "HEAD")
     assert facts() == {"git_commit": commit, "git_dirty": False}
-    (tmp_path / "other.py").write_text("changed = True\n", encoding="utf-8")
+    copied.write_text("changed = True\n", encoding="utf-8")
     assert facts() == {"git_commit": commit, "git_dirty": True}

@@ -42,21 +42,14 @@ class Split(Product):
         ctx.save_for_backward(*(tensor.bfloat16() for tensor in (*inputs, output)))
 
 
-class Net(nn.Module):
-    def __init__(self, apply):
-        super().__init__()
-        self.apply_function, self.before = apply, nn.Linear(INPUTS, INPUTS)
-        self.weight = nn.Parameter(torch.randn(INPUTS, OUTPUTS))
-
-    def forward(self, x):
-        return self.apply_function(self.before(x), self.weight) + 1
-
-
-def traced(apply, run=lambda model, x: model(x)):
-    model = Net(apply)
+def traced(apply, recomputes=False):
+    before, weight = nn.Linear(INPUTS, INPUTS), nn.Parameter(torch.randn(INPUTS, OUTPUTS))
+    model = nn.ParameterList([*before.parameters(), weight])
+    x = torch.ones(ROWS, INPUTS, requires_grad=recomputes)
+    run = lambda x: apply(before(x), weight) + 1  # noqa: E731
     with trace_step(model) as trace:
         assert "__getattribute__" in vars(type(torch.autograd.Function))
-        run(model, torch.ones(ROWS, INPUTS)).sum().backward()
+        (checkpoint(run, x, use_reentrant=False) if recomputes else run(x)).sum().backward()
     assert "__getattribute__" not in vars(type(torch.autograd.Function)), "torch's class is restored"
     return trace.result
 
@@ -74,13 +67,11 @@ def test_operations_are_counted_forward_backward_and_again():
     step = traced(BOUND)
     assert step.flops == {"float32": 2 * linear, "bfloat16": 3 * product}
     assert step.forward_flops == {"float32": linear, "bfloat16": product}
-    recomputed = traced(BOUND, lambda model, x: checkpoint(model, x.requires_grad_(), use_reentrant=False))
-    assert recomputed.recomputed_flops == step.forward_flops
+    assert traced(BOUND, recomputes=True).recomputed_flops == step.forward_flops
 
 
 def test_what_autograd_does_not_record_is_temporary():
-    kept = []
-    context = SimpleNamespace(save_for_backward=lambda *tensors: kept.extend(tensors))
+    context = SimpleNamespace(save_for_backward=lambda *tensors: vars(context).update(saved=tensors))
 
     def without_gradient(x, weight):
         with torch.no_grad():

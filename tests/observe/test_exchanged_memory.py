@@ -25,17 +25,9 @@ OF_BLOCK, OF_ROOT = 4 * (8 * WIDTH * WIDTH + 5 * WIDTH), 4 * (33 * WIDTH + WIDTH
 BYTES = 3 * OF_BLOCK + OF_ROOT
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        blocks = (nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(3))
-        self.first, self.blocks, self.last = nn.Linear(33, WIDTH), nn.ModuleList(blocks), nn.Linear(WIDTH, 7)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = x + block(x)
-        return self.last(x)
+def model_of_blocks():
+    blocks = (nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(3))
+    return nn.Sequential(nn.Linear(33, WIDTH), *blocks, nn.Linear(WIDTH, 7))
 
 
 @contextmanager
@@ -59,9 +51,8 @@ def reduced(dtype, bucket):
 
 
 class Training:
-    def __init__(self, model, *, micro_batches=1, max_norm=None, autocast=False):
-        self.model, self.max_norm = model, max_norm
-        self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=autocast)
+    def __init__(self, model, *, micro_batches=1, autocast=False):
+        self.model, self.has_autocast = model, autocast
         self.optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         self.batches = [torch.randn(BATCH, 33) for _ in range(micro_batches)]
 
@@ -72,56 +63,63 @@ class Training:
                 self.model.set_requires_gradient_sync(is_last)
             waits = isinstance(self.model, DistributedDataParallel) and not is_last
             with self.model.no_sync() if waits else nullcontext():
-                with self.autocast:
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.has_autocast):
                     loss = self.model(batch).float().square().mean()
                 loss.backward()
-        if self.max_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def traced(self):
+        """A traced step, and the allocator's peak in it."""
         for _ in range(2):  # DDP forms its buckets anew in the second step
             self.step()
         gc.collect()
-        with measure_host_peak() as truth, trace_step(self.model, self.optimizer) as trace:
+        with measure_host_peak() as truth, trace_step(self.model, self.optimizer) as self.trace:
             self.step()
-        return trace.result, trace.result.held_bytes + truth.peak_bytes
+        return self.trace.result, self.trace.result.held_bytes + truth.peak_bytes
 
 
 def ddp(reduce_dtype=torch.float32, **settings):
-    model = DistributedDataParallel(Net(), gradient_as_bucket_view=True)
+    model = DistributedDataParallel(model_of_blocks(), gradient_as_bucket_view=True)
     model.register_comm_hook(reduce_dtype, reduced)
     return Training(model, **settings)
 
 
 def fsdp2(world_size, param_dtype=None, **settings):
-    model, mesh = Net(), init_device_mesh("cpu", (world_size,))
+    model, mesh = model_of_blocks(), init_device_mesh("cpu", (world_size,))
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
-    for part in (*model.blocks, model):
+    for part in (*model[1:-1], model):
         fully_shard(part, mesh=mesh, mp_policy=policy)
     return Training(model, **settings)
 
 
-@pytest.mark.parametrize("settings", [{}, {"micro_batches": 3}, {"max_norm": 1.0}], ids=str)
-def test_every_byte_of_ddp(settings):
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_every_byte_of_ddp(micro_batches):
     with one_of(2):
-        traced, truth = ddp(**settings).traced()
+        traced, truth = ddp(micro_batches=micro_batches).traced()
     assert traced.peak_bytes == truth, "torch's profiler counts every allocation"
     assert traced.peak["communication"] == traced.end_of_forward["communication"] == BYTES
     assert traced.peak["parameters"] == BYTES
-    accumulates = "micro_batches" in settings
+    accumulates = micro_batches > 1
     assert (traced.peak["gradients"] == BYTES) is accumulates, "they have a memory of their own until they are reduced"
-    assert traced.peak["other"] == settings.get("micro_batches", 1) * 4 * BATCH * 33
+    assert traced.peak["other"] == micro_batches * 4 * BATCH * 33
+
+
+def test_compressed_buckets_are_communication():
+    with one_of(2):
+        training = ddp(torch.bfloat16)
+        traced, _ = training.traced()
+    ledger = training.trace.ledger
+    assert BYTES // 2 in [a.num_bytes for a in ledger.allocations if a.category == "communication" and a.died]
+    assert traced.end_of_forward["communication"] == BYTES, "the buckets themselves"
 
 
 @pytest.mark.parametrize(
-    ("world_size", "rank", "settings"),
-    [(1, 0, {}), (2, 0, {"micro_batches": 3}), (3, 0, {"max_norm": 1.0}), (3, 2, {"micro_batches": 3}), (8, 7, {})],
+    ("world_size", "rank", "micro_batches"), [(1, 0, 1), (2, 0, 3), (3, 0, 1), (3, 2, 3), (8, 7, 1)]
 )
-def test_every_byte_of_fsdp2(world_size, rank, settings):
+def test_every_byte_of_fsdp2(world_size, rank, micro_batches):
     with one_of(world_size, rank):
-        training = fsdp2(world_size, **settings)
+        training = fsdp2(world_size, micro_batches=micro_batches)
         traced, truth = training.traced()
         shards = sum(p.to_local().untyped_storage().nbytes() for p in training.optimizer.param_groups[0]["params"])
     padded = 4 * 3 * (86 * WIDTH + 86 + 22 * 4 * WIDTH + 22) if world_size == 3 else 0
@@ -134,7 +132,8 @@ def test_every_byte_of_fsdp2(world_size, rank, settings):
 
 def test_fsdp2_gathers_block_by_block_in_its_dtypes():
     with one_of(2):
-        traced, _ = fsdp2(2).traced()
+        with TensorBytes(torch.device("cpu")) as counted:
+            traced, _ = fsdp2(2).traced()
         waiting, _ = fsdp2(2, torch.bfloat16, micro_batches=2).traced()
         whole, _ = ddp(autocast=True).traced()
         gathered, _ = fsdp2(2, autocast=True).traced()
@@ -142,30 +141,5 @@ def test_fsdp2_gathers_block_by_block_in_its_dtypes():
     assert 2 * OF_BLOCK < traced.peak["communication"] < BYTES + 2 * OF_BLOCK
     assert waiting.end_of_forward["gradients"] == BYTES, "in the dtype of their reduction"
     assert gathered.end_of_forward["autocast_weights"] == whole.end_of_forward["autocast_weights"] > 0
-
-
-def test_compressed_buckets_are_communication():
-    with one_of(2):
-        training = ddp(torch.bfloat16)
-        training.step()
-        with trace_step(training.model, training.optimizer) as trace:
-            training.step()
-        sizes = [a.num_bytes for a in trace.ledger.allocations if a.category == "communication" and a.died]
-    assert BYTES // 2 in sizes
-    assert trace.result.end_of_forward["communication"] == BYTES, "the buckets themselves"
-
-
-def test_a_limit_counts_gathered_parameters_and_one_process_none():
-    with one_of(2):
-        training = fsdp2(2)
-        training.step()
-        with TensorBytes(torch.device("cpu")) as counted:
-            training.step()
-            traced, _ = training.traced()
-    assert counted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.02)
-    alone = Training(Net())
-    alone.step()
-    with trace_step(alone.model, alone.optimizer) as trace:
-        assert not module._global_forward_hooks
-        alone.step()
-    assert trace.result.peak["communication"] == 0
+    assert counted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.02), "a limit counts gathered parameters"
+    assert not module._global_forward_hooks

@@ -16,18 +16,22 @@ from ampsweep.observe.host_memory import measure_host_peak
 from ampsweep.observe.memory_limit import MemoryLimit, MemoryLimitError, memory_bytes, why_no_limit
 from ampsweep.observe.step import trace_step
 
-MIB = 2**20
+CPU = torch.device("cpu")
+MIB, GIB = 2**20, 2**30
 
 
-def test_growth_is_the_most_that_was_allocated_at_once():
+@pytest.mark.parametrize("level", [None, "3"])
+def test_growth_is_the_most_that_was_allocated_at_once(level, monkeypatch):
+    if level is not None:
+        monkeypatch.setenv("KINETO_LOG_LEVEL", level)
     held = torch.ones(4 * MIB, dtype=torch.uint8)
     with measure_host_peak() as growth:
-        first = torch.ones(2 * MIB, dtype=torch.uint8)
-        second = torch.ones(MIB, dtype=torch.uint8)
+        first, second = (torch.ones(size * MIB, dtype=torch.uint8) for size in (2, 1))
         del first
         third = torch.ones(MIB, dtype=torch.uint8)
     assert growth.peak_bytes == 3 * MIB
     assert held.nbytes == 4 * second.nbytes == 4 * third.nbytes
+    assert os.environ.get("KINETO_LOG_LEVEL") == level, "the environment is restored"
 
 
 def test_a_profiler_that_runs_already_is_left_alone():
@@ -37,20 +41,6 @@ def test_a_profiler_that_runs_already_is_left_alone():
         torch.zeros(3)
     assert growth.peak_bytes is None
     assert {"aten::ones", "aten::zeros"} <= {event.key for event in profiled.key_averages()}
-
-
-def test_the_environment_is_restored(monkeypatch):
-    for level in (None, "3"):
-        if level is not None:
-            monkeypatch.setenv("KINETO_LOG_LEVEL", level)
-        with measure_host_peak() as growth:
-            pass
-        assert growth.peak_bytes == 0
-        assert os.environ.get("KINETO_LOG_LEVEL") == level
-
-
-CPU = torch.device("cpu")
-GIB = 2**30
 
 
 def limited_to(num_bytes):
@@ -81,7 +71,7 @@ def test_exactly_the_limit_may_be_in_use_and_no_byte_more():
 
 
 class Training:
-    """Three steps of a small model and an evaluation, as a training takes them."""
+    """A small model that is made and trained within a limit."""
 
     def __init__(self, limit, scaler=False):
         torch.manual_seed(0)
@@ -93,6 +83,7 @@ class Training:
         self.limit, self.dtype = limit, torch.float16 if scaler else None
 
     def run(self):
+        """Take three steps; return the loss after them."""
         with self.limit:
             for _ in range(3):
                 self.step()
@@ -137,12 +128,11 @@ def test_what_cannot_be_limited_is_refused_with_a_reason():
 @pytest.mark.parametrize(("used_otherwise", "left"), [(0.5 * GIB, 79.5 * GIB), (30 * GIB, 79 * GIB)])
 def test_a_cuda_context_is_no_memory_for_a_run(used_otherwise, left, monkeypatch):
     """A context takes less than 1 GiB; the rest is of other processes, which may have ended by then."""
-    device, asked, reserved = torch.device("cuda", 1), [], 2 * GIB
-    info = (80 * GIB - used_otherwise - reserved, 80 * GIB)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or info)
+    second, reserved = torch.device("cuda", 1), 2 * GIB
+    info = {second: (80 * GIB - used_otherwise - reserved, 80 * GIB)}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", info.__getitem__)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
-    assert [memory_bytes(device, limit) for limit in (None, 16, 80)] == [left, 16 * GIB, left]
-    assert set(asked) == {device}
+    assert [memory_bytes(second, limit) for limit in (None, 16, 80)] == [left, 16 * GIB, left]
 
 
 @needs_cuda

@@ -33,17 +33,16 @@ def inputs(*shape, requires_grad=True):
     return torch.randn(shape, requires_grad=requires_grad)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"), [(None, "float32"), (torch.bfloat16, "bfloat16"), (torch.float16, "float16")]
-)
-def test_a_linear_layer_multiplies_thrice_in_its_dtype(dtype, name):
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+def test_a_linear_layer_multiplies_thrice_in_its_dtype(dtype):
+    name = str(dtype or torch.float32).removeprefix("torch.")
     assert traced(nn.Linear(8, 3), inputs(5, 8), dtype).flops == {name: 3 * 2 * 5 * 8 * 3}
     model = nn.Linear(8, 1)
     model.forward = lambda x: x @ model.weight[0]
-    assert traced(model, inputs(5, 8, requires_grad=False)).flops == {"float32": 2 * 2 * 5 * 8}
+    assert traced(model, inputs(5, 8, requires_grad=False), dtype).flops == {name: 2 * 2 * 5 * 8}
 
 
-@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("groups", [1, 8])
 def test_each_gradient_of_a_convolution_costs_a_forward_pass(groups):
     layer = nn.Conv2d(8, 16, kernel_size=3, padding=1, stride=2, groups=groups)
     forward = 2 * (2 * 5 * 5) * 3 * 3 * (8 // groups) * 16
@@ -53,25 +52,25 @@ def test_each_gradient_of_a_convolution_costs_a_forward_pass(groups):
     assert traced(transposed, inputs(2, 8, 5, 5)).flops == {"float32": 3 * forward}, "by positions of its inputs"
 
 
-class Attention(nn.Module):
-    """Several heads of queries may share one of keys and values."""
+def attention(shared=1, **settings):
+    """A layer of attention in which several heads of queries may share one of keys and values."""
+    layer = nn.Linear(8, 8)
+    grouped = {"enable_gqa": shared > 1, **settings}
 
-    def __init__(self, is_causal=False, dropout=0.0, shared=1):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-        self.settings, self.shared = {"is_causal": is_causal, "dropout_p": dropout, "enable_gqa": shared > 1}, shared
+    def forward(x):
+        queries = x * layer.bias[0]
+        keys = queries[:, ::shared]
+        return F.scaled_dot_product_attention(queries, keys, keys, **grouped)
 
-    def forward(self, x):
-        queries = x * self.scale
-        keys = values = queries[:, :: self.shared]
-        return F.scaled_dot_product_attention(queries, keys, values, **self.settings)
+    layer.forward = forward
+    return layer
 
 
-@pytest.mark.parametrize("settings", [{}, {"is_causal": True}, {"shared": 2}, {"is_causal": True, "dropout": 0.1}])
+@pytest.mark.parametrize("settings", [{}, {"is_causal": True}, {"shared": 2}, {"is_causal": True, "dropout_p": 0.1}])
 def test_attention_multiplies_twice_and_five_times_backward(settings):
     """Fused attention multiplies queries and keys again in backward, which is no progress of the model."""
-    found = traced(Attention(**settings), inputs(2, 4, 16, 8, requires_grad=False))
-    is_fused = "dropout" not in settings
+    found = traced(attention(**settings), inputs(2, 4, 16, 8, requires_grad=False))
+    is_fused = "dropout_p" not in settings
     assert found.flops == {"float32": (2 + 4 + is_fused) * MATMUL}
     assert found.recomputed_flops == ({"float32": MATMUL} if is_fused else {})
     assert found.model_flops == {"float32": (2 + 4) * MATMUL}
@@ -91,7 +90,7 @@ def test_attention_counts_as_torch_counts_it():
 @pytest.mark.parametrize(("capability", "dtype"), [((8, 0), torch.bfloat16), ((7, 5), torch.float32)])
 def test_cudas_kernels_of_attention_count_alike(capability, dtype):
     device = FakeDevice(TargetDevice("cuda", capability))
-    model = device.adopt(Attention(is_causal=True).to("meta", dtype))
+    model = device.adopt(attention(is_causal=True).to("meta", dtype))
     with device(), device.trace_step(model) as trace:
         model(torch.randn(2, 4, 16, 8, dtype=dtype)).sum().backward()
     assert sum(trace.result.flops.values()) == 7 * MATMUL
@@ -126,12 +125,11 @@ def test_what_a_checkpoint_does_again_is_counted_apart(use_reentrant):
     assert without_matmuls.num_repeated > 0
 
 
-CPU = torch.device("cpu")
 BATCH, WIDTH = 32, 64
 
 
 class Net(nn.Module):
-    """A convolution, attention and matrix multiplications."""
+    """A convolution, attention and matrix multiplications; or two of these, recomputed."""
 
     def __init__(self, recomputes=False):
         super().__init__()
@@ -148,6 +146,8 @@ class Net(nn.Module):
 
 
 class Training:
+    """A training after its first step."""
+
     def __init__(self, model, dtype=None, compiled=False):
         self.model, self.dtype = model, dtype
         if compiled:
@@ -155,6 +155,7 @@ class Training:
             self.model.compile(backend="aot_eager")
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
         self.batch = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1))
+        self.step()
 
     def step(self, micro_batches=1, steps=True):
         for _ in range(micro_batches):
@@ -167,7 +168,7 @@ class Training:
         self.optimizer.zero_grad()
 
     def profiled(self, **settings):
-        with profile_step(self.model, self.optimizer, device=CPU) as profiled:
+        with profile_step(self.model, self.optimizer, device=torch.device("cpu")) as profiled:
             self.step(**settings)
         return profiled.result
 
@@ -179,19 +180,15 @@ class Training:
 
 @pytest.mark.parametrize(("dtype", "compiled"), [(None, True), (torch.bfloat16, True), (torch.bfloat16, False)])
 def test_the_operations_are_those_of_the_traced_eager_step(dtype, compiled):
-    training, eager = Training(Net(), dtype, compiled), Training(Net(), dtype)
-    training.step()
-    found, expected = training.profiled(), eager.traced()
-    assert found.flops == expected.flops
-    assert found.forward_flops == expected.forward_flops
-    assert found.recomputed_flops == expected.recomputed_flops
+    found, expected = Training(Net(), dtype, compiled).profiled(), Training(Net(), dtype).traced()
+    for operations in ("flops", "forward_flops", "recomputed_flops"):
+        assert getattr(found, operations) == getattr(expected, operations)
     assert found.is_compiled
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_the_bytes_are_those_traced(micro_batches):
     training = Training(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
-    training.step()
     found, expected = (look(micro_batches=micro_batches) for look in (training.profiled, training.traced))
     assert found.peak_bytes == expected.peak_bytes  # in float32 these kernels need no workspace
     assert sum(found.peak.values()) == found.peak_bytes
@@ -217,11 +214,8 @@ def test_not_a_bit_of_the_training_changes():
 
 
 def test_recomputation_in_compiled_code_is_unknown():
-    training = Training(Net(recomputes=True), compiled=True)
-    training.step()
-    found = training.profiled()
+    found = Training(Net(recomputes=True), compiled=True).profiled()
     assert found.recomputed_flops is None
     assert found.model_flops == {}
-    for backward, is_known in ((200, True), (204, True), (210, False)):
-        census = Operations(flops=Counter(float32=100 + backward), forward_flops=Counter(float32=100))
-        assert (_recomputed(census) is not None) is is_known
+    census = [Operations(flops=Counter(f=100 + n), forward_flops=Counter(f=100)) for n in (200, 204, 210)]
+    assert [_recomputed(counts) is not None for counts in census] == [True, True, False]

@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from amp_loops import amp_step
 from torch import nn
+from torch.nn.modules import module
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES
+from ampsweep.models.gpt import GPT
 from ampsweep.observe.host_memory import measure_host_peak
 from ampsweep.observe.step import trace_step
 
@@ -26,11 +28,17 @@ def mlp():
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), third)
 
 
+def traced(model, step, *optimizers):
+    with trace_step(model, *optimizers) as trace:
+        step()
+    return trace.result
+
+
 class Recipe:
     """A training step with its parts to choose."""
 
-    def __init__(self, optimizer, dtype=None, scaler=False, micro_batches=1, max_norm=None, model=None, **settings):
-        self.model = model or mlp()
+    def __init__(self, optimizer="AdamW", dtype=None, scaler=False, micro_batches=1, max_norm=None, **settings):
+        self.model = mlp()
         self.optimizer = getattr(torch.optim, optimizer)(self.model.parameters(), lr=1e-3, **settings)
         self.dtype, self.micro_batches, self.max_norm = dtype, micro_batches, max_norm
         self.scaler = torch.amp.GradScaler("cpu", enabled=scaler, init_scale=2.0**8)
@@ -42,29 +50,27 @@ class Recipe:
         return amp_step(self.model, self.optimizer, self.scaler, drawn, **settings)[0]
 
     def traced_step(self):
-        with trace_step(self.model, self.optimizer) as trace:
-            self.step()
-        return trace.result
+        return traced(self.model, self.step, self.optimizer)
 
 
+PLAIN, CLIPPED, HALVED = {"fused": True}, {"foreach": True, "max_norm": 1.0}, {"fused": True, "dtype": BF16}
 RECIPES = {
-    "sgd": lambda: Recipe("SGD"),
-    "sgd_momentum_accumulated": lambda: Recipe("SGD", momentum=0.9, micro_batches=3),
-    "adamw_foreach_clipped": lambda: Recipe("AdamW", foreach=True, max_norm=1.0),
-    "adamw_fused": lambda: Recipe("AdamW", fused=True),
-    "adamw_fused_bf16": lambda: Recipe("AdamW", BF16, fused=True, micro_batches=2),
-    "adamw_fused_fp16_scaled": lambda: Recipe("AdamW", FP16, fused=True, scaler=True, max_norm=1.0),
-    "adamw_foreach_fp16_scaled": lambda: Recipe("AdamW", FP16, foreach=True, scaler=True),
+    "sgd_accumulated": {"optimizer": "SGD", "momentum": 0.9, "micro_batches": 3},
+    "adamw": PLAIN,
+    "adamw_clipped": CLIPPED,
+    "adamw_bf16_accumulated": HALVED | {"micro_batches": 2},
+    "adamw_fp16_scaled_clipped": {"fused": True, "dtype": FP16, "scaler": True, "max_norm": 1.0},
+    "adamw_foreach_fp16_scaled": {"foreach": True, "dtype": FP16, "scaler": True},
 }
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_byte_of_a_step_and_no_bit_changed(name):
-    plain, recipe = RECIPES[name](), RECIPES[name]()
+@pytest.mark.parametrize("settings", RECIPES.values(), ids=RECIPES)
+def test_every_byte_of_a_step_and_no_bit_changed(settings):
+    plain, recipe = Recipe(**settings), Recipe(**settings)
     first = recipe.traced_step()
     before = copy.deepcopy(first)
     with measure_host_peak() as grown:
-        traced = recipe.traced_step()
+        second = recipe.traced_step()
     for _ in range(2):
         plain.step()
     assert all(map(torch.equal, plain.step(), recipe.step()))
@@ -72,24 +78,24 @@ def test_every_byte_of_a_step_and_no_bit_changed(name):
     assert first == before, "nothing is watched after the step"
     assert not any(p._post_accumulate_grad_hooks for p in recipe.model.parameters())
 
-    for result in (first, traced):
+    for result in (first, second):
         assert tuple(result.peak) == tuple(result.end_of_forward) == tuple(MEMORY_CATEGORIES)
         assert sum(result.peak.values()) == result.peak_bytes >= sum(result.end_of_forward.values())
     states = [tensor for state in recipe.optimizer.state.values() for tensor in state.values() if tensor is not None]
-    assert traced.peak["parameters"] == traced.end_of_forward["parameters"] == PARAMETERS
-    assert traced.peak["optimizer_state"] == sum(tensor.nbytes for tensor in states)
-    assert traced.end_of_forward["gradients"] == (PARAMETERS if recipe.micro_batches > 1 else 0)
+    assert second.peak["parameters"] == second.end_of_forward["parameters"] == PARAMETERS
+    assert second.peak["optimizer_state"] == sum(tensor.nbytes for tensor in states)
+    assert second.end_of_forward["gradients"] == (PARAMETERS if recipe.micro_batches > 1 else 0)
     # Operators make scalars of their own; in half precision also packed and widened copies.
     own = 64 if recipe.dtype is None else 4 * HIDDEN
-    assert -64 <= traced.held_bytes + grown.peak_bytes - traced.peak_bytes <= own, "the allocator's peak"
+    assert -64 <= second.held_bytes + grown.peak_bytes - second.peak_bytes <= own, "the allocator's peak"
     # Three products forward, and two gradients for each layer but the first, whose input needs none.
     dtype = str(recipe.dtype or torch.float32).removeprefix("torch.")
-    assert traced.flops == {dtype: recipe.micro_batches * (3 + 5) * 2 * BATCH * WIDTH * WIDTH}
-    assert traced.num_operators > sum(traced.outputs.values()) >= traced.outputs[dtype] > 10
+    assert second.flops == {dtype: recipe.micro_batches * (3 + 5) * 2 * BATCH * WIDTH * WIDTH}
+    assert second.num_operators > sum(second.outputs.values()) >= second.outputs[dtype] > 10
 
 
 def test_where_the_bytes_are():
-    clipped, plain, halved = (RECIPES[name]() for name in ("adamw_foreach_clipped", "adamw_fused", "adamw_fused_bf16"))
+    clipped, plain, halved = (Recipe(**settings) for settings in (CLIPPED, PLAIN, HALVED))
     for recipe in (clipped, plain, halved):
         recipe.step()
     peak = clipped.traced_step().peak
@@ -102,12 +108,22 @@ def test_where_the_bytes_are():
     assert end["activations"] == pytest.approx(3 * HIDDEN / 2 + HIDDEN + 4, abs=16), "the loss takes float32"
     assert end["autocast_weights"] == 2 * 2 * WIDTH * WIDTH, "the first layer's input needs no gradient"
 
-    model = mlp().to(BF16)
-    with trace_step(model) as trace:
-        model(torch.randn(BATCH, WIDTH, dtype=BF16)).float().square().mean().backward()
-    assert trace.result.peak["autocast_weights"] == trace.result.end_of_forward["autocast_weights"] == 0
-    assert trace.result.peak["parameters"] == PARAMETERS / 2
-    assert set(trace.result.flops) == {"bfloat16"}
+    model, x = mlp().to(BF16), torch.randn(BATCH, WIDTH, dtype=BF16)
+    pure = traced(model, lambda: model(x).float().square().mean().backward())
+    assert pure.peak["autocast_weights"] == pure.end_of_forward["autocast_weights"] == 0
+    assert pure.peak["parameters"] == PARAMETERS / 2
+    assert set(pure.flops) == {"bfloat16"}
+
+
+def test_a_gpt_keeps_what_its_sizes_give():
+    layers, width, heads, batch, length, vocabulary = 3, 32, 4, 4, 16, 96
+    model, tokens = GPT(vocabulary, length, layers, width, heads), torch.randint(vocabulary, (batch, length))
+    step = traced(model, lambda: F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward())
+    stream = 1 + 2 * layers  # after the embedding, each attention and each feed-forward
+    in_blocks = layers * (1 + 3 + 1 + 1 + 4 + 4)  # norm, qkv, attention, norm, and both sides of the GELU
+    statistics, log_probabilities = 2 * (2 * layers + 1), vocabulary
+    of_token = (stream + in_blocks + 1) * width + statistics + log_probabilities + layers * heads  # the last: softmax
+    assert step.end_of_forward["activations"] == pytest.approx(4 * batch * length * of_token, abs=64)
 
 
 def test_tied_weights_and_buffers_count_once():
@@ -119,46 +135,37 @@ def test_tied_weights_and_buffers_count_once():
             tokens = table[torch.arange(4)]
             F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
             optimizer.step()
-    norm, state = 2 * 4 * 8, 2 * 4 * (50 * 16 + 2 * 8) + 3 * 4
+    norm = 2 * 4 * 8
     assert trace.result.peak["parameters"] == 4 * 50 * 16 + norm
-    assert trace.result.peak["optimizer_state"] == state
+    assert trace.result.peak["optimizer_state"] == 2 * (4 * 50 * 16 + norm) + 3 * 4
     assert trace.result.end_of_forward["other"] == norm + 8 + table.nbytes + tokens.nbytes, "buffers, foreign tensors"
 
 
-def test_a_checkpoint_recomputes_activations():
-    def run(x, blocks, recomputes):
-        for block in blocks:
-            x = checkpoint(block, x, use_reentrant=False) if recomputes else block(x)
-        return x.square().mean()
+def test_a_checkpoint_keeps_its_inputs_alone():
+    x, blocks = torch.randn(1024, WIDTH), nn.ModuleList(nn.Sequential(mlp(), nn.ReLU(), mlp(), nn.ReLU()) for _ in "12")
 
-    results, x = [], torch.randn(1024, WIDTH)
-    for recomputes in (False, True):
-        blocks = nn.ModuleList(nn.Sequential(mlp(), nn.ReLU(), mlp(), nn.ReLU()) for _ in range(2))
-        with trace_step(blocks) as trace:
-            run(x, blocks, recomputes).backward()
-        results.append(trace.result)
-    kept, again = results
-    assert kept.end_of_forward["activations"] == pytest.approx(2 * 6 * x.nbytes, abs=16)
-    assert again.end_of_forward["activations"] == pytest.approx(2 * x.nbytes, abs=16)
-    assert 6 * x.nbytes < again.peak["activations"] < 9 * x.nbytes, "those of one block and what lies between"
-    assert again.peak_bytes < kept.peak_bytes
-    assert again.flops["float32"] > kept.flops["float32"]
-    assert again.model_flops == kept.model_flops == kept.flops
+    def step():
+        first = checkpoint(blocks[0], x, use_reentrant=False)
+        checkpoint(blocks[1], first, use_reentrant=False).square().mean().backward()
+
+    found = traced(blocks, step)
+    assert found.end_of_forward["activations"] == pytest.approx(2 * x.nbytes, abs=16)
+    assert 6 * x.nbytes < found.peak["activations"] < 9 * x.nbytes, "those of one block and what lies between"
 
 
 def test_what_a_step_leaves_behind_is_kept_and_later_other():
-    recipe = RECIPES["adamw_fused"]()
+    recipe = Recipe(**PLAIN)
     with trace_step(recipe.model, recipe.optimizer) as trace:
+        assert not module._global_forward_hooks, "only sharded parameters need one"
         losses = recipe.step()
     left = {"optimizer_state": 2 * PARAMETERS + 6 * 4, "activations": losses[0].nbytes}
     assert trace.result.kept == dict.fromkeys(MEMORY_CATEGORIES, 0) | left
     del losses
     recipe.micro_batches, held = 3, []
     clean = recipe.traced_step()
-    recipe.model[0].register_forward_hook(lambda module, inputs, output: held.append(output))
+    recipe.model[0].register_forward_hook(lambda _, inputs, output: held.append(output))
     leaking = recipe.traced_step()
-    assert sum(clean.kept.values()) == 0
-    assert leaking.kept["activations"] == 3 * HIDDEN
+    assert (sum(clean.kept.values()), leaking.kept["activations"]) == (0, 3 * HIDDEN)
     assert leaking.peak_bytes - clean.peak_bytes >= 2 * HIDDEN, "those of the micro-batches before"
 
     seen = [torch.zeros(0, WIDTH)]
@@ -167,7 +174,7 @@ def test_what_a_step_leaves_behind_is_kept_and_later_other():
         seen[0] = torch.cat([seen[0], inputs[0].detach()])
         return output + seen[0].mean()
 
-    recipe = RECIPES["sgd"]()
+    recipe = Recipe(**PLAIN)
     recipe.model.register_forward_hook(remember)
     steps = [recipe.traced_step() for _ in range(3)]
     assert [step.kept["other"] for step in steps] == [HIDDEN, 2 * HIDDEN, 3 * HIDDEN]
@@ -199,10 +206,9 @@ def test_a_step_that_fails_is_traced_until_then(phase):
 
 
 def test_a_compiled_model_is_traced_eagerly_and_stays_compiled():
-    graphs, model = [], mlp()
-    compiled = torch.compile(model, backend=lambda module, inputs: graphs.append(module) or module.forward)
-    recipe = Recipe("AdamW", fused=True, model=compiled)
-    assert recipe.traced_step() == RECIPES["adamw_fused"]().traced_step()
+    graphs, recipe = [], Recipe(**PLAIN)
+    recipe.model = torch.compile(recipe.model, backend=lambda module, inputs: graphs.append(module) or module.forward)
+    assert recipe.traced_step() == Recipe(**PLAIN).traced_step()
     assert not graphs
     for step in (recipe.step, recipe.traced_step, recipe.step):
         step()
@@ -217,14 +223,13 @@ def test_gradients_within_a_loss_are_of_forward(create_graph):
         return loss + sum(gradient.pow(2).sum() for gradient in gradients).sqrt()
 
     model, (x, y) = mlp(), torch.randn(2, BATCH, WIDTH).unbind()
-    with trace_step(model) as trace:
-        penalized_loss(x, y).backward()
-    end = trace.result.end_of_forward
+    step = traced(model, lambda: penalized_loss(x, y).backward())
+    end = step.end_of_forward
     # Each layer's output, the penalized gradients, and those of the outputs whose layers' inputs have gradients, too.
     assert end["activations"] == pytest.approx(3 * HIDDEN + PARAMETERS + 2 * HIDDEN, abs=128)
     assert end["gradients"] == end["temporary"] == 0
-    assert trace.result.recomputed_flops == {}, "a gradient of a gradient is no recomputation"
-    assert trace.result.peak_bytes > sum(end.values())
+    assert step.recomputed_flops == {}, "a gradient of a gradient is no recomputation"
+    assert step.peak_bytes > sum(end.values())
 
     with trace_step(model) as trace:
         larger = penalized_loss(*torch.randn(2, 8 * BATCH, WIDTH), create_graph=create_graph).detach()

@@ -1,117 +1,97 @@
 """Functions that both ranks call for the tests; each gets its rank, and returns what can be pickled."""
 
+import resource
 import tempfile
 import time
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
-from trainings import Collectives, assemble, by_hand, same, seeded
+from trainings import Training, assert_same, by_hand, profiled_collectives, seeded
 
 from ampsweep.launch.signal_handlers import StopRequest
-from ampsweep.nested_tensors import plain_tensors_in
 from ampsweep.parallel.rank_environment import RankPlace
 from ampsweep.run.rank import held_devices
-from ampsweep.training.found_checkpoint import find_checkpoint
-from ampsweep.training.resume import resume, take_checkpoint
 
 
 def train(rank, config):
     """Train by losses without chance; returns rows and whole parameters."""
-    training = assemble(config, rank, loss=seeded)
-    training.train()
-    buffers = {name: buffer.clone() for name, buffer in training.built.model.named_buffers()}
-    return training.rows, training.parameters(), buffers
+    training = Training(config, rank, loss=seeded).train()
+    return training.rows, training.parameters()
 
 
 def train_and_by_hand(rank, config):
-    """Train, and by hand: rows and whole parameters, and the loop's losses, scales, and if its parameters are the same
-    bits."""
-    training = assemble(config, rank)
-    training.train()
+    """Train, and by hand to the same bits: rows, whole parameters, and the losses and scales of the loop by hand."""
+    training = Training(config, rank).train()
     losses, scales, parameters = by_hand(rank, config)
-    return {
-        "rows": training.rows,
-        "parameters": training.parameters(),
-        "losses": losses,
-        "scales": scales,
-        "is_same": same(training.parameters(), parameters),
-    }
+    assert_same(training.parameters(), parameters)
+    return training.rows, parameters, losses, scales
 
 
 def collectives_of_a_step(rank, configs):
-    """Take two steps, and a third one under the profiler: what was handed to reductions, and its bytes by our count."""
+    """Take two steps, and a third under the profiler: what was handed to reductions, and its bytes by our count."""
     found = []
     for config in configs:
-        training = assemble(config, rank, loss=seeded)
-        trainer = training.trainer
+        trainer = Training(config, rank, loss=seeded).trainer
         trainer.model.train()
         with trainer.precision.flags():
             for _ in range(2):
                 trainer.train_step()
             before = trainer.parallel.reduced_bytes
-            with Collectives() as seen:
+            with profiled_collectives() as seen:
                 trainer.train_step()
-        found.append((seen.reduced(), trainer.parallel.reduced_bytes - before))
+        found.append((seen.reduced, trainer.parallel.reduced_bytes - before))
     return found
 
 
-def waits_of_steps(rank, config, slow_rank=None, slow_s=0.0):
-    """Take four steps, the last two timed: ms that each waited, and what gloo was busy for on the way.
-
-    The slow rank sleeps before each loss.
-    """
-    training = assemble(config, rank, loss=lambda loss: _slowed(loss, slow_s) if rank == slow_rank else loss)
-    trainer = training.trainer
-    waits = trainer.parallel.waits
-    found = []
+def waits_of_steps(rank, config, slow_s):
+    """Take four steps with a slow second rank: of the last two the ms that this rank waited, the ms that gloo was busy,
+    and the number of waits."""
+    trainer = Training(config, rank, loss=slowed_by(slow_s) if rank else None).trainer
+    waits, found = trainer.parallel.waits, []
     trainer.model.train()
     with trainer.precision.flags():
         for _ in range(2):
             trainer.train_step()
         for _ in range(2):
             waits.begin_step(time.perf_counter)
-            with Collectives() as seen:
+            with profiled_collectives() as seen:
                 trainer.train_step()
-            stretches = waits.end_step()
-            busy = sum(end - begin for begin, end in seen.spans) / 1e3
-            found.append((sum(1e3 * (end - begin) for begin, end in stretches), busy, len(stretches)))
+            spans = waits.end_step()
+            found.append((1e3 * sum(end - begin for begin, end in spans), seen.busy_ms, len(spans)))
     return found
-
-
-def _slowed(loss, seconds):
-    def slowly(model, batch):
-        time.sleep(seconds)
-        return loss(model, batch)
-
-    return slowly
 
 
 def train_slowed(rank, config, slow_s):
     """Train with a slow second rank; returns this rank's rows and summary."""
-    training = assemble(config, rank, loss=lambda loss: _slowed(loss, slow_s) if rank else loss)
-    training.train()
+    training = Training(config, rank, loss=slowed_by(slow_s) if rank else None).train()
     return training.rows, training.trainer.instruments.summary()
 
 
+def slowed_by(seconds):
+    def slowed(loss):
+        return lambda model, batch: [time.sleep(seconds), loss(model, batch)][1]
+
+    return slowed
+
+
 def nan_on_one_rank(rank, config, at_step):
-    """Train, with a loss that is NaN on the second rank at one step; returns rows and parameters."""
+    """Train with a loss that is NaN on the second rank at one step; returns rows and parameters."""
     count = iter(range(1, 100))
 
     def sick(loss):
         def computed(model, batch):
-            value = loss(model, batch)
-            return value * float("nan") if next(count) == at_step and rank == 1 else value
+            is_sick = next(count) == at_step and rank == 1
+            return loss(model, batch) * (float("nan") if is_sick else 1.0)
 
         return computed
 
-    training = assemble(config, rank, loss=sick)
-    ending = training.train()
-    return ending.status, training.rows, training.parameters()
+    training = Training(config, rank, loss=sick).train()
+    return training.rows, training.parameters()
 
 
 def disagree(rank, config):
     """Train with another scale on the second rank; returns the error."""
-    training = assemble(config, rank)
+    training = Training(config, rank)
     if rank == 1:
         training.trainer.precision.scaler._growth_interval = 1  # grows, while the other's does not
     try:
@@ -122,7 +102,7 @@ def disagree(rank, config):
 
 
 def hold_devices(rank, folder, local_ranks):
-    """Hold the CPU as a rank with this number of a launcher does; returns what is said, and when it was held."""
+    """Hold the CPU as a launcher's rank with a local number; returns what is said, and when it was held."""
     tempfile.tempdir = folder  # where its lock is
     place = RankPlace(rank, 2, local_ranks[rank], max(local_ranks) + 1, "localhost", 0, has_store=True)
     store = PrefixStore(folder, dist.distributed_c10d._get_default_store())
@@ -131,29 +111,41 @@ def hold_devices(rank, folder, local_ranks):
         return said, time.time()
 
 
-def torchao_facts(training):
-    optimizer = training.built.optimizers["optimizer"]
-    states = optimizer.state_dict()["state"]
-    return training.parameters(), [[tensor.clone() for tensor in plain_tensors_in(state)] for state in states.values()]
-
-
-def torchao_whole_and_in_two(rank, config, place):
-    """The facts at the end of a training, of one that stopped after two steps, and of one that went on from there."""
-    unbroken = assemble(config, rank)
-    unbroken.train()
-    first = assemble(config, rank)
-    first.trainer.num_steps = 2
-    first.train()
-    take_checkpoint(first.trainer, place, "hash", "mlp", "arm")
-    second = assemble(config, rank)
-    found = find_checkpoint(place / "checkpoints/last", second.built.parallel)
-    notes = resume(second.trainer, found)
-    restored = torchao_facts(second)
-    second.train()
+def whole_and_in_two(rank, config, place):
+    """The facts of a training at its checkpoint and its end, and of another that goes on from the checkpoint."""
+    whole = Training(config, rank, place=place).train()
+    ended = whole.facts()
+    again = Training(config, rank)
+    notes, restored = again.resume(place), again.facts()
     return {
-        "unbroken": torchao_facts(unbroken),
-        "saved": torchao_facts(first),
+        "saved": whole.saved,
+        "ended": ended,
         "restored": restored,
-        "resumed": torchao_facts(second),
+        "resumed": again.train().facts(),
         "notes": notes,
     }
+
+
+def resumed(rank, config, path):
+    """The facts and notes of a training that has resumed, and goes on."""
+    training = Training(config, rank)
+    notes, facts = training.resume(path), training.facts()
+    training.train()
+    return facts, notes
+
+
+def save_without_room(rank, config, place, full):
+    """Save, then twice while the rank `full` may write no more than 2 kB, then with room; returns both errors."""
+    training, errors = Training(config, rank).train(), []
+    training.save(place)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for _ in range(2):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000 if rank == full else limits[0], limits[1]))
+        try:
+            training.save(place)
+        except OSError as error:
+            errors.append((error.errno, error.strerror, error.filename))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    training.save(place)
+    return errors

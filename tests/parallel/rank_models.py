@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from ampsweep.tasks.base import Turn
+
 
 class Net(nn.Module):
     """Two layers, not in an attribute `blocks`."""
@@ -15,11 +17,6 @@ class Net(nn.Module):
         return self.last(self.first(inputs.flatten(1)).relu())
 
 
-class Unbiased(Net):
-    def __init__(self):
-        super().__init__(bias=False)
-
-
 class Frozen(Net):
     def __init__(self):
         super().__init__()
@@ -27,8 +24,6 @@ class Frozen(Net):
 
 
 class Normalized(Net):
-    """With running statistics."""
-
     def __init__(self):
         super().__init__()
         self.first = nn.Sequential(nn.Linear(64, 15), nn.BatchNorm1d(15))
@@ -40,6 +35,12 @@ class Unused(Net):
         self.idle = nn.Linear(3, 3)
 
 
+class Scalar(Net):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(()))
+
+
 class Tied(nn.Module):
     """Blocks of which the first and the last share a weight."""
 
@@ -49,20 +50,16 @@ class Tied(nn.Module):
         self.blocks[2].weight = self.blocks[0].weight
         self.head = nn.Linear(64, 10)
 
-    def forward(self, inputs):
-        x = inputs.flatten(1)
-        for block in self.blocks:
-            x = block(x).tanh()
-        return self.head(x)
 
+class EveryState(Net):
+    """Running statistics, dropout, a tied weight, and parameters that two ranks cannot share evenly."""
 
-class Scalar(Net):
     def __init__(self):
         super().__init__()
-        self.gain = nn.Parameter(torch.ones(()))
-
-    def forward(self, inputs):
-        return self.gain * super().forward(inputs)
+        self.first = nn.Sequential(nn.Linear(64, 15), nn.BatchNorm1d(15), nn.Dropout(0.3))
+        tied, again = nn.Linear(15, 15), nn.Linear(15, 15)
+        again.weight = tied.weight
+        self.last = nn.Sequential(tied, nn.Tanh(), again, nn.Linear(15, 1), nn.Linear(1, 10))
 
 
 class InParts:
@@ -75,3 +72,9 @@ class InParts:
     @torch.no_grad()
     def evaluate(self, model, batch):
         return {"loss": self.loss(model, batch)}, len(batch[1])
+
+
+class TwoOptimizers(InParts):
+    @property
+    def turns(self):
+        return (Turn(name="both", loss=self.loss, trains={"body": ["first.*"], "tied": ["last.*"]}),)

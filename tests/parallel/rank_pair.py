@@ -1,7 +1,6 @@
-"""Two ranks in long-lived processes of their own, which call functions of `cases` and `saved_trainings` for tests."""
+"""Two ranks in long-lived processes of their own, which call functions of `cases` for tests."""
 
 import contextlib
-import importlib
 import multiprocessing
 import os
 import sys
@@ -15,34 +14,29 @@ from children import LASTING
 WORLD_SIZE = 2
 
 
-class CaseError(Exception):
-    """Raised for the error of a case on a rank, with its traceback."""
-
-
 class RankPair:
     """Two processes in one gloo group. A case that fails on one of them ends both; the next case starts new ones."""
 
     def __init__(self):
-        self._processes, self._pipes = [], []
+        self._ranks = []
 
     def run(self, name, /, **arguments):
-        """Call `module.function(rank, **arguments)` on both ranks; returns their results."""
-        if not self._processes:
+        """Call `cases.NAME(rank, **arguments)` on both ranks; returns their results."""
+        if not self._ranks:
             self._start()
-        for pipe in self._pipes:
+        for pipe, _ in self._ranks:
             pipe.send((name, arguments))
         found, faults = [], []
-        for rank, pipe in enumerate(self._pipes):
+        for rank, (pipe, _) in enumerate(self._ranks):
             is_error, answer = True, "does not answer"
-            if pipe.poll(120.0 if not faults else 1.0):
+            if pipe.poll(1.0 if faults else 120.0):
                 with contextlib.suppress(EOFError):
                     is_error, answer = pipe.recv()
             found.append(answer)
-            if is_error:
-                faults.append(f"on rank {rank}: {answer}")
+            faults += [f"on rank {rank}: {answer}"] if is_error else []
         if faults:
             self.end()  # the other rank may be within a collective
-            raise CaseError("\n".join(faults))
+            raise RuntimeError("\n".join(faults))
         return found
 
     def _start(self):
@@ -50,25 +44,25 @@ class RankPair:
         store = tempfile.mkdtemp(prefix="rank-pair-")
         for rank in range(WORLD_SIZE):
             ours, theirs = context.Pipe()
-            name = f"{LASTING} rank {rank}"
-            process = context.Process(target=_serve, args=(theirs, rank, f"{store}/store"), daemon=True, name=name)
+            arguments, name = (theirs, rank, f"{store}/store"), f"{LASTING} rank {rank}"
+            process = context.Process(target=_serve, args=arguments, daemon=True, name=name)
             process.start()
             theirs.close()
-            self._processes.append(process)
-            self._pipes.append(ours)
+            self._ranks.append((ours, process))
 
     def end(self):
-        for pipe, process in zip(self._pipes, self._processes, strict=True):
+        for pipe, process in self._ranks:
             pipe.close()
             process.kill()
             process.join()
-        self._processes, self._pipes = [], []
+        self._ranks = []
 
 
 def _serve(pipe, rank, store):
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ["OMP_NUM_THREADS"] = "1"
     warnings.simplefilter("error")
+    import cases
     import torch
     import torch.distributed as dist
 
@@ -77,9 +71,8 @@ def _serve(pipe, rank, store):
     with contextlib.suppress(EOFError, OSError):
         while True:
             name, arguments = pipe.recv()
-            module, _, function = name.partition(".")
             try:
-                answer = False, getattr(importlib.import_module(module), function)(rank, **arguments)
+                answer = False, getattr(cases, name)(rank, **arguments)
             except Exception:  # noqa: BLE001 - whatever the case raises is the answer
                 answer = True, traceback.format_exc()
             pipe.send(answer)

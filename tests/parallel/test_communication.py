@@ -1,21 +1,56 @@
-"""The time that a step waits for other ranks, beside what torch's profiler sees gloo do."""
+"""What the collectives of a step are handed, and the time that it waits for them, beside what torch's profiler sees."""
 
 import time
 from threading import Thread
 
 import pytest
 import torch
-from trainings import GPT, MLP, STRATEGIES, assemble, composed
+from trainings import GPT, MLP, STRATEGIES, Training, composed
 
 from ampsweep.parallel.communication_time import until_released
 
 SLOW_S = 0.2
+ITEM_BYTES = {"float": 4, "bfloat16": 2, "half": 2}
+
+
+def handed(pair, *overrides_of_each):
+    """dtypes and bytes that gloo was handed in a step, by configuration; our own count of the bytes is the same."""
+    configs = [composed(*overrides) for overrides in overrides_of_each]
+    found = []
+    for reduced, counted in pair.run("collectives_of_a_step", configs=configs)[0]:
+        assert counted == sum(ITEM_BYTES[dtype] * size for dtype, size in reduced) > 0
+        found.append(({dtype for dtype, _ in reduced}, counted))
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("policy", marks=pytest.mark.nightly)])
+def test_micro_batches_before_the_last_reduce_nothing(pair, strategy):
+    base = (*GPT, *STRATEGIES[strategy], "precision=amp_bf16")
+    one, several = handed(pair, base, (*base, "trainer.grad_accum_steps=3"))
+    assert one == several
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "policy", pytest.param("autocast", marks=pytest.mark.nightly)])
+def test_gradients_are_reduced_in_the_dtype_asked_for(pair, strategy):
+    cases = {"fp32": ("bfloat16", "bfloat16"), "amp_fp16": ("float16", "half"), "pure_bf16": ("float32", "float")}
+    modes = ["amp_fp16"] if strategy == "autocast" else cases
+    base = (*GPT, *STRATEGIES[strategy])
+    found = handed(pair, *((*base, f"precision={mode}", f"parallel.reduce_dtype={cases[mode][0]}") for mode in modes))
+    assert [dtypes for dtypes, _ in found] == [{cases[mode][1]} for mode in modes]
+
+
+def test_the_bytes_of_all_turns_of_a_step_are_counted(pair):
+    base = ("model=gan_digits", "optimizer=adam", "data.batch_size=8", "model.hidden_size=4", "precision=fp32")
+    gan, wgan = ("task=gan",), ("task=wgan_gp", "task.critic_steps=2")
+    cases = [(gan, "ddp"), (gan, "policy"), (wgan, "ddp")]
+    found = handed(pair, *((*base, *game, *STRATEGIES[strategy]) for game, strategy in cases))
+    assert found[2][1] > found[0][1]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "policy"])
 def test_all_wait_for_a_slow_rank_that_itself_waits_little(pair, strategy):
     config = composed(*GPT, *STRATEGIES[strategy], "precision=fp32")
-    fast, slow = pair.run("cases.waits_of_steps", config=config, slow_rank=1, slow_s=SLOW_S)
+    fast, slow = pair.run("waits_of_steps", config=config, slow_s=SLOW_S)
     # The step that other processes disturb least: a wrong figure is wrong in all steps.
     waited = max(ms for ms, _, _ in fast)
     assert waited > 500 * SLOW_S
@@ -27,20 +62,17 @@ def test_all_wait_for_a_slow_rank_that_itself_waits_little(pair, strategy):
 
 def test_rows_and_summary_have_the_wait_of_a_rank(pair):
     config = composed(*MLP, *STRATEGIES["ddp"], "precision=fp32", "trainer.steps=6")
-    (rows, summary), (_, of_slow) = pair.run("cases.train_slowed", config=config, slow_s=SLOW_S)
+    (rows, summary), (_, of_slow) = pair.run("train_slowed", config=config, slow_s=SLOW_S)
     assert summary["perf/communication_ms"] > 500 * SLOW_S > of_slow["perf/communication_ms"]
-    assert summary["perf/communication_ms"] <= summary["perf/step_ms"]
-    timed = [row for row in rows if "perf/step_ms" in row]
-    assert timed
+    timed = [row for row in [summary, *rows] if "perf/step_ms" in row]
+    assert len(timed) > 1
     assert all(row["perf/communication_ms"] <= row["perf/step_ms"] for row in timed)
 
 
 def test_one_process_has_no_communication():
-    training = assemble(composed(*MLP, "precision=fp32"))
-    training.train()
-    assert training.trainer.parallel.waits is None
-    assert not any("perf/communication_ms" in row for row in training.rows)
-    assert "perf/communication_ms" not in training.trainer.instruments.summary()
+    training = Training(composed(*MLP, "precision=fp32")).train()
+    rows = [*training.rows, training.trainer.instruments.summary()]
+    assert not any("perf/communication_ms" in row for row in rows)
 
 
 def test_a_collective_ends_when_its_thread_drops_the_tensors():

@@ -13,7 +13,7 @@ def test_ranks_wait_for_another_training_not_each_other(pair, local_ranks, tmp_p
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     alone = tmp_path / "alone"
     alone.mkdir()
-    ranks = pair.run("cases.hold_devices", folder=str(alone), local_ranks=local_ranks)
+    ranks = pair.run("hold_devices", folder=str(alone), local_ranks=local_ranks)
     assert [said for said, _ in ranks] == [[], []]
     is_held, released = threading.Event(), []
 
@@ -26,9 +26,10 @@ def test_ranks_wait_for_another_training_not_each_other(pair, local_ranks, tmp_p
     training = threading.Thread(target=other)
     training.start()
     is_held.wait()
-    ranks = pair.run("cases.hold_devices", folder=str(tmp_path), local_ranks=local_ranks)
-    (said, held_at), (of_second, held_by_second_at) = ranks
+    (said, held_at), (said_by_second, held_by_second_at) = pair.run(
+        "hold_devices", folder=str(tmp_path), local_ranks=local_ranks
+    )
     training.join()
     assert [text.partition(" (lock ")[0] for text in said] == ["waiting for cpu: another training runs on it"]
-    assert of_second == []
+    assert said_by_second == []
     assert min(held_at, held_by_second_at) > released[0] - 0.01

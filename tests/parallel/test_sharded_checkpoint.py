@@ -8,37 +8,47 @@ import shutil
 import struct
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from saved_trainings import CPU, SAVED_AT, STEPS, Training
+from cases import resumed, whole_and_in_two
+from trainings import CPU, OWN, STRATEGIES, Training, assert_same, composed, single
 
-from ampsweep.parallel.base import SINGLE, Parallel
+from ampsweep.parallel.base import SINGLE
 from ampsweep.training.checkpoint import CheckpointError, require_same_model
 from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
 from ampsweep.training.sharded_checkpoint import save_together
 
-STRATEGIES = ("ddp", "fsdp2")
-STATE = ("model", "optimizers", "scaler", "step", "next_batch", "applied")
+STEPS, SAVED_AT = 12, 8
+TRAINING = (
+    *OWN,
+    *("model._target_=rank_models.EveryState", "data.batch_size=4"),
+    *(f"trainer.steps={STEPS}", f"trainer.checkpoint_every={SAVED_AT}"),
+    *("task=custom", "task._target_=rank_models.TwoOptimizers", "optimizer=adamw", "optimizer.lr=0.01"),
+    "+optimizer.each.tied={_target_: torch.optim.SGD, lr: 0.01, momentum: 0.9}",
+    *("precision=amp_fp16", "precision.init_scale=1048576.0", "precision.growth_interval=4"),
+)
+"""Two optimizers, and a scale that skips the first steps until it fits, and grows later."""
+CONFIGS = {name: composed(*TRAINING, *STRATEGIES[key]) for name, key in (("ddp", "ddp"), ("fsdp2", "autocast"))}
+ALONE = single(CONFIGS["ddp"], batches=1)
+AFRESH = "the random numbers of each are derived afresh"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, pair):
-    """The checkpoints of one training by each strategy, and the facts that its two ranks left there."""
-    place = tmp_path_factory.mktemp("ranks")
-    Training("single").train(SAVED_AT).save(place / "single")
-    pair.run("saved_trainings.save_and_resume", place=place)
-    return place
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
 
 
 @pytest.fixture(scope="module")
-def facts(place):
-    """The facts of each rank, by strategy and moment."""
-    return [torch.load(place / f"facts-{rank}.pt", weights_only=False) for rank in (0, 1)]
+def facts(place, pair):
+    """The facts of each rank by strategy, with checkpoints in `place`, also of one process."""
+    whole_and_in_two(None, ALONE, place / "single")
+    return {name: pair.run("whole_and_in_two", config=config, place=place / name) for name, config in CONFIGS.items()}
 
 
 @pytest.fixture
-def saved(place, tmp_path):
+def saved(facts, place, tmp_path):
     """A copy of a checkpoint, to be damaged."""
     return Path(shutil.copytree(place / "fsdp2", tmp_path / "run")) / "checkpoints/last"
 
@@ -49,65 +59,56 @@ def refused(path):
     return str(error.value)
 
 
-def differences(some, other, path=""):
-    """The paths of values that are not equal to the last bit."""
-    if isinstance(some, torch.Tensor):
-        return [] if some.dtype == other.dtype and torch.equal(some, other) else [path]
-    if isinstance(some, dict):
-        if some.keys() != other.keys():
-            return [f"{path}: {some.keys() ^ other.keys()}"]
-        return [found for key in some for found in differences(some[key], other[key], f"{path}.{key}")]
-    if isinstance(some, list):
-        return [found for i, _ in enumerate(some) for found in differences(some[i], other[i], f"{path}[{i}]")]
-    return [] if some == other else [f"{path}: {some} {other}"]
+def without_chance(facts, **others):
+    """The facts that do not depend on who trains."""
+    return {key: value for key, value in facts.items() if key != "rng"} | others
 
 
-def state(facts):
-    return {key: facts[key] for key in STATE}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_same_ranks_go_on_to_the_last_bit(facts, strategy):
-    for rank in (0, 1):
-        mine = {moment: facts[rank][strategy, moment] for moment in ("saved", "restored", "unbroken", "resumed")}
-        assert differences(mine["saved"], mine["restored"]) == []
-        assert differences(mine["unbroken"], mine["resumed"]) == []
-        assert mine["unbroken"]["step"] == STEPS
-        assert 0 < mine["saved"]["applied"] < SAVED_AT, "some steps were skipped, and some applied"
-        other = {"ddp": "fsdp2", "fsdp2": "ddp"}[strategy]
-        assert differences(mine["saved"], facts[rank][strategy, other]) == [], "another strategy goes on, too"
-    first, second = (facts[rank][strategy, "restored"] for rank in (0, 1))
+@pytest.mark.parametrize(("strategy", "other"), [("ddp", "fsdp2"), ("fsdp2", "ddp")])
+def test_ranks_go_on_to_the_last_bit_by_either_strategy(pair, facts, place, strategy, other):
+    of_other = pair.run("resumed", config=CONFIGS[other], path=place / strategy)
+    for own, (from_other, notes) in zip(facts[strategy], of_other, strict=True):
+        assert_same(own["restored"], own["saved"])
+        assert_same(own["resumed"], own["ended"])
+        assert_same(from_other, own["saved"])
+        assert own["notes"] == notes == []
+        assert own["resumed"]["step"] == STEPS
+        assert 0 < own["saved"]["applied"] < SAVED_AT, "some steps were skipped, and some applied"
+    first, second = (own["restored"] for own in facts[strategy])
     assert not torch.equal(first["rng"], second["rng"])
-    means = [restored["model"]["inner.1.running_mean"] for restored in (first, second)]
+    means = [restored["model"]["first.1.running_mean"] for restored in (first, second)]
     assert not torch.equal(*means), "batch normalization sees other samples on each rank"
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_ranks_and_one_process_go_on_from_each_other(place, facts, strategy):
-    single = Training("single").resumed(place / "single")
-    expected = state(single.facts()) | {"next_batch": SAVED_AT // 2}
-    afresh = "the random numbers of each are derived afresh"
-    for rank in (0, 1):
-        found = facts[rank]["single", strategy]
-        assert differences(expected, state(found)) == []
-        assert found["notes"] == [f"the checkpoint is of one process, this run has 2 ranks: {afresh}"]
-    assert not torch.equal(facts[0]["single", strategy]["rng"], facts[1]["single", strategy]["rng"])
-    training = Training("single").resumed(place / strategy)
-    expected = state(facts[0][strategy, "saved"]) | {"next_batch": 2 * SAVED_AT}
-    assert differences(expected, state(training.facts())) == []
-    assert training.notes == [f"the checkpoint is of 2 ranks, this run has one process: {afresh}"]
-    training.train(STEPS)
+@pytest.mark.parametrize("strategy", CONFIGS)
+def test_ranks_and_one_process_go_on_from_each_other(pair, facts, place, strategy):
+    of_single, _ = resumed(None, ALONE, place / "single")
+    ranks = pair.run("resumed", config=CONFIGS[strategy], path=place / "single")
+    for found, notes in ranks:
+        assert_same(without_chance(found), without_chance(of_single, next_batch=SAVED_AT // 2))
+        assert notes == [f"the checkpoint is of one process, this run has 2 ranks: {AFRESH}"]
+    (first, _), (second, _) = ranks
+    assert not torch.equal(first["rng"], second["rng"])
+    found, notes = resumed(None, ALONE, place / strategy)
+    assert_same(without_chance(found), without_chance(facts[strategy][0]["saved"], next_batch=2 * SAVED_AT))
+    assert notes == [f"the checkpoint is of 2 ranks, this run has one process: {AFRESH}"]
 
 
 @pytest.mark.parametrize("full", [0, 1])
-def test_no_room_on_one_rank_is_none_on_all(place, facts, full):
-    error = (errno.EFBIG, os.strerror(errno.EFBIG), str(place / "full/checkpoints/last"))
-    for rank in (0, 1):
-        assert facts[rank]["no room", full] == [error, error]
-    assert sorted(path.name for path in (place / "full/checkpoints").iterdir()) == ["last", "previous"]
-    assert find_checkpoint(place / "full").note is None
+def test_no_room_on_one_rank_is_none_on_all(pair, tmp_path, full):
+    error = (errno.EFBIG, os.strerror(errno.EFBIG), str(tmp_path / "checkpoints/last"))
+    errors = pair.run(
+        "save_without_room",
+        config=composed(*TRAINING, *STRATEGIES["autocast"], "trainer.steps=1"),
+        place=tmp_path,
+        full=full,
+    )
+    assert errors == [[error, error]] * 2
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["last", "previous"]
+    assert find_checkpoint(tmp_path).note is None
 
 
+@pytest.mark.usefixtures("facts")
 def test_the_place_in_the_data_is_that_of_all_ranks_together(place):
     found = find_checkpoint(place / "ddp")
     assert [found.next_batch(*now) for now in ((4, 1), (8, 1), (2, 4))] == [2 * SAVED_AT, SAVED_AT, SAVED_AT]
@@ -119,18 +120,23 @@ def test_the_place_in_the_data_is_that_of_all_ranks_together(place):
     )
 
 
+@pytest.mark.usefixtures("facts")
 def test_torch_itself_reads_each_ranks_part(place):
-    first, second = (torch.load(place / f"fsdp2/checkpoints/last/rank-{rank}.pt", weights_only=True) for rank in (0, 1))
+    def parts(strategy):
+        files = [place / strategy / f"checkpoints/last/rank-{rank}.pt" for rank in (0, 1)]
+        return [torch.load(file, weights_only=True) for file in files]
+
+    first, second = parts("fsdp2")
     assert first["world_size"] == second["world_size"] == 2
     assert first["sharded"] == second["sharded"]
-    assert first["sharded"]["model.inner.0.weight"] == (0, 5)
-    assert first["sharded"]["optimizers.body.inner.0.weight.exp_avg"] == (0, 5)
-    assert [tuple(part["model"]["inner.0.weight"].shape) for part in (first, second)] == [(3, 6), (2, 6)]
-    first, second = (torch.load(place / f"ddp/checkpoints/last/rank-{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert first["sharded"]["model.first.0.weight"] == (0, 15)
+    assert first["sharded"]["optimizers.body.first.0.weight.exp_avg"] == (0, 15)
+    assert [tuple(part["model"]["first.0.weight"].shape) for part in (first, second)] == [(8, 64), (7, 64)]
+    first, second = parts("ddp")
     assert first["sharded"] == second["sharded"] == {}
-    devices = {part["model"]["inner.0.weight"].device.type for part in (first, second)}
+    devices = {part["model"]["first.0.weight"].device.type for part in (first, second)}
     assert devices == {"cpu", "meta"}, "what all ranks have is written once"
-    assert not second["model"]["inner.1.running_mean"].is_meta, "it is not the first rank's"
+    assert not second["model"]["first.1.running_mean"].is_meta, "it is not the first rank's"
 
 
 def test_a_damaged_file_of_any_rank_is_refused(saved):
@@ -173,22 +179,14 @@ def test_an_unfinished_checkpoint_gives_way_to_the_one_before(saved):
         shutil.copytree(previous, saved)
 
 
-class WithoutTheFirst(Parallel):
-    """The second of two ranks, to whom the first names a directory that is not here."""
-
-    rank, world_size = 1, 2
-
-    def __init__(self, directory):
-        self.directory = directory
-
-    def gather(self, item):
-        return [(self.directory, None) if isinstance(item, tuple) else item, item]
-
-
+@pytest.mark.usefixtures("facts")
 def test_ranks_must_share_a_file_system(place, tmp_path):
-    checkpoint = find_checkpoint(place / "single").checkpoint
+    def gather(item):  # the first rank names a directory that is not here
+        return [(tmp_path / "elsewhere", None) if isinstance(item, tuple) else item, item]
+
+    second = SimpleNamespace(rank=1, world_size=2, gather=gather)
     with pytest.raises(RuntimeError, match=r"rank 0 made for a .* must share the file system of output_dir"):
-        save_together(checkpoint, tmp_path, WithoutTheFirst(tmp_path / "elsewhere"))
+        save_together(find_checkpoint(place / "single").checkpoint, tmp_path, second)
 
 
 class Malicious:
@@ -211,14 +209,15 @@ def test_no_code_in_a_checkpoint_is_run(saved, pickled, tmp_path, monkeypatch):
         before = (saved / name).read_bytes()
         (saved / name).write_bytes(pickled(Malicious()))
         with pytest.raises(CheckpointError, match="damaged or no checkpoint"):
-            find_checkpoint(saved).restored(Training("single").model, 4, SINGLE, CPU)
+            find_checkpoint(saved).restored(Training(ALONE).built.model, 4, SINGLE, CPU)
         (saved / name).write_bytes(before)
     assert list(empty.iterdir()) == []
 
 
+@pytest.mark.usefixtures("facts")
 def test_a_checkpoint_of_another_model_names_a_difference(place):
     found = find_checkpoint(place / "fsdp2")
-    require_same_model(found.checkpoint, found.path, Training("single").model, "net")
-    with pytest.raises(CheckpointError, match=r"another model \(net\): bias has shape absent there"):
+    require_same_model(found.checkpoint, found.path, Training(ALONE).built.model, "net")
+    with pytest.raises(CheckpointError, match=r"another model \(model\): bias has shape absent there"):
         require_same_model(found.checkpoint, found.path, torch.nn.Linear(2, 2), "other")
-    assert found.restored(Training("single").model, 4, SINGLE, CPU)[0].step == SAVED_AT
+    assert found.restored(Training(ALONE).built.model, 4, SINGLE, CPU)[0].step == SAVED_AT

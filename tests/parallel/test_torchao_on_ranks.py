@@ -1,43 +1,30 @@
 """torchao's optimizers on two ranks: through a checkpoint of both, to both and to one process."""
 
 import pytest
-import torch
-from cases import torchao_facts
-from trainings import STRATEGIES, assemble, composed
+from cases import resumed
+from trainings import STRATEGIES, assert_same, composed
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UserError
-from ampsweep.training.found_checkpoint import find_checkpoint
-from ampsweep.training.resume import resume
 
 MLP = ("model=mlp_small", "model.hidden_size=128", "data=digits", "data.batch_size=8")
 """Two weights of 8,192 and 16,384 numbers, whose states are in 8 bits, and four small parameters."""
-
-
-def is_same(some, other):
-    if isinstance(some, torch.Tensor):
-        return some.dtype == other.dtype and torch.equal(some.float(), other.float())
-    if isinstance(some, dict):
-        return some.keys() == other.keys() and all(is_same(some[key], other[key]) for key in some)
-    if isinstance(some, list | tuple):
-        return len(some) == len(other) and all(map(is_same, some, other))
-    return some == other
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("optimizer", ["adamw_8bit", "adamw_fp8"])
 def test_ddp_goes_on_to_the_last_bit(pair, optimizer, tmp_path):
     pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
-    config = composed(*MLP, *STRATEGIES["ddp"], f"optimizer={optimizer}")
-    first, second = pair.run("cases.torchao_whole_and_in_two", config=config, place=tmp_path)
-    assert is_same(first["unbroken"], second["unbroken"]), "the ranks train one model"
+    training = (*MLP, f"optimizer={optimizer}", "trainer.checkpoint_every=3")
+    first, second = pair.run("whole_and_in_two", config=composed(*training, *STRATEGIES["ddp"]), place=tmp_path)
     assert first["notes"] == []
-    assert is_same(first["restored"], first["saved"])
-    assert is_same(first["resumed"], first["unbroken"])
-    alone = assemble(composed(*MLP, "data.batch_size=16", f"optimizer={optimizer}"))
-    (note,) = resume(alone.trainer, find_checkpoint(tmp_path / "checkpoints/last"))
+    assert_same(first["restored"], first["saved"])
+    assert_same(first["resumed"], first["ended"])
+    alone, (note,) = resumed(None, composed(*training, "data.batch_size=16"), tmp_path / "checkpoints/last")
     assert note.startswith("the checkpoint is of 2 ranks, this run has one process")
-    assert is_same(torchao_facts(alone), first["saved"])
+    for key in ("model", "optimizers"):
+        assert_same(first["ended"][key], second["ended"][key])
+        assert_same(alone[key], first["saved"][key])
 
 
 def test_fsdp2_is_refused():

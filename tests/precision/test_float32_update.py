@@ -1,5 +1,6 @@
-"""Updates computed in float32 of parameters and state kept in half precision."""
+"""Updates in float32 of parameters and state in half precision, and stochastic rounding of float32 to bfloat16."""
 
+import os
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 
 from ampsweep.precision import Precision, float32_update
 from ampsweep.precision.float32_update import ELEMENTWISE, MASTER_WEIGHT, Float32Update, Keeping
+from ampsweep.precision.stochastic_rounding import RoundingNoise, round_stochastically_
 
 SHAPES = ((7, 5), (3, 4, 2, 2), (11,), (1,), (), (130,))
 
@@ -17,19 +19,14 @@ def make_parameters(dtype=torch.bfloat16):
     torch.manual_seed(0)
     values = [torch.randn(shape) for shape in SHAPES]
     values[1] = values[1].to(memory_format=torch.channels_last)
-    return [nn.Parameter(value.to(dtype)) for value in values]
-
-
-def give_gradients(parameters, step):
-    torch.manual_seed(100 + step)
-    for parameter in parameters:
-        gradient = torch.randn(parameter.shape).to(parameter.dtype)
-        parameter.grad = gradient.to(memory_format=torch.preserve_format)
+    return [nn.Parameter(value.bfloat16().to(dtype)) for value in values]
 
 
 def take_steps(optimizer, parameters, steps=range(4)):
     for step in steps:
-        give_gradients(parameters, step)
+        torch.manual_seed(100 + step)
+        for parameter in parameters:
+            parameter.grad = torch.randn(parameter.shape).bfloat16().to(parameter.dtype)
         optimizer.step()
 
 
@@ -43,14 +40,10 @@ def same(some, others):
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_master_weights_are_updated_as_float32_parameters(kind):
-    half, wide = make_parameters(), [nn.Parameter(parameter.detach().float()) for parameter in make_parameters()]
+    half, wide = make_parameters(), make_parameters(torch.float32)
     mine, plain = Float32Update(half, partial(kind, lr=0.01), Keeping.MASTER), kind(wide, lr=0.01)
-    for step in range(4):
-        give_gradients(half, step)
-        for parameter, other in zip(half, wide, strict=True):
-            other.grad = parameter.grad.float()
-        mine.step()
-        plain.step()
+    take_steps(mine, half)
+    take_steps(plain, wide)
     assert same([mine.state[parameter][MASTER_WEIGHT] for parameter in half], values(wide))
     assert same(values(half), [value.bfloat16() for value in values(wide)])
 
@@ -61,13 +54,8 @@ def test_the_size_of_a_round_changes_no_value(kind, monkeypatch):
         parameters = make_parameters()
         optimizer = Float32Update(parameters, partial(kind, lr=0.01, foreach=False), keeping)
         take_steps(optimizer, parameters)
-        state = [
-            value
-            for parameter in parameters
-            for key, value in optimizer.state[parameter].items()
-            if key != "step" and torch.is_tensor(value)
-        ]
-        return [*values(parameters), *state]
+        states = [value for parameter in parameters for value in optimizer.state[parameter].values()]
+        return [*values(parameters), *(value for value in states if torch.is_tensor(value) and value.dim())]
 
     whole = {keeping: trained(keeping) for keeping in Keeping}
     monkeypatch.setattr(float32_update, "_ROUNDS", {"cpu": (9, 9)})
@@ -136,7 +124,7 @@ def test_a_loaded_state_continues_bitwise(build, keeping):
 
 
 def test_a_state_of_an_ordinary_optimizer_can_be_loaded():
-    wide = [nn.Parameter(parameter.detach().float()) for parameter in make_parameters()]
+    wide = make_parameters(torch.float32)
     plain = torch.optim.AdamW(wide)
     take_steps(plain, wide)
     half = [nn.Parameter(parameter.detach().bfloat16()) for parameter in wide]
@@ -170,27 +158,84 @@ def test_no_float32_copy_is_kept_after_a_step():
     assert kept == {torch.bfloat16}
 
 
-@pytest.mark.parametrize(
-    ("mode", "state_dtype", "is_wrapped", "kept"),
-    [
-        ("fp32", None, False, torch.float32),
-        ("fp32", "bfloat16", True, torch.bfloat16),
-        ("amp_bf16", "float32", False, torch.float32),
-        ("pure_bf16", None, False, torch.bfloat16),
-        ("pure_bf16", "bfloat16", False, torch.bfloat16),
-        ("pure_bf16", "float32", True, torch.float32),
-        ("bf16_sr", None, True, torch.bfloat16),
-        ("master_bf16", "bfloat16", True, torch.bfloat16),
-        ("master_fp16", None, True, torch.float32),
-    ],
-)
-def test_only_an_optimizer_that_needs_it_is_wrapped(mode, state_dtype, is_wrapped, kept):
-    precision = Precision(mode, "cpu")
-    layer = precision.convert(nn.Linear(3, 3))
-    optimizer = precision.optimizer(torch.optim.AdamW, layer.parameters(), state_dtype=state_dtype)
-    assert isinstance(optimizer, Float32Update) == is_wrapped
-    take_steps(optimizer, [*layer.parameters()])
-    assert {state["exp_avg"].dtype for state in optimizer.state.values()} == {kept}
-    if mode in ("bf16_sr", "master_bf16", "master_fp16"):
+def test_only_an_optimizer_that_needs_it_is_wrapped():
+    for mode, state_dtype, is_wrapped in (
+        *(("fp32", "bfloat16", True), ("amp_bf16", "float32", False), ("pure_bf16", "bfloat16", False)),
+        *(("pure_bf16", "float32", True), ("bf16_sr", None, True), ("master_fp16", None, True)),
+    ):
+        precision = Precision(mode, "cpu")
+        layer = precision.convert(nn.Linear(3, 3))
+        optimizer = precision.optimizer(torch.optim.AdamW, layer.parameters(), state_dtype=state_dtype)
+        assert isinstance(optimizer, Float32Update) == is_wrapped
+        take_steps(optimizer, [*layer.parameters()])
+        if state_dtype is not None:
+            kept = {state["exp_avg"].dtype for state in optimizer.state.values()}
+            assert kept == {getattr(torch, state_dtype)}
+            continue
         with pytest.raises(ValueError, match=rf"^{mode} steps with an optimizer that Precision.optimizer has built,"):
             precision.step(torch.optim.AdamW(layer.parameters()))
+
+
+CPU = torch.device("cpu")
+
+
+def noise_of(seed, update, number):
+    return next(iter(RoundingNoise(CPU, seed, update).numbers(number)))
+
+
+@pytest.mark.parametrize("base", [1.0, -1.0, 3e-38, 1e30])
+def test_the_mean_is_the_value(base):
+    number = 200_000
+    below = torch.tensor(base).bfloat16().float()
+    bits = below.view(torch.int32)
+    above = (bits + 2**16).view(torch.float32)
+    for share in (0.0, 0.01, 0.25, 0.5, 0.9):
+        rounded = (bits + round(share * 2**16)).view(torch.float32).repeat(number)
+        round_stochastically_(rounded, noise_of(3, 1, number))
+        assert {*rounded.unique().tolist()} <= {float(below), float(above)}
+        ups = float((rounded == above).double().mean())
+        limit = 5 * (share * (1 - share) / number) ** 0.5 + 1e-12
+        assert ups == pytest.approx(round(share * 2**16) / 2**16, abs=limit)
+
+
+def test_bfloat16_numbers_stay_as_they_are():
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16).float()
+    every = every[~every.isnan()]
+    rounded = every.clone()
+    round_stochastically_(rounded, noise_of(0, 1, every.numel()))
+    assert torch.equal(rounded, every)
+    assert rounded.isinf().sum() == 2
+
+
+def test_noise_is_uniform_independent_and_reproducible():
+    number = 100_000
+    drawn = RoundingNoise(CPU, 7, 1).numbers(number)
+    first, second, third = (next(drawn).clone() for _ in range(3))
+    assert torch.equal(first, noise_of(7, 1, number))
+    for other in (second, third, noise_of(7, 2, number), noise_of(8, 1, number)):
+        assert abs(float(torch.corrcoef(torch.stack([first, other]).double())[0, 1])) < 5 / number**0.5
+    for shift in (0, 8):
+        counts = torch.bincount(((first.int() >> shift) & 0xFF).long(), minlength=256).double()
+        expected = number / 256
+        assert float(((counts - expected) ** 2 / expected).sum()) < 255 + 6 * (2 * 255) ** 0.5  # chi squared
+
+
+@pytest.mark.gpu
+def test_the_kernel_rounds_as_the_operators_do():
+    """On a GPU, or with TRITON_INTERPRET=1 on a CPU."""
+    if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
+        pytest.skip("needs a CUDA device, or Triton and TRITON_INTERPRET=1")
+    from ampsweep.precision.stochastic_rounding_kernel import launch
+
+    device, number, begin = "cuda" if torch.cuda.is_available() else "cpu", 10_001, 2**33 - 5000
+    least = torch.full((number,), 2**16, device=device)  # bits behind 1.0 from which on a value is rounded up
+    for step in (2**power for power in range(15, -1, -1)):
+        given = (least - step + (0x3F80 << 16)).int().view(torch.float32)
+        launch(given, begin, 7, 3, 1)
+        least -= step * (given > 1)
+    rounded = (values := torch.randn(number, device=device)).clone()
+    for first, last in ((0, 333), (333, number)):
+        launch(rounded[first:last], begin + first, 7, 3, 1)
+    round_stochastically_(values, (2**15 - least).to(torch.int16))
+    assert torch.equal(rounded, values)
+    assert abs(least.float().mean() - 2**15) < 5 * 2**16 / (12 * number) ** 0.5

@@ -1,5 +1,6 @@
-"""Effects of each precision mode on a model, a forward pass, a backward pass and a step."""
+"""Effects of each precision mode on a model and a step, and of the gradient scaler: overflows, skips, checkpoints."""
 
+import copy
 import doctest
 import importlib
 import re
@@ -20,25 +21,10 @@ ON_CPU = [mode for mode in PRECISION_MODES if mode != "tf32" and not mode.starts
 """Modes that take any model; float8 converts only some layers, and has its own tests."""
 
 
-class Probe(nn.Module):
-    """Two layers; remembers the dtype each was computed in."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 1)
-        self.register_buffer("shift", torch.ones(1))
-        self.seen = []
-
-    def forward(self, x):
-        hidden = self.first(x)
-        out = self.second(hidden.relu())
-        self.seen += [hidden.dtype, out.dtype]
-        return out
-
-
-def probe(precision):
-    torch.manual_seed(0)
-    return precision.convert(Probe())
+def probe():
+    model = nn.Linear(8, 1)
+    model.register_buffer("shift", torch.ones(1))
+    return model
 
 
 def name_of(dtypes):
@@ -46,20 +32,25 @@ def name_of(dtypes):
     return str(dtype).removeprefix("torch.")
 
 
-def loss_of(precision, model):
+def computed(precision, model):
+    """The loss and the dtype of the output."""
     inputs = torch.linspace(-1, 1, 32, device=precision.device).reshape(4, 8).to(precision.parameters_dtype)
     with precision.autocast():
         out = model(inputs)
-        return F.mse_loss(out, torch.zeros_like(out))
+        return F.mse_loss(out, torch.zeros_like(out)), out.dtype
 
 
+COMPUTE = {"fp32": "float32", "amp_fp16": "float16", "amp_bf16": "bfloat16", "pure_bf16": "bfloat16"}
+
+
+@pytest.mark.parametrize("device", CPU_AND_CUDA)
 @pytest.mark.parametrize("mode", ON_CPU)
-def test_a_step_has_the_dtypes_of_its_mode(mode):
-    precision = Precision(mode, "cpu")
+def test_a_step_has_the_dtypes_of_its_mode(mode, device):
+    precision = Precision(mode, device)
     assert (precision.config, precision.scaler.is_enabled()) == (PRECISION_MODES[mode], precision.config.grad_scaler)
-    model = probe(precision)
+    model = precision.convert(probe())
     optimizer = precision.optimizer(partial(torch.optim.AdamW, fused=True), model.parameters())
-    loss = loss_of(precision, model)
+    loss, dtype = computed(precision, model)
     if precision.config.autocast:
         assert loss.dtype == torch.float32
     by_torch = torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)
@@ -73,54 +64,32 @@ def test_a_step_has_the_dtypes_of_its_mode(mode):
     precision.step(optimizer)
     precision.update()
     promised = asdict(step_dtypes(PRECISION_MODES[mode]))
+    assert promised["compute"] == COMPUTE.get(mode, promised["compute"])
     assert promised.pop("reduction") == promised["gradients"], "there is one device here"
     assert promised == {
-        "compute": name_of({*model.seen}),
+        "compute": name_of({dtype}),
         "parameters": name_of({precision.parameters_dtype, model.shift.dtype, *(p.dtype for p in model.parameters())}),
         "gradients": name_of(gradients),
         "optimizer_state": name_of({state["exp_avg"].dtype for state in optimizer.state.values()}),
     }
-    layer = nn.Linear(2, 3, dtype=torch.complex64)
-    weight = layer.weight.detach().clone()
-    assert torch.equal(Precision(mode, "cpu").convert(layer).weight, weight), "imaginary parts are kept"
-
-
-DTYPES = {
-    "fp32": torch.float32,
-    "amp_fp16": torch.float16,
-    "amp_bf16": torch.bfloat16,
-    "pure_fp16": torch.float16,
-    "pure_bf16": torch.bfloat16,
-}
-
-
-@pytest.mark.parametrize("device", CPU_AND_CUDA)
-@pytest.mark.parametrize("mode", DTYPES)
-def test_the_forward_pass_is_computed_in_the_dtype_of_the_mode(mode, device):
-    precision = Precision(mode, device)
-    model = probe(precision)
-    loss_of(precision, model)
-    assert set(model.seen) == {DTYPES[mode]}
-    with precision.autocast():
-        assert torch.is_autocast_enabled(device) == mode.startswith("amp")
-        assert not mode.startswith("amp") or torch.get_autocast_dtype(device) == DTYPES[mode]
     assert not torch.is_autocast_enabled(device)
+    layer = nn.Linear(2, 3, dtype=torch.complex64)
+    assert precision.convert(layer).weight.dtype == torch.complex64, "imaginary parts are kept"
+
+
+def of(mode, **changes):
+    return replace(PRECISION_MODES[mode], **changes)
 
 
 def test_settings_of_autocast_are_in_effect():
-    def of(**changes):
-        return Precision(replace(PRECISION_MODES["amp_fp16"], **changes), "cpu")
-
     for enabled in (True, False):
-        with of(cache_enabled=enabled).autocast():
+        with Precision(of("amp_fp16", cache_enabled=enabled), "cpu").autocast():
             assert torch.is_autocast_cache_enabled() == enabled
     for choice, is_on in (("full", False), ("autocast", True)):
-        with of(eval=choice).eval_autocast():
+        with Precision(of("amp_fp16", eval=choice), "cpu").eval_autocast():
             assert torch.is_autocast_enabled("cpu") == is_on
-    precision = of(autocast=False)
-    model = probe(precision)
-    loss_of(precision, model)
-    assert set(model.seen) == {torch.float32}
+    precision = Precision(of("amp_fp16", autocast=False), "cpu")
+    assert computed(precision, precision.convert(probe()))[1] == torch.float32
     assert precision.scale() == 65536, "the scaler is a setting of its own"
 
 
@@ -129,36 +98,128 @@ def test_impossible_settings_are_refused():
         ("tf32", "cpu", "tf32 is not supported: tf32 needs an NVIDIA GPU of compute capability 8.0 or later; this"),
         ("amp_bf16", "meta", "amp_bf16 is not supported: autocast is not available on meta"),
         ("fp8", "cpu", f"precision mode 'fp8' does not exist; allowed are {', '.join(PRECISION_MODES)}"),
-        (replace(PRECISION_MODES["pure_fp16"], grad_scaler=True), "cpu", "pure_fp16 is not supported: a GradScaler "),
+        (of("pure_fp16", grad_scaler=True), "cpu", "pure_fp16 is not supported: a GradScaler "),
+        (of("pure_bf16", fp32_modules=["head"]), "cpu", "pure_bf16 is not supported: fp32_modules needs param"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
             Precision(mode, device)
 
 
-PRIMITIVE = "could not create a primitive descriptor for the LSTM forward propagation primitive. Run workload"
-
-
-@pytest.mark.parametrize(
-    ("mode", "error", "dtype"),
-    [
-        ("amp_fp16", PRIMITIVE, "float16"),
+def test_only_a_missing_kernel_is_a_refusal():
+    for mode, error, dtype in (
         ("amp_fp16", "could not create a primitive", "float16"),
         ("pure_fp16", "\"ctc_loss_cpu\" not implemented for 'Half'", "float16"),
         ("amp_fp16", "Unsupported dtype Half", "float16"),
         ("pure_bf16", "\"_geqrf_cuda\" not implemented for 'BFloat16'", "bfloat16"),
-        ("fp32", PRIMITIVE, None),
-        ("fp32", "\"ctc_loss_cpu\" not implemented for 'Half'", None),
+        ("fp32", "could not create a primitive", None),
         ("amp_bf16", "\"ctc_loss_cpu\" not implemented for 'Half'", None),
         ("amp_fp16", "expected m1 and m2 to have the same dtype, but got: c10::Half != float", None),
-    ],
-)
-def test_only_a_missing_kernel_is_a_refusal(mode, error, dtype):
-    sentence = None if dtype is None else f"cpu cannot compute this model in {dtype}: {error}"
-    assert refusal_by_kernel(RuntimeError(error), PRECISION_MODES[mode], "cpu") == sentence
-    assert refusal_by_kernel(ValueError(error), PRECISION_MODES[mode], "cpu") is None, "of the user's own code"
+    ):
+        sentence = None if dtype is None else f"cpu cannot compute this model in {dtype}: {error}"
+        assert refusal_by_kernel(RuntimeError(error), PRECISION_MODES[mode], "cpu") == sentence
+        assert refusal_by_kernel(ValueError(error), PRECISION_MODES[mode], "cpu") is None, "of the user's own code"
 
 
 @pytest.mark.parametrize("module", ["precision.precision", "config.modes", "config.schema"])
 def test_the_examples_in_docstrings_run(module):
     results = doctest.testmod(importlib.import_module(f"ampsweep.{module}"))
     assert (results.attempted > 0, results.failed) == (True, 0)
+
+
+KINDS = {"AdamW": torch.optim.AdamW, "SGD": partial(torch.optim.SGD, momentum=0.9)}
+
+
+class Training:
+    """A hand-written loop around `Precision`, in amp_fp16 with the scaler's settings."""
+
+    def __init__(self, device="cpu", optimizer="AdamW", *, fused=True, **scaler):
+        self.precision = Precision(of("amp_fp16", **scaler), device)
+        torch.manual_seed(0)
+        self.model = self.precision.convert(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
+        self.optimizer = KINDS[optimizer](self.model.parameters(), lr=1e-2, fused=fused)
+        self.inputs = torch.linspace(-1, 1, 64, device=device).reshape(8, 8)
+
+    def step(self):
+        with self.precision.autocast():
+            out = self.model(self.inputs)
+            loss = F.mse_loss(out, torch.ones_like(out))
+        self.precision.backward(loss)
+        torch.use_deterministic_algorithms(True)  # fills uninitialized memory with NaN
+        self.precision.step(self.optimizer)
+        torch.use_deterministic_algorithms(False)
+        self.precision.update()
+        self.optimizer.zero_grad()
+
+    def parameters(self):
+        return [parameter.detach().clone() for parameter in self.model.parameters()]
+
+
+def equal(some, others):
+    return all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize(("optimizer", "fused"), [("AdamW", True), ("AdamW", False), ("SGD", True), ("SGD", False)])
+@pytest.mark.parametrize("device", CPU_AND_CUDA)
+def test_an_overflow_changes_nothing_but_halves_the_scale(device, optimizer, fused):
+    training = Training(device, optimizer, fused=fused, init_scale=2.0**40)
+    before, scale, num_skipped = training.parameters(), 2.0**40, 0
+    while equal(before, training.parameters()) and num_skipped < 40:
+        assert training.precision.scale().item() == 2.0 ** (40 - num_skipped)
+        training.step()
+        num_skipped += training.precision.scale().item() < 2.0 ** (40 - num_skipped)
+    assert num_skipped > 10
+    assert all(int(state.get("step", 1)) == 1 for state in training.optimizer.state.values())
+    training.precision.load_state_dict(training.precision.state_dict() | {"scale": scale})
+    before = copy.deepcopy((training.optimizer.state_dict()["state"], training.model.state_dict()))
+    for num_skipped in range(1, 4):
+        training.step()
+        assert training.precision.scale() == 2.0 ** (40 - num_skipped)
+        now = (training.optimizer.state_dict()["state"], training.model.state_dict())
+        torch.testing.assert_close(now, before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", CPU_AND_CUDA)
+def test_fused_and_other_momenta_begin_alike_after_skips(device):
+    trained = []
+    for fused in (True, False):
+        training = Training(device, "SGD", fused=fused, init_scale=2.0**32)
+        for _ in range(30):
+            training.step()
+        assert training.precision.scale() < 2.0**30, "several steps were skipped"
+        trained.append(training.model.state_dict())
+    torch.testing.assert_close(*trained, rtol=1e-5, atol=1e-5)
+
+
+def test_fused_momentum_of_master_weights_begins_at_zero():
+    precision = Precision("master_fp16", "cpu")
+    layer = precision.convert(nn.Linear(4, 4))
+    precision.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+    build = partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)
+    optimizer = precision.optimizer(build, layer.parameters())
+    for _ in range(40):
+        precision.backward(layer(torch.ones(2, 4, dtype=torch.float16)).float().square().mean())
+        precision.step(optimizer)
+        precision.update()
+        optimizer.zero_grad()
+    momenta = [optimizer.state[parameter]["momentum_buffer"] for parameter in layer.parameters()]
+    assert all(momentum.isfinite().all() and momentum.abs().max() < 10 for momentum in momenta)
+    assert precision.scale() < 2.0**30, "steps were skipped"
+
+
+def test_settings_reach_the_scaler_and_replace_a_checkpoints():
+    mine = {"growth_factor": 3.0, "backoff_factor": 0.1, "growth_interval": 7}
+    precision = Precision(of("amp_fp16", init_scale=8.0, **mine), "cpu")
+    assert precision.state_dict() == {"scale": 8.0, "_growth_tracker": 0} | mine
+    saved = Precision(of("amp_fp16", init_scale=16.0), "cpu").state_dict() | {"_growth_tracker": 2}
+    assert precision.load_state_dict(saved) is None
+    assert precision.state_dict() == {"scale": 16.0, "_growth_tracker": 2} | mine
+    precision.load_state_dict(saved | {"_growth_tracker": 9})
+    assert precision.state_dict()["_growth_tracker"] == 2, "a tracker beyond a shorter interval still grows"
+    scale = precision.scale()
+    assert (scale.dtype, scale.shape, scale.item()) == (torch.float32, (), precision.scaler.get_scale())
+    precision = Precision(of("amp_fp16", init_scale=1024.0), "cpu")
+    note = precision.load_state_dict(Precision("fp32", "cpu").state_dict())
+    assert note == "the checkpoint has no GradScaler state; a fresh one starts at scale 1024"
+    assert precision.scale() == 1024
+    note = Precision("fp32", "cpu").load_state_dict(precision.state_dict())
+    assert note == "the checkpoint's GradScaler state is ignored; this run has no scaler"

@@ -31,13 +31,10 @@ def test_a_new_mode_is_trained_by_its_own_class(repository, tmp_path):
         shutil.copytree(repository / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(repository / "train.py", tmp_path)
     subprocess.run(["git", "apply", DIFF], cwd=tmp_path, check=True)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "WANDB_MODE": "offline"}
-
-    def python(*arguments):
-        return subprocess.check_output([sys.executable, *arguments], cwd=tmp_path, env=environment, text=True)
-
     short = ["model=mlp_small", "trainer.steps=2", "trainer.checkpoint_every=2", "tracking=disabled", "device=cpu"]
-    python("train.py", "precision=rounded", *short, f"output_dir={tmp_path / 'runs'}")
+    command = [sys.executable, "train.py", "precision=rounded", *short, f"output_dir={tmp_path / 'runs'}"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "WANDB_MODE": "offline"}
+    subprocess.check_output(command, cwd=tmp_path, env=environment)
     (path,) = (tmp_path / "runs").rglob("run.json")
     record = json.loads(path.read_text())
     assert (record["status"], record["arm"], record["identity"]["dtype"]) == ("completed", "rounded", "float32")

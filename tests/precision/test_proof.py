@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from traced import traced
 
 from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
@@ -13,7 +14,6 @@ from ampsweep.models.gpt import GPT
 from ampsweep.models.mlp import MLP
 from ampsweep.monitors.device_peaks import dense_peak
 from ampsweep.monitors.environment import effective_flags
-from ampsweep.observe.step import trace_step
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import exact_or_rounded, flops_by_arithmetic
 from ampsweep.precision.flags import fp32_arithmetic
@@ -30,31 +30,21 @@ def with_matmul(setting, precision=FP32):
 def test_measurements_and_flags_that_contradict_the_settings(golden):
     high, medium = with_matmul("high"), with_matmul("medium")
     rows = [
-        (FP32, {"matmul": 23, "convolution": 23}),
-        (FP32, {"matmul": 16}),
-        (FP32, {"matmul": 10, "convolution": 10}),
-        (FP32, {"matmul": 23, "convolution": 10}),
-        (AMP_BF16, {"matmul": 7}),
-        (TF32, {"matmul": 10, "convolution": 10}),
-        (TF32, {"matmul": 10, "convolution": 23}),
-        (TF32, {"matmul": 23}),
-        (TF32, {"matmul": 23, "convolution": 23}),
-        (PURE_BF16, {"matmul": 7, "convolution": 7}),
-        (high, {"matmul": 10, "convolution": 23}),
-        (high, {"matmul": 16}),
-        (high, {"matmul": 7}),
-        (high, {"matmul": 23}),
-        (high, {"matmul": 10, "convolution": 10}),
-        (medium, {"matmul": 7, "convolution": 23}),
-        (medium, {"matmul": 10}),
-        (with_matmul("highest"), {"matmul": 16}),
-        (with_matmul("medium", AMP_BF16), {"matmul": 7}),
-        (with_matmul("highest", TF32), {"matmul": 23, "convolution": 10}),
-        (with_matmul("medium", PURE_BF16), {"matmul": 23}),
+        *((FP32, bits) for bits in ((23, 23), (16,), (10, 10), (23, 10))),
+        (AMP_BF16, (7,)),
+        *((TF32, bits) for bits in ((10, 10), (10, 23), (23,), (23, 23))),
+        (PURE_BF16, (7, 7)),
+        *((high, bits) for bits in ((10, 23), (16,), (7,), (23,), (10, 10))),
+        *((medium, bits) for bits in ((7, 23), (10,))),
+        (with_matmul("highest"), (16,)),
+        (with_matmul("medium", AMP_BF16), (7,)),
+        (with_matmul("highest", TF32), (23, 10)),
+        (with_matmul("medium", PURE_BF16), (23,)),
     ]
-    proofs = [
-        (precision, bits, ModeProof(fp32_arithmetic=exact_or_rounded(bits), fp32_bits=bits)) for precision, bits in rows
-    ]
+    proofs = []
+    for precision, measured in rows:
+        bits = dict(zip(("matmul", "convolution"), measured, strict=False))
+        proofs.append((precision, bits, ModeProof(fp32_arithmetic=exact_or_rounded(bits), fp32_bits=bits)))
     for setting in ("highest", "high", "medium"):
         with fp32_arithmetic(matmul=setting, tf32=False):
             flags = {key: value for key, value in effective_flags(CPU).items() if key.startswith("mkldnn")}
@@ -87,30 +77,11 @@ def test_operations_are_counted_by_their_arithmetic():
     assert dense_peak("NVIDIA H100 80GB HBM3", {"unknown": 5, "bfloat16": 95}) is None
 
 
-class HalfInside(nn.Module):
-    """Computes a part of itself in bfloat16 in every mode."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
-
-    def forward(self, x):
-        with torch.autocast("cpu", torch.bfloat16):
-            x = self.first(x)
-        return self.second(x.float())
-
-
-def gpt(dropout):
-    return GPT(vocab_size=32, seq_len=16, num_layers=1, hidden_size=64, num_heads=2, dropout=dropout)
-
-
 MODELS = {
     "mlp": (lambda: MLP(in_features=16, hidden_size=16, out_features=16, num_layers=2), torch.randn(4, 16)),
-    "gpt": (lambda: gpt(dropout=0.0), torch.arange(32).reshape(2, 16)),
-    "gpt with dropout": (lambda: gpt(dropout=0.1), torch.arange(32).reshape(2, 16)),
+    "gpt": (lambda: GPT(32, 16, 1, 64, 2, dropout=0.1), torch.arange(32).reshape(2, 16)),
     "convolutions": (lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.Flatten()), torch.randn(2, 4, 8, 8)),
     "elementwise": (lambda: nn.LayerNorm(16), torch.randn(4, 16)),
-    "casts": (HalfInside, torch.randn(4, 16)),
 }
 
 
@@ -118,33 +89,13 @@ def census(precision, name):
     """The operations that a step of a model computes under `precision`."""
     make, x = MODELS[name]
     precision = Precision(precision, "cpu")
-    model = precision.convert(make())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x = x.to(precision.parameters_dtype) if x.is_floating_point() else x
-    with precision.flags(), trace_step(model, optimizer) as trace:
-        with precision.autocast():
-            loss = model(x).float().square().mean()
-        precision.backward(loss)
-        precision.step(optimizer)
-        precision.update()
-    return ModeProof(flops=trace.result.flops)
+    return traced(precision, make(), x.to(precision.parameters_dtype) if x.is_floating_point() else x)
 
 
-@pytest.mark.parametrize(
-    ("mode", "model"),
-    [
-        ("fp32", "gpt"),
-        ("fp32", "convolutions"),
-        ("amp_bf16", "gpt with dropout"),
-        ("amp_bf16", "elementwise"),
-        ("amp_fp16", "convolutions"),
-        ("amp_fp16", "gpt"),
-        ("pure_bf16", "gpt with dropout"),
-        ("pure_fp16", "mlp"),
-    ],
-)
-def test_a_mode_computes_each_model_in_its_dtype(mode, model):
-    assert contradictions(PRECISION_MODES[mode], census(mode, model)) == []
+@pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16"])
+def test_a_mode_computes_each_model_in_its_dtype(mode):
+    for model in MODELS if mode != "pure_fp16" else ("mlp",):  # whose convolutions take a CPU long
+        assert contradictions(PRECISION_MODES[mode], census(mode, model)) == []
 
 
 def test_operations_in_another_dtype_contradict():
@@ -152,7 +103,7 @@ def test_operations_in_another_dtype_contradict():
     assert contradictions(AMP_BF16, census("fp32", "mlp")) == [idle]
     (found,) = contradictions(replace(AMP_BF16, dtype="float16"), census("amp_bf16", "gpt"))
     assert found.startswith("only 0% of the matmul")
-    (found,) = contradictions(FP32, census("fp32", "casts"))
+    (found,) = contradictions(FP32, census("amp_bf16", "mlp"))
     assert found.endswith("ran in bfloat16, although the mode computes in float32")
     for share, text in ((0.997, "100%"), (0.5, "50%"), (0.012, "1%"), (2e-4, "0.02%")):
         flops = {"bfloat16": round(share * 10**6), "float32": round((1 - share) * 10**6)}

@@ -30,10 +30,7 @@ def hooked() -> Mlp:
     model = Mlp()
     model.register_buffer("norm", torch.zeros(()))
     model.first.weight.register_hook(lambda gradient: 0.5 * gradient)
-
-    def note(weight: Tensor) -> None:
-        model.norm = (3 * weight.grad).norm()
-
+    note = lambda weight: setattr(model, "norm", (3 * weight.grad).norm())  # noqa: E731
     model.first.weight.register_post_accumulate_grad_hook(note)
     return model
 
@@ -74,27 +71,18 @@ class Between(nn.Module):
 
     def __init__(self, function) -> None:
         super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+        self.forward = function
 
 
-def own_operator() -> Mlp:
-    return Mlp(Between(doubled))
+def mlp_with(function):
+    return lambda: Mlp(Between(function))
 
 
-def branching() -> Mlp:
-    return Mlp(Between(lambda x: x if x.sum() > 0 else 2 * x))
-
-
-def selecting() -> Mlp:
-    return Mlp(Between(lambda x: x + x[x[:, 0] > torch.zeros(())].sum()))
-
-
-def refused() -> Mlp:
-    """Has a loss within, of the kind that CUDA's autocast refuses."""
-    return Mlp(Between(lambda x: x + nn.BCELoss()(x.sigmoid(), torch.ones_like(x))))
+own_operator = mlp_with(doubled)
+branching = mlp_with(lambda x: x if x.sum() > 0 else 2 * x)
+selecting = mlp_with(lambda x: x + x[x[:, 0] > torch.zeros(())].sum())
+refused = mlp_with(lambda x: x + nn.BCELoss()(x.sigmoid(), torch.ones_like(x)))
+"""Has a loss within, of the kind that CUDA's autocast refuses."""
 
 
 def changed_mask(ids: Tensor, x: Tensor) -> Tensor:

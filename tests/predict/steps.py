@@ -2,17 +2,14 @@
 
 import copy
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from ampsweep.config.compose import compose_one
-from ampsweep.observe.ledger import Ledger
-from ampsweep.observe.step import OperatorTracer, Trace, _traced, trace_step
-from ampsweep.predict.fake_device import FakeDevice
+from ampsweep.observe.step import trace_step
+from ampsweep.parallel.base import SINGLE
 from ampsweep.predict.fake_training import FakeTraining
-from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.components.built import build, build_data
@@ -31,6 +28,12 @@ GPT = (
     *("data.vocab_size=300", "data.seq_len=32", "data.batch_size=4", "data.num_batches=4"),
 )
 RESNET = (*("model=resnet18", "data.image_size=8", "data.num_classes=10"), *("data.batch_size=4", "data.num_batches=4"))
+TEXT = ("data=text", "data.seq_len=16", "data.batch_size=4")
+
+
+def own(target, data=("data=digits", "data.batch_size=6")):
+    """The overrides of a training of a user's model."""
+    return ("model=custom", f"model._target_={target}", *data)
 
 
 def measured(*overrides, resumed=None):
@@ -48,10 +51,10 @@ def measured(*overrides, resumed=None):
     return trace.result
 
 
-def assembled(*overrides):
+def assembled(*overrides, parallel=SINGLE, device=CPU):
     config = composed(*overrides)
-    built = build(config, CPU, build_data(config, CPU))
-    trainer = assemble_trainer(config, built, CPU)
+    built = build(config, device, build_data(config, device), parallel)
+    trainer = assemble_trainer(config, built, device)
     trainer.model.train()
     return config, trainer, built
 
@@ -81,13 +84,6 @@ def _composed(*overrides):
     return compose_one([*ON_CPU, *overrides])  # a quarter of a second
 
 
-@contextmanager
-def trace_program(device: FakeDevice) -> Iterator[Trace]:
+def trace_program(device):
     """Trace a program whose parameters and optimizers are not known beforehand: with sizes, but without categories."""
-    is_host = None if device.target.kind == "cpu" else False
-    ledger = Ledger(CPU, fake=device.kernels, is_host=is_host)
-    trace, mode = Trace(ledger), OperatorTracer(ledger, None if is_host is None else scratch_of(device.target))
-    with mode:
-        yield trace
-    trace.result = _traced(ledger, mode)
-    ledger.close()
+    return device.trace_step(device.adopt(nn.ParameterList([torch.empty(0, device="meta")])))

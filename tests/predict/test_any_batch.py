@@ -1,18 +1,19 @@
-"""Two traces give the step at every batch size, and the largest batch that fits; data that is read ahead."""
+"""The memory of a step at any batch size, by two traces; with data that is read ahead; and with any optimizer."""
 
 import gc
 
 import pytest
 import torch
 from children import children
-from steps import GPT, MLP, composed, measured, predicted
+from steps import GPT, MLP, assert_to_the_byte, composed, measured, own, predicted
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import _foreach_supported_types
 from torch.utils.data import Dataset
 
 from ampsweep.data.batch_reader import AHEAD_BYTES
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.predict.workload_prediction import predict_arm
 
 CPU, CUDA = TargetDevice("cpu"), TargetDevice("cuda", (8, 0))
 
@@ -30,8 +31,7 @@ def test_what_was_interpolated_is_what_a_trace_finds(target, mode):
     training = FakeTraining(composed(*overrides), target)
     for batch_size in (3, 16):
         found, traced = memory.at(batch_size), training.trace(batch_size).peak()
-        assert not found.is_traced
-        assert (found.peak_bytes, found.peak) == (traced.num_bytes, traced.categories)
+        assert (found.is_traced, found.peak_bytes, found.peak) == (False, traced.num_bytes, traced.categories)
     assert memory.at(1).is_traced, "one item is a special case"
 
 
@@ -87,21 +87,11 @@ def test_an_interpolation_that_a_trace_contradicts_is_dropped():
     assert largest == 32
 
 
-def test_an_arm_has_its_batch_sizes_and_its_bytes():
-    arm = predict_arm(composed(*GPT, "predict.batch_sizes=[2,5]"), CPU)
-    assert [memory.batch_size for memory in arm.curve] == [2, 5]
-    assert arm.memory.batch_size == 4
-    assert arm.memory.total_bytes == arm.memory.peak_bytes == sum(arm.memory.peak.values())
-    assert arm.memory.allocated_bytes is None
-
-
 LARGE, SMALL = AHEAD_BYTES // 4 - 1, AHEAD_BYTES // 4 - 2
 """Widths of a row, which has a number beside it: an item of the first is copied ahead, of the second not."""
 
 
 class Rows(Dataset):
-    """Items of one row and a number."""
-
     def __init__(self, width):
         self.width = width
 
@@ -114,11 +104,12 @@ class Rows(Dataset):
 
 def rows(width, *more):
     """The overrides of a training on rows."""
-    parts = [(part, key) for part in ("train", "val") for key in (f"_target_={__name__}.Rows", f"width={width}")]
+    parts = (
+        f"+data.{part}.{key}" for part in ("train", "val") for key in (f"_target_={__name__}.Rows", f"width={width}")
+    )
     return (
-        *("model=custom", "model._target_=torch.nn.Linear", f"+model.in_features={width}", "+model.out_features=1"),
-        *("data=custom", "data._target_=ampsweep.data.map_dataset.MapDataset", "data.batch_size=8"),
-        *(f"+data.{part}.{setting}" for part, setting in parts),
+        *own("torch.nn.Linear", ("data=custom", "data._target_=ampsweep.data.map_dataset.MapDataset")),
+        *(f"+model.in_features={width}", "+model.out_features=1", "data.batch_size=8", *parts),
         *("task=regression", *more),
     )
 
@@ -131,9 +122,8 @@ def test_workers_change_no_peak_on_a_cpu(tmp_path):
     assert children() == []
 
 
-@pytest.mark.parametrize(
-    ("width", "accumulate", "number"), [(LARGE, 1, 2), (LARGE, 2, 2), (SMALL, 1, 1), (SMALL, 2, 1)]
-)
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("width", "number"), [(LARGE, 2), (SMALL, 1)])
 def test_a_gpu_holds_the_next_batch_of_large_items(width, accumulate, number):
     step = predicted(*rows(width, f"trainer.grad_accum_steps={accumulate}"), target=CUDA)
     alive = step.at(step.end_of_forward)
@@ -144,3 +134,78 @@ def test_its_memory_is_affine_in_the_batch_size():
     training = FakeTraining(composed(*rows(LARGE)), CUDA)
     steps = {size: training.trace(size) for size in (4, 8, 13)}
     assert Interpolation((4, steps[4]), (8, steps[8])).agrees(13, steps[13])
+
+
+def chosen(name, *settings):
+    return (*MLP, "optimizer=custom", f"optimizer._target_=torch.optim.{name}", "optimizer.lr=0.001", *settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "on_host"),
+    [
+        *(("NAdam", (), {"step", "mu_product"}), ("NAdam", ("optimizer.capturable=true",), set())),
+        *(("RMSprop", (), {"step"}), ("Adam", (), set()), ("Adam", ("optimizer.fused=false",), {"step"})),
+        *(("Adagrad", ("optimizer.fused=false",), {"step"}), ("ASGD", (), set())),
+    ],
+)
+def test_what_cuda_leaves_on_the_host_is_not_its_memory(name, settings, on_host):
+    (first, *_) = FakeTraining(composed(*chosen(name, *settings)), CUDA).trainer.optimizers["optimizer"].state.values()
+    state = {key: value for key, value in first.items() if isinstance(value, torch.Tensor)}
+    assert {key for key, value in state.items() if type(value) is torch.Tensor} == on_host
+    assert all(value.device.type == "cpu" for value in state.values())
+    assert all(float(state[key]) != 0 for key in on_host), "they count for real"
+
+
+def test_cuda_takes_all_parameters_at_once_unless_fused():
+    def peak_of(name, *settings):
+        return predicted(*chosen(name, *settings), target=CUDA).peak().num_bytes
+
+    for name in ("NAdam", "RMSprop"):
+        assert peak_of(name) == peak_of(name, "optimizer.foreach=true") > peak_of(name, "optimizer.foreach=false")
+    # torch chooses to take all at once only where `fused` is not set.
+    assert peak_of("Adam") < peak_of("Adam", "optimizer.fused=false") < peak_of("Adam", "optimizer.foreach=true")
+
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    with pytest.raises(AssertionError, match="must be on supported devices"):  # torch is restored
+        torch.optim.NAdam([parameter], capturable=True).step()
+    assert FakeTensor not in _foreach_supported_types
+
+
+WIDE_MLP = ("model=mlp_small", "model.hidden_size=128", "data=digits", "data.batch_size=32")
+NUM_LARGE, NUM_SMALL = 64 * 128 + 128 * 128, 128 * 10 + 128 + 128 + 10
+"""Numbers in the two weights whose states torchao keeps in 8 bits, and in the four other parameters."""
+TABLES = {"adamw_8bit": 4 * 4 * 256, "adamw_fp8": 0}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "mode"), [("adamw_8bit", "fp32"), ("adamw_8bit", "pure_bf16"), ("adamw_fp8", "amp_fp16")]
+)
+def test_torchaos_states_to_the_byte(optimizer, mode):
+    pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
+    truth = assert_to_the_byte(*WIDE_MLP, f"optimizer={optimizer}", f"precision={mode}")
+    steps, small, scales = 6 * 4, 2 if mode == "pure_bf16" else 4, 4 * NUM_LARGE // 256
+    state = 2 * (NUM_LARGE + scales) + TABLES[optimizer] + 2 * small * NUM_SMALL + steps
+    assert truth.peak["optimizer_state"] == state
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("optimizer", [*TABLES])
+def test_torchaos_compiled_step_on_cuda_takes_nothing_for_itself(optimizer):
+    pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
+    arms = ((f"optimizer={optimizer}",), ("optimizer=adamw",), ("optimizer=adamw", "optimizer.fused=false"))
+    packed, fused, loop = (predicted(*WIDE_MLP, *arm, target=CUDA) for arm in arms)
+    end = packed.end - 1
+    assert packed.at(end)["temporary"] == fused.at(end)["temporary"]
+    assert packed.peak().categories["temporary"] <= fused.peak().categories["temporary"]
+    assert packed.peak().num_bytes < fused.peak().num_bytes < loop.peak().num_bytes
+    assert {operator.name for operator in packed.unvouched} == {operator.name for operator in fused.unvouched}
+
+
+def test_a_prediction_leaves_torchaos_table_as_it_is():
+    """torchao makes it once in a process, which may be within a prediction, where numbers have no values."""
+    subclass_8bit = pytest.importorskip("torchao.optim.subclass_8bit", reason="needs torchao, of the extra `modes`")
+    subclass_8bit.get_qmap_signed.cache_clear()
+    predicted(*GPT, "optimizer=adamw_8bit")
+    table = subclass_8bit.get_qmap_signed()
+    assert (len(set(table)), max(table)) == (256, 1)

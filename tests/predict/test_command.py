@@ -1,12 +1,11 @@
 """`ampsweep predict`: its answers, its JSON, its records, and what it refuses."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
+from steps import own
 
-import ampsweep
 from ampsweep.commands.main import main
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.observe.host_memory import peak_resident_bytes
@@ -16,7 +15,6 @@ SMALL = (
     *("model=mlp_recipe", "model.hidden_size=64", "data.in_features=32", "data.out_features=16"),
     *("data.batch_size=8", "data.num_batches=2"),
 )
-OWN = ("model=custom", "data=digits", "data.batch_size=8")
 GPT = (
     *("model=gpt_tiny", "data=synthetic_tokens", "data.vocab_size=300", "data.seq_len=32", "data.batch_size=2"),
     *("data.num_batches=2", "predict.target=cuda"),
@@ -50,7 +48,6 @@ def test_every_mode_of_a_training_in_one_json_object(workloads, monkeypatch):
     # A worker, which is forked, cannot ask a GPU that its parent has used for its random state.
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: pytest.fail("asked"))
-    assert not [m for m in Path(ampsweep.__file__).parent.rglob("*.py") if "fork_rng()" in m.read_text()]
     (workload,) = workloads(*SMALL, "predict.target=cuda", "predict.memory_gib=0.1")
     arms = {mode["arm"]: mode for mode in workload["modes"]}
     assert [*arms, *workload["unsupported"]] == [*PRECISION_MODES]
@@ -76,16 +73,14 @@ def test_tables_sentences_and_records(predict, tmp_path):
     assert str(found[0][0].parent) in out.replace("\n", "")
     assert {record.arm for _, record in found} == {"fp32", "amp_bf16"}
 
-
-def test_records_have_the_figures_of_measured_ones(predict, tmp_path):
-    asked = ("predict.target=cuda", "predict.write=true", f"output_dir={tmp_path}", "precision=amp_bf16")
+    asked = ("predict.target=cuda", "predict.write=true", f"output_dir={tmp_path / 'cuda'}", "precision=amp_bf16")
     assert predict(*SMALL, *asked)[0] == 0
-    ((_, record),) = find_records(tmp_path).records
+    ((_, record),) = find_records(tmp_path / "cuda").records
+    memory, prediction = record.memory, record.prediction
     assert (record.kind, record.status, record.identity.device_name) == ("predicted", "completed", "cuda 8.0")
-    assert sum(record.memory.peak.values()) == record.memory.peak_bytes
-    assert record.summary["memory/peak_allocated_gib"] == record.memory.allocator_peak_bytes / 2**30
-    assert record.prediction.peak == record.memory.peak
-    assert record.prediction.peak_bytes_by_batch_size["8"] == record.memory.allocator_peak_bytes
+    assert sum(memory.peak.values()) == memory.peak_bytes
+    assert record.summary["memory/peak_allocated_gib"] == memory.allocator_peak_bytes / 2**30
+    assert (prediction.peak, prediction.peak_bytes_by_batch_size["8"]) == (memory.peak, memory.allocator_peak_bytes)
 
 
 def test_arms_are_those_of_the_chosen_precisions_and_models(workloads):
@@ -110,19 +105,12 @@ def test_modes_that_the_target_cannot_run_have_the_reason(workloads):
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("predict.memory_gib=0", "predict.memory_gib=0: must be greater than 0"),
-        ("predict.memory_gib=nan", "predict.memory_gib=nan: must be a finite number"),
-        ("predict.memory_gib=1e300", "predict.memory_gib=1e+300: must be at most 1073741824"),
+        *((f"predict.memory_gib={gib}", f"predict.memory_gib={gib}: must be ") for gib in ("0", "nan", "1e+300")),
         ("predict.batch_sizes=[4,0]", "predict.batch_sizes=0: must be greater than 0"),
         ("predict.target=tpu", "predict.target=tpu: allowed are auto, cpu, cuda"),
-        ("format=xml", "format=xml: allowed are console, json"),
         ("precision=fp32,amp_bf16", "precision=fp32,amp_bf16 names several values; add -m"),
         ("model.out_features=8", "the model's outputs have shape (8, 8), the targets (8, 16)"),
         ("parallel=ddp device=cpu", "error: parallel=ddp on a CPU needs parallel.num_processes"),
-        (
-            "parallel=ddp parallel.num_processes=2 predict.batch_sizes=[8]",
-            "predict.batch_sizes with parallel=ddp: the table is over numbers of processes",
-        ),
     ],
 )
 def test_wrong_input_is_one_sentence(predict, override, sentence):
@@ -133,25 +121,26 @@ def test_wrong_input_is_one_sentence(predict, override, sentence):
 
 
 def test_a_model_that_cannot_be_traced_is_refused(predict, workloads):
-    def refusal(*overrides):
-        code, out, err = predict(*OWN, *overrides)
+    def refusal(model, *overrides):
+        code, out, err = predict(*own(f"predicted_models.{model}"), *overrides)
         assert (code, out, len(err.splitlines())) == (2, "", 1)
         return err
 
-    own, cuda = "model._target_=predicted_models.", "predict.target=cuda"
     complaint = "model=selecting: aten.nonzero in between (Between) depends on values"
-    assert complaint in refusal(own + "selecting", "precision=fp32")
+    assert complaint in refusal("selecting", "precision=fp32")
     complaint = "error: model=branching: aten._local_scalar_dense in between (Between) depends on values"
-    both = own + "refused,predicted_models.branching"
-    assert refusal("-m", both, "precision=fp32", "format=json").startswith(complaint), "the first refusal ends it"
+    both = ("-m", "precision=fp32", "format=json")
+    assert refusal("refused,predicted_models.branching", *both).startswith(complaint), "the first refusal ends it"
     complaint = "CUDA's autocast refuses binary_cross_entropy; use nn.BCEWithLogitsLoss"
-    assert refusal(own + "refused", cuda, "precision=amp_bf16").startswith(f"error: model=refused: {complaint}")
+    asked = ("predict.target=cuda", "precision=amp_bf16")
+    assert refusal("refused", *asked).startswith(f"error: model=refused: {complaint}")
 
-    (workload,) = workloads("-m", *OWN, own + "refused", cuda, "precision=fp32,amp_bf16,pure_bf16,amp_fp16")
+    refused = own("predicted_models.refused")
+    (workload,) = workloads("-m", *refused, "predict.target=cuda", "precision=fp32,amp_bf16,pure_bf16,amp_fp16")
     assert [mode["arm"] for mode in workload["modes"]] == ["fp32", "pure_bf16"]
     assert {*workload["unsupported"]} == {"amp_bf16", "amp_fp16"}
     assert workload["unsupported"]["amp_bf16"].startswith(complaint)
-    workloads(*OWN, own + "refused", "predict.target=cpu", "precision=amp_bf16")  # a CPU casts it
+    workloads(*refused, "predict.target=cpu", "precision=amp_bf16")  # a CPU casts it
 
 
 def test_the_memory_of_a_rank_and_the_fewest_ranks_that_fit(workloads):
@@ -186,10 +175,7 @@ def test_replicas_need_the_same_on_any_number_of_gpus(predict, workloads):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("model", "num_parameters"),
-    [("gpt_small", 124_439_808), ("gpt_xl", 1_557_611_200)],
-)
+@pytest.mark.parametrize(("model", "num_parameters"), [("gpt_small", 124_439_808), ("gpt_xl", 1_557_611_200)])
 def test_a_large_model_is_never_allocated(workloads, model, num_parameters):
     before = peak_resident_bytes()
     chosen = ("predict.target=cuda", "precision=amp_bf16", "data.batch_size=2", "predict.batch_sizes=[2]")

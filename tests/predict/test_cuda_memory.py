@@ -32,37 +32,35 @@ T4, A100, H100, B200, THOR, RTX_5090 = (7, 5), (8, 0), (9, 0), (10, 0), (11, 0),
     ],
 )
 def test_sizes_are_rounded_and_taken_from_segments(asked, allocated, reserved):
-    allocator = CudaAllocatorModel()
-    allocator.allocate(0, asked)
+    allocator = allocated_by([asked])
     assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
 
 
+def allocated_by(sizes, freed=(), limit=None):
+    """An allocator after requests of these sizes, of which some are freed again; a request has its place as number."""
+    allocator = CudaAllocatorModel(limit=limit)
+    for number, size in enumerate(sizes):
+        allocator.allocate(number, size)
+    for number in freed:
+        allocator.free(number)
+    return allocator
+
+
 def test_blocks_share_segments_and_the_smallest_is_taken():
-    allocator = CudaAllocatorModel()
-    for number in range(4):
-        allocator.allocate(number, MIB // 2)
-    assert allocator.reserved == 2 * MIB
-    allocator.free(1)
-    allocator.free(2)
+    allocator = allocated_by([MIB // 2] * 4, freed=(1, 2))
     allocator.allocate(4, MIB)
     assert allocator.reserved == 2 * MIB
     allocator.allocate(5, 512)
     assert allocator.reserved == 4 * MIB
 
-    allocator = CudaAllocatorModel()
-    for number, size in enumerate((40 * MIB, 20 * MIB, 30 * MIB)):
-        allocator.allocate(number, size)
-    for number in range(3):
-        allocator.free(number)
+    allocator = allocated_by([40 * MIB, 20 * MIB, 30 * MIB], freed=(0, 1, 2))
     allocator.allocate(3, 25 * MIB)
     allocator.allocate(4, 40 * MIB)
     assert (allocator.reserved, allocator.allocated) == (90 * MIB, 65 * MIB)
 
 
 def test_free_segments_are_returned_at_the_limit():
-    allocator = CudaAllocatorModel(limit=100 * MIB)
-    allocator.allocate(0, 60 * MIB)
-    allocator.free(0)
+    allocator = allocated_by([60 * MIB], freed=(0,), limit=100 * MIB)
     assert (allocator.allocated, allocator.reserved) == (0, 60 * MIB)
     allocator.allocate(1, 80 * MIB)
     assert allocator.reserved == allocator.max_reserved == 80 * MIB
@@ -79,13 +77,15 @@ def test_free_segments_are_returned_at_the_limit():
     allocator.allocate(5, 81 * MIB)
 
 
+BLACKWELL = {H100, B200, RTX_5090}
+
+
 @pytest.mark.parametrize(
-    ("version", "large", "of_lt"),
-    [((2, 11), {H100}, (MIB,))]
-    + [((2, minor), {H100, B200, RTX_5090}, ()) for minor in (12, 13)]
-    + [((2, 14), {H100, B200, RTX_5090, THOR}, ())],
+    ("minor", "large", "of_lt"),
+    [(11, {H100}, (MIB,)), (12, BLACKWELL, ()), (13, BLACKWELL, ()), (14, BLACKWELL | {THOR}, ())],
 )
-def test_workspaces_are_those_of_the_version(version, large, of_lt, monkeypatch):
+def test_workspaces_are_those_of_the_version(minor, large, of_lt, monkeypatch):
+    version = (2, minor)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     for capability in (T4, A100, H100, B200, THOR, RTX_5090):
         of_handles = (LARGE if capability in large else SMALL,) * 2
@@ -121,59 +121,42 @@ def test_the_capability_is_that_of_the_device_that_is_meant(monkeypatch):
         ({"target": "cuda", "capability": "7.5"}, "cuda:1", T4),
     ):
         assert resolve_target(PredictConfig(**settings), device).capability == capability
-    for settings, device, complaint in (
-        ({}, "mps", "memory is predicted for cpu, cuda, not for mps"),
-        ({"capability": "8.0"}, "cpu", "predict.capability=8.0: has an effect only with predict.target=cuda"),
-        ({"target": "cuda", "capability": "ampere"}, "cpu", "must be two numbers with a dot between"),
-    ):
-        with pytest.raises(UserError, match=complaint):
-            resolve_target(PredictConfig(**settings), device)
+    with pytest.raises(UserError, match="memory is predicted for cpu, cuda, not for mps"):
+        resolve_target(PredictConfig(), "mps")
+    with pytest.raises(UserError, match=r"predict.capability=8.0: has an effect only with predict.target=cuda"):
+        resolve_target(PredictConfig(capability="8.0"), "cpu")
+    with pytest.raises(UserError, match="must be two numbers with a dot between"):
+        resolve_target(PredictConfig(target="cuda", capability="ampere"), "cpu")
 
 
 BATCH_SIZE, WIDTH, NUM_LAYERS, NUM_BATCHES = 512, 4096, 3, 50
 
 
-def recipe(mark, num_steps=NUM_BATCHES):
-    """Run both parts on the CPU; call `mark` before and after each measured part."""
-    data = [torch.randn(BATCH_SIZE, WIDTH) for _ in range(NUM_BATCHES)]
-    targets = [torch.randn(BATCH_SIZE, WIDTH) for _ in range(NUM_BATCHES)]
-    loss_fn = nn.MSELoss()
-
-    net, opt = make_model()
-    mark()
-    for input, target in [*zip(data, targets, strict=True)][:num_steps]:
-        output = net(input)
-        loss = loss_fn(output, target)
-        loss.backward()
-        opt.step()
-        opt.zero_grad(set_to_none=False)
-    mark()
-
-    net, opt = make_model()
-    scaler = torch.amp.GradScaler("cpu")
-    mark()
-    for input, target in [*zip(data, targets, strict=True)][:num_steps]:
-        with torch.autocast("cpu", torch.float16):
-            output = net(input)
-            loss = loss_fn(output, target)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-        opt.zero_grad(set_to_none=False)
-    mark()
+def recipe(mark):
+    """Take three steps of both parts on the CPU; call `mark` before and after each."""
+    data, targets = ([torch.randn(BATCH_SIZE, WIDTH) for _ in range(NUM_BATCHES)] for _ in range(2))
+    for is_mixed in (False, True):
+        layers = [layer for _ in range(NUM_LAYERS - 1) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+        net = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH))
+        opt, scaler = torch.optim.SGD(net.parameters(), lr=0.001), torch.amp.GradScaler("cpu", enabled=is_mixed)
+        del layers
+        mark()
+        for input, target in [*zip(data, targets, strict=True)][:3]:
+            with torch.autocast("cpu", torch.float16, enabled=is_mixed):
+                output = net(input)
+                loss = nn.functional.mse_loss(output, target)
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad(set_to_none=False)
+        mark()
 
 
-def make_model():
-    layers = [layer for _ in range(NUM_LAYERS - 1) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-    net = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH))
-    return net, torch.optim.SGD(net.parameters(), lr=0.001)
-
-
-def max_memory_allocated(program, target):
-    """The allocator's peak before each moment that the program marks, since the one before."""
+def peaks(target):
+    """The allocator's peak before each moment that the recipe marks, since the one before."""
     device, moments = FakeDevice(target), []
     with device(), trace_program(device) as trace:
-        program(lambda: moments.append(trace.ledger.moment))
+        recipe(lambda: moments.append(trace.ledger.moment))
     lives = timeline(trace.ledger, optimizer_step=0)
     allocator, peaks = CudaAllocatorModel(), []
     for number, num_bytes in enumerate(target.workspaces):
@@ -187,10 +170,6 @@ def max_memory_allocated(program, target):
         elif number is not None:
             allocator.free(number)
     return peaks
-
-
-def peaks(target):
-    return max_memory_allocated(lambda mark: recipe(mark, num_steps=3), target)
 
 
 def test_both_phases_of_the_amp_recipe_to_the_byte():

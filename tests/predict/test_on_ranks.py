@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from steps import CPU, GPT, MLP, composed
+from steps import CPU, GPT, MLP, assembled, composed
 from torch import multiprocessing
 
 from ampsweep.observe.step import TracedStep, trace_step
@@ -17,14 +17,12 @@ from ampsweep.parallel.rank_environment import RankPlace
 from ampsweep.parallel.strategy import make_parallel
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.components.built import build, build_data
 
 Overrides = Sequence[str]
 
 
 def measured_on_ranks(cases: Sequence[Overrides], world_size: int) -> list[list[TracedStep | str]]:
-    """The traced step of each training on each rank, or one line with the error."""
+    """The traced step of each training on each rank, or a line with the error."""
     with tempfile.TemporaryDirectory() as folder:
         # A fork has all imported, but no fork of a CUDA build can run backward once its parent has.
         method = "spawn" if torch.backends.cuda.is_built() or threading.active_count() > 1 else "fork"
@@ -37,25 +35,26 @@ def _rank(rank: int, world_size: int, cases: Sequence[Overrides], folder: str) -
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     place = RankPlace(rank, world_size, rank, world_size, "localhost", 0, has_store=False)
-    torch.save([_step(case, place) for case in cases], Path(folder, str(rank)))
+    torch.save([_step_or_error(case, place) for case in cases], Path(folder, str(rank)))
     dist.destroy_process_group()
 
 
-def _step(overrides: Overrides, place: RankPlace) -> TracedStep | str:
-    config = composed(*overrides)
-    parallel = make_parallel(config.parallel, SimpleNamespace(place=place), CPU)
+def _step_or_error(overrides: Overrides, place: RankPlace) -> TracedStep | str:
     try:
-        built = build(config, CPU, build_data(config, CPU), parallel)
-        trainer = assemble_trainer(config, built, CPU)
-        trainer.model.train()
-        with built.precision.flags():
-            trainer.train_step()
-            trainer.train_step()  # in which DDP sends the ranks its new buckets: gloo's thread holds that for a moment
-            with trace_step(trainer.model, *trainer.optimizers.values()) as trace:
-                trainer.train_step()
-            return trace.result
+        return _step(overrides, place)
     except (RuntimeError, TypeError, ValueError) as error:  # the same on all ranks, so that the next case can go on
         return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _step(overrides: Overrides, place: RankPlace) -> TracedStep:
+    parallel = make_parallel(composed(*overrides).parallel, SimpleNamespace(place=place), CPU)
+    _, trainer, built = assembled(*overrides, parallel=parallel)
+    with built.precision.flags():
+        trainer.train_step()
+        trainer.train_step()  # in which DDP sends the ranks its new buckets: gloo's thread holds that for a moment
+        with trace_step(trainer.model, *trainer.optimizers.values()) as trace:
+            trainer.train_step()
+    return trace.result
 
 
 ACCUMULATED, CHECKPOINTED = ("trainer.grad_accum_steps=3",), ("trainer.activation_checkpointing=true",)
@@ -83,7 +82,7 @@ def overrides(strategy, workload, mode, settings):
     return (*workload, f"parallel={strategy}", f"parallel.num_processes={RANKS}", f"precision={mode}", *settings)
 
 
-def traced(case, world_size, target="cpu", rank=0):
+def predicted(case, world_size, target="cpu", rank=0):
     config = composed(*overrides(*case))
     return FakeTraining(config, TargetDevice(target), world_size, rank).trace(config.data["batch_size"])
 
@@ -93,18 +92,18 @@ def test_every_rank_to_the_byte(cases):
     found = measured_on_ranks([overrides(*case) for case in cases], RANKS)
     for case, ranks in zip(cases, found, strict=True):
         for rank, truth in enumerate(ranks):
-            step = traced(case, RANKS, rank=rank)
+            step = predicted(case, RANKS, rank=rank)
             assert step.peak().categories == truth.peak, (case, rank)
             assert step.at(step.end_of_forward) == truth.end_of_forward, (case, rank)
             assert truth.end_of_forward["communication"] > 0 or case[0] == "fsdp2"
 
 
 def test_the_first_rank_is_the_fullest():
-    peaks = [traced(ALWAYS[2], 8, "cuda", rank).peak().num_bytes for rank in (0, 4, 7)]
+    peaks = [predicted(ALWAYS[2], 8, "cuda", rank).peak().num_bytes for rank in (0, 4, 7)]
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[0] > peaks[-1]
 
 
 def test_replicas_take_the_same_on_any_number_of_ranks():
-    two, many = (traced(ALWAYS[0], world_size, "cuda") for world_size in (2, 64))
+    two, many = (predicted(ALWAYS[0], world_size, "cuda") for world_size in (2, 64))
     assert (two.sizes == many.sizes).all()

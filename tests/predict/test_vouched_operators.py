@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 import torch.nn.functional as F
-from steps import GPT, MLP, REGRESSION, RESNET, composed, predicted
+from steps import GPT, MLP, REGRESSION, RESNET, composed, own, predicted
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,11 +19,8 @@ from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.run_prediction import predict_batch, predict_run
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import doubt_about
-from ampsweep.record import RunRecord, find_records
-from ampsweep.record.reading import converted
+from ampsweep.record import find_records
 
-CPU, A100 = TargetDevice("cpu"), TargetDevice("cuda")
-OWN = ("model=custom", "model._target_=predicted_models.own_operator", "data=digits", "data.batch_size=8")
 LOSSES = (
     *(F.mse_loss, F.huber_loss, F.smooth_l1_loss, F.kl_div, F.binary_cross_entropy_with_logits),
     lambda x, y: F.binary_cross_entropy(x.sigmoid(), y),
@@ -31,29 +28,23 @@ LOSSES = (
     lambda x, y: F.cross_entropy(x, torch.arange(6)),
 )
 FUNCTIONS = {
-    (6, 8): {
-        "losses": lambda x: sum(loss(x, torch.rand_like(x)) for loss in LOSSES),
-        "norms": lambda x: nn.BatchNorm1d(8)(x) + nn.LayerNorm(8)(x) + nn.RMSNorm(8)(x) + x.norm(dim=1, keepdim=True),
-        "elementwise": lambda x: F.glu(F.gelu(nn.PReLU()(x))).masked_fill(x[:, :4] > 0, 0),
-        "triangle": lambda x: torch.where(x > 0, x, 2 * x.tril()),
-        "indexed": lambda x: x.gather(1, torch.zeros(6, 3, dtype=torch.long)) + x[torch.tensor([0, 2, 2, 1, 1, 0]), :3],
-        "embedding": lambda x: F.embedding(torch.arange(5) % 3, F.dropout(x, 0.3)),
-        "scattered": lambda x: torch.zeros_like(x).scatter_add(0, torch.zeros(6, 8, dtype=torch.long), x),
-        "reduced": lambda x: x.std(0) + x.max(0).values + x.logsumexp(0) + x.cumsum(0),
-        "softmax": lambda x: x.log_softmax(-1) + x.softmax(-1),
-        "sorted": lambda x: x.sort().values[:, :2] + x.topk(2).values,
-        "linear": lambda x: nn.Linear(16, 5)(torch.cat([x, x], 1)),
-    },
-    (2, 4, 9, 9): {
-        "pools": lambda x: F.avg_pool2d(x, 2) + F.max_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 4),
-        "adaptive": lambda x: F.adaptive_max_pool2d(x, 3),
-        "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
-        "norms": lambda x: nn.BatchNorm2d(4)(x) + nn.GroupNorm(2, 4)(x),
-        "convolutions": lambda x: nn.ConvTranspose2d(6, 6, 3, stride=2)(nn.Conv2d(4, 6, 3, groups=2)(x)),
-        "resized": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
-        "padded": lambda x: F.pixel_shuffle(F.pad(x, (1, 1, 1, 1), mode="reflect"), 2),
-    },
-    (2, 4, 5, 6, 7): {"volumes": lambda x: F.max_pool3d(nn.Conv3d(4, 6, 3)(x), 2)},
+    (6, 8): [
+        lambda x: sum(loss(x, torch.rand_like(x)) for loss in LOSSES),
+        lambda x: nn.BatchNorm1d(8)(x) + nn.LayerNorm(8)(x) + nn.RMSNorm(8)(x) + x.norm(dim=1, keepdim=True),
+        lambda x: F.glu(F.gelu(nn.PReLU()(x))).masked_fill(x[:, :4] > 0, 0),
+        lambda x: x.gather(1, torch.zeros(6, 3, dtype=torch.long)) + x[torch.tensor([0, 2, 2, 1, 1, 0]), :3],
+        lambda x: F.embedding(torch.arange(5) % 3, F.dropout(x, 0.3)),
+        lambda x: x.std(0) + x.max(0).values + x.logsumexp(0) + x.cumsum(0) + x.log_softmax(-1) + x.softmax(-1),
+        lambda x: x.sort().values[:, :2] + x.topk(2).values,
+        lambda x: nn.Linear(16, 5)(torch.cat([x, x], 1)),
+    ],
+    (2, 4, 9, 9): [
+        lambda x: F.avg_pool2d(x, 2) + F.max_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 4),
+        lambda x: F.scaled_dot_product_attention(x, x, x) + nn.BatchNorm2d(4)(x) + nn.GroupNorm(2, 4)(x),
+        lambda x: nn.ConvTranspose2d(6, 6, 3, stride=2)(nn.Conv2d(4, 6, 3, groups=2)(x)),
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    ],
+    (2, 4, 5, 6, 7): [lambda x: F.max_pool3d(nn.Conv3d(4, 6, 3)(x), 2)],
 }
 
 
@@ -62,7 +53,7 @@ class Compared(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.kernels, self.called, self.different = FakeKernels(CPU), set(), []
+        self.kernels, self.called, self.different = FakeKernels(TargetDevice("cpu")), set(), []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
@@ -89,19 +80,19 @@ def sizes(result):
 def test_operators_without_doubt_take_the_kernels_bytes(shape, dtype, request):
     request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
     torch.set_default_dtype(dtype)
-    for name, function in FUNCTIONS[shape].items():
+    for function in FUNCTIONS[shape]:
         x = torch.rand(shape, dtype=dtype, requires_grad=True)
         with Compared() as compared:
             function(x).sum().backward()
-        assert compared.different == [], name
-        assert [func for func in compared.called if doubt_about(func, on_cuda=False)] == [], name
+        assert compared.different == []
+        assert [func for func in compared.called if doubt_about(func, on_cuda=False)] == []
 
 
 @pytest.mark.parametrize("workload", [MLP, GPT, REGRESSION, RESNET], ids=lambda overrides: overrides[0])
 def test_there_is_no_doubt_about_the_suites_own_models(workload):
     settings = (*workload, "precision=amp_fp16", "optimizer=adamw")
     assert predicted(*settings).unvouched == ()
-    on_cuda = {operator.doubt for operator in predicted(*settings, target=A100).unvouched}
+    on_cuda = {operator.doubt for operator in predicted(*settings, target=TargetDevice("cuda")).unvouched}
     assert on_cuda == ({"workspace"} if workload is RESNET else set())
 
 
@@ -120,7 +111,8 @@ def test_doubts(operator, on_cpu, on_cuda):
 
 
 def test_a_users_operator_is_named_in_every_output(capsys, tmp_path):
-    chosen = ("predict", *OWN, "predict.target=cpu", "precision=amp_bf16", "predict.batch_sizes=[8]")
+    users = own("predicted_models.own_operator")
+    chosen = ("predict", *users, "predict.target=cpu", "precision=amp_bf16", "predict.batch_sizes=[8]")
     reason = "not torch's own, so that only its author knows what its kernel takes."
     named = {"name": "tests.doubled", "doubt": "custom", "modules": ["between (Between)"]}
 
@@ -129,16 +121,15 @@ def test_a_users_operator_is_named_in_every_output(capsys, tmp_path):
     assert f"Not vouched for: tests.doubled in between (Between): {reason}" in printed
     assert "On 0.002 GiB, unless what is named below takes more than predicted: amp_bf16 " in printed
     ((_, record),) = find_records(tmp_path).records
-    (found,) = converted(record.as_json(), RunRecord).prediction.unvouched
-    assert {"name": found.name, "doubt": found.doubt, "modules": found.modules} == named
+    assert record.as_json()["prediction"]["unvouched"] == [named]
 
     assert main([*chosen, "format=json"]) == 0
     ((mode,),) = (workload["modes"] for workload in json.loads(capsys.readouterr().out)["workloads"])
     assert mode["unvouched"] == [named]
     assert "unvouched" not in mode["curve"][0]
 
-    for settings, expected in ((OWN, ["tests.doubled"]), (MLP, None)):
+    for settings, expected in ((users, ["tests.doubled"]), (MLP, None)):
         config = composed(*settings, "trainer.memory_limit_gib=0.01", "device=cpu")
         assert predict_batch(config, stop=StopRequest()).unvouched == expected
-    (beside_a_run,) = predict_run(composed(*OWN), torch.device("cpu")).unvouched
+    (beside_a_run,) = predict_run(composed(*users), torch.device("cpu")).unvouched
     assert beside_a_run.name == "tests.doubled"

@@ -1,5 +1,6 @@
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -23,11 +24,9 @@ def log(directory, steps, *, digest=None, resume_after=None):
 
 
 def change_digit(path, line=0):
-    content = bytearray(path.read_bytes())
-    begin = sum(map(len, content.splitlines(keepends=True)[:line])) + len('{"step": 1, ')
-    place = next(place for place in range(begin, len(content)) if content[place : place + 1].isdigit())
-    content[place] = ord("0") + (content[place] - ord("0") + 1) % 10
-    path.write_bytes(content)
+    lines = path.read_text().splitlines(keepends=True)
+    lines[line] = re.sub(r'(?<=loss": )\d', lambda digit: str((int(digit[0]) + 1) % 10), lines[line])
+    path.write_text("".join(lines))
 
 
 def test_each_flipped_bit_of_a_record_is_found(tmp_path):
@@ -45,13 +44,8 @@ def test_each_flipped_bit_of_a_record_is_found(tmp_path):
 def test_an_edited_record_is_refused_unless_it_has_no_digest(tmp_path):
     RECORD.write(tmp_path)
     text = (tmp_path / FILE).read_text()
-    for edited in (
-        text.replace("2.0", "3.0"),
-        text.replace('"digest"', '"other"'),
-        json.dumps(json.loads(text)),
-        text + "\n",
-        text.replace("\n", "\r\n"),
-    ):
+    changed = [text.replace(*words) for words in (("2.0", "3.0"), ('"digest"', '"other"'), ("\n", "\r\n"))]
+    for edited in (*changed, json.dumps(json.loads(text)), text + "\n"):
         (tmp_path / FILE).write_bytes(edited.encode())
         with pytest.raises(RecordError) as refused:
             RunRecord.read(tmp_path)

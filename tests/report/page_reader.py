@@ -94,3 +94,32 @@ def panel(page, key, place=0):
     element = page.all("figure", data_key=key)[place]
     (plot,) = [div for div in element.all("div") if "data-figure" in div.attributes]
     return element, figures(page)[int(plot.attributes["data-figure"])]
+
+
+def drawn(element, figure):
+    """A panel as text: its title, axes, a line for each trace, shapes, remarks and table."""
+    layout = figure["layout"]
+    lines = [f"# {element.one('figcaption').text}"]
+    for name in ("xaxis", "yaxis"):
+        axis = layout[name]
+        shown = [axis["title"]["text"], axis.get("type", ""), _short(axis.get("ticktext", axis.get("range", ())))]
+        lines.append(f"{name}: {', '.join(filter(None, shown))}")
+    lines += ["- " + "; ".join(filter(None, _facts(trace))) for trace in figure["traces"]]
+    lines += [f"shape: {_short(shape[end] for end in ('x0', 'x1', 'y0', 'y1'))}" for shape in layout["shapes"]]
+    lines += [paragraph.text for paragraph in element.all("p")]
+    return "\n".join([*lines, *(" | ".join(row.values()) for table in element.all("table") for row in table.rows())])
+
+
+def _facts(trace):
+    line, marker = trace.get("line", {}), trace.get("marker", {})
+    yield from (trace.get("mode", trace["type"]), trace.get("name"), (marker or line).get("color"))
+    yield from (marker.get("symbol"), None if marker else line.get("dash"), trace.get("visible"))
+    yield from (f"({_short(values)})" for values in (trace["x"], trace["y"], *trace.get("z", ())))
+    for error in (trace[key] for key in ("error_x", "error_y") if key in trace):
+        yield f"-{_short(error['arrayminus'])} +{_short(error['array'])}"
+    yield from (text for text in trace.get("text", ()) if isinstance(text, str))
+    yield from (*trace.get("hovertext", ()), trace.get("hovertemplate"))
+
+
+def _short(values):
+    return " ".join(f"{value:.4g}" if isinstance(value, int | float) else value or "-" for value in values)

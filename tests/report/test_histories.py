@@ -13,9 +13,8 @@ from ampsweep.report.histories import Curve, band, read_curves, read_histories, 
 LOSS = "train/loss"
 
 
-def curve(values, steps=None):
-    values = np.array(values, dtype=float)
-    return Curve(np.arange(1.0, len(values) + 1) if steps is None else np.array(steps, dtype=float), values)
+def curve(values, first=1):
+    return Curve(np.arange(float(first), first + len(values)), np.array(values, dtype=float))
 
 
 def write(directory, *lines):
@@ -45,19 +44,18 @@ def test_a_band_covers_the_steps_that_all_runs_logged():
     made = band([curve([1.0, 2.0, 4.0]), curve([3.0, math.nan, 8.0, 9.0])])
     assert made.steps.tolist() == [1.0, 3.0]
     assert (made.low.tolist(), made.mean.tolist(), made.high.tolist()) == ([1.0, 4.0], [2.0, 6.0], [3.0, 8.0])
-    for curves in ([], [curve([1.0, 2.0])], [curve([1.0, 2.0]), curve([1.0, 2.0], steps=[7, 8])]):
+    for curves in ([], [curve([1.0, 2.0])], [curve([1.0, 2.0]), curve([1.0, 2.0], first=7)]):
         assert band(curves) is None
     values = np.random.default_rng(0).normal(size=(2, 1000))
     thin = band([curve(values[0]), curve(values[1])]).thinned(40)
     assert len(thin.steps) == 40
     assert (thin.low.min(), thin.high.max()) == (values.min(), values.max())
-    assert (thin.low <= thin.mean).all()
-    assert (thin.mean <= thin.high).all()
+    assert ((thin.low <= thin.mean) & (thin.mean <= thin.high)).all()
 
 
 def test_numbers_of_a_page_have_five_digits():
-    values = np.array([1.0, 65536.0, -3.0, math.nan, math.inf, 0.0, 2.5])
-    assert json.dumps(short_numbers(values)) == "[1, 65536, -3, null, null, 0, 2.5]"
+    values = [1.0, 65536.0, -3.0, math.nan, math.inf, 0.0, 2.5]
+    assert json.dumps(short_numbers(np.array(values))) == "[1, 65536, -3, null, null, 0, 2.5]"
     assert json.dumps(short_numbers(np.array([5.0, 10.0]))) == "[5, 10]"
     assert short_numbers(np.array([1e-300, 1e300, 123456789.75, 1e-18])) == [1e-300, 1e300, 123456790, 1e-18]
     random = np.random.default_rng(0)
@@ -73,11 +71,11 @@ def test_curves_have_their_own_steps_gaps_and_a_torn_end(tmp_path):
         *(b'{"step": 12, "train/loss": null}\n', b'{"step": 15, "train/lo'),
     )
     found = read_curves(tmp_path, [LOSS, "val/loss", "amp/scale"])
-    assert found.curves.keys() == {LOSS, "val/loss"}
-    assert found.curves[LOSS].steps.tolist() == [5.0, 10.0, 12.0]
-    assert found.curves[LOSS].values.tolist()[:2] == [2.0, math.inf]
-    assert math.isnan(found.curves[LOSS].values[2])
-    assert found.curves["val/loss"].steps.tolist() == [10.0]
+    curves = {key: (found.steps.tolist(), found.values.tolist()) for key, found in found.curves.items()}
+    assert curves == {
+        LOSS: ([5.0, 10.0, 12.0], pytest.approx([2.0, math.inf, math.nan], nan_ok=True)),
+        "val/loss": ([10.0], [1.0]),
+    }
     assert (found.missing, found.is_torn) == (None, True)
     for content, is_torn in ((b"", False), (b'{"step": 1, "tr', True)):
         write(tmp_path, content)
@@ -85,81 +83,66 @@ def test_curves_have_their_own_steps_gaps_and_a_torn_end(tmp_path):
         assert (found.curves, found.missing, found.is_torn) == ({}, None, is_torn)
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        (b"not json\n", "is not JSON"),
-        (b"\xff\x00\x01\n", "is not JSON"),
-        (b"\n", "is not JSON"),
-        (b"[1, 2]\n", "has no step"),
-        (b'{"train/loss": 1.0}\n', "has no step"),
-        (b'{"step": -1}\n', "has no step"),
-        (b'{"step": true}\n', "has no step"),
-        (b'{"step": 7.5}\n', "has no step"),
-        (b'{"step": 1, "train/loss": 1.0}\n', "has a step (1) out of turn"),
-        (b'{"step": 5, "train/loss": 1.0}\n', "has a step (5) out of turn"),
-        (b'{"step": 7, "train/loss": [1]}\n', "has no number at train/loss"),
-        (b'{"step": 7, "train/loss": "low"}\n', "has no number at train/loss"),
-        (b'{"step": 7, "train/loss": 1' + 400 * b"0" + b"}\n", "has no number at train/loss"),
-        (b'{"step": 7, "train/loss": 1' + 5000 * b"0" + b"}\n", "is not JSON"),
-        (20_000 * b"[" + b"\n", "is not JSON"),
-        # Joined by commas these would be two rows of two lines.
-        (b'{"step": 6}, {"step": 7}\n{"step": 8, "a": [1\n2]}\n', "is not JSON"),
-    ],
+NOT_JSON = (b"not json", b"\xff\x00\x01", 20_000 * b"[", b'{"step": 1%b}' % (5000 * b"0"))
+NO_STEP = (b"[1, 2]", b'{"a": 1}', b'{"step": -1}', b'{"step": true}', b'{"step": 7.5}')
+NO_NUMBER = (b"[1]", b'"low"', b"1" + 400 * b"0")
+DAMAGED = (
+    *((line, "is not JSON") for line in NOT_JSON),
+    (b'{"step": 6}, {"step": 7}\n{"step": 8, "a": [1\n2]}', "is not JSON"),  # joined by commas these would be rows
+    *((line, "has no step") for line in NO_STEP),
+    *((b'{"step": %d}' % step, f"has a step ({step}) out of turn") for step in (1, 5)),
+    *((b'{"step": 7, "train/loss": %b}' % value, "has no number at train/loss") for value in NO_NUMBER),
 )
-def test_a_damaged_line_costs_the_history(tmp_path, line, why):
-    write(tmp_path, *rows(1, 5), line, *rows(10, 15))
-    found = read_curves(tmp_path, [LOSS])
-    assert (found.curves, found.missing) == ({}, f"is damaged: line 3 {why}")
+
+
+def test_a_damaged_line_costs_the_history(tmp_path):
+    for line, why in DAMAGED:
+        write(tmp_path, *rows(1, 5), line + b"\n", *rows(10, 15))
+        found = read_curves(tmp_path, [LOSS])
+        assert (found.curves, found.missing) == ({}, f"is damaged: line 3 {why}")
 
 
 def omissions(tmp_path, record=None, **more):
     _, made = run("fp32", attempts=[{"started_at": "2026-11-21T10:00:00+00:00"}], facts={"steps": 4}, **more)
     found = read_histories([(tmp_path, record or made)], [LOSS, "val/loss"]).omissions
     assert all(problem.path == (tmp_path / HISTORY_NAME).as_posix() for problem in found)
-    return [(problem.name, problem.reason) for problem in found]
+    return "; ".join(f"{problem.name}: {problem.reason}" for problem in found)
 
 
 def test_a_history_may_be_missing_if_the_run_never_trained(tmp_path):
-    assert omissions(tmp_path) == [("no history", "is not there")]
-    _, unsupported = failed("tf32", 0, "unsupported", "tf32 needs a GPU")
-    assert omissions(tmp_path, unsupported) == []
+    assert omissions(tmp_path) == "no history: is not there"
+    assert omissions(tmp_path, failed("tf32", 0, "unsupported", "tf32 needs a GPU")[1]) == ""
     write(tmp_path)
-    for from_step, named in ((4, []), (3, [("damaged history", "has no row")])):
+    for from_step, named in ((4, ""), (3, "damaged history: has no row")):
         _, record = run("fp32", attempts=[{"saved_in": "fp32", "from_step": from_step}], facts={"steps": 4})
         assert omissions(tmp_path, record) == named, "a run that began at its end logs no row"
     (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()
-    assert omissions(tmp_path) == [("no history", "is a directory")]
+    assert omissions(tmp_path) == "no history: is a directory"
 
 
-@pytest.mark.parametrize(
-    ("left", "why"),
-    [
-        ((), "has no row"),
-        (rows(1, 2), "ends at step 2 of 4"),
-        (rows(1, 2, 3, 4), None),
-        ((*rows(1, 2), b'{"step": 3, "tr'), "ends within a line"),
-    ],
-)
-def test_a_completed_run_has_a_history_to_its_last_step(tmp_path, left, why):
-    write(tmp_path, *left)
-    damage = [] if why is None else [("damaged history", why)]
-    assert omissions(tmp_path) == damage
-    assert omissions(tmp_path, status="interrupted") == []
-    if why != "ends within a line":
-        assert omissions(tmp_path, cut_short="trainer.max_seconds=1 reached") == ([] if left else damage)
+def test_a_completed_run_has_a_history_to_its_last_step(tmp_path):
+    for left, damage, of_cut_short in (
+        ((), "damaged history: has no row", "damaged history: has no row"),
+        (rows(1, 2), "damaged history: ends at step 2 of 4", ""),
+        (rows(1, 2, 3, 4), "", ""),
+        ((*rows(1, 2), b'{"step": 3, "tr'), "damaged history: ends within a line", None),
+    ):
+        write(tmp_path, *left)
+        assert (omissions(tmp_path), omissions(tmp_path, status="interrupted")) == (damage, "")
+        if of_cut_short is not None:
+            assert omissions(tmp_path, cut_short="trainer.max_seconds=1 reached") == of_cut_short
 
 
 def test_changed_histories_and_losses_not_finite_are_named(tmp_path):
     write(tmp_path, *rows(1, 2, 3, 4))
     path, digest = tmp_path / HISTORY_NAME, history_digest(tmp_path)
-    assert omissions(tmp_path, history_digest=digest) == []
+    assert omissions(tmp_path, history_digest=digest) == ""
     path.write_bytes(path.read_bytes().replace(b"0.25", b"0.26"))
-    changed = [("no history", "has been changed since its run ended: it does not match its digest")]
-    assert omissions(tmp_path, history_digest=digest) == changed
-    assert omissions(tmp_path, history_digest=digest, status="interrupted") == changed
+    for status in ("completed", "interrupted"):
+        changed = "no history: has been changed since its run ended: it does not match its digest"
+        assert omissions(tmp_path, history_digest=digest, status=status) == changed
     assert read_curves(tmp_path, [LOSS], digest).curves == {}
     write(tmp_path, *rows(1), {"step": 2, LOSS: math.nan}, *rows(3), {"step": 4, LOSS: -math.inf})
-    assert omissions(tmp_path) == [("not finite", "has no finite train/loss in 2 of 4 rows, first at step 2")]
-    assert omissions(tmp_path, status="diverged") == [], "its status says so"
+    assert omissions(tmp_path) == "not finite: has no finite train/loss in 2 of 4 rows, first at step 2"
+    assert omissions(tmp_path, status="diverged") == "", "its status says so"

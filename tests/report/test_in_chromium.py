@@ -1,7 +1,7 @@
 """Pages in a real browser; Debian's package is `chromium`."""
 
 import pytest
-from chromium import EXECUTABLE, Page
+from chromium import EXECUTABLE, browser
 from shown_diagnoses import diagnosis, numerics
 
 from ampsweep.doctor.diagnosis_document import diagnosis_document
@@ -17,63 +17,51 @@ CUT = """(() => {{
   return drawn.filter(([_, at]) => at.right > box.right + 1 || at.left < box.left - 1).map(([text, _]) => text);
 }})()"""
 """Texts of a panel that its picture cuts."""
-OVERLAPPING = """(() => {{
-  const boxes = [...document.querySelectorAll('[data-key={}] .ytick text')].map((text) => text.getBoundingClientRect());
-  boxes.sort((first, second) => first.top - second.top);
+OVERLAPPING = """(() => {
+  const labels = [...document.querySelectorAll('[data-key=activation] .ytick text')];
+  const boxes = labels.map((text) => text.getBoundingClientRect()).sort((first, second) => first.top - second.top);
   return boxes.filter((box, index) => index > 0 && box.top < boxes[index - 1].bottom - 3).length;
-}})()"""
+})()"""
 
 
 @pytest.fixture(scope="module")
 def page():
-    with Page() as page:
+    with browser() as page:
         yield page
 
 
 @pytest.fixture
 def opened(page, tmp_path):
-    """Opens a document as a page; returns its path."""
-
     def opened(document):
         path = tmp_path / "page.html"
         path.write_text(html(document), encoding="utf-8")
         page.open(path)
-        return path
 
     yield opened
     assert page.errors == []
-
-
-@pytest.fixture
-def diagnosed():
-    return diagnosis_document(diagnosis(), numerics(70, scale=4096.0))
+    requests = [url for url in page.requests if not url.startswith(("data:", "blob:"))]
+    assert requests == [(tmp_path / "page.html").as_uri()]
 
 
 def traces(page, panel, place=0):
-    """(name, number of points) of the traces in a panel, by default that of the first workload."""
+    """(name, number of points) of the traces in a panel."""
     plot = f"document.querySelectorAll('[data-key={panel}] .plot')[{place}]"
     page.evaluate(f"{plot}.scrollIntoView({{behavior: 'instant'}})")
     page.wait_until(f"'drawn' in {plot}.dataset")
     return [tuple(trace) for trace in page.evaluate(f"{plot}.data.map(trace => [trace.name ?? '', trace.x.length])")]
 
 
-def requests(page):
-    return [url for url in page.requests if not url.startswith(("data:", "blob:"))]
-
-
 def test_it_draws_and_filters_without_errors_or_requests(page, opened, gpu_document):
-    path = opened(gpu_document)
+    opened(gpu_document)
     assert traces(page, "train-loss").count(("fp32", 8)) == 4, "the mean of a band, and a line for each seed"
     assert len(traces(page, "memory-categories")) == 7
-    page.evaluate("document.querySelector('[data-arm=\"amp_bf16\"].arm').focus()")
-    page.press(" ", code=32, text=" ")
+    page.evaluate("document.querySelector('[data-arm=\"amp_bf16\"].arm').click()")
     assert {name for name, _ in traces(page, "train-loss", 1)} - {""} == {"fp32", "amp_fp16"}
     assert page.evaluate(VISIBLE.format(".of-runs tbody tr[data-arm=amp_bf16]")) == 0
     assert "without amp_bf16" in page.evaluate("document.getElementById('filter-state').textContent")
     page.evaluate("document.getElementById('show-all').click()")
     page.settle()
     assert page.evaluate(VISIBLE.format("article")) == 2
-    assert requests(page) == [path.as_uri()]
 
 
 @pytest.mark.nightly
@@ -83,7 +71,7 @@ def test_themes_paper_and_a_phone(page, opened, gpu_document):
     light = page.evaluate(ground)
     page.evaluate("document.getElementById('theme').click()")
     assert page.evaluate(ground) != light
-    assert page.pdf().startswith(b"%PDF")
+    page.call("Page.printToPDF")
     page.look(400, 800)
     page.settle()
     assert page.evaluate("document.documentElement.scrollWidth") == 400
@@ -101,34 +89,24 @@ def test_themes_paper_and_a_phone(page, opened, gpu_document):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (400, True)])
-def test_a_diagnosis_is_readable_in_both_themes_and_widths(page, opened, diagnosed, width, dark):
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
+def test_a_diagnosis_is_readable_and_its_code_can_be_copied(page, opened, width, dark):
     page.look(width, dark=dark)
-    path = opened(diagnosed)
+    opened(diagnosis_document(diagnosis(), numerics(70, scale=4096.0)))
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for panel in ("losses", "error-growth", "activation", "activation_gradient", "update"):
+    for panel in ("losses", "error-growth", "activation", "activation_gradient", "weight", "update"):
         traces(page, panel)
         page.settle()
         assert page.evaluate(CUT.format(panel)) == []
-    assert page.evaluate(OVERLAPPING.format("activation")) == 0
+    assert page.evaluate(OVERLAPPING) == 0
     map_drawn = "document.querySelector('[data-key=activation] .plot').data[0]"
     assert page.evaluate(f"{map_drawn}.reversescale") is not dark, "the least is near the background"
-    assert requests(page) == [path.as_uri()]
-
-
-@pytest.mark.nightly
-def test_a_format_is_drawn_and_code_copied_by_a_click(page, opened, diagnosed):
-    page.look()
-    opened(diagnosed)
-    traces(page, "weight")
-    drawn = "document.querySelectorAll('[data-key=weight] .scatterlayer .trace').length"
-    before = page.evaluate(drawn)
-    page.evaluate(
-        "(() => { const plot = document.querySelector('[data-key=weight] .plot');"
-        " const index = plot.data.findIndex((trace) => trace.name === 'float8_e4m3fn');"
-        " return Plotly.restyle(plot, {visible: true}, [index]).then(() => index); })()"
-    )
-    assert page.evaluate(drawn) == before + 1
+    lines = "document.querySelectorAll('[data-key=weight] .scatterlayer .trace').length"
+    before = page.evaluate(lines)
+    plot = "document.querySelector('[data-key=weight] .plot')"
+    float8 = f"{plot}.data.findIndex((trace) => trace.name === 'float8_e4m3fn')"
+    page.evaluate(f"Plotly.restyle({plot}, {{visible: true}}, [{float8}]).then(() => 0)")
+    assert page.evaluate(lines) == before + 1
     button = "document.querySelector('[data-copy]')"
     page.evaluate(f"{button}.click()")
     page.wait_until(f"{button}.textContent !== 'Copy'")

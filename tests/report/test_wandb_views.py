@@ -30,8 +30,6 @@ def server(online, monkeypatch, tmp_path):
 
 @pytest.fixture
 def publish(server, tmp_path):
-    """Publishes runs; returns the addresses of the pages."""
-
     def publish(entries):
         comparison = compare(entries, baseline="fp32", margin_pct=1.0)
         compared = Compared(comparison, entries, read_histories(entries, curve_keys()))
@@ -50,17 +48,17 @@ def saved(server, kind):
     return view, json.loads(view.spec)
 
 
-def sections(workspace):
-    """Heading -> title -> config of a panel."""
-    found = workspace["section"]["panelBankConfig"]["sections"]
-    return {
-        section["name"]: {panel["config"].get("chartTitle"): panel["config"] for panel in section["panels"]}
-        for section in found
-    }
+def panels(found):
+    """Title -> config of the panels in a view, at any depth."""
+    below = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    own = {found["config"].get("chartTitle"): found["config"]} if isinstance(found, dict) and "config" in found else {}
+    return own | {title: config for part in below for title, config in panels(part).items()}
 
 
-def chosen(runs):
-    return {found["key"]["name"]: (found["op"], found["value"]) for found in runs["filters"]["filters"]}
+def assert_by_arm(runs):
+    chosen = {found["key"]["name"]: (found["op"], found["value"]) for found in runs["filters"]["filters"]}
+    assert chosen == {"jobType": ("!=", "comparison"), "group": ("IN", ['it\'s a="group"'])}
+    assert runs["grouping"] == [{"section": "config", "name": "arm.value"}]
 
 
 @pytest.mark.nightly
@@ -68,41 +66,38 @@ def test_a_report_and_a_workspace_are_saved(server, publish):
     report_address = publish(pairs(3))["report"]
     view, workspace = saved(server, "project-view")
     assert view.title.startswith(f"Precision of it_s a__group_ {datetime.now():%Y-%m-%d}")
-    shown = sections(workspace)
-    assert list(shown) == ["About", "Memory", "Speed", "Device"]
-    assert f"]({report_address})" in shown.pop("About")[None]["value"]
-    raw = {panel.title: panel for panel in PANELS if panel.kind in ("curves", "by_arm", "stack")}
-    for found in shown.values():
-        assert found.keys() <= raw.keys(), "W&B knows no baseline"
-        for title, panel in found.items():
-            assert tuple(panel["metrics"]) == raw[title].metrics
-    (runs,) = workspace["section"]["runSets"]
-    assert chosen(runs) == {"jobType": ("!=", "comparison"), "group": ("IN", ['it\'s a="group"'])}
-    assert runs["grouping"] == [{"section": "config", "name": "arm.value"}]
-    assert set(workspace["section"]["customRunColors"].values()) == {"#999999", "#56b4e9"}
+    section = workspace["section"]
+    headings = [found["name"] for found in section["panelBankConfig"]["sections"]]
+    assert headings == ["About", "Memory", "Speed", "Device"]
+    shown = panels(section["panelBankConfig"])
+    assert f"]({report_address})" in shown.pop(None)["value"]
+    raw = {panel.title: [*panel.metrics] for panel in PANELS if panel.kind in ("curves", "by_arm", "stack")}
+    assert {title: panel["metrics"] for title, panel in shown.items()}.items() <= raw.items(), "W&B knows no baseline"
+    assert_by_arm(section["runSets"][0])
+    assert set(section["customRunColors"].values()) == {"#999999", "#56b4e9"}
 
     view, report = saved(server, "runs")
     assert report_address.startswith(f"{server.url}/team/mine/reports/Precision-of-it_s-a__group_-")
     assert report_address.endswith(view.id)
     texts = [block["content"] for block in report["blocks"] if block["type"] == "markdown-block"]
     assert "**Train in amp_bf16" in texts[0]
-    assert texts[1:-1] == [f"## {name}" for name in ("Against the baseline", "Memory", "Speed", "Device")]
+    assert texts[1:-1] == [f"## {name}" for name in ("Against the baseline", *headings[1:])]
     differences, *live = [block["metadata"] for block in report["blocks"] if block["type"] == "panel-grid"]
     (comparison,) = [run for run in server.runs if run.attributes.get("jobType") == "comparison"]
-    assert chosen(differences["runSets"][0]) == {"name": ("=", comparison.name)}
-    panels = differences["panelBankSectionConfig"]["panels"]
-    figures = {key: panel["config"]["chartTitle"] for panel in panels for key in panel["config"].get("mediaKeys", ())}
-    assert (figures["panels/memory-saved"], figures["panels/speedup"]) == ("Peak memory saved", "Speedup")
-    assert "panels/train-loss" not in figures, "live"
-    assert set(figures) <= set(comparison.summary)
-    assert len(panels) == len(figures) + 1
-    assert '"arms"' in json.dumps(panels[-1]["config"])
+    assert differences["runSets"][0]["filters"]["filters"][0]["value"] == comparison.name
+    figures = panels(differences["panelBankSectionConfig"])
+    table = figures.pop(None)
+    assert '"arms"' in json.dumps(table)
+    keys = {title: panel["mediaKeys"] for title, panel in figures.items()}
+    assert (keys["Peak memory saved"], keys["Speedup"]) == (["panels/memory-saved"], ["panels/speedup"])
+    assert "Training loss" not in keys, "live"
+    assert {key for (key,) in keys.values()} <= set(comparison.summary)
     for grid in live:
         (runs,) = grid["runSets"]
-        assert runs["grouping"] == [{"section": "config", "name": "arm.value"}]
+        assert_by_arm(runs)
         mode = f"{runs['id']}-config:arm.value"
         assert grid["customRunColors"] == {f"{mode}:fp32": "#999999", f"{mode}:amp_bf16": "#56b4e9"}
-        assert grid["panelBankSectionConfig"]["panels"]
+        assert panels(grid["panelBankSectionConfig"])
 
 
 def test_a_varied_size_is_the_axis_and_arms_differ_in_colour(server, publish):
@@ -115,7 +110,7 @@ def test_a_varied_size_is_the_axis_and_arms_differ_in_colour(server, publish):
             entries.append((directory.with_name(f"{directory.name}-{hidden}"), record))
     publish(entries)
     _, workspace = saved(server, "project-view")
-    memory = sections(workspace)["Memory"]["Peak memory against size"]
+    memory = panels(workspace)["Peak memory against size"]
     assert memory["xAxis"] == "config:config.value.model.hidden_size"
     assert memory["yAxis"] == "summary:memory/peak_allocated_gib"
     colours = workspace["section"]["customRunColors"]

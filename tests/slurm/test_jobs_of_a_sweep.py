@@ -4,47 +4,24 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from cluster import PATIENCE_S, TRAINING, wait_until
 
-from ampsweep.record import RunRecord, find_records, read_history
+from ampsweep.record import find_records, read_history
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(600)]  # the first one starts all jobs
 
-PATIENCE_S = 240.0
 REQUEUED, WARNED, EATS, OUT_OF_TIME = "0", "1", "2", "3"
 """The jobs of the array to which something happens."""
 POINTS = ("precision=fp32,amp_bf16",)
-TRAINING = (
-    *("model=custom", "model._target_=ordered_models.Ordered", "+model.orders=orders", "data=digits"),
-    *("trainer.steps=16", "trainer.log_every=1", "trainer.eval_every=null", "optimizer.lr=0.01"),
-    *("tracking=disabled", "predict.with_runs=false"),
-)
 SLURM = (
     "hydra/launcher=submitit_slurm",
     *("hydra.launcher.timeout_min=11", "hydra.launcher.signal_delay_s=1", "hydra.launcher.max_num_timeout=1"),
     "hydra.launcher.mem_gb=3",  # a build of torch for CUDA takes more than one
     "hydra.launcher.setup=['export TMPDIR=$(mktemp -d)']",  # as many clusters do; the locks of devices are there
 )
-
-
-@dataclass
-class Submitted:
-    """A multirun that was submitted, and has ended."""
-
-    directory: Path
-    code: int
-    out: str
-    err: str
-
-    def record(self, seed: int, arm: str) -> tuple[Path, RunRecord]:
-        return next(
-            (path, record)
-            for path, record in find_records(self.directory).records
-            if (record.identity.seed, record.arm) == (seed, arm)
-        )
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +35,8 @@ def train(repository, environment):
             meanwhile(process)
             out, err = process.communicate(timeout=PATIENCE_S)
         (sweep,) = (path.parent for path in directory.glob("outputs/*/*/multirun.yaml"))
-        return Submitted(sweep, process.returncode, out, err)
+        runs = {(record.identity.seed, record.arm): (path, record) for path, record in find_records(sweep).records}
+        return SimpleNamespace(directory=sweep, runs=runs, code=process.returncode, out=out, err=err)
 
     return train
 
@@ -74,11 +52,8 @@ def submitted(cluster, train, tmp_path_factory):
 
     def trouble(process):
         def wait_for(job):
-            until = time.monotonic() + PATIENCE_S
-            while not (orders / f"{job}.obeyed").exists():
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < until, f"job {job} has not begun"
-                time.sleep(0.05)
+            wait_until(lambda: (orders / f"{job}.obeyed").exists() or process.poll() is not None)
+            assert process.poll() is None, process.communicate()
 
         wait_for(OUT_OF_TIME)
         array = cluster.command("squeue", "--noheader", "--format=%F").split()[0]
@@ -104,7 +79,7 @@ def uninterrupted(train, tmp_path_factory):
 
 
 def test_all_runs_are_recorded_and_compared(submitted):
-    records = [record for _, record in find_records(submitted.directory).records]
+    records = [record for _, record in submitted.runs.values()]
     assert len(records) == 12
     assert sorted(record.status for record in records) == [*["completed"] * 10, "interrupted", "oom"]
     assert {record.attempts[-1].slurm_job.partition("_")[2] for record in records} == {str(job) for job in range(12)}
@@ -124,34 +99,32 @@ def test_each_run_has_a_line_when_it_has_ended(submitted):
 def test_a_requeued_run_goes_on_bitwise(submitted, uninterrupted, arm, stopped_by):
     """Job 0 was requeued as for a preemption, job 1 had the warning that submitit has Slurm send before the end."""
     assert uninterrupted.code == 0, uninterrupted.err
-    path, record = submitted.record(0, arm)
+    path, record = submitted.runs[0, arm]
     first, second = record.attempts
     assert (record.status, first.stopped_by, second.stopped_by) == ("completed", stopped_by, None)
     assert first.slurm_job == second.slurm_job
     assert 0 < second.from_step < 16
-    assert _values(path) == _values(uninterrupted.record(0, arm)[0])
+    assert _values(path) == _values(uninterrupted.runs[0, arm][0])
     assert [row["step"] for row in read_history(path)] == [*range(1, 17)]
 
 
 def test_a_job_killed_by_its_memory_limit_is_oom(submitted):
-    _, record = submitted.record(1, "fp32")
+    _, record = submitted.runs[1, "fp32"]
     assert record.status == "oom"
     job = record.attempts[-1].slurm_job
-    sentence = (
-        rf"out of memory: Slurm killed job {job}, which had [\d.]+ GiB, for its memory limit of 3.00 GiB \(--mem\)"
-    )
-    assert re.fullmatch(sentence, record.error)
+    limit = r"for its memory limit of 3.00 GiB \(--mem\)"
+    assert re.fullmatch(rf"out of memory: Slurm killed job {job}, which had [\d.]+ GiB, {limit}", record.error)
     assert record.ended_at is not None
 
 
 def test_a_job_killed_by_its_time_limit_is_interrupted(submitted):
     """Its step took longer than Slurm waits between SIGTERM and SIGKILL, so the run could not say so itself."""
-    _, record = submitted.record(1, "amp_bf16")
+    _, record = submitted.runs[1, "amp_bf16"]
     assert record.status == "interrupted"
     assert re.fullmatch(r"Slurm's job \d+_3 ended TIMEOUT; its log: .*", record.error)
 
 
-def _values(directory: Path) -> list[dict[str, object]]:
+def _values(directory):
     """The rows of a history without times and memory."""
     computed = ("step", "train/", "val/", "amp/")
     return [{key: value for key, value in row.items() if key.startswith(computed)} for row in read_history(directory)]

@@ -1,9 +1,9 @@
 """The suite reads a real Slurm: the jobs of a user, the job of a process, and why it is stopped."""
 
 import sys
-import time
 
 import pytest
+from cluster import wait_until
 
 from ampsweep.launch.slurm import users_jobs
 
@@ -28,17 +28,11 @@ def test_a_cancelled_job_knows_itself_its_signal_and_why(cluster, environment, t
     words = ("sbatch", "--parsable", "--mem=500M", f"--chdir={tmp_path}", f"--output={tmp_path}/log")
     job = cluster.command(*words, str(tmp_path / "job.sh"), environment=environment).strip()
 
-    def wait_for(condition):
-        until = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < until, users_jobs()
-            time.sleep(0.1)
-
     log = tmp_path / "log"
-    wait_for(lambda: log.exists() and log.read_text() == f"{job}\n")
+    wait_until(lambda: log.exists() and log.read_text() == f"{job}\n", users_jobs)
     state = users_jobs()[job]
     assert (state.state, state.waits, state.is_over) == ("RUNNING", False, False)
     assert state.memory_limit_bytes == 500 * 2**20
     cluster.command("scancel", "--full", job)
-    wait_for(lambda: users_jobs()[job].is_over)
+    wait_until(lambda: users_jobs()[job].is_over, users_jobs)
     assert f"\nSIGTERM - Slurm's job {job} was cancelled\n" in log.read_text()

@@ -3,19 +3,137 @@
 import random
 
 import numpy as np
-import own_tasks
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UserError
+from ampsweep.precision import gradients
 from ampsweep.sweep.device_checks import too_large
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
+from ampsweep.tasks.base import Turn
 from ampsweep.training.components.built import build_data
 
+
+class Own:
+    """Classifies, as the suite's own task does."""
+
+    def loss(self, model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    @torch.no_grad()
+    def evaluate(self, model, batch):
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}, len(batch[1])
+
+
+class Penalized(Own):
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        return loss + sum(gradient.square().sum() for gradient in gradients(loss, [*model.parameters()]))
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("rounding has no gradient")
+
+
+ODD = {
+    "vector": lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
+    "number": lambda logits, labels: 1.0,
+    "detached": lambda logits, labels: F.cross_entropy(logits, labels).detach(),
+    "nothing": lambda logits, labels: (),
+    "rounded": lambda logits, labels: Rounded.apply(F.cross_entropy(logits, labels)),
+    "bare": lambda logits, labels: {"loss": F.cross_entropy(logits, labels)},
+    "float": lambda logits, labels: ({"loss": 1.0}, 3),
+    "uncounted": lambda logits, labels: ({"loss": F.cross_entropy(logits, labels)}, None),
+}
+
+
+class Odd(Own):
+    """One method gives something odd."""
+
+    def __init__(self, method, gives):
+        setattr(self, method, lambda model, batch: ODD[gives](model(batch[0]), batch[1]))
+
+
+class Looking(Own):
+    """Depends on values, and draws from every generator."""
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        random.random(), np.random.rand(), torch.rand(1)
+        return loss * 2 if loss > 1 else loss
+
+
+class LookingInVain(Looking):
+    def evaluate(self, model, batch):
+        raise RuntimeError("no evaluation")
+
+
+class BrokenAfterStep(Own):
+    def after_step(self, model):
+        raise RuntimeError("no target network")
+
+
+class Seen(Own):
+    """Notes in which mode it was called; two optimizers, the second with two losses."""
+
+    calls = []
+
+    def noted(self, call, model, place):
+        self.calls.append((call, model.training, torch.is_grad_enabled(), place.device.type))
+
+    def head(self, model, batch):
+        self.noted("loss", model, batch[0])
+        return super().loss(model, batch)
+
+    def both(self, model, batch):
+        loss = self.head(model, batch)
+        return loss, loss * 2
+
+    @property
+    def turns(self):
+        return (
+            Turn(name="body", loss=self.head, trains={"body": ["layers.0.*"]}),
+            Turn(name="head", loss=self.both, trains={"head": ["layers.2.*"]}),
+        )
+
+    def evaluate(self, model, batch):
+        self.noted("evaluate", model, batch[0])
+        return super().evaluate(model, batch)
+
+    def after_step(self, model):
+        self.noted("after_step", model, next(model.parameters()))
+
+
+class NoTurn:
+    """Has neither a loss nor turns."""
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+
+    def forward(self, images):
+        return self.layers(images.flatten(1))
+
+
+class Wrapped(Net):
+    def forward(self, images):
+        return {"logits": super().forward(images), "hidden": images}
+
+
 CPU = torch.device("cpu")
-OWN_NET = ("model=custom", "model._target_=own_tasks.Net", "data=digits")
+NET = ("model=custom", f"model._target_={__name__}.Net", "model.name=net", "data=digits")
 
 
 def checked(*overrides):
@@ -23,8 +141,9 @@ def checked(*overrides):
     return config, check_model(config, build_data(config, CPU))
 
 
-def own(task, *overrides):
-    return checked(*OWN_NET, "task=custom", f"task._target_=own_tasks.{task}", *overrides)
+def task(words):
+    name, *arguments = words.split()
+    return "task=custom", f"task._target_={__name__}.{name}", *(f"+task.{argument}" for argument in arguments)
 
 
 def test_a_task_that_trains_is_accepted_and_no_random_state_changes():
@@ -32,16 +151,15 @@ def test_a_task_that_trains_is_accepted_and_no_random_state_changes():
         return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
 
     before = states()
-    own_tasks.Seen.calls.clear()
-    suites = ("model=mlp_small", "model.hidden_size=8", "model.num_layers=2")
-    for task in ("Own", "Penalized", "ByHand", "Looking", "Seen"):
-        for model in ((*OWN_NET, "model.name=net"), suites)[: 1 if task == "ByHand" else 2]:
-            _, found = checked(*model, "task=custom", f"task._target_=own_tasks.{task}")
+    Seen.calls.clear()
+    for name in ("Own", "Penalized", "Looking", "Seen"):
+        for model in (NET, ("model=mlp_small", "model.hidden_size=8", "model.num_layers=2")):
+            _, found = checked(*model, *task(name))
             assert found.output_bytes > 0
             assert {parameter.device.type for parameter in found.model.parameters()} == {"meta"}
             assert not any(parameter.grad is not None for parameter in found.model.parameters())
     assert states() == before
-    assert own_tasks.Seen.calls[:4] == [
+    assert Seen.calls[:4] == [
         ("loss", True, True, "meta"),
         ("loss", True, True, "meta"),
         ("after_step", True, False, "meta"),
@@ -50,33 +168,26 @@ def test_a_task_that_trains_is_accepted_and_no_random_state_changes():
 
 
 NOT_TRAINABLE = {
-    "OddLoss kind=Vector": r"the loss must be a scalar, got shape \(64,\)",
-    "OddLoss kind=Number": "the loss must be a tensor, or several in a tuple, got float",
-    "OddLoss kind=Nothing": "the loss must be a tensor, or several in a tuple, got an empty tuple",
-    "OddLoss kind=Detached": "the loss has no gradient: it is detached, or computed from nothing that is trained",
-    "OddLoss kind=NotDifferentiable": "RuntimeError: rounding has no gradient",
-    "OddEvaluation kind=Absent": "TypeError: 'NoneType' object is not callable",
-    "OddEvaluation kind=Broken": "RuntimeError: ",
-    "OddEvaluation kind=Bare": "evaluate must return a mapping of means and a count, got dict",
-    "OddEvaluation kind=Float": "evaluate must return means that are scalar tensors, got float as loss",
-    "OddEvaluation kind=Uncounted": "evaluate must return the number of items that its means are of, got NoneType",
+    "Odd method=loss gives=vector": r"the loss must be a scalar, got shape \(64,\)",
+    "Odd method=loss gives=number": "the loss must be a tensor, or several in a tuple, got float",
+    "Odd method=loss gives=nothing": "the loss must be a tensor, or several in a tuple, got an empty tuple",
+    "Odd method=loss gives=detached": "the loss has no gradient: it is detached, or computed from nothing that is",
+    "Odd method=loss gives=rounded": "RuntimeError: rounding has no gradient",
+    "Odd method=evaluate gives=bare": "evaluate must return a mapping of means and a count, got dict",
+    "Odd method=evaluate gives=float": "evaluate must return means that are scalar tensors, got float as loss",
+    "Odd method=evaluate gives=uncounted": "evaluate must return the number of items that its means are of, got None",
     "BrokenAfterStep": "RuntimeError: no target network",
     "LookingInVain": "RuntimeError: no evaluation",
-}
-NO_TURNS = {
-    "NoTurn": "task=custom has no turns: AttributeError: 'NoTurn' object has no attribute 'loss'",
-    "OddTurns turns=3": "a task's turns must be a list of ampsweep.tasks.base.Turn, got int",
-    "OddTurns turns=[judge]": "a task's turns must be a list of ampsweep.tasks.base.Turn, got str",
 }
 
 
 def test_an_error_that_a_training_would_find_is_found_before():
-    cannot = "model=custom cannot be trained on data=digits with task=custom: "
-    for task, sentence in ({task: cannot + said for task, said in NOT_TRAINABLE.items()} | NO_TURNS).items():
-        name, *arguments = task.split()
-        with pytest.raises(UserError, match=sentence):
-            own(name, *(f"+task.{argument}" for argument in arguments))
-    wrapped = ("model=custom", "model._target_=own_tasks.Wrapped", "data=digits")
+    for words, said in NOT_TRAINABLE.items():
+        with pytest.raises(UserError, match=f"^model=net cannot be trained on data=digits with task=custom: {said}"):
+            checked(*NET, *task(words))
+    with pytest.raises(UserError, match=r"^task=custom has no turns: AttributeError: 'NoTurn' object"):
+        checked(*NET, *task("NoTurn"))
+    wrapped = ("model=custom", f"model._target_={__name__}.Wrapped", "data=digits")
     names = "the model returns a dict with the tensors logits, hidden"
     with pytest.raises(UserError, match=f"{names}; task.output must name the tensor that the task"):
         checked(*wrapped)
@@ -85,23 +196,12 @@ def test_an_error_that_a_training_would_find_is_found_before():
     checked(*wrapped, "task.output=logits")
 
 
-class OneBatch:
-    """Data of which only the beginning may be read."""
-
-    def __init__(self, data):
-        self._data = data
-
-    def __getattr__(self, name):
-        return getattr(self._data, name)
-
-    def val_batches(self):
-        yield next(self._data.val_batches())
-        raise AssertionError("a whole validation set was read")
-
-
-def test_no_more_than_a_batch_is_evaluated():
-    config = compose_one(["device=cpu", *OWN_NET, "task=custom", "task._target_=own_tasks.Own"])
-    check_model(config, OneBatch(build_data(config, CPU)))
+def test_no_more_than_a_batch_is_evaluated(monkeypatch):
+    config = compose_one(["device=cpu", *NET, *task("Own")])
+    data = build_data(config, CPU)
+    batches = iter([next(data.val_batches())])
+    monkeypatch.setattr(data, "val_batches", lambda: (next(batches) for _ in range(2)))
+    check_model(config, data)
 
 
 @pytest.mark.parametrize(("limit_gib", "is_traced"), [(1, False), (0.0001, True)])

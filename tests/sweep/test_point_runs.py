@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from ampsweep.commands.hydra_job import is_finished
 from ampsweep.config.compose import compose_one
 from ampsweep.record import RunRecord
@@ -19,21 +17,14 @@ def write(place, seed, status="completed"):
     record.write(place)
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """The directories whose records were read."""
+def test_each_point_reads_its_own_record_only(tmp_path, monkeypatch):
     read, real = [], RunRecord.read
     monkeypatch.setattr(RunRecord, "read", lambda directory: read.append(directory) or real(directory))
-    return read
-
-
-def test_each_point_reads_its_own_record_only(tmp_path, reads):
     for seed in range(30):
         write(tmp_path / f"anything-{seed}", seed)
     assert all(is_finished(replace(BASE, seed=seed), tmp_path) for seed in range(30))
-    assert len(reads) == 30
     assert not is_finished(replace(BASE, seed=99), tmp_path)
-    assert len(reads) == 30
+    assert len(read) == 30
 
 
 def test_runs_are_found_wherever_they_are_and_as_they_end(tmp_path):

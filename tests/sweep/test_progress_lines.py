@@ -31,20 +31,18 @@ def plan(*overrides):
 
 
 def test_runs_are_named_by_what_was_swept_the_seed_last():
-    swept = plan("seed=0,1", "precision=amp_bf16", "model=gpt_tiny,mlp_small", "data.batch_size=8")
-    assert [(planned.arm, planned.setting) for planned in swept.runs] == [
-        ("amp_bf16", "gpt_tiny seed 0"),
-        ("amp_bf16", "mlp_small seed 0"),
-        ("amp_bf16", "gpt_tiny seed 1"),
-        ("amp_bf16", "mlp_small seed 1"),
-    ]
-    batches = plan("data.batch_size=8,16", "optimizer.lr=0.1")
-    assert [planned.setting for planned in batches.runs] == ["batch 8", "batch 16"]
-    assert plan("precision=fp32,amp_bf16").runs[1].setting == "gpt_tiny seed 0"
+    def settings(*overrides):
+        return [planned.setting for planned in plan(*overrides).runs]
+
+    swept = settings("seed=0,1", "precision=amp_bf16", "model=gpt_tiny,mlp_small", "data.batch_size=8")
+    assert swept == ["gpt_tiny seed 0", "mlp_small seed 0", "gpt_tiny seed 1", "mlp_small seed 1"]
+    assert settings("data.batch_size=8,16", "optimizer.lr=0.1") == ["batch 8", "batch 16"]
+    assert settings("precision=fp32,amp_bf16") == ["gpt_tiny seed 0"] * 2
+    assert [planned.arm for planned in plan("precision=fp32,amp_bf16").runs] == ["fp32", "amp_bf16"]
     points = compose_points(["seed=0,1,0"], multirun=True).points
     resumed = Plan(points, {config_hash(points[1].config)})
-    settings = [planned.setting for planned in resumed.runs]
-    assert (settings, resumed.num_finished, resumed.num_runs) == (["seed 0"], 1, 2)
+    assert [planned.setting for planned in resumed.runs] == ["seed 0"]
+    assert (resumed.num_finished, resumed.num_runs) == (1, 2)
 
 
 def test_a_run_is_one_line_of_any_terminal_with_the_most_important_figures():
@@ -73,8 +71,7 @@ def test_an_ended_run_says_how_with_its_figures_or_the_reason():
     )
     assert "contaminated" in line(contaminated("amp_fp16", 0))
     lost = failed("amp_fp16", 0, "oom", "CUDA out of memory. Tried to allocate 2.00 GiB. " + 300 * "x")
-    assert "oom  " in line(lost)
-    assert "Tried to allocate 2.00 GiB" in line(lost)
+    assert re.search(r"oom  .*Tried to allocate 2\.00 GiB", line(lost))
     for width in (40, 60, 80):
         assert max(len(line(lost, width)), len(line(good, width))) <= width
     assert "CUDA out" in line(lost, 60)
@@ -132,16 +129,13 @@ def test_the_display_is_no_higher_than_the_terminal(monkeypatch):
         assert "50 of 300 runs" in lines[-1]
 
 
-def test_queued_runs_are_counted():
-    display = ProgressDisplay(plan("seed=0,1", "precision=fp32,amp_bf16"))
+@pytest.mark.parametrize(
+    ("width", "said"), [(120, "  1 going on  3 queued  0 s so far"), (50, "  1 going on  3 queued"), (20, "")]
+)
+def test_queued_runs_are_counted(width, said):
+    display, console = ProgressDisplay(plan("seed=0,1", "precision=fp32,amp_bf16")), screen(width)
     display._is_live = True
     display.runs_elsewhere(1)
     display.runs_queued(3)
-    for width, said in {
-        120: "0 of 4 runs done  1 going on  3 queued  0 s so far",
-        50: "0 of 4 runs done  1 going on  3 queued",
-        20: "0 of 4 runs done",
-    }.items():
-        console = screen(width)
-        console.print(display._sweep(width, display._began_s))
-        assert re.sub(r"^━* *", "", console.file.getvalue().strip()).startswith(said)
+    console.print(display._sweep(width, display._began_s))
+    assert re.sub(r"^━* *", "", console.file.getvalue().strip()).startswith(f"0 of 4 runs done{said}")

@@ -1,5 +1,6 @@
 """Sweeps by the real `wandb sweep` and `wandb agent`: each goes on to its end, whatever becomes of its points."""
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -56,37 +57,28 @@ def test_agents_work_a_sweep_off_as_its_file_says(name, command):
         assert any("waiting for cpu: another training runs on it" in agent.said for agent in ended)
 
     runs = [run for run in command.server.runs if run.attributes.get("sweep") == sweep.name]
+    ordered = {point.run: point.values for point in sweep.points}
+    assert sorted(run.name for run in runs) == sorted(ordered)
     found = find_records(command.directory / "outputs").records
     records = {record.wandb.id: (path, record) for path, record in found}
-    assert sorted(run.name for run in runs) == sorted(point.run for point in sweep.points)
     for run in runs:
-        assert (run.state, run.exit_code) == ("finished", 0)
         directory, record = records[run.name]
-        ordered = next(point.values for point in sweep.points if point.run == run.name)
-        assert {key: run.config[key] for key in ordered} == ordered
-        for key, value in ordered.items():
+        for key, value in ordered[run.name].items():
             group, _, rest = key.partition(".")
             at = {"precision": "mode", "parallel": "strategy"}.get(group, "name")
             trained = record.config[group]
             assert value == (trained[rest] if rest else trained if group in ("name", "seed") else trained[at])
-        identity = asdict(record.identity)
-        assert {key: run.config[key] for key in identity} == identity
-        assert (run.config["arm"], run.attributes["groupName"]) == (record.arm, sweep.name)
-        assert run.attributes["jobType"] == record.identity.precision_mode
+        assert run.config.items() >= {**ordered[run.name], **asdict(record.identity), "arm": record.arm}.items()
+        assert (run.attributes["groupName"], run.attributes["jobType"]) == (sweep.name, record.identity.precision_mode)
+        assert (run.state, run.exit_code, run.summary["status"]) == ("finished", 0, record.status)
         assert bits(run.rows) == bits(read_history(directory))
-        assert run.summary["status"] == record.status
         assert record.status in OUTCOMES  # a scale of 2**22 or 2**40 does not come down in two steps
 
 
 def own_sweep(command: WandbCommand, parameters: dict[str, Any], **settings: Any) -> Sweep:
     """A sweep over a model of the test's own on the handwritten digits."""
-    always = {
-        "model": "custom",
-        "model._target_": "own_models.Broken",
-        "data": "digits",
-        "trainer.steps": 5,
-        "trainer.log_every": 1,
-    }
+    always = {"model": "custom", "model._target_": "own_models.Broken", "data": "digits"}
+    always |= {"trainer.steps": 5, "trainer.log_every": 1}
     content = yaml.safe_load((ROOT / "sweeps/fp32_vs_amp.yaml").read_text())
     content["parameters"] = {key: {"value": value} for key, value in always.items()} | parameters
     content |= settings
@@ -103,30 +95,16 @@ def test_no_outcome_ends_a_sweep(number, command):
     precision = {"values": ["fp32", "tf32"]}
     sweep = own_sweep(command, {"+model.what": broken, "precision": precision, "optimizer": nested}, run_cap=number)
     ended = finish(command.agent(sweep))
-    assert ended.code == 0
-    assert sweep.state == "FINISHED"
+    assert (ended.code, sweep.state) == (0, "FINISHED")
     runs = {run.name: run for run in command.server.runs}
     ran = [runs[point.run] for point in sweep.points]
-    assert sorted(run.summary["status"] for run in ran) == (
-        ["diverged", "oom", "unsupported"] if number == 3 else ["oom"]
-    )
-    assert all((run.state, run.exit_code) == ("finished", 0) for run in ran)
-    assert all(run.summary["error"] for run in ran)
+    statuses = sorted(run.summary["status"] for run in ran)
+    assert statuses == (["diverged", "oom", "unsupported"] if number == 3 else ["oom"])
+    assert all((run.state, run.exit_code) == ("finished", 0) and run.summary["error"] for run in ran)
     for _, record in find_records(command.directory / "outputs").records:
         optimizer = record.config["optimizer"]
         assert (optimizer["lr"], optimizer["fused"]) == (0.05, None), "nested parameters come as one argument"
         assert runs[record.wandb.id].summary["status"] == record.status
-
-
-@pytest.mark.nightly
-def test_a_bad_configuration_does(command):
-    steps = {"values": [-1, -2, -3, -4]}
-    sweep = own_sweep(command, {"trainer.steps": steps, "+model.what": {"value": "is_fine"}})
-    ended = finish(command.agent(sweep))
-    assert "Detected 3 failed runs in the first 60 seconds, shutting down." in ended.said
-    assert "error: trainer.steps=-1: must be greater than 0" in ended.said
-    assert (sweep.state, len(sweep.points)) == ("RUNNING", 3)
-    assert command.server.runs == []
 
 
 @pytest.mark.nightly
@@ -144,8 +122,7 @@ def test_a_run_that_its_sweep_stops_ends_cleanly(command):
             time.sleep(0.05)
         run = command.server.runs[-1]
         run.should_stop, run.agent_stops = number == 1, number == 2
-    ended = finish(agent)
-    assert ended.code == 0
+    assert finish(agent).code == 0
     runs = {run.name: run for run in command.server.runs}
     found = find_records(command.directory / "outputs").records
     assert len(found) == 2
@@ -154,11 +131,8 @@ def test_a_run_that_its_sweep_stops_ends_cleanly(command):
         assert (record.status, record.error) == ("completed", None)
         last = read_history(directory)[-1]["step"]
         # Whichever comes first: the agent's signal, or the run's own look at the server.
-        reasons = [
-            f"stopped by its sweep: {stop} after step {last} of 1000000" for stop in ("SIGTERM", "a stop on W&B")
-        ]
-        assert record.cut_short in reasons
+        stop = rf"stopped by its sweep: (SIGTERM|a stop on W&B) after step {last} of 1000000"
+        assert re.fullmatch(stop, record.cut_short)
         assert (directory / "checkpoints/last.pt").is_file()
-        assert (run.state, run.exit_code) == ("finished", 0)
-        assert run.summary["cut_short"] == record.cut_short
+        assert (run.state, run.exit_code, run.summary["cut_short"]) == ("finished", 0, record.cut_short)
         assert bits(run.rows) == bits(read_history(directory))

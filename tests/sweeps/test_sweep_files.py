@@ -21,27 +21,23 @@ def points(sweep):
     """Every combination, of intervals the ends, as `${args_no_hyphens}` writes it: `key=value`, as Python prints it."""
     choices = []
     for key, parameter in sweep["parameters"].items():
-        if "min" in parameter:
-            assert sweep["method"] != "grid", f"{key}: a grid takes a value or a list of values"
-            values = [parameter["min"], parameter["max"]]
-        else:
-            assert set(parameter) in ({"value"}, {"values"})
-            values = parameter["values"] if "values" in parameter else [parameter["value"]]
+        values = parameter.get("values") or [parameter[name] for name in ("value", "min", "max") if name in parameter]
         assert len(set(map(str, values))) == len(values) > 0
         choices.append([f"{key}={value}" for value in values])
     return list(itertools.product(*choices))
 
 
 def test_a_sweep_file_is_one_that_wandb_and_its_agents_run():
-    assert {"fp32_vs_amp", "scaler_tuning", "memory_by_batch", "amp_fp16_search"} <= set(NAMES)
     for name, sweep in SWEEPS.items():
-        assert sweep["name"] == name
-        assert sweep["method"] in ("grid", "random", "bayes")
+        assert (sweep["name"], sweep["method"] in ("grid", "random", "bayes")) == (name, True)
         assert (ROOT / sweep["program"]).is_file()
         assert sweep["command"] == ["${env}", "${interpreter}", "${program}", "${args_no_hyphens}"]
         better = {"minimize": "lower", "maximize": "higher"}[sweep["metric"]["goal"]]
         assert METRICS[sweep["metric"]["name"]].better == better
-        assert sweep["method"] == "grid" or sweep["run_cap"] > 0, "a search without an end of its own has a cap"
+        if sweep["method"] == "grid":
+            assert all(parameter.keys() <= {"value", "values"} for parameter in sweep["parameters"].values())
+        else:
+            assert sweep["run_cap"] > 0, "a search has no end of its own"
     search = SWEEPS["amp_fp16_search"]
     evaluations = search["parameters"]["trainer.steps"]["value"] / search["parameters"]["trainer.eval_every"]["value"]
     assert search["metric"]["name"] == "val/loss"
@@ -55,10 +51,7 @@ def test_points_compose_and_the_precision_varies(every):
         assert any(key.startswith("precision") for key in varied)
         found = points(SWEEPS[name])
         first_seed = next(key for key in found[0] if key.startswith("seed="))
-        for point in [point for point in found if first_seed in point][
-            ::every
-        ]:  # the other seeds differ in the number only
-            assert compose_one(agent_overrides(point)).name == name
-    of_a_seed = points_of(FILES[[path.stem for path in FILES].index("recipe")], ["seed=0"])
-    assert len(of_a_seed) == len(set(of_a_seed)) == 5
-    assert all("seed=0" in point for point in of_a_seed)
+        of_a_seed = [point for point in found if first_seed in point]  # the other seeds differ in the number only
+        assert {compose_one(agent_overrides(point)).name for point in of_a_seed[::every]} == {name}
+    of_a_seed = points_of(next(path for path in FILES if path.stem == "recipe"), ["seed=0"])
+    assert [len(of_a_seed), *("seed=0" in point for point in of_a_seed)] == [5] + [True] * 5

@@ -10,15 +10,13 @@ from torch.profiler import ProfilerActivity, profile
 from ampsweep.models.gpt import GPT
 from ampsweep.models.mlp import MLP
 from ampsweep.tasks.classification import Classification
+from ampsweep.tasks.gan import GAN
 from ampsweep.tasks.language_modeling import LanguageModeling
 from ampsweep.tasks.model_loss import ModelLoss
 from ampsweep.tasks.regression import Regression
 
 
 class Autoencoder(nn.Linear):
-    def __init__(self):
-        super().__init__(5, 5)
-
     def forward(self, inputs, targets):
         return (super().forward(inputs) - targets).square().mean()
 
@@ -38,7 +36,7 @@ def regression():
 
 
 def model_loss():
-    return ModelLoss(targets="inputs"), Autoencoder(), (torch.randn(4, 5), torch.randn(4, 5)), 4
+    return ModelLoss(targets="inputs"), Autoencoder(5, 5), (torch.randn(4, 5), torch.randn(4, 5)), 4
 
 
 @pytest.mark.parametrize("make", [language_modeling, classification, regression, model_loss])
@@ -91,6 +89,23 @@ def test_losses_and_accuracy_are_those_computed_by_hand():
     assert loss.item() == pytest.approx(-0.1 * math.log(1 / 4) - 0.9 * math.log(3 / 4))
     loss = Regression().loss(Fixed([[1.0, 2.0], [3.0, 4.0]]), (NOTHING, torch.tensor([[1.0, 0.0], [3.0, 1.0]])))
     assert loss == (4 + 9) / 4
+
+
+class Players:
+    """Generates 2, 3 and so on; the score of an image is its only value."""
+
+    latent_size, discriminator = 1, staticmethod(lambda images: images)
+    noise = __call__ = staticmethod(lambda like: torch.arange(2.0, 2.0 + len(like)).unsqueeze(1))
+
+
+def test_the_losses_of_a_gan_are_those_of_its_paper():
+    batch = (torch.tensor([[0.0], [1.0]]), None)
+    of_discriminator, of_generator = (turn.loss(Players(), batch).item() for turn in GAN().turns)
+    surprise = lambda score: math.log1p(math.exp(-score))  # noqa: E731  that an image of this score is real
+    assert of_discriminator == pytest.approx((surprise(0) + surprise(1) + surprise(-2) + surprise(-3)) / 2)
+    assert of_generator == pytest.approx((surprise(2) + surprise(3)) / 2)
+    values, num_images = GAN().evaluate(Players(), batch)
+    assert (values["loss"].item(), num_images) == (2 * 2 - 0.5 - 0.5, 2), "the energy distance"
 
 
 def test_wrong_settings_and_shapes_are_refused():

@@ -38,28 +38,17 @@ def test_the_loss_is_found_where_models_put_it():
         assert model.weight.grad.any()
 
 
-@pytest.mark.parametrize(
-    ("wrap", "sentence"),
-    [
+def test_an_output_without_a_loss_is_refused():
+    for wrap, sentence in (
         (lambda loss: None, "got NoneType without a loss"),
         (lambda loss: (), "got tuple without a loss"),
         (lambda loss: {"logits": loss}, "got dict without a loss"),
         (lambda loss: SimpleNamespace(logits=loss), "got SimpleNamespace without a loss"),
         (lambda loss: loss.item(), "got float without a loss"),
         (lambda loss: loss.expand(4), r"the model's loss must be a scalar, got shape \(4,\)"),
-    ],
-)
-def test_an_output_without_a_loss_is_refused(wrap, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        ModelLoss().loss(SelfTaught(wrap), BATCH)
-
-
-class Recorder(nn.Module):
-    """Keeps the arguments of its call."""
-
-    def forward(self, *positional, **named):
-        self.arguments = positional, named
-        return torch.zeros(())
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            ModelLoss().loss(SelfTaught(wrap), BATCH)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +62,13 @@ class Recorder(nn.Module):
     ],
 )
 def test_a_batch_is_passed_as_the_task_says(task, positional, named):
-    model = Recorder()
+    calls = []
+    model = lambda *positional, **named: calls.append((positional, named)) or torch.zeros(())  # noqa: E731
     task.loss(model, ("x", "y"))
-    assert model.arguments == (positional, named)
+    assert calls.pop() == (positional, named)
     mapping = {"inputs": torch.zeros(3), "mask": torch.ones(3)}
     assert task.evaluate(model, mapping)[1] == 3
-    assert model.arguments[1].keys() == mapping.keys()
+    assert calls.pop()[1].keys() == mapping.keys()
 
 
 def test_a_hugging_face_model_shifts_the_labels_itself():
@@ -89,8 +79,6 @@ def test_a_hugging_face_model_shifts_the_labels_itself():
     loss = task.loss(model, (tokens, tokens.roll(-1, dims=1)))
     expected = F.cross_entropy(model(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     torch.testing.assert_close(loss, expected)
-    loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_impossible_arguments_are_refused():

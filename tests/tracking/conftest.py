@@ -19,17 +19,16 @@ def nobody_logged_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WandbAddress]:
-    """A W&B process for all tests that need no environment of their own."""
-    with wandb_process(tmp_path_factory.mktemp("home")) as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wandb]:
     home = tmp_path_factory.mktemp("home")
     with WandbServer() as server, wandb_process(home, **server.environment, WANDB_FINISH_TIMEOUT="30") as address:
         yield Wandb(server, address)
+
+
+@pytest.fixture
+def shared(served: Wandb) -> WandbAddress:
+    """A W&B process for all tests that need no environment of their own."""
+    return served.address
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -79,22 +80,12 @@ class Wandb:
 
     def sync(self, directory: Path, silence_s: float = 10.0) -> str:
         """Complete a run on the server; returns what `complete_runs` sent, or its error."""
-        done = []
+        done, runs = [], [(directory, "multirun-7")]
         try:
-            runs = [(directory, "multirun-7")]
             self.address.call(complete_runs, runs, 3.0, silence_s=silence_s, on_message=done.append)
         except WandbError as error:
             return f"WandbError: {error}"
         return str(done[-1])
-
-
-@dataclass
-class Tracked:
-    """Lines for the user, and the time that the training waited for its tracker."""
-
-    said: list[str]
-    start_s: float = 0.0
-    finish_s: float = 0.0
 
 
 def train(
@@ -108,8 +99,8 @@ def train(
     resume_after=None,
     ending=None,
     **tracking,
-) -> Tracked:
-    """Track a training to its end.
+) -> SimpleNamespace:
+    """Track a training to its end; returns lines for the user, `said`, and its waits, `start_s` and `finish_s`.
 
     Args:
         events: functions to call before a step's row; of step 0 before the start, of step -1 before the end.
@@ -117,16 +108,15 @@ def train(
         ending: what the record has at the end.
         tracking: settings of the tracking config.
     """
-    events, rows = events or {}, rows or {}
+    events, rows, said = events or {}, rows or {}, []
     config = TrackingConfig(**{"mode": "offline", "project": "p", **tracking})
     record.config["tracking"] = asdict(config)
-    tracked = Tracked([])
-    tracker = make_tracker(config, "multirun-7", tracked.said.append, address)
+    tracker = make_tracker(config, "multirun-7", said.append, address)
     record.write(directory)
     events.get(0, int)()
     began = time.perf_counter()
     tracker.start(record, directory, resume_after=resume_after)
-    tracked.start_s = time.perf_counter() - began
+    start_s = time.perf_counter() - began
     record.write(directory)
     for step in steps:
         events.get(step, int)()
@@ -136,6 +126,6 @@ def train(
         setattr(record, name, value)
     began = time.perf_counter()
     tracker.finish(record)
-    tracked.finish_s = time.perf_counter() - began
+    finish_s = time.perf_counter() - began
     record.write(directory)
-    return tracked
+    return SimpleNamespace(said=said, start_s=start_s, finish_s=finish_s)

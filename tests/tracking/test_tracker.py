@@ -1,11 +1,9 @@
 """Rows go to `history.jsonl`, each step once, whatever happens; a follower shows the file elsewhere."""
 
-import json
 import math
 import signal
 import subprocess
 import sys
-from copy import deepcopy
 
 import pytest
 
@@ -29,26 +27,26 @@ def steps_in(directory):
 
 
 class Follower:
-    """Keeps the calls in their order, with copies of the records; fails in the call that it is given."""
+    """Keeps what it is called with, and fails to start if so asked."""
 
-    def __init__(self, failing=None):
-        self.failing, self.calls, self.records, self.begun = failing, [], [], None
+    def __init__(self, *, fails=False):
+        self.fails, self.calls = fails, []
 
     def start(self, record, directory, reached):
-        self.begun = directory, reached, (directory / HISTORY_NAME).exists()
-        self._note("start", record)
+        self.calls.append(("start", record.status, record.history_digest is None, reached))
+        assert (directory / HISTORY_NAME).exists()
+        if self.fails:
+            raise OSError("start failed")
 
     def finish(self, record):
-        self._note("finish", record)
+        self.calls.append(("finish", record.status, record.history_digest is None))
 
-    def _note(self, call, record):
-        self.calls.append(call)
-        self.records.append(deepcopy(record))
-        if call == self.failing:
-            raise OSError(f"{call} failed")
+    @property
+    def names(self):
+        return [call[0] for call in self.calls]
 
 
-def test_a_row_is_on_file_when_log_returns(record, tmp_path):
+def test_a_row_is_on_file_as_strict_json_when_log_returns(record, tmp_path):
     tracker = Tracker()
     tracker.start(record, tmp_path, resume_after=None)
     for step in (1, 2):
@@ -58,25 +56,17 @@ def test_a_row_is_on_file_when_log_returns(record, tmp_path):
         )
     with pytest.raises(AssertionError, match="step 2 after step 2"):
         tracker.log({}, 2)
+    tracker.log({"train/loss": math.nan, "train/grad_norm": math.inf, "x": -math.inf}, 3)
+    assert (tmp_path / HISTORY_NAME).read_text().splitlines()[-1] == (
+        '{"step": 3, "train/loss": "NaN", "train/grad_norm": "Infinity", "x": "-Infinity"}'
+    )
     tracker.finish(record)
+    row = read_history(tmp_path)[-1]
+    assert math.isnan(row["train/loss"])
+    assert (row["train/grad_norm"], row["x"]) == (math.inf, -math.inf)
     assert record.history_digest is not None
     tracker.finish(record)
     Tracker().finish(record)
-
-
-def test_non_finite_values_are_strict_json_and_come_back(record, tmp_path):
-    tracker = Tracker()
-    tracker.start(record, tmp_path, resume_after=None)
-    tracker.log({"train/loss": math.nan, "train/grad_norm": math.inf, "x": -math.inf}, 1)
-    tracker.finish(record)
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is not JSON")
-
-    json.loads((tmp_path / HISTORY_NAME).read_text(), parse_constant=refuse)
-    (row,) = read_history(tmp_path)
-    assert math.isnan(row["train/loss"])
-    assert (row["train/grad_norm"], row["x"]) == (math.inf, -math.inf)
 
 
 def test_a_resume_keeps_the_rows_there_and_adds_the_others(record, tmp_path):
@@ -93,7 +83,7 @@ def test_a_resume_keeps_the_rows_there_and_adds_the_others(record, tmp_path):
     assert steps_in(tmp_path) == [1, 2]
 
 
-def test_a_torn_last_line_is_cut_atomically(record, tmp_path):
+def test_a_torn_last_line_is_cut_atomically_and_a_damaged_one_left(record, tmp_path):
     write(record, tmp_path, range(1, 11))
     path = tmp_path / HISTORY_NAME
     old = path.read_text() + '{"step": 11, "tr'
@@ -103,14 +93,11 @@ def test_a_torn_last_line_is_cut_atomically(record, tmp_path):
         assert reader.read() == old, "the old file stays as it was for whoever has it open"
     assert steps_in(tmp_path) == list(range(1, 13))
     assert [entry.name for entry in tmp_path.iterdir()] == [HISTORY_NAME]
-
-
-def test_a_damaged_history_is_not_continued(record, tmp_path):
     damaged = '{"step": 1}\nloss,step\n{"step": 3}\n{"st'
-    (tmp_path / HISTORY_NAME).write_text(damaged)
+    path.write_text(damaged)
     with pytest.raises(RecordError, match="is damaged: line 2 is not JSON"):
         write(record, tmp_path, range(4, 5), resume_after=3)
-    assert (tmp_path / HISTORY_NAME).read_text() == damaged
+    assert path.read_text() == damaged
 
 
 SCRIPT = """
@@ -156,37 +143,18 @@ def test_a_follower_gets_the_run_and_no_rows(record, tmp_path):
     tracker = Tracker(follower := Follower())
     tracker.start(record, tmp_path, resume_after=4)
     tracker.log({"train/loss": 2.0}, 5)
-    tracker.log({"train/loss": 1.0}, 6)
     record.status = "completed"
     tracker.finish(record)
-    assert follower.calls == ["start", "finish"]
-    assert follower.begun == (tmp_path, 4, True)
-    assert [seen.status for seen in follower.records] == ["interrupted", "completed"]
-    assert [seen.history_digest is None for seen in follower.records] == [True, False], "the history is closed first"
-    assert steps_in(tmp_path) == [4, 5, 6]
+    assert follower.calls == [("start", "interrupted", True, 4), ("finish", "completed", False)], "a closed history"
+    assert steps_in(tmp_path) == [4, 5]
 
 
-def test_a_follower_ends_even_where_rows_are_lost(record, tmp_path, monkeypatch):
-    close = Tracker._close
-
-    def fail(tracker, record):
-        close(tracker, record)
-        raise OSError("no room")
-
-    tracker = Tracker(follower := Follower())
-    tracker.start(record, tmp_path, resume_after=None)
-    monkeypatch.setattr(Tracker, "_close", fail)
-    with pytest.raises(OSError, match="no room"):
-        tracker.finish(record)
-    assert follower.calls == ["start", "finish"]
-
-
-def test_a_tracker_that_failed_to_start_can_finish(record, tmp_path):
-    unstarted = Tracker(follower := Follower(failing="start"))
+def test_a_follower_ends_even_where_rows_are_lost_or_it_failed_to_start(record, tmp_path, monkeypatch):
+    unstarted = Tracker(follower := Follower(fails=True))
     with pytest.raises(OSError, match="start failed"):
         unstarted.start(record, tmp_path, resume_after=None)
     unstarted.finish(record)
-    assert follower.calls == ["start", "finish"]
+    assert follower.names == ["start", "finish"]
     (tmp_path / "run" / HISTORY_NAME).mkdir(parents=True)
     unopened = Tracker(follower := Follower())
     with pytest.raises(RecordError):
@@ -194,13 +162,21 @@ def test_a_tracker_that_failed_to_start_can_finish(record, tmp_path):
     assert follower.calls == [], "without a history there is nothing to follow"
     unopened.finish(record)
 
+    def write(tracker):
+        raise OSError(28, "no room")
 
-@pytest.mark.parametrize("variable", [None, "disabled"])
-def test_a_run_has_a_history_where_wandb_is_disabled(variable, record, tmp_path, monkeypatch):
-    if variable is not None:
-        monkeypatch.setenv("WANDB_MODE", variable)
-    config = TrackingConfig(mode="auto" if variable else "disabled")
-    tracker = make_tracker(config, None, pytest.fail)
+    tracker = Tracker(follower := Follower())
+    tracker.start(record, tmp_path, resume_after=None)
+    monkeypatch.setattr(Tracker, "_write", write)
+    with pytest.raises(OSError, match="no room"):
+        tracker.finish(record)
+    assert follower.names == ["start", "finish"]
+
+
+@pytest.mark.parametrize(("mode", "variable"), [("disabled", "online"), ("auto", "disabled")])
+def test_a_run_has_a_history_where_wandb_is_disabled(mode, variable, record, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", variable)
+    tracker = make_tracker(TrackingConfig(mode=mode), None, pytest.fail)
     tracker.start(record, tmp_path, resume_after=None)
     tracker.log({"train/loss": 2.0}, 1)
     tracker.finish(record)

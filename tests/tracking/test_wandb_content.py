@@ -13,6 +13,7 @@ from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.standard_streams import OUTPUT_NAME
 from ampsweep.tracking.wandb.content import alerts, run_config
 
+CONTAMINATED = {"contamination": Contamination(verdict="contaminated", reasons=["too warm", "busy"])}
 ROWS = {2: {"train/loss": float("nan")}, 3: {"train/loss": 0.1 + 0.2, "train/lr": 1e-3}}
 
 
@@ -31,32 +32,26 @@ def track(online, record, tmp_path):
 def test_a_run_on_the_server_has_identity_rows_and_figures(track, record, online, tmp_path):
     record.config["tracking"]["notes"] = "why it was made"
     record.environment = {"python": "3.11", "git_commit": "abc", "flags": {"deterministic": False}}
-    record.identity.parallel, record.identity.world_size, record.identity.global_batch_size = "ddp", 2, 16
-    record.dtypes = RecordedDtypes(compute="bfloat16", reduction="float32")
     (tmp_path / OUTPUT_NAME).write_text("epoch 1\n")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/last.pt").write_bytes(b"weights")
     ending = {
         "summary": {"train/loss": 0.25, "perf/step_ms": 0.1 + 0.2},
-        "memory": MemoryUse(peak={"parameters": 4096, "activations": 100}, end_of_forward={"parameters": 4096}),
-        "prediction": StepPrediction(target="cpu", peak={"parameters": 4096, "activations": 101}, error_pct=0.02),
-        "proof": ModeProof(flops={"bfloat16": 90}, outputs={"bfloat16": 7, "float32": 2}),
+        "memory": MemoryUse(peak={"parameters": 4096, "activations": 100}),
+        "prediction": StepPrediction(target="cpu", peak={"parameters": 4096}, error_pct=0.02),
+        "proof": ModeProof(flops={"bfloat16": 90}),
     }
     run = track(**ending)
+    given, summary = run.attributes, run.summary
     assert bits(run.rows) == bits(read_history(tmp_path))
     assert (run.state, run.exit_code, run.project, run.alerts) == ("finished", 0, "mine", [])
     assert (record.wandb.url, record.wandb.last_step) == (f"{online.server.url}/team/mine/runs/{run.name}", 3)
     assert (record.wandb.mode, record.wandb.error) == ("online", None)
-    given, config, summary = run.attributes, run.config, run.summary
     names = [given[key] for key in ("displayName", "groupName", "jobType", "tags", "notes")]
     assert names == ["amp_bf16-gpt_tiny-b16-s0", "multirun-7", "amp_bf16", ["a", "b"], "why it was made"]
-    assert (config["environment"], config["config"].keys()) == (record.environment, record.config.keys() - {"seed"})
-    assert [config[key] for key in ("precision_mode", "arm", "pair_key")] == ["amp_bf16", "amp_bf16", "pair"]
-    assert [config[key] for key in ("parallel", "world_size", "global_batch_size")] == ["ddp", 2, 16]
-    assert [config[f"{kind}_dtype"] for kind in ("compute", "reduction")] == ["bfloat16", "float32"]
+    assert (run.config["environment"], run.config["pair_key"]) == (record.environment, "pair")
     assert (summary["status"], summary["perf/step_ms"], summary["train/loss"]) == ("completed", 0.1 + 0.2, 0.25)
     assert summary["train/lr"] == 1e-3, "the last value where the record has no figure"
-    assert not [key for key in summary if key.endswith((".min", ".max"))]
     for section in ("memory", "proof", "prediction"):
         assert summary[section] == getattr(record, section).as_json()
     assert run.files[OUTPUT_NAME] == b"epoch 1\n"
@@ -71,27 +66,16 @@ def test_a_run_on_the_server_has_identity_rows_and_figures(track, record, online
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
 
-def test_secrets_are_sent_nowhere(track, record, online, tmp_path):
-    secret, other = "s3cr3t-0f-th3-m0d3l", "an0ther-s3cret-word"
-    record.config["model"]["api_key"] = secret
-    record.config["tracking"]["notes"] = f"password={other}"
-    record.config["tracking"]["checkpoints"] = False
-    run = track(status="oom", error=f"out of memory at api_key={secret}")
-    assert "***" in json.dumps(run.config)
-    assert run.alerts[0].text.endswith("api_key=***")
-    sent = b"".join(request.body for request in online.server.recorded.requests)
-    assert secret.encode() not in sent
-    assert other.encode() not in sent
-
-
 def test_a_fact_has_one_name_in_the_config(record):
     record.config = {
         "precision": {"mode": "amp_bf16", "dtype": "bfloat16"},
         "data": {"batch_size": 16},
         "optimizer": {"lr": 0.1, "weight_decay": 0.01},
     }
+    record.dtypes = RecordedDtypes(compute="bfloat16", reduction="float32")
     config = run_config(record)
     assert (config["batch_size"], config["dtype"]) == (16, "bfloat16")
+    assert (config["compute_dtype"], config["reduction_dtype"]) == ("bfloat16", "float32")
     assert config["config"] == {"precision": {"mode": "amp_bf16"}, "optimizer": {"weight_decay": 0.01}}
 
 
@@ -100,16 +84,8 @@ def test_a_fact_has_one_name_in_the_config(record):
     [
         ({"status": "oom", "error": "no room; api_key=s3cr3t-0f-th3-m0d3l"}, "Out of memory", ": no room; api_key=***"),
         ({"status": "diverged", "error": "the loss is nan at step 3"}, "Diverged", ": the loss is nan at step 3"),
-        (
-            {"status": "diverged", "error": "the scale collapsed to 5.9e-08"},
-            "Scale collapsed",
-            ": the scale collapsed to 5.9e-08",
-        ),
-        (
-            {"contamination": Contamination(verdict="contaminated", reasons=["too warm", "busy"])},
-            "Contaminated",
-            ", its speed does not count: too warm; busy",
-        ),
+        ({"status": "diverged", "error": "the scale collapsed to 0"}, "Scale collapsed", ": the scale collapsed to 0"),
+        (CONTAMINATED, "Contaminated", ", its speed does not count: too warm; busy"),
     ],
 )
 def test_a_failed_or_contaminated_run_has_an_alert(ending, title, text, record):
@@ -143,12 +119,13 @@ def test_a_sweep_sends_an_alert_once_for_each_state(online, record, tmp_path):
 @pytest.mark.parametrize("names", [["last.pt"], ["last/rank-0.pt", "last/rank-1.pt", "previous/rank-0.pt"]])
 def test_a_checkpoint_is_an_artifact_where_that_is_wanted(names, track, record, online, tmp_path):
     record.config["tracking"]["checkpoints"] = True
-    for name in names:
-        (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "checkpoints" / name).write_bytes(name.encode())
+    for file in (tmp_path / "checkpoints" / name for name in names):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(file.name)
     track()
     (artifact,) = [one for one in online.server.recorded.artifacts if one.run == record.run_id]
-    assert (artifact.type, artifact.state) == ("checkpoint", "COMMITTED")
-    assert artifact.collection == f"checkpoint-{record.run_id}"
-    expected = {name.rpartition("/")[2]: name.encode() for name in names if name.startswith("last")}
-    assert {name: content for name, content in artifact.files.items() if name.endswith(".pt")} == expected
+    found = artifact.type, artifact.state, artifact.collection
+    assert found == ("checkpoint", "COMMITTED", f"checkpoint-{record.run_id}")
+    sent = {name: content.decode() for name, content in artifact.files.items() if name.endswith(".pt")}
+    expected = [name.rpartition("/")[2] for name in names if name.startswith("last")]
+    assert sent == {name: name for name in expected}

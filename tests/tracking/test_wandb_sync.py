@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 
 import psutil
 import pytest
@@ -29,9 +28,7 @@ def test_a_run_of_an_offline_machine_is_as_it_were_online(record, tmp_path, onli
     assert len([*tmp_path.glob("wandb/offline-run-*/*.wandb.synced")]) == 1, "`wandb sync` does not send it again"
     run = online.run(record)
     assert run.rows == read_history(tmp_path)
-    given = [run.attributes[key] for key in ("displayName", "groupName", "jobType", "tags")]
-    assert given == ["amp_bf16-gpt_tiny-b16-s0", "g", "amp_bf16", ["a"]]
-    assert (run.config["arm"], run.config["seed"], run.config["model"]) == ("amp_bf16", 0, "gpt_tiny")
+    assert (run.attributes["groupName"], run.attributes["tags"], run.config["arm"]) == ("g", ["a"], "amp_bf16")
     assert (run.state, run.summary["status"], run.summary["val/loss"]) == ("finished", "completed", 0.5)
     assert (run.summary["proof"], run.summary["started_at"]) == (record.proof.as_json(), record.started_at)
     noted = RunRecord.read(tmp_path).wandb
@@ -39,19 +36,9 @@ def test_a_run_of_an_offline_machine_is_as_it_were_online(record, tmp_path, onli
     asked, before = len(online.server.recorded.requests), (tmp_path / "run.json").stat().st_mtime_ns
     assert COMPLETE in online.sync(tmp_path)
     later = {request.operation for request in online.server.recorded.requests[asked:]}
-    reads = {"", "Viewer", "Run", "RunHistoryKeys", "RunFiles", "GetDefaultEntity"}
-    assert later <= reads | {"RunParquetHistory", "SampledHistoryPage"}, "the second time nothing is sent"
+    assert not later & {"UpsertBucket", "CreateRunFiles"}, "the second time nothing is sent"
+    assert not [request for request in online.server.recorded.requests[asked:] if "file_stream" in request.path]
     assert (tmp_path / "run.json").stat().st_mtime_ns == before
-
-
-@pytest.mark.nightly
-def test_wandb_sync_finds_nothing_to_send_either(record, tmp_path, online, shared):
-    train(record, tmp_path, shared)
-    command = [sys.executable, "-m", "wandb", "sync", "--dry-run", "wandb"]
-    says = partial(subprocess.run, command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=True)
-    assert "Would sync 1 run(s)" in says().stderr
-    online.sync(tmp_path)
-    assert "No runs to sync" in says().stderr
 
 
 def test_a_run_that_was_never_meant_for_wandb_is_sent_when_asked(record, tmp_path, online):
@@ -103,8 +90,8 @@ def test_a_sync_that_breaks_off_is_completed_by_the_next(record, tmp_path, onlin
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("fault", [Fault(on="file_stream"), Fault(status=0)], ids=["500", "dropped"])
-def test_rows_missed_by_a_failing_server_are_sent_later(fault, record, tmp_path, online, impatient):
+def test_rows_missed_by_a_failing_server_are_sent_later(record, tmp_path, online, impatient):
+    fault = Fault(on="file_stream")
     train(record, tmp_path, impatient, events={-1: lambda: online.server.faults.append(fault)}, **ONLINE)
     assert RunRecord.read(tmp_path).wandb.error is not None
     online.server.faults.clear()
@@ -172,29 +159,22 @@ for step in range(1, 3000):
 """
 
 
-@pytest.mark.parametrize(
-    "victims",
-    ["all", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("training", "training and wandb-core"))],
-)
-def test_kill_9_loses_no_row_and_leaves_no_process(victims, record, tmp_path, online):
+@pytest.mark.parametrize("is_alone", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_kill_9_loses_no_row_and_leaves_no_process(is_alone, record, tmp_path, online):
+    """Of the training alone, or of all its processes."""
     record.write(tmp_path)
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)]) as training:
         wait_until(lambda: any(run.name == record.run_id for run in online.server.runs))
-        (served,) = psutil.Process(training.pid).children()
         family = psutil.Process(training.pid).children(recursive=True)
-        cores = [process for process in family if process.name().startswith("wandb-core")]
-        assert cores
-        wanted = {"all": family, "training": [], "training and wandb-core": cores}[victims]
-        for pid in (training.pid, *(process.pid for process in wanted)):
+        assert any(process.name().startswith("wandb-core") for process in family)
+        for pid in (training.pid, *(process.pid for process in ([] if is_alone else family))):
             os.kill(pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
-    assert not served.is_running()
     rows = read_history(tmp_path)
-    if victims == "training":
+    if is_alone:
         assert online.run(record).rows == rows, "the W&B process sends the rest by itself"
     online.sync(tmp_path)
     run = online.run(record)
-    assert run.rows == rows
-    assert (run.state, run.summary["status"]) == ("failed", "interrupted")
+    assert (run.rows, run.state, run.summary["status"]) == (rows, "failed", "interrupted")
     assert json.loads((tmp_path / "run.json").read_text())["wandb"]["last_step"] == rows[-1]["step"]

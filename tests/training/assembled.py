@@ -4,11 +4,13 @@ import copy
 import functools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 from ampsweep.config.compose import _Composer, compose_one, initialized
 from ampsweep.config.schema import Config
+from ampsweep.data.base import stop_workers
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.components.built import Built, build, build_data
 from ampsweep.training.found_checkpoint import find_checkpoint
@@ -16,12 +18,11 @@ from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Ending, Trainer
 
 CPU = torch.device("cpu")
-MLP = ("model=mlp_small", "model.hidden_size=16", "data=digits", "data.batch_size=16")
+DIGITS = ("data=digits", "data.batch_size=16")
+MLP = ("model=mlp_small", "model.hidden_size=16", *DIGITS)
 GPT = (
-    "model=gpt_tiny",
-    *(f"model.{size}" for size in ("hidden_size=16", "num_heads=2", "num_layers=1", "dropout=0.2")),
-    "data=synthetic_tokens",
-    *(f"data.{size}" for size in ("vocab_size=16", "seq_len=8", "batch_size=4", "num_batches=64")),
+    *("model=gpt_tiny", "model.hidden_size=16", "model.num_heads=2", "model.num_layers=1", "model.dropout=0.2"),
+    *("data=synthetic_tokens", "data.vocab_size=16", "data.seq_len=8", "data.batch_size=4", "data.num_batches=64"),
 )
 """Small, with dropout, so that the generators of random numbers count."""
 LOGGED = ("trainer.log_every=1", "trainer.warmup_steps=2", "device=cpu", "tracking=disabled")
@@ -29,27 +30,13 @@ COMPOSER = _Composer([])
 """Calls Hydra (a third of a second) once for each choice of options, and sets values afterwards."""
 
 
-class Rows:
-    """Keeps rows in a list, in place of a tracker."""
-
-    def __init__(self, rows=(), log=None):
-        self.log = log or (lambda row, step: rows.append({"step": step, **row}))
-
-
-class NoStop:
-    reason = ""
-
-
-@dataclass
 class StopAfter:
     """Requests the end of a training after so many steps; it is asked once a step."""
 
-    num_steps: int
+    def __init__(self, num_steps):
+        self._reasons = iter([""] * (num_steps - 1))
 
-    @property
-    def reason(self):
-        self.num_steps -= 1
-        return "SIGTERM" if self.num_steps <= 0 else ""
+    reason = property(lambda self: next(self._reasons, "SIGTERM"))
 
 
 @dataclass
@@ -62,16 +49,19 @@ class Assembled:
     rows: list = field(default_factory=list)
     saved: list = field(default_factory=list)
 
+    instruments = property(lambda self: self.trainer.instruments)
+
     @property
-    def instruments(self):
-        return self.trainer.instruments
+    def optimizer(self):
+        (optimizer,) = self.built.optimizers.values()
+        return optimizer
 
     def use_loss(self, loss):
         self.trainer.turns = tuple(replace(turn, loss=loss) for turn in self.trainer.turns)
 
     def train(self, stop=None) -> Ending:
         with self.trainer.instruments:
-            return self.trainer.train(stop or NoStop())
+            return self.trainer.train(stop or SimpleNamespace(reason=""))
 
     def column(self, key):
         return {row["step"]: row[key] for row in self.rows if key in row}
@@ -98,18 +88,24 @@ def assemble(*overrides, directory: Path | None = None, device=CPU, **parts) -> 
     built = build(config, device, build_data(config, device))
     rows, saved = [], []
 
-    def save(trainer):
+    def save(_):
         saved.append(trainer.step)
         if directory is not None:
-            take_checkpoint(trainer, directory, "hash", "my_model", "my_arm")
+            training.keep(directory)
 
-    trainer = assemble_trainer(config, built, device, tracker=Rows(rows), save=save, may_watch=True)
+    tracker = SimpleNamespace(log=lambda row, step: rows.append({"step": step, **row}))
+    trainer = assemble_trainer(config, built, device, tracker=tracker, save=save, may_watch=True)
     training = Assembled(config, built, trainer, rows, saved)
     for name, part in parts.items():
         setattr(trainer, name, part)
     if "task" in parts:
         training.use_loss(parts["task"].loss)
     return training
+
+
+def own(module, name, *more):
+    """Overrides for a model of a test's module on the digits."""
+    return ("model=custom", f"model._target_={module}.{name}", *DIGITS, *more)
 
 
 def trained(*overrides, **parts) -> Assembled:
@@ -132,9 +128,11 @@ def assert_resumes_bitwise(directory, *overrides, stop_after=5) -> Assembled:
     rest, notes = resumed(directory, *overrides)
     assert rest.train().status == "completed"
     assert notes == []
-    for key in ("train/loss", "train/grad_norm", "train/lr", "val/loss", "amp/scale", "amp/growth_tracker",
-                "amp/skipped_steps", "amp/applied_steps"):  # fmt: skip
+    amp = (f"amp/{name}" for name in ("scale", "growth_tracker", "skipped_steps", "applied_steps"))
+    for key in ("train/loss", "train/grad_norm", "train/lr", "val/loss", *amp):
         expected = {step: value for step, value in whole.column(key).items() if step > stop_after}
         assert str(rest.column(key)) == str(expected), key  # as text, since NaN is not equal to itself
+    for training in (whole, rest):
+        stop_workers(training.built.data)
     assert all(map(torch.equal, rest.parameters(), whole.parameters()))
     return whole

@@ -1,5 +1,6 @@
 """The mixed-precision loop that anyone would write from torch's own parts, on batches of digits."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -28,24 +29,29 @@ def cross_entropy(model, batch, autocast, scaler):
         return F.cross_entropy(model(batch[0]).float(), batch[1])
 
 
-def by_hand(mode, make_optimizer, *, steps, init_scale, make_model=None, loss=cross_entropy, accumulate=1, clip=None,
-            set_rate=None):  # fmt: skip
+def small_mlp():
+    return MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3)
+
+
+def by_hand(
+    mode, make_optimizer, *, steps, init_scale, make_model=small_mlp, loss=cross_entropy, accumulate=1, clip=None,
+    set_rate=lambda optimizer, applied_steps: None,
+):  # fmt: skip
     """Train; `set_rate(optimizer, applied_steps)` and `clip(parameters)` are called where such a loop calls them."""
     torch.manual_seed(SEED)
-    model = make_model() if make_model else MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3)
+    model = make_model()
     data = Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU)
     optimizer = make_optimizer(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=4, enabled=mode == "amp_fp16")
+    autocast = partial(torch.autocast, "cpu", DTYPES[mode], enabled=mode != "fp32")
     parameters = [*model.parameters()]
     hand = SimpleNamespace(losses=[], norms=[], rates=[], scales=[], parameters=parameters)
     applied = 0
     for step in range(steps):
-        if set_rate is not None:
-            set_rate(optimizer, applied)
+        set_rate(optimizer, applied)
         total = 0.0
         for micro in range(accumulate):
             batch = data.train_batch(step * accumulate + micro)
-            autocast = lambda: torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32")  # noqa: E731
             micro_loss = loss(model, batch, autocast, scaler) / accumulate
             scaler.scale(micro_loss).backward()
             total += micro_loss.detach()

@@ -20,14 +20,13 @@ from ampsweep.training import checkpoint as module
 from ampsweep.training.checkpoint import CheckpointError, load_checkpoint, rng_state, save_checkpoint
 from ampsweep.training.found_checkpoint import find_checkpoint
 
-CPU = torch.device("cpu")
 NET = nn.Linear(3, 2)
 STATE = torch.optim.SGD(NET.parameters(), lr=0.1).state_dict()
 SGD = {"class": "SGD", "state": STATE, "parameters": ["weight", "bias"]}
 CHECKPOINT = module.Checkpoint(
     step=7, next_batch=14, batch_size=4, applied_steps=6, config_hash="0123", model_name="my_net", arm="amp_fp16",
-    model=NET.state_dict(), optimizers={"optimizer": SGD}, scaler={"scale": 2.0, "_growth_tracker": 3},
-    scale_monitor={"num_observed": 7, "skipped_steps": 1, "growth_tracker": 3}, rng=rng_state(CPU), observed={},
+    model=NET.state_dict(), optimizers={"optimizer": SGD}, scaler={"scale": 2.0, "_growth_tracker": 3}, observed={},
+    scale_monitor={"num_observed": 7, "skipped_steps": 1, "growth_tracker": 3}, rng=rng_state(torch.device("cpu")),
 )  # fmt: skip
 
 
@@ -67,22 +66,16 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path, saved):
     assert (load_checkpoint(saved).step, load_checkpoint(previous).step) == (9, 8)
     assert sorted(path.name for path in saved.parent.iterdir()) == ["last.pt", "previous.pt"]
     assert (find_checkpoint(tmp_path).path, find_checkpoint(previous).path) == (saved, previous)
+    with pytest.raises((pickle.PicklingError, AttributeError)):  # midway, which changes nothing
+        save_checkpoint(replace(CHECKPOINT, rng={"not": lambda: "to be pickled"}), tmp_path)
+    assert (load_checkpoint(saved).step, load_checkpoint(previous).step, len([*saved.parent.iterdir()])) == (9, 8, 2)
     saved.unlink()  # as a crash between the two renames leaves it
     assert find_checkpoint(tmp_path).checkpoint.step == 8
 
 
-def test_a_write_that_fails_midway_changes_nothing(tmp_path, saved):
-    before = saved.read_bytes()
-    with pytest.raises((pickle.PicklingError, AttributeError)):
-        save_checkpoint(replace(CHECKPOINT, rng={"not": lambda: "to be pickled"}), tmp_path)
-    assert saved.read_bytes() == before
-    assert [path.name for path in saved.parent.iterdir()] == ["last.pt"]
-
-
-@pytest.mark.parametrize("name", ["", "nosuch", "nosuch/last.pt"])
-def test_a_path_without_a_checkpoint_is_refused(name, tmp_path):
-    path = tmp_path / name
-    assert refusal(find_checkpoint, path) == f"{path} is neither a checkpoint nor a run directory with one"
+def test_a_path_without_a_checkpoint_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "nosuch", tmp_path / "nosuch/last.pt"):
+        assert refusal(find_checkpoint, path) == f"{path} is neither a checkpoint nor a run directory with one"
     assert refusal(load_checkpoint, tmp_path / "last.pt").endswith(" does not exist")
 
 
@@ -105,23 +98,18 @@ class Malicious:
         return os.system, ("touch run_by_the_checkpoint",)
 
 
-def zipped():
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("a.txt", "text")
-    return stream.getvalue()
-
-
 def test_other_files_are_refused_and_never_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "foreign.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "text")
     old_format = torch_saved({"step": 7}, _use_new_zipfile_serialization=False)
-    for content in (b"some text\n", pickle.dumps({"step": 7}), zipped(), old_format, torch_saved(Malicious())):
+    for content in (path.read_bytes(), b"some text\n", pickle.dumps({"step": 7}), old_format, torch_saved(Malicious())):
         path.write_bytes(content)
         assert refusal(load_checkpoint, path) == damaged(path)
         assert [found.name for found in tmp_path.iterdir()] == ["foreign.pt"]
     without_scaler = {key: value for key, value in asdict(CHECKPOINT).items() if key != "scaler"}
-    for content in (NET.state_dict(), torch.ones(3), [7], asdict(CHECKPOINT) | {"format": 0}, without_scaler):
+    for content in (torch.ones(3), [7], asdict(CHECKPOINT) | {"format": 0}, without_scaler):
         torch.save(content, path)
         assert refusal(load_checkpoint, path) == f"{path} is not a checkpoint of this version (format 4)"
 
@@ -137,46 +125,33 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, saved):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of files are a POSIX matter")
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
-def test_modes_of_files_follow_the_umask(tmp_path, umask, mode):
-    before = os.umask(umask)
-    try:
-        checkpoint = save_checkpoint(CHECKPOINT, tmp_path)
-        write_atomically(tmp_path / "run.json", "{}")
-    finally:
-        os.umask(before)
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (checkpoint, tmp_path / "run.json")] == [mode, mode]
+def test_modes_of_files_follow_the_umask(tmp_path):
+    for umask, mode in ((0o022, 0o644), (0o077, 0o600)):
+        before = os.umask(umask)
+        try:
+            checkpoint = save_checkpoint(CHECKPOINT, tmp_path)
+            write_atomically(tmp_path / "run.json", "{}")
+        finally:
+            os.umask(before)
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (checkpoint, tmp_path / "run.json")] == [mode, mode]
 
 
 ONE_GROUP = {"state": {"state": {}, "param_groups": [{"params": [0]}]}, "parameters": ["weight"]}
 
 
-@pytest.mark.parametrize(
-    ("model", "optimizer", "reason"),
-    [
-        (nn.Linear(4, 2), {}, "is of another model (my_net): weight has shape (2, 3) there and (2, 4) in other"),
-        (
-            nn.Linear(3, 2, bias=False),
-            {},
-            "is of another model (my_net): bias has shape (2,) there and absent in other",
-        ),
-        (
-            nn.Sequential(nn.Linear(3, 2)),
-            {},
-            "is of another model (my_net): 0.bias has shape absent there and (2,) in other",
-        ),
-        (NET, ONE_GROUP, "does not fit other: its optimizer has 1 parameters, the model 2 to train"),
-        (
-            NET,
-            {"parameters": ["weight", "scale"]},
-            "does not fit other: its optimizer has the parameter scale, which the model does not train",
-        ),
-    ],
-)
-def test_a_checkpoint_that_does_not_fit_names_a_difference(model, optimizer, reason):
-    checkpoint = replace(CHECKPOINT, optimizers={"optimizer": SGD | optimizer})
-    text = refusal(module.require_same_model, checkpoint, Path("last.pt"), model, "other")
-    assert text == f"checkpoint last.pt {reason}"
+def test_a_checkpoint_that_does_not_fit_names_a_difference():
+    of_another, unfit = "is of another model (my_net): ", "does not fit other: its optimizer has "
+    unknown = {"parameters": ["weight", "scale"]}
+    for model, optimizer, reason in (
+        (nn.Linear(4, 2), {}, f"{of_another}weight has shape (2, 3) there and (2, 4) in other"),
+        (nn.Linear(3, 2, bias=False), {}, f"{of_another}bias has shape (2,) there and absent in other"),
+        (nn.Sequential(NET), {}, f"{of_another}0.bias has shape absent there and (2,) in other"),
+        (NET, ONE_GROUP, f"{unfit}1 parameters, the model 2 to train"),
+        (NET, unknown, f"{unfit}the parameter scale, which the model does not train"),
+    ):
+        checkpoint = replace(CHECKPOINT, optimizers={"optimizer": SGD | optimizer})
+        text = refusal(module.require_same_model, checkpoint, Path("last.pt"), model, "other")
+        assert text == f"checkpoint last.pt {reason}"
     other_dtype = nn.Linear(3, 2, device="meta", dtype=torch.bfloat16)
     module.require_same_model(CHECKPOINT, Path("last.pt"), other_dtype, "my_net")
 

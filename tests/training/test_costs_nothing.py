@@ -1,4 +1,4 @@
-"""Between two flushes the loop waits for the device no more often than a bare loop does."""
+"""Between two flushes the loop waits for the device no more often than a bare loop does, and keeps nothing more."""
 
 import time
 import warnings
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from assembled import StopAfter, assemble
+from amp_loops import amp_step
+from assembled import GPT, StopAfter, assemble, trained
 from devices import needs_cuda
-from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ampsweep.tasks.regression import Regression
+from ampsweep.observe.step import trace_step
 from ampsweep.training.trainer import Trainer
 
 FIRST, NUM_STEPS, BATCH = 4, 12, 8
@@ -22,7 +22,7 @@ SMALL = (
     *(f"data.batch_size={BATCH}", "data.num_batches=4", f"trainer.steps={NUM_STEPS}", "trainer.warmup_steps=3"),
     "trainer.max_grad_norm=1",
 )
-CUDA = torch.device("cuda", 0)
+RARELY = ("precision=amp_fp16", "trainer.log_every=1000")
 
 
 def small(*overrides, fused=True, **parts):
@@ -30,22 +30,14 @@ def small(*overrides, fused=True, **parts):
 
 
 def bare_steps(training, first, last):
-    """The steps of a training as anyone would write them by hand."""
-    precision, model = training.built.precision, training.built.model
-    (optimizer,) = training.built.optimizers.values()
-    mode, scaler, losses = precision.config, precision.scaler, []
-    for index in range(first, last):
-        inputs, targets = training.built.data.train_batch(index)
-        with torch.autocast("cpu", getattr(torch, mode.dtype), enabled=mode.autocast):
-            loss = F.mse_loss(model(inputs).float(), targets)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-    return losses
+    """The steps of a training as anyone would write them by hand; each reads its loss and norm."""
+    model, data, precision = training.built.model, training.built.data, training.built.precision
+    dtype = torch.float16 if precision.config.autocast else None
+    steps = [
+        amp_step(model, training.optimizer, precision.scaler, [data.train_batch(index)], dtype=dtype, max_norm=1.0)
+        for index in range(first, last)
+    ]
+    return [loss.item() for (loss,), _ in steps]
 
 
 def num_waits(work):
@@ -68,15 +60,15 @@ def train_untraced_part(training, work=lambda train: train()):
     ("fused", "settings"),
     [
         *((fused, (f"precision={mode}",)) for fused in (False, True) for mode in ("fp32", "amp_fp16")),
-        *((fused, ("optimizer=sgd", "precision=amp_fp16", "trainer.log_every=1000")) for fused in (False, True)),
-        (True, ("precision=amp_fp16", "trainer.log_every=1000", "scheduler=cosine")),
+        *((fused, ("optimizer=sgd", *RARELY)) for fused in (False, True)),
+        (True, ("scheduler=cosine", *RARELY)),
     ],
 )
 def test_the_loop_waits_and_computes_as_a_bare_loop_does(fused, settings):
     assert num_waits(lambda: torch.ones(3).sum().item()) == 1
     bare, training = small(*settings, fused=fused), small(*settings, fused=fused)
     losses = bare_steps(bare, 0, FIRST)  # with a cosine, torch's CPU kernel reads the learning rate
-    expected = num_waits(lambda: losses.extend(bare_steps(bare, FIRST, NUM_STEPS))) - (NUM_STEPS - FIRST)
+    expected = num_waits(lambda: losses.extend(bare_steps(bare, FIRST, NUM_STEPS))) - 2 * (NUM_STEPS - FIRST)
     assert train_untraced_part(training, num_waits) == expected
     if "trainer.log_every=1000" in settings:
         assert len(training.rows) == 2  # the first part ends with a row as well
@@ -87,11 +79,36 @@ def test_the_loop_waits_and_computes_as_a_bare_loop_does(fused, settings):
 
 
 def test_clipping_by_value_reads_no_number():
-    sgd = ("optimizer=sgd", "precision=amp_fp16", "trainer.log_every=1000")
-    expected, found = (
-        train_untraced_part(small(*sgd, *more), num_waits) for more in ((), ("trainer.max_grad_value=0.01",))
-    )
+    by_value = ("trainer.max_grad_value=0.01",)
+    trainings = (small("optimizer=sgd", *RARELY, *more) for more in ((), by_value))
+    expected, found = (train_untraced_part(training, num_waits) for training in trainings)
     assert found == expected
+
+
+def test_how_often_is_logged_evaluated_and_saved_changes_nothing(tmp_path):
+    overrides = (*GPT, "precision=amp_fp16", "trainer.steps=12", "trainer.max_grad_norm=null")
+    quiet = assemble(*overrides, "trainer.log_every=100")
+    quiet.trainer.precision.unscale_ = lambda optimizer: pytest.fail("neither clipped nor logged")
+    quiet.train()
+    busy = trained(*overrides, "trainer.eval_every=2", "trainer.checkpoint_every=3", directory=tmp_path)
+    assert len(quiet.rows) < len(busy.rows)
+    assert all(map(torch.equal, quiet.parameters(), busy.parameters()))
+    assert quiet.rows[-1]["val/loss"] == busy.rows[-1]["val/loss"]
+
+
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_a_loss_keeps_no_outputs_alive(num_batches):
+    """torch keeps the value of `mse_loss` in a storage as large as the outputs."""
+    training, alive = small(f"trainer.grad_accum_steps={num_batches}"), []
+    training.use_loss(lambda model, batch: F.mse_loss(model(batch[0]), batch[1]))
+    with trace_step(training.trainer.model, training.optimizer) as trace:
+        training.optimizer.register_step_pre_hook(
+            lambda *_: alive.extend(life for life in trace.ledger.allocations if life.died is None)
+        )
+        step = training.trainer.train_step()
+    assert step.loss.untyped_storage().nbytes() == 4
+    assert sum(life.num_bytes for life in alive if life.category == "activations") == 4
+    assert trace.result.kept["activations"] == 4
 
 
 def overhead_ms(training):
@@ -104,15 +121,10 @@ def sleep_ms(milliseconds):
     time.sleep(milliseconds / 1e3)
 
 
-class SlowValidation(Regression):
-    def evaluate(self, model, batch):
-        sleep_ms(20)
-        return super().evaluate(model, batch)
-
-
 def test_the_overhead_is_the_time_in_our_own_calls(monkeypatch):
-    often = ("trainer.eval_every=1", "trainer.checkpoint_every=1")
-    training = small(*often, task=SlowValidation(), _save=lambda trainer: sleep_ms(20))
+    training = small("trainer.eval_every=1", "trainer.checkpoint_every=1", _save=lambda trainer: sleep_ms(20))
+    evaluate = training.built.task.evaluate
+    training.built.task.evaluate = lambda model, batch: sleep_ms(20) or evaluate(model, batch)
     assert overhead_ms(training) < 15, "evaluations and checkpoints are none"
     monkeypatch.setattr("ampsweep.recorder.recorder.FLUSH_EVERY_S", 0)
     training = small()
@@ -134,9 +146,7 @@ class Watched(Trainer):
     """May wait for the device only to evaluate, and to know at the end whether steps were skipped."""
 
     def _record(self, step, ending, now_s):
-        if self.step < self.num_steps:
-            return super()._record(step, ending, now_s)
-        with waiting("default"):
+        with waiting("warn" if self.step < self.num_steps else "default"):
             return super()._record(step, ending, now_s)
 
     def evaluate(self):
@@ -154,40 +164,33 @@ def waiting(mode):
         torch.cuda.set_sync_debug_mode(before)
 
 
-def train_watched(training, mode):
-    def watch(train):
-        torch.cuda.synchronize()
-        with waiting(mode):
-            train()
-
-    training.trainer.__class__ = Watched
-    train_untraced_part(training, watch)
-
-
 @needs_cuda
 @pytest.mark.parametrize("more", [(), ("scheduler=cosine", "trainer.max_grad_value=0.1")])
-@pytest.mark.parametrize(("fused", "mode"), [(True, "fp32"), (True, "amp_fp16"), (False, "amp_bf16")])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_on_cuda_nothing_waits_between_two_flushes(optimizer, fused, mode, more):
+@pytest.mark.parametrize(
+    ("fused", "mode", "num_waits"),
+    [(True, "fp32", 0), (True, "amp_fp16", 0), (False, "amp_bf16", 0), (False, "amp_fp16", NUM_STEPS - FIRST)],
+)
+def test_on_cuda_only_a_scaler_waits_between_two_flushes(optimizer, fused, mode, num_waits, more):
     settings = (f"optimizer={optimizer}", f"precision={mode}", "trainer.log_every=4", *more)
-    training = small(*settings, fused=fused, device=CUDA)
-    train_watched(training, "error")
+    training = small(*settings, fused=fused, device=torch.device("cuda", 0))
+    training.trainer.__class__ = Watched
+
+    def watch(train):
+        torch.cuda.synchronize()
+        with warnings.catch_warnings(record=True) as waits, waiting("warn"):
+            warnings.simplefilter("always")
+            train()
+        return [wait for wait in waits if "called a synchronizing CUDA operation" in str(wait.message)]
+
+    waits = train_untraced_part(training, watch)
+    assert [Path(wait.filename).name for wait in waits] == ["grad_scaler.py"] * num_waits
     assert [row["step"] for row in training.rows] == [4, 8, 12]
 
 
 @needs_cuda
-def test_on_cuda_a_scaler_waits_for_an_optimizer_not_fused():
-    with warnings.catch_warnings(record=True) as waits:
-        warnings.simplefilter("always")
-        train_watched(small("precision=amp_fp16", "trainer.log_every=4", fused=False, device=CUDA), "warn")
-    waits = [wait for wait in waits if "called a synchronizing CUDA operation" in str(wait.message)]
-    assert {Path(wait.filename).name for wait in waits} == {"grad_scaler.py"}
-    assert len(waits) == NUM_STEPS - FIRST
-
-
-@needs_cuda
 def test_on_cuda_several_rows_come_over_in_a_single_copy():
-    training = small("precision=amp_fp16", "trainer.log_every=1000", "scheduler=cosine", device=CUDA)
+    training = small(*RARELY, "scheduler=cosine", device=torch.device("cuda", 0))
     trainer = training.trainer
 
     def read(train):

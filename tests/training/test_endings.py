@@ -1,11 +1,13 @@
 """The endings of a training: completed, cut short, stopped or diverged, and what each leaves behind."""
 
+import itertools
 import math
 
 import pytest
 import torch
 from assembled import MLP, StopAfter, assemble, trained
 
+from ampsweep.recorder.divergence import Ending
 from ampsweep.tasks.classification import Classification
 from ampsweep.training.checkpoint import load_checkpoint
 
@@ -15,8 +17,7 @@ FP16 = (*MLP, "precision=amp_fp16", "precision.init_scale=1024", "trainer.max_gr
 
 def test_rows_evaluations_and_checkpoints_come_as_often_as_asked():
     training = assemble(*MLP, "trainer.steps=5", "trainer.log_every=2")
-    ending = training.train()
-    assert (ending.status, ending.error, ending.cut_short) == ("completed", None, None)
+    assert training.train() == Ending("completed")
     assert list(training.column("train/loss")) == [2, 4, 5]
     assert list(training.column("val/loss")) == list(training.column("val/accuracy")) == [5]
     assert training.saved == []
@@ -27,9 +28,7 @@ def test_rows_evaluations_and_checkpoints_come_as_often_as_asked():
 
 def test_a_time_limit_cuts_a_training_short():
     training = assemble(*MLP, "trainer.steps=100", "trainer.log_every=50", "trainer.max_seconds=1e-6")
-    ending = training.train()
-    assert (ending.status, ending.error) == ("completed", None)
-    assert ending.cut_short == "trainer.max_seconds=1e-06 reached after step 1 of 100"
+    assert training.train() == Ending("completed", None, "trainer.max_seconds=1e-06 reached after step 1 of 100")
     assert list(training.column("val/loss")) == [1]
     assert assemble(*MLP, "trainer.steps=1", "trainer.max_seconds=1e-6").train().cut_short is None, "in the last step"
 
@@ -37,8 +36,7 @@ def test_a_time_limit_cuts_a_training_short():
 def test_a_stopped_run_leaves_a_single_checkpoint_of_that_step(tmp_path):
     often = ("trainer.log_every=50", "trainer.checkpoint_every=4")
     training = assemble(*MLP, "trainer.steps=9", *often, directory=tmp_path)
-    ending = training.train(StopAfter(4))
-    assert (ending.status, ending.error) == ("interrupted", "SIGTERM after step 4 of 9")
+    assert training.train(StopAfter(4)) == Ending("interrupted", "SIGTERM after step 4 of 9")
     checkpoint = load_checkpoint(tmp_path / "checkpoints/last.pt")
     assert (checkpoint.step, checkpoint.next_batch, checkpoint.applied_steps) == (4, 4, 4)
     assert (checkpoint.config_hash, checkpoint.model_name, checkpoint.arm) == ("hash", "my_model", "my_arm")
@@ -49,15 +47,13 @@ def test_a_stopped_run_leaves_a_single_checkpoint_of_that_step(tmp_path):
     assert training.saved == []
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
-def test_a_loss_that_is_not_finite_diverges(precision):
-    settings = (f"precision={precision}", "optimizer.lr=1e30", "trainer.steps=20", "trainer.checkpoint_every=1")
-    training = assemble(*SGD, *settings)
+def test_a_loss_that_is_not_finite_diverges():
+    training = assemble(*SGD, "optimizer.lr=1e30", "trainer.steps=20", "trainer.checkpoint_every=1")
     ending = training.train()
     step, loss = training.trainer.step, training.rows[-1]["train/loss"]
     assert not math.isfinite(loss)
     assert 1 < step < 20
-    assert (ending.status, ending.error) == ("diverged", f"the training loss is {loss} at step {step}")
+    assert ending == Ending("diverged", f"the training loss is {loss} at step {step}")
     assert training.saved == list(range(1, step)), "a diverged state is not saved"
 
 
@@ -68,7 +64,7 @@ class NeverValid(Classification):
 
 def test_a_validation_loss_or_scale_that_breaks_diverges():
     ending = assemble(*MLP, "trainer.steps=4", "trainer.eval_every=2", task=NeverValid()).train()
-    assert (ending.status, ending.error) == ("diverged", "the validation loss is nan at step 2")
+    assert ending == Ending("diverged", "the validation loss is nan at step 2")
     settings = ("precision=amp_fp16", "precision.init_scale=1e-6", "optimizer.lr=1e30", "trainer.steps=30")
     training = assemble(*SGD, *settings)
     ending = training.train()
@@ -82,12 +78,10 @@ class Broken(Classification):
 
     def __init__(self, first, last=10**6, factor=math.nan):
         super().__init__()
-        self.first, self.last, self.factor, self.num_seen = first, last, factor, 0
+        self.factors = (factor if first <= number <= last else 1.0 for number in itertools.count(1))
 
     def loss(self, model, batch):
-        self.num_seen += 1
-        loss = super().loss(model, batch)
-        return loss * self.factor if self.first <= self.num_seen <= self.last else loss
+        return super().loss(model, batch) * next(self.factors)
 
 
 NAN_AT_12 = "the training loss is nan at step 12, and none of the last {} steps was applied"
@@ -98,7 +92,6 @@ NAN_AT_12 = "the training loss is nan at step 12, and none of the last {} steps 
     [
         # From the fifth step on; a scale takes 34 skipped steps to collapse.
         ((5,), 60, 1, "the training loss is nan at step 24, and no step since step 4 was applied"),
-        ((5,), 60, 5, "the training loss is nan at step 25, and no step since step 5 was applied"),
         ((5,), 60, 10, "the training loss is nan at step 30, and no step since step 10 was applied"),
         # From the sixth step on; where a row comes between, only the steps after it are known to be skipped.
         *(((6,), 12, log_every, NAN_AT_12.format(number)) for log_every, number in ((1, 7), (5, 7), (7, 5), (40, 7))),
@@ -113,8 +106,7 @@ NAN_AT_12 = "the training loss is nan at step 12, and none of the last {} steps 
 def test_steps_that_stay_skipped_diverge(broken, steps, log_every, error, monkeypatch):
     monkeypatch.setattr("ampsweep.recorder.recorder.FLUSH_EVERY_S", 0)  # on a fast machine rows are read later
     training = assemble(*FP16, f"trainer.steps={steps}", f"trainer.log_every={log_every}", task=Broken(*broken))
-    ending = training.train()
-    assert (ending.status, ending.error) == ("completed" if error is None else "diverged", error)
+    assert training.train() == Ending("completed" if error is None else "diverged", error)
 
 
 def test_overflow_is_no_divergence_unless_it_stays():
@@ -122,5 +114,4 @@ def test_overflow_is_no_divergence_unless_it_stays():
         training = trained(*MLP, "precision=amp_fp16", f"precision.init_scale={init_scale}", "trainer.steps=40")
         assert training.rows[-1]["amp/skipped_steps"] > 4
     ending = assemble(*MLP, "precision=amp_fp16", "precision.init_scale=1099511627776", "trainer.steps=5").train()
-    assert ending.status == "diverged"
-    assert ending.error == "none of the 5 steps was applied; the scale is 6.87195e+10 by now"
+    assert ending == Ending("diverged", "none of the 5 steps was applied; the scale is 6.87195e+10 by now")

@@ -1,10 +1,11 @@
 """Evaluation weights every item alike and leaves the training as it was."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
-from assembled import CPU, assemble, trained
+from assembled import CPU, assemble, own, trained
 from assembled import MLP as MLP_ON_DIGITS
 from torch import nn
 
@@ -18,14 +19,9 @@ from ampsweep.tasks.classification import Classification
 from ampsweep.training import evaluate as module
 
 
-class Numbers:
-    """Validation batches of given numbers."""
-
-    def __init__(self, *batches):
-        self.batches = [torch.tensor(batch) for batch in batches]
-
-    def val_batches(self):
-        yield from self.batches
+def numbers(*batches):
+    """Data with these validation batches."""
+    return SimpleNamespace(val_batches=lambda: map(torch.tensor, batches))
 
 
 class Mean:
@@ -42,11 +38,11 @@ def evaluate(model, data, task=None, mode="fp32", how="full"):
 
 
 def test_every_item_counts_alike():
-    data = Numbers([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [100.0])
+    data = numbers([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [100.0])
     assert evaluate(nn.Identity(), data) == {"val/loss": 136 / 9}, "a smaller last batch counts by its items"
-    large = Numbers([1e8], *([[1.0]] * 100))
+    large = numbers([1e8], *([[1.0]] * 100))
     assert evaluate(nn.Identity(), large)["val/loss"] == pytest.approx((1e8 + 100) / 101, rel=1e-12), "in float64"
-    assert evaluate(nn.Identity(), Numbers()) == {}
+    assert evaluate(nn.Identity(), numbers()) == {}
     torch.manual_seed(0)
     model = MLP(in_features=64, hidden_size=16, out_features=10, num_layers=2)
     batches = [Digits(val_fraction=0.2, batch_size=size, seed=0, device=CPU) for size in (359, 100)]
@@ -55,20 +51,20 @@ def test_every_item_counts_alike():
     assert parts == pytest.approx(whole, rel=1e-6)
 
 
-@pytest.mark.parametrize("was_training", [True, False])
-def test_evaluation_takes_no_gradients_and_restores_the_mode(was_training):
-    model, task = nn.Identity().train(was_training), Mean()
-    evaluate(model, Numbers([1.0]), task)
-    assert task.seen == (False, False)
-    assert (model.training, torch.is_grad_enabled()) == (was_training, True)
+def test_evaluation_takes_no_gradients_and_restores_the_mode():
+    for was_training in (True, False):
+        model, task = nn.Identity().train(was_training), Mean()
+        evaluate(model, numbers([1.0]), task)
+        assert task.seen == (False, False)
+        assert (model.training, torch.is_grad_enabled()) == (was_training, True)
 
 
-@pytest.mark.parametrize(("how", "dtype"), [("full", torch.float32), ("autocast", torch.bfloat16)])
-def test_it_computes_in_full_precision_or_autocast_by_choice(how, dtype):
+def test_it_computes_in_full_precision_or_autocast_by_choice():
     model, computed = nn.Linear(2, 1), []
     model.register_forward_hook(lambda _, __, output: computed.append(output.dtype))
-    evaluate(model, Numbers([[1.0, 2.0]]), mode="amp_bf16", how=how)
-    assert computed == [dtype]
+    for how in ("full", "autocast"):
+        evaluate(model, numbers([[1.0, 2.0]]), mode="amp_bf16", how=how)
+    assert computed == [torch.float32, torch.bfloat16]
 
 
 def with_penalty(training, status="completed"):
@@ -101,32 +97,27 @@ def test_without_autocast_or_validation_there_is_no_penalty(monkeypatch):
     assert training.trainer.autocast_penalty() is None
 
 
-class NeedsAutocast(nn.Linear):
-    """Casts its inputs and relies on autocast to cast its weights."""
+class Evaluated(nn.Linear):
+    """Needs autocast if it casts its inputs; otherwise its loss is infinite in float16, while it is evaluated."""
 
-    def __init__(self):
+    def __init__(self, casts):
         super().__init__(64, 10)
+        self.casts = casts
 
     def forward(self, images):
-        return super().forward(images.flatten(1).bfloat16())
-
-
-class Overflows(NeedsAutocast):
-    """Has an infinite loss in float16, while it is evaluated."""
-
-    def forward(self, images):
-        return nn.Linear.forward(self, images.flatten(1)) * (1.0 if self.training else 1e6)
+        if self.casts:
+            return super().forward(images.flatten(1).bfloat16())
+        return super().forward(images.flatten(1)) * (1.0 if self.training else 1e6)
 
 
 @pytest.mark.parametrize(
-    ("model", "mode", "how", "reason"),
+    ("settings", "reason"),
     [
-        (NeedsAutocast, "amp_bf16", "autocast", "the second evaluation failed: RuntimeError: "),
-        (Overflows, "amp_fp16", "full", "not finite"),
+        (("+model.casts=true", "precision=amp_bf16", "precision.eval=autocast"), "evaluation failed: RuntimeError: "),
+        (("+model.casts=false", "precision=amp_fp16", "optimizer.lr=1e-6"), "not finite"),
     ],
 )
-def test_an_evaluation_that_fails_is_recorded_and_ends_nothing(model, mode, how, reason):
-    own = ("model=custom", f"model._target_={__name__}.{model.__name__}", "data=digits", "optimizer.lr=1e-6")
-    record = with_penalty(trained(*own, f"precision={mode}", f"precision.eval={how}", "trainer.steps=3"))
+def test_an_evaluation_that_fails_is_recorded_and_ends_nothing(settings, reason):
+    record = with_penalty(trained(*own(__name__, "Evaluated", *settings), "trainer.steps=3"))
     assert (record.status, record.summary) == ("completed", {})
     assert reason in record.absent["val/autocast_penalty"]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from assembled import MLP, assemble, assert_resumes_bitwise, resumed, trained
+from assembled import MLP, assemble, assert_resumes_bitwise, own, resumed, trained
 from hand_loop import MODES, OVERFLOWS, assert_same, by_hand, settings
 from torch import nn
 
@@ -50,6 +50,17 @@ def test_accumulation_clipping_and_schedule(mode, init_scale, accumulate, max_no
     assert_same(training, hand)
 
 
+def test_forward_and_loss_are_under_autocast_and_backward_is_not():
+    training, seen = assemble(*MLP, "precision=amp_bf16", "trainer.steps=1"), {}
+    model, loss = training.built.model, training.built.task.loss
+    is_on = lambda: torch.is_autocast_enabled("cpu")  # noqa: E731
+    model.register_forward_hook(lambda *_: seen.update(forward=is_on()))
+    next(model.parameters()).register_hook(lambda _: seen.update(backward=is_on()))
+    training.use_loss(lambda model, batch: seen.update(loss=is_on()) or loss(model, batch))
+    training.trainer.train_step()
+    assert seen == {"forward": True, "loss": True, "backward": False}
+
+
 def penalized(model, batch, autocast, scaler):
     """The example "Gradient penalty" of torch's AMP examples."""
     with autocast():
@@ -83,10 +94,6 @@ HERE = [f"HERE.{name}" for name in ("WithAutocastable", "WithFloat32", "Decorate
 ON_CUDA = [f"ON_CUDA.{name}" for name in ("Decorated", "DecoratedOff", "Region")]
 
 
-def own(name):
-    return ("model=custom", f"model._target_=autocast_users.{name}", "data=digits", "data.batch_size=16")
-
-
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
 @pytest.mark.parametrize(
     ("name", "mode"), [*((name, "amp_fp16") for name in (*HERE, *ON_CUDA)), (HERE[-1], "amp_bf16"), (HERE[0], "fp32")]
@@ -100,13 +107,12 @@ def test_a_model_that_uses_autocast_itself(name, mode, seen):
     dtypes = [*seen]
     seen.clear()
     sgd = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0", "trainer.max_grad_norm=1", "trainer.steps=4")
-    assert_same(trained(*own(name), *settings(mode, 1024.0), *sgd), hand)
+    assert_same(trained(*own("autocast_users", name), *settings(mode, 1024.0), *sgd), hand)
     assert seen[: len(dtypes)] == dtypes
 
 
-@pytest.mark.parametrize("mode", ["amp_bf16", "amp_fp16"])
-def test_modules_kept_in_float32_are_a_subregion_by_hand(mode, tmp_path):
-    settings = (*MLP, f"precision={mode}", "trainer.steps=6", "precision.init_scale=1024")
+def test_modules_kept_in_float32_are_a_subregion_by_hand(tmp_path):
+    settings = (*MLP, "precision=amp_fp16", "trainer.steps=6", "precision.init_scale=1024")
     training, by_hand, plain = trained(*settings, HEAD), assemble(*settings), trained(*settings)
     head = by_hand.built.model.head
 

@@ -16,21 +16,12 @@ NO_ENGINE = RuntimeError("GET was unable to find an engine to execute this compu
 """What a convolution says both of a dtype that cuDNN cannot do and of workspaces for which there was no room."""
 
 
-@pytest.fixture
-def full_device(monkeypatch):
-    """A CUDA device whose allocator has refused so many requests."""
-
-    def full_device(num_refused):
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        counts = [{}, {"num_ooms": num_refused}]  # of a device that was never used, and of the run's
-        monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: counts[device])
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 139 * 2**30)
-
-    return full_device
-
-
-def test_a_lack_of_memory_is_recognized_and_recorded(full_device):
+def test_a_lack_of_memory_is_recognized_and_recorded(monkeypatch):
+    counts = [{}, {"num_ooms": 0}]  # of a device that was never used, and of the run's, which refused no request yet
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: counts[device])
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 139 * 2**30)
     for error in (
         MemoryError(),
         torch.OutOfMemoryError(),
@@ -40,12 +31,10 @@ def test_a_lack_of_memory_is_recognized_and_recorded(full_device):
         assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
     assert not is_out_of_memory(NO_ENGINE)
-    full_device(num_refused=0)
-    assert not is_out_of_memory(NO_ENGINE)
     device = torch.device("cuda", 1)
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
     assert 0 < out_of_memory(error, device, MemoryLimit(device, None)).in_use_bytes < 100 * 2**30, "of the process"
-    full_device(num_refused=3)
+    counts[1]["num_ooms"] = 3
     assert is_out_of_memory(NO_ENGINE)
     assert not is_out_of_memory(ValueError(str(NO_ENGINE)))
     oom = out_of_memory(NO_ENGINE, device, MemoryLimit(device, None))
@@ -79,27 +68,12 @@ def exhausts(*_, **__):
     raise ExhaustedError
 
 
-class Recomputed(nn.Module):
-    """Is computed a second time in backward, by activation checkpointing, and then exhausts the memory."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.num_calls = model, 0
-
-    def forward(self, x):
-        return checkpoint(self.inner, x, use_reentrant=False)
-
-    def inner(self, x):
-        self.num_calls += 1
-        return exhausts() if self.num_calls > 1 else self.model(x)
-
-
-def hook_gradient(training):
-    next(training.built.model.parameters()).register_hook(exhausts)
-
-
-def recompute(training):
-    training.trainer.model = Recomputed(training.trainer.model)
+def recomputes(training):
+    """Compute the model again in backward, by activation checkpointing, and only then exhaust the memory."""
+    model, calls = training.built.model, []
+    forward = model.forward
+    again = lambda x: exhausts() if calls else calls.append(x) or forward(x)  # noqa: E731
+    model.forward = lambda x: checkpoint(again, x, use_reentrant=False)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +81,10 @@ def recompute(training):
     [
         ("data", lambda training: setattr(training.trainer.data, "train_batch", exhausts)),
         ("forward", lambda training: training.use_loss(exhausts)),
-        ("backward", hook_gradient),
-        ("backward", recompute),
+        ("backward", lambda training: next(training.built.model.parameters()).register_hook(exhausts)),
+        ("backward", recomputes),
         ("optimizer", lambda training: setattr(training.trainer, "_clip", exhausts)),
-        ("optimizer", lambda training: training.trainer.optimizers["optimizer"].register_step_pre_hook(exhausts)),
+        ("optimizer", lambda training: training.optimizer.register_step_pre_hook(exhausts)),
         ("eval", lambda training: setattr(training.built.task, "evaluate", exhausts)),
         ("other", lambda training: setattr(training.trainer.recorder, "_log_row", exhausts)),
     ],

@@ -15,96 +15,72 @@ SEED, LR, NUM_STEPS = 5, 3e-3, 8
 OVERFLOWS = 2.0**24
 
 
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=LR, weight_decay=0.01, fused=True)
+
+
 class Pure:
     """torch's fused AdamW, whose state has the parameters' dtype."""
 
-    dtype = torch.bfloat16
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    def __init__(self, model, scaler):
+        self.model, self.scaler = model.bfloat16(), scaler
+        self.optimizer = adamw(model.parameters())
 
-    def __init__(self, model, init_scale):
-        self.model = model.to(self.dtype)
-        self.optimizer = self.adamw(self.model.parameters())
-
-    def adamw(self, parameters):
-        return torch.optim.AdamW(parameters, lr=LR, weight_decay=0.01, fused=True)
-
-    def clip(self):
+    def step(self):
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-
-    def step(self):
         self.optimizer.step()
 
 
-class Master(Pure):
-    """AdamW over float32 copies of the parameters as they were before they were rounded."""
+class Master:
+    """AdamW over float32 copies of the parameters as they were before they were rounded.
 
-    def __init__(self, model, init_scale):
+    In float16 the gradients are scaled, and the float32 gradients are unscaled and clipped.
+    """
+
+    def __init__(self, model, scaler):
         self.masters = [nn.Parameter(p.detach().clone()) for p in model.parameters()]
-        super().__init__(model, init_scale)
+        self.model, self.scaler = model.to(torch.float16 if scaler.is_enabled() else torch.bfloat16), scaler
+        self.optimizer = adamw(self.masters)
 
-    def adamw(self, parameters):
-        return super().adamw(self.masters)
-
-    def copy_gradients(self):
-        for parameter, master in zip(self.model.parameters(), self.masters, strict=True):
+    def step(self):
+        pairs = [*zip(self.model.parameters(), self.masters, strict=True)]
+        if not self.scaler.is_enabled():
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for parameter, master in pairs:
             master.grad = parameter.grad.float()
-
-    def step(self):
-        self.copy_gradients()
-        self.optimizer.step()
-        self.copy_back()
-
-    @torch.no_grad()
-    def copy_back(self):
-        for parameter, master in zip(self.model.parameters(), self.masters, strict=True):
-            parameter.copy_(master)
-
-
-class ScaledMaster(Master):
-    """The same in float16, scaled: the float32 gradients are unscaled and clipped."""
-
-    dtype = torch.float16
-
-    def __init__(self, model, init_scale):
-        super().__init__(model, init_scale)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=4)
-
-    def clip(self):
-        self.copy_gradients()
-        self.scaler.unscale_(self.optimizer)
-        nn.utils.clip_grad_norm_(self.masters, 1.0)
-
-    def step(self):
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.masters, 1.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.copy_back()
+        for parameter, master in pairs:
+            parameter.data.copy_(master)
 
 
 class Stochastic(Pure):
     """AdamW over float32 copies made for each step; parameters and state are rounded stochastically after it."""
 
-    def __init__(self, model, init_scale):
-        super().__init__(model, init_scale)
-        self.sizes = [p.numel() for p in model.parameters()]
-        self.kept, self.num_steps = None, 0
+    kept, num_steps = None, 0
 
     @torch.no_grad()
     def step(self):
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.num_steps += 1
-        works = [nn.Parameter(p.detach().float()) for p in self.model.parameters()]
-        optimizer = self.adamw(works)
-        for number, (work, parameter) in enumerate(zip(works, self.model.parameters(), strict=True)):
+        own = [*self.model.parameters()]
+        sizes, works = [p.numel() for p in own], [nn.Parameter(p.float()) for p in own]
+        optimizer = adamw(works)
+        for number, (work, parameter) in enumerate(zip(works, own, strict=True)):
             work.grad = parameter.grad.float()
             if self.kept is not None:
                 state = self.kept[number].items()
                 optimizer.state[work] = {key: v.clone() if key == "step" else v.float() for key, v in state}
         optimizer.step()
         states = [optimizer.state[work] for work in works]
-        numbers = RoundingNoise(CPU, SEED, self.num_steps).numbers(sum(self.sizes))
+        numbers = RoundingNoise(CPU, SEED, self.num_steps).numbers(sum(sizes))
         for values in (works, *([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq"))):
-            for value, own in zip(values, next(numbers).split(self.sizes), strict=True):
-                round_stochastically_(value.view(-1), own)
-        for work, parameter in zip(works, self.model.parameters(), strict=True):
+            for value, noise in zip(values, next(numbers).split(sizes), strict=True):
+                round_stochastically_(value.view(-1), noise)
+        for work, parameter in zip(works, own, strict=True):
             parameter.copy_(work)
         self.kept = [{key: v if key == "step" else v.bfloat16() for key, v in state.items()} for state in states]
 
@@ -112,26 +88,25 @@ class Stochastic(Pure):
 @pytest.mark.parametrize(
     ("mode", "loop", "init_scale"),
     [
-        ("pure_bf16", Pure, 1.0),
-        ("bf16_sr", Stochastic, 1.0),
-        ("master_bf16", Master, 1.0),
-        ("master_fp16", ScaledMaster, 1024.0),
-        ("master_fp16", ScaledMaster, OVERFLOWS),
+        *(("pure_bf16", Pure, None), ("bf16_sr", Stochastic, None), ("master_bf16", Master, None)),
+        *(("master_fp16", Master, 1024.0), ("master_fp16", Master, OVERFLOWS)),
     ],
 )
 def test_a_mode_is_bitwise_the_loop_written_by_hand(mode, loop, init_scale):
     torch.manual_seed(SEED)
-    hand = loop(MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3), init_scale)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=init_scale or 1.0, growth_interval=4, enabled=init_scale is not None
+    )
+    hand = loop(MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3), scaler)
     data, losses = Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU), []
     for step in range(NUM_STEPS):
         inputs, classes = data.train_batch(step)
-        loss = F.cross_entropy(hand.model(inputs.to(hand.dtype)).float(), classes)
-        hand.scaler.scale(loss).backward()
-        hand.clip()
+        loss = F.cross_entropy(hand.model(inputs.to(hand.model.head.weight.dtype)).float(), classes)
+        scaler.scale(loss).backward()
         hand.step()
         hand.model.zero_grad()
         losses.append(loss.item())
-    scale = [f"precision.init_scale={init_scale}", "precision.growth_interval=4"] if loop is ScaledMaster else []
+    scale = [f"precision.init_scale={init_scale}", "precision.growth_interval=4"] if init_scale else []
     training = trained(
         *MLP_ON_DIGITS, f"precision={mode}", *scale, f"optimizer.lr={LR}", "scheduler=constant", f"seed={SEED}",
         f"trainer.steps={NUM_STEPS}", "trainer.max_grad_norm=1",
@@ -145,18 +120,26 @@ def of_mode(mode):
     return (*MLP_ON_DIGITS, f"precision={mode}", "scheduler=cosine", "trainer.steps=9", "precision.init_scale=1048576")
 
 
-PAIRS = "fp32>bf16_sr fp32>master_bf16 fp32>master_fp16 bf16_sr>fp32 master_bf16>fp32 master_fp16>fp32"
-MORE = "amp_bf16>master_fp16 master_fp16>master_bf16 master_bf16>bf16_sr pure_bf16>master_bf16 bf16_sr>master_fp16"
-
-
-@pytest.mark.parametrize("pair", [*PAIRS.split(), *MORE.split()])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *("fp32>bf16_sr", "fp32>master_bf16", "fp32>master_fp16", "amp_bf16>master_fp16", "pure_bf16>master_bf16"),
+        *("bf16_sr>fp32", "master_bf16>fp32", "master_fp16>fp32", "master_fp16>master_bf16", "master_bf16>bf16_sr"),
+    ],
+)
 def test_no_digit_of_a_weight_is_lost_if_both_modes_keep_it(pair, tmp_path):
     """Digits of master weights survive as parameters and the reverse; a step later nothing has jumped back."""
     before, after = pair.split(">")
     stopped = assemble(*of_mode(before), directory=tmp_path)
     stopped.train(StopAfter(5))
     going, _ = resumed(tmp_path, *of_mode(after))
-    saved, taken = (most_precise(training) for training in (stopped, going))
+    saved, taken = (
+        [
+            training.optimizer.state[p].get("master_weight", p).detach().clone()
+            for p in training.built.model.parameters()
+        ]
+        for training in (stopped, going)
+    )
     for weight, other in zip(saved, taken, strict=True):
         assert torch.equal(weight.to(other.dtype), other)
     going.trainer.train_step()
@@ -164,38 +147,31 @@ def test_no_digit_of_a_weight_is_lost_if_both_modes_keep_it(pair, tmp_path):
         assert torch.allclose(weight.float(), other.float(), atol=0.02)
 
 
-def most_precise(training):
-    (optimizer,) = training.built.optimizers.values()
-    return [optimizer.state[p].get("master_weight", p).detach().clone() for p in training.built.model.parameters()]
-
-
 @pytest.mark.parametrize("mode", ["fp32", "amp_fp16", "pure_bf16", "master_bf16", "master_fp16"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_micro_batches_are_added_up_in_the_dtype_asked_for(mode, dtype):
     """The gradients of three micro-batches, each by itself and rounded as it comes, added one after the other."""
+    several = (*of_mode(mode), "trainer.grad_accum_steps=3", "trainer.max_grad_norm=null", "precision.init_scale=1024")
     name = str(dtype).removeprefix("torch.")
-    several = ("trainer.grad_accum_steps=3", "trainer.max_grad_norm=null", "precision.init_scale=1024")
-    taken = gradients_of(assemble(*of_mode(mode), *several, f"trainer.accumulate_dtype={name}"))
+    *_, taken = gradients_of(assemble(*several, f"trainer.accumulate_dtype={name}"))
     sums = None
     for number in range(3):
-        training = assemble(*of_mode(mode), *several)
+        training = assemble(*several)
         training.trainer.next_batch = number
-        alone = [gradient.to(dtype) for gradient in gradients_of(training, num_batches=1)]
+        alone = [gradient.to(dtype) for gradient in gradients_of(training)[0]]
         sums = alone if sums is None else [(one + other).to(dtype) for one, other in zip(sums, alone, strict=True)]
     assert {gradient.dtype for gradient in taken} == {dtype}
     assert all(map(torch.equal, taken, sums))
 
 
-def gradients_of(training, num_batches=3):
-    """The gradients of the first micro-batches of a step, as they are before the optimizer's step."""
-    trainer, taken, calls = training.trainer, [], []
+def gradients_of(training):
+    """The gradients after each micro-batch of a step, before the optimizer's step."""
+    trainer, taken = training.trainer, []
     backward = trainer._backward
 
     def noted(*losses, inputs=None):
         backward(*losses, inputs=inputs)
-        calls.append(None)
-        if len(calls) == num_batches:
-            taken.extend(parameter.grad.clone() for parameter in training.built.model.parameters())
+        taken.append([parameter.grad.clone() for parameter in training.built.model.parameters()])
 
     trainer._backward = noted
     with trainer.precision.flags():

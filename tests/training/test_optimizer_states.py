@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from assembled import CPU, StopAfter, assemble, assert_resumes_bitwise, resumed, trained
+from devices import needs_cuda
 from hand_loop import OVERFLOWS, assert_same, by_hand, settings
 from torch import nn
 
@@ -28,12 +29,7 @@ LR, NUM_STEPS = 3e-3, 8
 SIZES = {"in_features": 64, "hidden_size": 128, "out_features": 10, "num_layers": 3}
 MODEL = ("model=mlp_small", "model.hidden_size=128", "model.num_layers=3", "data=digits", "data.batch_size=16")
 """Two weights of 8,192 and 16,384 numbers, and four parameters that are too small for 8 bits."""
-CLASSES = {
-    "adamw_8bit": optim.AdamW8bit,
-    "adamw_fp8": optim.AdamWFp8,
-    "Adam8bit": optim.Adam8bit,
-    "AdamFp8": optim.AdamFp8,
-}
+CLASSES = {"adamw_8bit": "AdamW8bit", "adamw_fp8": "AdamWFp8", "Adam8bit": "Adam8bit", "AdamFp8": "AdamFp8"}
 """By option of the group `optimizer`, or by the name of a class that has none."""
 ADAMW = {"_target_": "torchao.optim.AdamW8bit", "name": "adamw_8bit", "lr": 1e-3}
 TRAINS = {"optimizer": ("*",)}
@@ -45,18 +41,16 @@ def chosen(name, *overrides):
     return (*MODEL, *option, f"optimizer.lr={LR}", "scheduler=cosine", f"trainer.steps={NUM_STEPS}", *overrides)
 
 
-def built(model=None, **changes):
+def built(model=None, place=CPU, kind=None, **changes):
     model = model or MLP(**SIZES)
-    return build_optimizers(ADAMW | changes, model, TRAINS, Precision("fp32", CPU))["optimizer"]
+    return build_optimizers(ADAMW | changes, model, TRAINS, Precision("fp32", place), device=kind)["optimizer"]
 
 
 @pytest.mark.parametrize(
     ("name", "mode", "init_scale"),
     [
         *((name, "fp32", 1.0) for name in CLASSES),
-        ("adamw_8bit", "amp_bf16", 1.0),
-        ("adamw_8bit", "amp_fp16", OVERFLOWS),
-        ("adamw_fp8", "amp_fp16", OVERFLOWS),
+        *(("adamw_8bit", "amp_bf16", 1.0), ("adamw_8bit", "amp_fp16", OVERFLOWS), ("adamw_fp8", "amp_fp16", OVERFLOWS)),
     ],
 )
 def test_a_training_is_bitwise_a_loop_by_hand(name, mode, init_scale):
@@ -64,13 +58,13 @@ def test_a_training_is_bitwise_a_loop_by_hand(name, mode, init_scale):
         optimizer.param_groups[0]["lr"].fill_(LR * (0.5 * (1 + math.cos(math.pi * (applied / NUM_STEPS)))))
 
     clip = lambda parameters: nn.utils.clip_grad_norm_(parameters, 1.0)  # noqa: E731
-    make = partial(CLASSES[name], lr=LR, weight_decay=0.01)
+    make = partial(getattr(optim, CLASSES[name]), lr=LR, weight_decay=0.01)
     parts = {"make_model": lambda: MLP(**SIZES), "accumulate": 2, "clip": clip, "set_rate": set_rate}
     with torch.compiler.set_stance("force_eager"):
         hand = by_hand(mode, make, steps=NUM_STEPS, init_scale=init_scale, **parts)
     more = ("optimizer.weight_decay=0.01", "trainer.grad_accum_steps=2", *settings(mode, init_scale))
     training = assemble(*chosen(name, *more))
-    (group,) = training.built.optimizers["optimizer"].param_groups
+    (group,) = training.optimizer.param_groups
     rate = group["lr"]
     training.train()
     assert_same(training, hand)
@@ -84,13 +78,12 @@ def test_the_state_takes_8_bits_a_number():
     assert memory.peak["optimizer_state"] == codes + float32 + steps
     dtypes = [dtypes_of(compose_one(chosen(name))).optimizer_state for name in ("adamw", "adamw_8bit", "AdamFp8")]
     assert dtypes == ["float32", "uint8", "float8_e4m3fn"]
-    with pytest.raises(UserError, match=r"^optimizer\.state_dtype=int8: allowed are float32, bfloat16$"):
-        compose_one((*MODEL, "optimizer=adamw", "optimizer.state_dtype=int8"))
 
 
-@pytest.mark.parametrize(("name", "mode"), [("adamw_8bit", "pure_bf16"), ("adamw_fp8", "fp32")])
-def test_it_resumes_bitwise(name, mode, tmp_path):
-    assert_resumes_bitwise(tmp_path, *chosen(name, f"precision={mode}"), stop_after=3)
+def test_it_resumes_bitwise(tmp_path):
+    for name, mode in (("adamw_8bit", "pure_bf16"), ("adamw_fp8", "fp8_tensorwise")):
+        (tmp_path / name).mkdir()
+        assert_resumes_bitwise(tmp_path / name, *chosen(name, f"precision={mode}"), stop_after=3)
 
 
 @pytest.mark.nightly
@@ -100,13 +93,12 @@ def test_a_checkpoint_is_read_without_torchao_imported(tmp_path):
     script = (
         "import sys; from pathlib import Path; from ampsweep.training.checkpoint import load_checkpoint\n"
         "assert 'torchao' not in sys.modules\n"
-        f"found = load_checkpoint(Path({str(tmp_path / 'checkpoints/last.pt')!r}))\n"
-        "state = found.optimizers['optimizer']['state']['state'][0]['exp_avg']\n"
-        "print(type(state).__name__, float(state.dequantize().double().sum()))"
+        "optimizer = load_checkpoint(Path('checkpoints/last.pt')).optimizers['optimizer']\n"
+        "print(float(optimizer['state']['state'][0]['exp_avg'].dequantize().double().sum()))"
     )
-    read = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
-    expected = training.built.optimizers["optimizer"].state_dict()["state"][0]["exp_avg"].dequantize().double().sum()
-    assert (read.stdout.split(), read.stderr) == (["OptimState8bit", str(float(expected))], "")
+    printed = subprocess.check_output([sys.executable, "-W", "error", "-c", script], text=True, cwd=tmp_path)
+    expected = training.optimizer.state_dict()["state"][0]["exp_avg"].dequantize().double().sum()
+    assert float(printed) == float(expected)
 
 
 def test_a_checkpoint_of_another_class_or_without_torchao(tmp_path, monkeypatch):
@@ -124,26 +116,20 @@ def test_a_checkpoint_of_another_class_or_without_torchao(tmp_path, monkeypatch)
         built()
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
+def test_settings_that_torchao_lacks_are_refused():
+    for changes, sentence in (
         ({"fused": True}, "optimizer.fused=true: adamw_8bit has no such argument"),
         ({"maximize": True}, "optimizer=adamw_8bit: "),
-        ({"betas": (0.9, 2.0)}, "optimizer=adamw_8bit: Invalid beta parameter at index 1: 2.0"),
         ({"groups": [{"match": ["*"], "momentum": 0.5}]}, "optimizer.groups: AdamW8bit has no hyperparameter momentum"),
-    ],
-)
-def test_settings_that_torchao_lacks_are_refused(changes, sentence):
-    with pytest.raises(UserError) as refused:
-        rehearse_optimizers(ADAMW | changes, MLP(**SIZES), TRAINS, device=CPU, precision=PRECISION_MODES["fp32"])
-    assert str(refused.value).startswith(sentence)
+    ):
+        with pytest.raises(UserError, match=f"^{sentence}"):
+            rehearse_optimizers(ADAMW | changes, MLP(**SIZES), TRAINS, device=CPU, precision=PRECISION_MODES["fp32"])
 
 
 def test_a_class_can_be_chosen_by_its_name_and_rounds_by_itself():
     training = trained(*chosen("AdamW4bit", "+optimizer.beta1=0.8"))
-    optimizer = training.built.optimizers["optimizer"]
-    assert class_name(optimizer) == "torchao.optim.adam.AdamW4bit"
-    assert optimizer.param_groups[0]["betas"] == [0.8, 0.999]
+    assert class_name(training.optimizer) == "torchao.optim.adam.AdamW4bit"
+    assert training.optimizer.param_groups[0]["betas"] == [0.8, 0.999]
     assert training.instruments.proof().num_operators > 100, "it steps in the traced step"
     with pytest.raises(UnsupportedError, match=r"^optimizer=adamw_8bit: stochastic rounding needs a class that"):
         assemble(*chosen("adamw_8bit", "precision=bf16_sr"))
@@ -155,7 +141,6 @@ def test_groups_and_optimizers_have_their_own_hyperparameters():
     (rest, biases) = optimizer.param_groups
     assert (float(rest["lr"]), tuple(rest["betas"])) == (pytest.approx(1e-3), (0.8, 0.999))
     assert (float(biases["lr"]), biases["weight_decay"], biases["betas"]) == (0.5, 0.0, (0.5, 0.999))
-    assert {parameter.ndim for parameter in biases["params"]} == {1}
     late = {"_target_": "torchao.optim.AdamWFp8", "block_size": 128}
     config = {"_target_": "torch.optim.AdamW", "name": "adamw", "lr": 1e-3, "each": {"late": late}}
     trains = {"early": ["blocks.0.*"], "late": ["blocks.[!0].*", "head.*"]}
@@ -178,8 +163,7 @@ def check_a_traced_step(*, kind, device=CPU):
     for traced_at in (None, 2):
         torch.manual_seed(0)
         layer, numbers = nn.Linear(64, 64, bias=False).to(device), torch.Generator().manual_seed(1)
-        settings = ADAMW | {"_target_": "torchao.optim.AdamWFp8"}
-        optimizer = build_optimizers(settings, layer, TRAINS, Precision("fp32", device), device=kind)["optimizer"]
+        optimizer = built(layer, device, kind, _target_="torchao.optim.AdamWFp8")
         for number in range(4):
             layer(torch.randn(8, 64, generator=numbers).to(device)).square().mean().backward()
             if number == traced_at:
@@ -203,8 +187,7 @@ def test_a_traced_step_computes_as_all_others_do(monkeypatch):
     assert check_a_traced_step(kind=torch.device("cuda")) < 5, "compiled: nothing but the profiler's marks"
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_a_traced_step_on_a_gpu_changes_no_value():
     assert check_a_traced_step(kind=torch.device("cuda"), device=torch.device("cuda")) < 5
 

@@ -1,11 +1,11 @@
-"""Activation checkpointing and channels_last: what they change, and findings where they change nothing."""
+"""Activation checkpointing and trainer.compile: what they change, and a finding where nothing changes."""
 
 from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 import torch
-from assembled import assemble, trained
+from assembled import MLP, assemble, own, trained
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -35,48 +35,24 @@ class Blocks(nn.Module):
         return self.head(x)
 
 
-class TwoConvolutions(nn.Module):
-    """Convolutions on images of digits, between which the images may be put back as they were."""
-
-    def __init__(self, puts_back=False):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
-        self.head, self.puts_back = nn.Linear(8, 10), puts_back
-
-    def forward(self, x):
-        x = self.first(x).relu()
-        return self.head(self.second(x.contiguous() if self.puts_back else x).mean((2, 3)))
-
-
-def llama():
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64}
-    config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)
-    return transformers.LlamaForCausalLM(config)
-
-
-def custom(model, *more):
-    return ("model=custom", f"model._target_={__name__}.{model}", "data=digits", "data.batch_size=16", *more)
-
-
-REENTRANT, NOT_REENTRANT, IDLE = (custom("Blocks", f"+model.kind={kind}") for kind in ("reentrant", "not", "idle"))
-LLAMA = (
-    *custom("llama", "data=synthetic_tokens", "data.vocab_size=256", "data.seq_len=16", "data.num_batches=4"),
-    *("task=model_loss", "task.input_argument=input_ids", "task.target_argument=labels", "task.targets=inputs"),
-)
+REENTRANT, OTHER, IDLE = (own(__name__, "Blocks", f"+model.kind={kind}") for kind in ("reentrant", "other", "idle"))
 GPT = ("model=gpt_tiny", "data=synthetic_tokens", "data.seq_len=32", "data.vocab_size=64")
-CHECKPOINTED, CHANNELS_LAST = "trainer.activation_checkpointing=true", "trainer.channels_last=true"
+CHECKPOINTED = "trainer.activation_checkpointing=true"
+LAYERS = "intermediate_size:64,num_hidden_layers:2,num_attention_heads:2"
+LLAMA = (
+    *("model=custom", "model._target_=transformers.LlamaForCausalLM", "data=synthetic_tokens", "data.vocab_size=256"),
+    f"+model.config={{_target_:transformers.LlamaConfig,vocab_size:256,hidden_size:32,{LAYERS}}}",
+    *("data.seq_len=16", "data.num_batches=4", "task=model_loss", "task.input_argument=input_ids"),
+    *("task.target_argument=labels", "task.targets=inputs"),
+)
 
 
 @pytest.mark.parametrize(
     ("model", "mode"),
     [
-        (GPT, "amp_bf16"),
-        (REENTRANT, "amp_bf16"),
-        (NOT_REENTRANT, "fp32"),
+        *((GPT, "amp_bf16"), (REENTRANT, "amp_bf16"), (OTHER, "fp32")),
         pytest.param(LLAMA, "amp_bf16", marks=pytest.mark.nightly),
     ],
-    ids=["gpt", "reentrant", "not reentrant", "llama"],
 )
 def test_a_block_is_recomputed_in_the_dtype_of_the_forward_pass(model, mode):
     overrides = (*model, f"precision={mode}", "trainer.steps=4")
@@ -85,7 +61,7 @@ def test_a_block_is_recomputed_in_the_dtype_of_the_forward_pass(model, mode):
     proof, memory, dtype = checkpointed.proof(), checkpointed.memory(), "float32" if mode == "fp32" else "bfloat16"
     assert plain.proof().num_repeated_operators == 0 < proof.num_repeated_operators
     assert 0 < proof.recomputed_flops[dtype] < proof.flops[dtype]
-    assert contradictions(trainings[1].config.precision, proof) == []
+    assert contradictions(trainings[1].config.precision, proof) == findings(trainings[1], proof) == []
     assert memory.end_of_forward["activations"] < plain.memory().end_of_forward["activations"]
     for training in trainings:
         step = FakeTraining(training.config, TargetDevice("cpu")).trace(training.config.data["batch_size"])
@@ -99,24 +75,67 @@ def test_a_block_is_recomputed_in_the_dtype_of_the_forward_pass(model, mode):
         assert plain.memory().end_of_forward["autocast_weights"] > 20 * 64 * 64
 
 
-def findings(trainer, proof):
-    record = SimpleNamespace(config={"trainer": asdict(trainer)}, proof=proof, identity=SimpleNamespace(seed=0))
-    return [finding.kind() for finding in without_effect(record)]
+def findings(training, proof):
+    config, identity = {"trainer": asdict(training.config.trainer)}, SimpleNamespace(seed=0)
+    found = without_effect(SimpleNamespace(config=config, proof=proof, identity=identity))
+    return [finding.kind() for finding in found]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (custom("TwoConvolutions", CHANNELS_LAST), []),
-        (custom("TwoConvolutions", CHANNELS_LAST, "precision=amp_bf16"), []),
-        (custom("TwoConvolutions", "+model.puts_back=true"), []),
-        ((*IDLE, CHECKPOINTED), ["nothing_recomputed"]),
-        (IDLE, []),
-        ((*REENTRANT, CHECKPOINTED), []),
-    ],
-)
-def test_a_setting_without_effect_is_a_finding(overrides, expected):
-    training = trained(*overrides, "trainer.steps=4")
-    assert findings(training.config.trainer, training.instruments.proof()) == expected
-    uncounted = assemble(*overrides)
-    assert findings(uncounted.config.trainer, ModeProof(flops={"float32": 1})) == []
+def test_a_setting_without_effect_is_a_finding():
+    for overrides, expected in (((*IDLE, CHECKPOINTED), ["nothing_recomputed"]), (IDLE, [])):
+        training = trained(*overrides, "trainer.steps=4")
+        assert findings(training, training.instruments.proof()) == expected
+        assert findings(training, ModeProof(flops={"float32": 1})) == [], "nothing was counted"
+
+
+COMPILED = (*MLP, "trainer.compile=true", "trainer.steps=4", "precision=amp_bf16")
+
+
+@pytest.fixture
+def without_kernels(monkeypatch):
+    """Compile by a backend that makes no kernels, as these take seconds each."""
+    compile_model = lambda model, task: model.compile(backend="aot_eager")  # noqa: E731
+    monkeypatch.setattr("ampsweep.training.components.built._compile", compile_model)
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_every_step_runs_compiled_and_so_does_the_proof():
+    eager, compiled = (trained(*COMPILED, f"trainer.compile={value}").instruments for value in ("false", "true"))
+    proof, expected = compiled.proof(), eager.proof()
+    assert (proof.traced, expected.traced) == ("compiled", "eager")
+    assert proof.flops == expected.flops == {"bfloat16": proof.flops["bfloat16"]}
+    assert proof.num_operators is None
+    found = compiled.compilation()
+    assert (found.graph_breaks, found.recompilations) == ([], [])
+    assert found.num_graphs == 1, "evaluation, whose last batch is smaller, compiles nothing"
+    assert not eager.compilation()
+    memory, summary = compiled.memory(), compiled.summary()
+    assert summary["memory/peak_allocated_gib"] * 2**30 == memory.peak_bytes == sum(memory.peak.values())
+    assert "memory/autocast_weights_gib" not in summary
+    training = trained(*COMPILED, "precision.fp32_modules=[head]")
+    proof = training.instruments.proof()
+    assert (proof.fp32_module_flops, proof.idle_fp32_modules) == (None, None), "it proves nothing of such modules"
+    assert contradictions(training.config.precision, proof) == []
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_a_step_that_compiles_is_not_profiled():
+    """The last batch of an epoch is smaller: the second step compiles again, and the third is profiled."""
+    training = assemble(*COMPILED)
+    read = training.trainer.data.train_batch
+    training.trainer.data.train_batch = lambda index: [whole[: 16 if index == 0 else 12] for whole in read(index)]
+    training.train()
+    (again,) = training.instruments.compilation().recompilations
+    assert again.step == 2
+    assert training.instruments.proof().traced == "compiled"
+
+
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize("setting", ["trainer.grad_accum_steps=2", "precision=amp_fp16"])
+def test_a_compiled_model_trains_as_the_eager_model_does(setting):
+    eager, compiled = (trained(*COMPILED, setting, f"trainer.compile={value}") for value in ("false", "true"))
+    pairs = zip(eager.parameters(), compiled.parameters(), strict=True)
+    assert all(torch.allclose(parameter, other, atol=1e-4) for parameter, other in pairs)

@@ -54,11 +54,9 @@ def test_the_hyperparameters_are_those_of_the_run_that_resumes(stopped):
     changed = ("optimizer.lr=0.01", "optimizer.momentum=0.5", "optimizer.weight_decay=0.1")
     training, notes = resumed(directory, *sgd, *changed)
     assert notes == []
-    (group,) = training.built.optimizers["optimizer"].param_groups
+    (group,) = training.optimizer.param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.01, 0.5, 0.1)
-    assert all("momentum_buffer" in state for state in training.built.optimizers["optimizer"].state.values())
-    training.train()
-    assert set(training.column("train/lr").values()) == {0.01}
+    assert all("momentum_buffer" in state for state in training.optimizer.state.values())
 
 
 def test_scaler_and_schedule_take_the_resuming_runs_settings(stopped):
@@ -107,27 +105,22 @@ def test_where_nothing_is_left_to_train_the_end_is_evaluated(stopped):
 
 
 def test_weights_and_state_take_the_dtype_of_the_precision(stopped, tmp_path):
-    directory = stopped(*MLP, "trainer.steps=7")
-    low, notes = resumed(directory, *MLP, "precision=pure_bf16", "trainer.steps=7")
-    assert notes == [
-        "the checkpoint's parameters in float32 became bfloat16: rounded",
-        "the checkpoint's AdamW's state in float32 became bfloat16: rounded",
-    ]
-    checkpoint = load_checkpoint(directory / "checkpoints/last.pt")
+    overrides = (*MLP, "trainer.steps=7")
+    checkpoint = load_checkpoint(stopped(*overrides) / "checkpoints/last.pt")
+    low, notes = resumed(tmp_path, *overrides, "precision=pure_bf16")
+    what = ("parameters", "AdamW's state")
+    assert notes == [f"the checkpoint's {each} in float32 became bfloat16: rounded" for each in what]
     for name, parameter in low.built.model.named_parameters():
         assert torch.equal(parameter, checkpoint.model[name].bfloat16())
     (saved,) = checkpoint.optimizers.values()
-    states = [*low.built.optimizers["optimizer"].state.values()]
+    states = [*low.optimizer.state.values()]
     for state, before in zip(states, saved["state"]["state"].values(), strict=True):
         assert float(state["step"]) == 5
         assert state["step"].dtype == torch.float32, "a count that bfloat16 could not hold beyond 256"
-        for name in ("exp_avg", "exp_avg_sq"):
-            assert torch.equal(state[name], before[name].bfloat16())
-    back, notes = resumed(low.keep(tmp_path), *MLP, "trainer.steps=7")
-    assert notes == [
-        "the checkpoint's parameters in bfloat16 became float32: exact, with no more digits than were saved",
-        "the checkpoint's AdamW's state in bfloat16 became float32: exact, with no more digits than were saved",
-    ]
-    for state, before in zip(back.built.optimizers["optimizer"].state.values(), states, strict=True):
+        assert all(torch.equal(state[name], before[name].bfloat16()) for name in ("exp_avg", "exp_avg_sq"))
+    back, notes = resumed(low.keep(tmp_path), *overrides)
+    exact = "in bfloat16 became float32: exact, with no more digits than were saved"
+    assert notes == [f"the checkpoint's {each} {exact}" for each in what]
+    for state, before in zip(back.optimizer.state.values(), states, strict=True):
         assert state["exp_avg_sq"].dtype == torch.float32
         assert torch.equal(state["exp_avg_sq"], before["exp_avg_sq"].float())

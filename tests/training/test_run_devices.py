@@ -1,12 +1,14 @@
 """The devices that `device=` names, and how a process takes a free device and keeps to it."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
-from devices import device_lock, needs_cuda, needs_gpus
+from assembled import CPU
+from devices import device_lock, needs_cuda
 
 from ampsweep.config.errors import UserError
 from ampsweep.launch.device_lock import lock_path
@@ -15,7 +17,6 @@ from ampsweep.monitors.processors import cpu_name
 from ampsweep.training.components import device
 from ampsweep.training.components.device import RunDevice, resolve_device, run_devices, taken_device, taken_devices
 
-CPU = torch.device("cpu")
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
 
 
@@ -45,18 +46,18 @@ def labels(name):
     return [*map(str, run_devices(name))]
 
 
-def refusal(name):
-    with pytest.raises(UserError) as refused:
-        run_devices(name)
-    return str(refused.value)
+def refused(sentence):
+    return pytest.raises(UserError, match=f"^{re.escape(sentence)}")
 
 
 def test_a_name_stands_for_devices_of_a_single_model(gpus):
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     assert resolve_device("auto") == (CPU if accelerator is None else torch.device(accelerator.type, 0))
     assert resolve_device("cpu") == CPU
-    assert refusal("tpu") == "device=tpu: torch knows no such device"
-    assert refusal("meta").startswith("device=meta: this machine has ")
+    with refused("device=tpu: torch knows no such device"):
+        run_devices("tpu")
+    with refused("device=meta: this machine has "):
+        run_devices("meta")
     current = gpus(A100, T4, A100, T4)
     assert labels("auto") == ["cuda:0", "cuda:2"], "the GPUs that are like the first"
     assert (labels("cuda:1"), labels("cuda")) == (["cuda:1"], ["cuda:0"])
@@ -65,8 +66,10 @@ def test_a_name_stands_for_devices_of_a_single_model(gpus):
         assert resolve_device(name) == torch.device("cuda", index)
         assert current[-1] == index
     text = "device=cuda:0/1: cuda:0 is a NVIDIA A100-SXM4-80GB, cuda:1 is a Tesla T4, and runs on different models"
-    assert refusal("cuda:0/1").startswith(text)
-    assert refusal("cuda:1/4") == "device=cuda:1/4: this machine has 4 of them, from 0"
+    with refused(text):
+        run_devices("cuda:0/1")
+    with refused("device=cuda:1/4: this machine has 4 of them, from 0"):
+        run_devices("cuda:1/4")
 
 
 def test_the_free_gpu_that_is_taken_becomes_torchs_own(gpus):
@@ -84,8 +87,7 @@ def test_a_stop_ends_the_wait_for_a_free_gpu(gpus):
     wait = taken_device("auto", lambda sentence: (said.append(sentence), stop.request("SIGTERM")), stop)
     with device_lock("cuda:0"), device_lock("cuda:1"), pytest.raises(KeyboardInterrupt), wait:
         pytest.fail("two processes hold the device")
-    (sentence,) = said
-    assert sentence.startswith("waiting for one of cuda:0, cuda:1: other trainings run on them (locks such as /")
+    assert said[0].startswith("waiting for one of cuda:0, cuda:1: other trainings run on them (locks such as /")
 
 
 def test_processes_of_a_training_take_a_gpu_each(gpus):
@@ -95,9 +97,9 @@ def test_processes_of_a_training_take_a_gpu_each(gpus):
     for name in ("auto", "cuda"):
         with device_lock("cuda:0"), taken_devices(name, 2) as taken:
             assert [*map(str, taken)] == ["cuda:1", "cuda:3"]
-    with pytest.raises(UserError) as refused, taken_devices("cuda:0/1", 3):
+    sentence = "device=cuda:0/1: 3 processes need one each, and there are 2 of one model"
+    with refused(sentence), taken_devices("cuda:0/1", 3):
         pass
-    assert str(refused.value) == "device=cuda:0/1: 3 processes need one each, and there are 2 of one model"
 
 
 @needs_cuda
@@ -106,16 +108,8 @@ def test_the_lock_of_a_gpu_is_that_of_its_uuid(tmp_path):
     expected = lock_path("cuda:0")
     assert uuid in expected.name
     code = "import os, torch; from ampsweep.launch.device_lock import lock_path; print(lock_path('cuda:0'))"
-    for name in (f"GPU-{uuid}", f"GPU-{uuid[:13]}"):
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": name, "TMPDIR": str(tmp_path)}
-        output = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
-        assert output.strip() == str(expected)
-
-
-@needs_gpus(2)
-def test_each_gpu_of_a_machine_is_taken_once():
-    found = run_devices("auto")
-    with taken_device("auto") as first, taken_device("auto") as second:
-        assert [first, second] == list(found[:2])
-        assert torch.accelerator.current_device_index() == second.device.index
-        assert torch.ones((), device="cuda").device == second.device
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": f"GPU-{uuid[:13]}", "TMPDIR": str(tmp_path)}
+    output = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
+    assert output.strip() == str(expected)
+    with taken_device("auto") as taken:
+        assert torch.ones((), device="cuda").device == taken.device

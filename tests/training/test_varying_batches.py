@@ -5,36 +5,26 @@ from collections import namedtuple
 import torch
 from assembled import CPU, LOGGED, assemble, composed
 from torch.utils._pytree import tree_leaves, tree_structure
-from torch.utils.data import Dataset
 
 from ampsweep.data.base import as_model_input
 from ampsweep.observe.step import trace_step
 from ampsweep.predict.run_prediction import predict_run
 
 
-class Rows(Dataset):
+def items(most):
     """Items of 1 to `most` rows."""
-
-    def __init__(self, most):
-        self.most = most
-
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, index):
-        rows = torch.randn(1 + index * 7 % self.most, 64)
-        return rows, rows.sum(1, keepdim=True)
+    return [(torch.randn(1 + index * 7 % most, 64), torch.randn(1 + index * 7 % most, 1)) for index in range(64)]
 
 
-def joined(items):
-    return tuple(map(torch.cat, zip(*items, strict=True)))
+def joined(batch):
+    return tuple(map(torch.cat, zip(*batch, strict=True)))
 
 
 def settings(rows):
     return (
         *("model=custom", "model._target_=torch.nn.Linear", "+model.in_features=64", "+model.out_features=1"),
         *("data=custom", "data._target_=ampsweep.data.map_dataset.MapDataset", "data.batch_size=4"),
-        *(f"+data.{split}={{_target_: {__name__}.Rows, {rows}}}" for split in ("train", "val")),
+        *(f"+data.{split}={{_target_: {__name__}.items, {rows}}}" for split in ("train", "val")),
         *(f"+data.collate={{_target_: {__name__}.joined, _partial_: true}}", "+data.num_workers=0"),
         *("task=regression", "optimizer=sgd", "trainer.steps=16"),
     )
@@ -58,8 +48,6 @@ def test_a_prediction_of_a_batch_that_varies_is_doubtful():
 
 
 IMAGES, LABELS = torch.ones(2, 3, 4, 4), torch.tensor([0, 1])
-
-
 Pair = namedtuple("Pair", "images labels")
 
 

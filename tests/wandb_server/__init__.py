@@ -1,6 +1,6 @@
 """A small W&B server for tests: HTTP on this machine, everything recorded, faults on command."""
 
-from .recorded import Alert, Artifact, Fault, Point, Request, Run, Sweep, View
-from .server import ENTITY, KEY, WandbServer
+from .recorded import ENTITY, Fault, Run, Sweep
+from .server import KEY, WandbServer
 
-__all__ = ["ENTITY", "KEY", "Alert", "Artifact", "Fault", "Point", "Request", "Run", "Sweep", "View", "WandbServer"]
+__all__ = ["ENTITY", "KEY", "Fault", "Run", "Sweep", "WandbServer"]

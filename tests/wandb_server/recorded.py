@@ -3,14 +3,15 @@
 import json
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
+ENTITY = "team"
 HISTORY = "wandb-history.jsonl"
-EVENTS = "wandb-events.jsonl"
 SUMMARY = "wandb-summary.json"
-OUTPUT = "output.log"
 
 
 def now() -> str:
@@ -43,27 +44,20 @@ class Fault:
         return True
 
 
-@dataclass(frozen=True)
-class Alert:
-    title: str
-    text: str
-    severity: str
-
-
 @dataclass
 class Run:
     entity: str
     project: str
     name: str
     attributes: dict[str, Any] = field(default_factory=dict)
-    """The last value that each of UpsertBucket's arguments had, such as `displayName`, `groupName` or `tags`."""
+    """The last value that each of UpsertBucket's variables had, such as `displayName`, `groupName` or `tags`."""
     streams: dict[str, list[str]] = field(default_factory=dict)
     """Lines of the file stream by file, each where its offset put it; a line that was skipped is empty."""
     files: dict[str, bytes] = field(default_factory=dict)
-    alerts: list[Alert] = field(default_factory=list)
+    alerts: list[SimpleNamespace] = field(default_factory=list)
+    """Each has the variables of its operation, such as `title`, `text` and `severity`."""
     state: str = "running"
     exit_code: int | None = None
-    is_preempting: bool = False
     should_stop: bool = False
     agent_stops: bool = False
     created_at: str = field(default_factory=now)
@@ -92,21 +86,16 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         return [{key: value for key, value in row.items() if not key.startswith("_")} for row in self.history]
 
-    def append(self, file: str, offset: int, lines: list[str]) -> None:
-        stream = self.streams.setdefault(file, [])
-        stream += [""] * (offset - len(stream))
-        stream[offset : offset + len(lines)] = lines
-
-    def complete(self, exit_code: int) -> None:
-        self.exit_code = exit_code
-        self.state = "finished" if exit_code == 0 else "preempted" if self.is_preempting else "failed"
-
-
-@dataclass(frozen=True)
-class Point:
-    run: str
-    agent: str
-    values: dict[str, Any]
+    def take(self, sent: Mapping[str, Any]) -> dict[str, Any]:
+        """Take a request of the file stream; the answer says whether the run is to stop."""
+        self.heartbeat_at = now()
+        for file, part in (sent.get("files") or {}).items():
+            stream, offset = self.streams.setdefault(file, []), part["offset"]
+            stream += [""] * (offset - len(stream))
+            stream[offset : offset + len(part["content"])] = part["content"]
+        self.exit_code = sent["exitcode"] if sent.get("complete") else None
+        self.state = {None: "running", 0: "finished"}.get(self.exit_code, "failed")
+        return {"exitcode": self.exit_code, "stopped": self.should_stop, "limits": {}}
 
 
 @dataclass
@@ -116,13 +105,10 @@ class Sweep:
     name: str
     config: str
     state: str = "RUNNING"
-    points: list[Point] = field(default_factory=list)
-    agents: dict[str, str] = field(default_factory=dict)
+    points: list[SimpleNamespace] = field(default_factory=list)
+    """The run, the agent and the values of each."""
+    agents: list[str] = field(default_factory=list)
     created_at: str = field(default_factory=now)
-
-    @property
-    def id(self) -> str:
-        return f"sweep:{self.entity}/{self.project}/{self.name}"
 
 
 @dataclass
@@ -130,42 +116,25 @@ class Artifact:
     id: str
     entity: str
     project: str
+    collection: str
     run: str | None
     type: str
-    collection: str
-    version: int
-    fields: dict[str, Any]
+    digest: str
     state: str = "PENDING"
-    aliases: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
-    created_at: str = field(default_factory=now)
 
     @property
     def place(self) -> tuple[str, str, str]:
         return self.entity, self.project, self.collection
 
 
-@dataclass
-class View:
-    id: str
-    entity: str
-    project: str
-    type: str
-    name: str
-    title: str
-    spec: str
-
-
 @dataclass(frozen=True)
 class Request:
-    """A request that has been answered, or that a fault has kept from it (status 0: no answer at all)."""
+    """A request that has been answered, or that a fault has kept from it."""
 
-    method: str
     path: str
     operation: str
     body: bytes
-    status: int
-    at: float
 
 
 @dataclass
@@ -173,11 +142,10 @@ class Recorded:
     runs: dict[tuple[str, str, str], Run] = field(default_factory=dict)
     sweeps: dict[tuple[str, str, str], Sweep] = field(default_factory=dict)
     artifacts: list[Artifact] = field(default_factory=list)
-    views: list[View] = field(default_factory=list)
+    views: list[SimpleNamespace] = field(default_factory=list)
+    """The id, type, title and spec of each."""
     requests: list[Request] = field(default_factory=list)
 
-    def new_name(self) -> str:
-        return secrets.token_hex(4)
 
-    def projects(self, entity: str) -> set[str]:
-        return {key[1] for key in (*self.runs, *self.sweeps) if key[0] == entity}
+def new_name() -> str:
+    return secrets.token_hex(4)

@@ -10,21 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from .artifacts import Artifacts
-from .graphql import Document, GraphQLError
-from .projects import Projects
-from .recorded import Fault, Recorded, Request, Run, Sweep, now
-from .runs import Runs
-from .sweeps import Sweeps
+from .operations import Operations, RefusedError, operation_name
+from .recorded import Fault, Recorded, Request, Run, Sweep
 
 KEY = "0123456789" * 4
 """The API key that it takes."""
-
-ENTITY = "team"
 
 _TELEMETRY = "/sdk/otel/"
 """The client's own measurements, which are not recorded."""
@@ -48,18 +41,13 @@ class WandbServer:
         self._http = _HttpServer(self, port)
         self.port: int = self._http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        fields: dict[str, Any] = {"__typename": "Root"}
-        for part in (Projects, Runs, Sweeps, Artifacts):
-            fields |= part(self.recorded, self.url, ENTITY).fields()
-        self._root = fields
+        self._operations = Operations(self.recorded, self.url)
 
     def __enter__(self) -> Self:
         self._http.begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.end()
 
     @property
@@ -86,6 +74,15 @@ class WandbServer:
         finally:
             self.faults.remove(fault)
 
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """It takes no connections inside."""
+        self.refuse()
+        try:
+            yield
+        finally:
+            self.accept()
+
     def refuse(self) -> None:
         """From here on connections are refused, and those there are get closed."""
         self._http.end()
@@ -97,24 +94,21 @@ class WandbServer:
 
     def answer(self, method: str, path: str, authorization: str, body: bytes) -> tuple[int, bytes]:
         """Status and body for a request; status 0 stands for none at all."""
-        arrived = time.monotonic()
         operation, call = "", None
         if path == "/graphql":
             call = json.loads(body)
-            operation = Document(call["query"]).name
+            operation = operation_name(call["query"])
         with self.lock:
-            fault = next((fault for fault in self.faults if fault.strikes(path, operation)), None)
-        if fault is not None and fault.delay_s:
-            time.sleep(fault.delay_s)
+            fault = next((fault for fault in self.faults if fault.strikes(path, operation)), Fault(status=200))
+        time.sleep(fault.delay_s)
         with self.lock:
-            status, answer = 500 if fault is None else fault.status, b'{"error": "a fault"}'
-            if fault is None or fault.is_heard or fault.status == 200:
-                reached, content = self._reach(method, path, authorization, body, call)
-                if fault is None or fault.status == 200:
-                    status, answer = reached, content
             if not path.startswith(_TELEMETRY):
-                self.recorded.requests.append(Request(method, path, operation, body, status, arrived))
-        return status, answer
+                self.recorded.requests.append(Request(path, operation, body))
+            if fault.status == 200:
+                return self._reach(method, path, authorization, body, call)
+            if fault.is_heard:
+                self._reach(method, path, authorization, body, call)
+            return fault.status, b'{"error": "a fault"}'
 
     def _reach(
         self, method: str, path: str, authorization: str, body: bytes, call: dict[str, Any] | None
@@ -129,43 +123,30 @@ class WandbServer:
             return self._query(call)
         if match := _FILE_STREAM.fullmatch(path):
             run = self.recorded.runs.get((match[1], match[2], match[3]))
-            return (404, b'{"error": "run not found"}') if run is None else (200, _stream(run, json.loads(body)))
+            if run is not None:
+                return 200, json.dumps(run.take(json.loads(body))).encode()
         return 404, b'{"error": "not found"}'
 
     def _query(self, call: dict[str, Any]) -> tuple[int, bytes]:
         try:
-            data = Document(call["query"]).execute(self._root, call.get("variables") or {})
-        except GraphQLError as error:
+            data = self._operations.answer(call["query"], call.get("variables") or {})
+        except RefusedError as error:
             return error.status, json.dumps({"data": None, "errors": [{"message": str(error)}]}).encode()
         return 200, json.dumps({"data": data}).encode()
 
     def _stored(self, method: str, place: str, body: bytes) -> tuple[int, bytes]:
         """Files of runs and artifacts, under the addresses that were handed out for them."""
         kind, _, rest = place.partition("/")
-        files: dict[str, bytes]
         if kind == "runs":
             entity, project, name, key = rest.split("/", 3)
             files = self.recorded.runs[entity, project, name].files
         else:
             id, key = rest.split("/", 1)
-            files = next(artifact for artifact in self.recorded.artifacts if artifact.id == id).files
+            (files,) = [artifact.files for artifact in self.recorded.artifacts if artifact.id == id]
         if method == "PUT":
             files[key] = body
             return 200, b""
         return (200, files[key]) if key in files else (404, b"")
-
-
-def _stream(run: Run, sent: dict[str, Any]) -> bytes:
-    """Take a request of the file stream; the answer says whether the run is to stop."""
-    run.heartbeat_at = now()
-    for file, part in (sent.get("files") or {}).items():
-        run.append(file, part["offset"], part["content"])
-    run.is_preempting = run.is_preempting or bool(sent.get("preempting"))
-    if sent.get("complete"):
-        run.complete(sent["exitcode"])
-    else:
-        run.state, run.exit_code = "running", None
-    return json.dumps({"exitcode": run.exit_code, "stopped": run.should_stop, "limits": {}}).encode()
 
 
 class _HttpServer(ThreadingHTTPServer):

@@ -27,11 +27,8 @@ from ampsweep.text import GIB
 
 @dataclass(frozen=True, kw_only=True)
 class ArmComparison:
-    """An arm of a workload; a figure that was not measured is None.
-
-    Step time, peak memory, loss and accuracy are over the same runs as speedup, saving and gap: an arm's pairs, or the
-    baseline's runs in any pair. Without pairs they are over all runs of the arm.
-    """
+    """An arm of a workload; a figure that was not measured is None. Step time, peak memory, loss and accuracy are over
+    an arm's pairs (the baseline's runs in any), as speedup, saving and gap are; without pairs over all of its runs."""
 
     arm: str
     is_baseline: bool
@@ -58,8 +55,7 @@ class ArmComparison:
     loss_gap: Estimate | None  # final validation loss minus the baseline's: positive is worse
     loss_gap_pct: float | None  # in percent of the baseline's mean loss in these pairs
     val_accuracy: Spread | None
-    autocast_penalty: Estimate | None
-    """Mean over runs of the final validation loss under autocast minus that in full precision."""
+    autocast_penalty: Estimate | None  # final validation loss under autocast minus in full precision: mean over runs
     skipped_steps: int | None  # total over runs
     dtypes: dict[str, str]  # see `Run.dtypes`
     casts: str | None  # see `Run.casts`

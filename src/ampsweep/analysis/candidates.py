@@ -23,8 +23,6 @@ MAX_DOUBT: Final = 1.1  # factor within which unresolved step times must be know
 
 
 class Refusal(Finding):
-    """A reason to refuse an arm whatever its speed."""
-
     severity = "fault"
     trains: ClassVar[bool] = False  # True if the arm trains nevertheless, so that it has a place on the front
 
@@ -44,9 +42,7 @@ class ContradictsMode(Refusal):
     seeds: tuple[int, ...]
 
 
-class Diverged(Refusal):
-    """Runs diverged where the baseline with the same pair key did not."""
-
+class Diverged(Refusal):  # where the baseline with the same pair key did not
     cause: str  # the error of the first run
     seeds: tuple[int, ...]
 
@@ -75,7 +71,6 @@ class Emulated(Refusal):
 
 class Worse(Refusal):
     trains = True
-
     parity: Parity
 
     @property
@@ -91,10 +86,7 @@ class OverMemory(Refusal):
 
 
 class Missing(Finding):
-    """The first thing missing to decide on an arm."""
-
     remedy: ClassVar[str]
-
     arm: str
 
     @property
@@ -161,8 +153,6 @@ class SmallWorkload(Missing):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """An arm other than the baseline, with everything that a recommendation considers."""
-
     arm: str
     too_few_pairs: TooFewPairs | None
     judgements: Judgements
@@ -235,7 +225,7 @@ def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Seque
     # If the baseline diverges too, the learning rate or the data is to blame.
     baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
     if alone := [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]:
-        yield Diverged(cause=_error(alone[0]), seeds=_seeds(alone))
+        yield Diverged(cause=first_line(alone[0].record.error or ""), seeds=_seeds(alone))
     yield from _mostly(runs, "oom", "failed")
     emulated = [run.emulated for run in runs if run.measured]
     if emulated and all(emulated):
@@ -244,7 +234,6 @@ def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Seque
 
 
 def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
-    """Find a reason why the baseline's runs cannot be compared with."""
     if all(run.outcome == "unsupported" for run in runs):
         return Unsupported()
     return next(_mostly(runs, "disproved", "diverged", "oom", "failed"), None)
@@ -263,11 +252,8 @@ def _mostly(runs: Sequence[Run], *outcomes: str) -> Iterator[Refusal]:
     for outcome in outcomes:
         found = [run for run in runs if run.outcome == outcome]
         if 2 * len(found) > len(runs):
-            yield MostlyFailing(outcome=outcome, cause=_error(found[0]), num_such=len(found), num_runs=len(runs))
-
-
-def _error(run: Run) -> str:
-    return first_line(run.record.error or "")
+            cause = first_line(found[0].record.error or "")
+            yield MostlyFailing(outcome=outcome, cause=cause, num_such=len(found), num_runs=len(runs))
 
 
 def _seeds(runs: Sequence[Run]) -> tuple[int, ...]:

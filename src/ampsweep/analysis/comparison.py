@@ -29,8 +29,7 @@ class WorkloadComparison:
     facts: Mapping[str, Scalar]
     arms: tuple[ArmComparison, ...]
     verdict: Verdict
-    cautions: tuple[Finding, ...]
-    """Reasons, from the baseline's runs, why figures may not carry over to larger workloads."""
+    cautions: tuple[Finding, ...]  # why figures of the baseline may not carry over to larger workloads
     runs: tuple[RunEntry, ...]
     resumed: tuple[ResumedArm, ...]
 
@@ -158,8 +157,7 @@ class Comparison:
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
     notes: tuple[Finding, ...]
-    memory_gib: float | None = None
-    """Limit on the peak of allocated tensor bytes on the fullest rank; None: the memory of the device."""
+    memory_gib: float | None = None  # limit on the peak of the fullest rank; None: the memory of the device
     series: tuple[Series, ...] = ()
     file_problems: tuple[FileProblem, ...] = ()
 
@@ -260,16 +258,14 @@ def compare(
             resumed=resumed_arms(workload.runs, by_id, series or {}, baseline=baseline),
         )
 
-    workloads = group_workloads(runs)
+    workloads, num_twice = group_workloads(runs), len(records) - len(unique)
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
         memory_gib=memory_gib,
         workloads=tuple(map(of_workload, workloads)),
         searches=tuple(compare_search(search, baseline) for search in group_workloads(searches)),
-        notes=tuple(
-            _notes(len(records) - len(unique), len(unique) - len(measured), measured, pairing.pairs, margin_pct)
-        ),
+        notes=tuple(_notes(num_twice, len(unique) - len(measured), measured, pairing.pairs, margin_pct)),
         series=swept_series(workloads),
         file_problems=tuple(file_problems),
     )

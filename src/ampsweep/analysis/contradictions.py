@@ -66,12 +66,9 @@ def _setting_of(precision: PrecisionConfig, kind: str) -> str:
 
 
 def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterator[str]:
-    """Compare the dtypes of operations with the mode.
-
-    A 16-bit mode promises most operations, since torch's unfused attention computes in float32 inside. Where modules
+    """A 16-bit mode promises most operations, since torch's unfused attention computes in float32 inside. Where modules
     compute separately in float32 or float8, only the forward pass of the rest is judged. In compiled code modules
-    cannot be separated, except by float8 itself.
-    """
+    cannot be separated, except by float8 itself."""
     is_compiled = proof.traced == "compiled"
     is_mixed = precision.fp32_modules or (proof.float8 is not None and proof.float8.emulated)
     if is_compiled and precision.autocast and is_mixed:
@@ -103,10 +100,7 @@ def _narrow(flops: Mapping[str, int]) -> Iterator[str]:
 
 
 def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iterator[str]:
-    """Find converted layers that did not multiply in float8, in forward or backward.
-
-    Backward multiplies and casts twice as often as forward. Emulated products are proved by their casts.
-    """
+    """Backward multiplies and casts twice as often as forward. Emulated products are proved by their casts."""
     if float8 is None:
         return
     if float8.arithmetic == "exact":

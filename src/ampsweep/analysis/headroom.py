@@ -22,8 +22,7 @@ from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16
 from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
 from ampsweep.text import number, percent, plural
 
-MAX_LOST_PCT: Final = 5.0
-"""Share of the sum of a layer's magnitudes that may round to zero: that of the smallest quarter of normal values."""
+MAX_LOST_PCT: Final = 5.0  # of the sum of a layer's magnitudes: that of the smallest quarter of normal values
 INITIAL_SCALE: Final = 65536.0  # the default of `torch.amp.GradScaler`
 SMALLEST_SCALE: Final = 2.0**-24  # training is given up below this scale (`ampsweep.recorder.divergence`)
 HeadroomVerdict = Literal["works", "works_with_another_scale", "works_with_tensor_scales", "does_not_work"]
@@ -61,17 +60,14 @@ class Obstacle:
 
 
 class Headroom(Finding):
-    """Whether a training works in a format, at which scales, and which layers do not fit."""
-
     format: str
     verdict: HeadroomVerdict
     scale: float  # the scale that is judged; 1 for formats without a scaler
     best_scale: float  # `scale` itself if it works, else the scale to begin with
     min_scale: float  # smallest scale at which no layer's gradients lose more than `MAX_LOST_PCT`; 0 for 8-bit formats
     max_scale: float  # largest scale at which no gradient overflows; inf for 8-bit formats
-    fullest_layer: str | None = None
-    fullest_pct: float | None = None
-    """The largest activation or weight, its layer and its share of the format's largest number."""
+    fullest_layer: str | None = None  # that of the largest activation or weight
+    fullest_pct: float | None = None  # its share of the format's largest number
     obstacles: tuple[Obstacle, ...] = ()  # in the order of the model
 
     @property
@@ -91,7 +87,7 @@ class Headroom(Finding):
         if self.verdict == "does_not_work":
             return self.sentence
         until = f"{self.format} does not work until finding {number_of_finding} is fixed"
-        return f"{until}; judged by the outputs of layers, it then{self.sentence.removeprefix(self.format)}"
+        return f"{until}; judged by the outputs of layers, it then {self._clause}"
 
     @property
     def _clause(self) -> str:
@@ -101,15 +97,16 @@ class Headroom(Finding):
             case "works_with_tensor_scales":
                 return "works if each tensor has a scale of its own"
             case "works_with_another_scale":
-                scales = f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
-                return (
-                    f"works with scales from {scales}, not {scale_text(self.scale)}: "
-                    f"use precision.init_scale={self.best_scale:g}"
-                )
+                fits = f"works with scales from {self._scales}, not {scale_text(self.scale)}"
+                return f"{fits}: use precision.init_scale={self.best_scale:g}"
             case "does_not_work":
                 first, more = self.obstacles[0], len({obstacle.layer for obstacle in self.obstacles}) - 1
                 rest = f", and {plural(more, 'more layer')} in its way" if more else ""
                 return f"does not work: {self._describe(first)}{rest}"
+
+    @property
+    def _scales(self) -> str:
+        return f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
 
     @property
     def _room(self) -> str:
@@ -117,8 +114,7 @@ class Headroom(Finding):
             return ": its range is that of float32"
         clauses = []
         if math.isfinite(self.max_scale):
-            within = f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
-            clauses.append(f" with scales from {within}, including {scale_text(self.scale)}")
+            clauses.append(f" with scales from {self._scales}, including {scale_text(self.scale)}")
         if self.fullest_pct is not None and self.fullest_layer is not None:
             value = f"the largest value, in {layer_text(self.fullest_layer)}, is {percent(self.fullest_pct)}"
             clauses.append(f"{'; ' if clauses else ': '}{value} of its limit")
@@ -193,11 +189,8 @@ class _Group:
 
 
 def headroom_of(numerics: RunNumerics) -> dict[str, Headroom]:
-    """Judge each low-precision format, by name, from the magnitudes of a run.
-
-    float16 is judged at the run's scale, else at `INITIAL_SCALE`. Values that the run's own dtype has lost or
-    overflowed are unknown; values that no low-precision operator reads or writes do not count.
-    """
+    """Judge each low-precision format, by name; float16 at the run's scale, else at `INITIAL_SCALE`. Values that the
+    run's own dtype has lost or overflowed are unknown; values that no low-precision operator uses do not count."""
     found = {}
     for name, kinds in _CAST_KINDS.items():
         groups = [group for group in _groups(numerics, name, kinds) if group.counts.total]
@@ -285,7 +278,6 @@ def _zero_below(of: NumericFormat) -> float:
 
 
 def headroom_lines(found: Mapping[str, Headroom]) -> list[str]:
-    """At most two sentences: on float16, and on the other formats."""
     lines = [headroom.sentence for headroom in found.values() if headroom.format == FLOAT16.name]
     others = [f"{headroom.format}: {headroom.short}" for headroom in found.values() if headroom.format != FLOAT16.name]
     return [*lines, ", ".join(others)] if others else lines

@@ -9,14 +9,7 @@ from typing import Final, Literal
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import metric_words
-from ampsweep.analysis.statistics import (
-    MAX_FURTHER_PAIRS,
-    MIN_PAIRS,
-    Estimate,
-    Position,
-    in_brackets,
-    two_one_sided_tests,
-)
+from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate, in_brackets, two_one_sided_tests
 from ampsweep.analysis.step_limits import SmallStep, StepLimit, limits_text
 from ampsweep.finding import Finding
 from ampsweep.metrics import METRICS
@@ -26,7 +19,7 @@ _NO_LOSS: Final = "no final loss to compare"
 
 ParityVerdict = Literal["equivalent", "worse", "better", "inconclusive"]
 
-_VERDICTS: Final[dict[Position, ParityVerdict]] = {
+_VERDICTS: Final[dict[str, ParityVerdict]] = {
     "inside": "equivalent",
     "above": "worse",
     "below": "better",
@@ -47,14 +40,12 @@ class Parity(Finding):
     high: float | None  # 90% t-interval of the gap, that of TOST at 5%; None under three pairs
     margin: float  # largest gap that counts as none: `margin_pct` of the baseline's mean loss, or in percentage points
     margin_pct: float
-    further_seeds: int | None
-    """Seeds that would probably settle an inconclusive verdict (0 for others); None if more than 100."""
+    further_seeds: int | None  # that would probably settle an inconclusive verdict (0 for others); None: more than 100
     not_worse: bool  # True if the interval excludes that the arm is worse by the margin
     is_share: bool  # True if the metric is a share and better higher; gaps are in percentage points
 
     @property
     def is_tested(self) -> bool:
-        """True if there are enough pairs for an interval and a verdict other than `inconclusive`."""
         return self.low is not None
 
     @property
@@ -116,11 +107,8 @@ class Parity(Finding):
 
 
 def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity | None:
-    """Test the paired gaps of the final `metric` against the margin, which is above 0.
-
-    The margin is in percent of the baseline's mean loss, or in percentage points of a share that is better higher. None
-    if no pair has the metric, or if the baseline's loss is 0.
-    """
+    """Test the paired gaps of the final `metric` against a margin above 0, in percent of the baseline's mean loss, or
+    in percentage points of a share. None if no pair has the metric, or if the baseline's loss is 0."""
     values = [figures for pair in pairs if (figures := pair.figures(metric)) is not None]
     is_share = METRICS[metric].better == "higher"
     scale = 1.0 if is_share or not values else abs(statistics.fmean(value for value, _ in values))
@@ -159,10 +147,8 @@ ParityWord = ParityVerdict | Literal["not measured"]
 
 @dataclass(frozen=True, kw_only=True)
 class Judgements:
-    """A word on speed, memory and parity of an arm against the baseline.
-
-    `unresolved`: the 95% interval includes no difference. `too few pairs`: there is no interval.
-    """
+    """A word on speed, memory and parity of an arm against the baseline. `unresolved`: the 95% interval includes no
+    difference. `too few pairs`: there is no interval."""
 
     figures: ArmComparison = field(repr=False)
     speed: SpeedWord

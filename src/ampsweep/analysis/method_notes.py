@@ -53,7 +53,6 @@ _RECOMMENDATION: Final = (
 
 
 def method(of: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield (name, explanation) for the figures shown."""
     arms = [arm for workload in of.workloads for arm in workload.arms]
     verdicts = [workload.verdict for workload in of.workloads]
     parity = (

@@ -84,7 +84,6 @@ class NoBaselineRun(Unpaired):
 
 class BaselineWithoutFigures(Unpaired):
     template = "the {baseline} run with its pair key is {outcome}"
-
     outcome: str
 
 
@@ -103,14 +102,11 @@ class NearestRunDiffers(Unpaired):
 
 @dataclass(frozen=True)
 class Pairing:
-    """The pairs, and the measured runs without a pair, each with the reason."""
-
     pairs: tuple[Pair, ...]
     unpaired: tuple[tuple[Run, Unpaired], ...]
 
 
 def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
-    """Pair the measured runs of every arm with those of the arm `baseline` by pair key."""
     measured: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.measured:

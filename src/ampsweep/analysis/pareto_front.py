@@ -48,7 +48,6 @@ class Beaten:
 
     @property
     def text(self) -> str:
-        """'amp_bf16 (slower and more memory)'."""
         return f"{self.by} ({' and '.join(_WORSE[axis] for axis in self.worse_in)})"
 
 
@@ -85,7 +84,6 @@ class Front(Finding):
 
 
 def values_of_arms(baseline: str, pairs_of: Mapping[str, Sequence[Pair]]) -> dict[str, ArmValues]:
-    """Return the figures of the baseline and of the other arms in their pairs."""
     of_baseline: dict[Axis, dict[str, float]] = {axis: {} for axis in _WORSE}
     found: dict[str, ArmValues] = {baseline: of_baseline}
     for arm, pairs in pairs_of.items():
@@ -101,10 +99,8 @@ def values_of_arms(baseline: str, pairs_of: Mapping[str, Sequence[Pair]]) -> dic
 
 
 def front(values: Mapping[str, ArmValues], *, margin: float | None) -> Front | None:
-    """Place the arms (the baseline first) on the Pareto front; None unless two arms have step time and memory.
-
-    `margin`: largest loss gap that counts as none; None without losses.
-    """
+    """Place the arms (the baseline first) on the Pareto front; None unless two arms have step time and memory. `margin`
+    is the largest loss gap that counts as none; None without losses."""
     placed = {arm: own for arm, own in values.items() if own["time"] and own["memory"]}
     if len(placed) < 2:
         return None

@@ -38,9 +38,8 @@ class RankTable(Finding):
     def sentence(self) -> str:
         clauses = [clause for clause in (self._fullest, self._slowest, self._waiting) if clause is not None]
         if self.reduced_mib is not None:
-            clauses.append(
-                f"each rank hands {num_bytes(self.reduced_mib * MIB)} of gradients to the reduction in a step"
-            )
+            reduced = num_bytes(self.reduced_mib * MIB)
+            clauses.append(f"each rank hands {reduced} of gradients to the reduction in a step")
         return "; ".join(clauses) or plural(len(self.rows), "rank")
 
     def _row(self, rank: int | None) -> RankRow | None:
@@ -54,7 +53,7 @@ class RankTable(Finding):
         peak, spread = num_bytes(row.peak_bytes), self.memory_spread_bytes
         if not spread:
             count = plural(len(self.rows), "rank")
-            return f"the {count} have the same peak of {peak}" if len(self.rows) > 1 else None
+            return f"the {count} have the same peak of {peak}" if spread == 0 and len(self.rows) > 1 else None
         return f"rank {row.rank} is the fullest, with a peak of {peak}, {num_bytes(spread)} more than the emptiest"
 
     @property

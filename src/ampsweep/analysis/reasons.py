@@ -28,9 +28,7 @@ _SIZES: Final = ("hidden_size", "vocab_size", "in_features", "out_features")
 
 
 class Reason(Finding):
-    """A fact behind the figures of an arm, or of the whole workload (None)."""
-
-    arm: str | None
+    arm: str | None  # None: the whole workload
 
 
 class LittleArithmetic(Reason):
@@ -115,7 +113,6 @@ def find_reasons(
 
 
 def find_pitfalls(runs: Mapping[str, Sequence[Run]]) -> tuple[Pitfall, ...]:
-    """Find the pitfalls of the arms, each once with all its arms."""
     arms: dict[Pitfall, list[str]] = {}
     for arm, own in runs.items():
         first = next((run for run in own if run.dtypes), None)

@@ -25,13 +25,11 @@ from ampsweep.text import GIB
 
 Standing = Literal["recommended", "eligible", "undecided", "refused"]
 
-MIN_DIFFERENCE: Final = 0.02
-"""Smaller differences of speed or memory decide nothing: a new driver or library changes as much."""
+MIN_DIFFERENCE: Final = 0.02  # of speed or memory, to decide anything: a new driver or library changes as much
 
 
 class Undecided(Finding):
     remedy: ClassVar[str]
-
     baseline: str
 
     @property
@@ -92,10 +90,8 @@ class ArmStanding:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """The `arm` to train in, or the reason why it is `undecided`; the other is None."""
-
     baseline: str
-    arm: str | None
+    arm: str | None  # None if it is `undecided`
     undecided: Undecided | None
     standings: tuple[ArmStanding, ...] = ()  # the baseline's first; empty without baseline runs
     memory_gib: float | None = field(default=None, repr=False)
@@ -110,11 +106,8 @@ def recommend(
     small_step: SmallStep | None,
     memory_gib: float | None,
 ) -> Recommendation:
-    """Apply the rule above to a workload, given step times in milliseconds by arm and pair key.
-
-    `candidates` are in the order of tables; `baseline_refusal`: why the baseline would be refused if it were another
-    arm.
-    """
+    """Apply the rule above to a workload, given `candidates` in the order of tables, step times in milliseconds by arm
+    and pair key, and why the baseline would be refused if it were another arm."""
     chosen: _Option | None = None
     undecided: Undecided | None = None
     missing = {candidate.arm: what for candidate in candidates if (what := candidate.missing) is not None}
@@ -194,14 +187,12 @@ def _might_be_chosen(candidate: Candidate, chosen: _Option | None, step_ms: Mapp
     return _choose([chosen, option]) is option
 
 
-def _standing(
-    of: Candidate, recommended: str | None, small_step: SmallStep | None, missing: Missing | None
-) -> ArmStanding:
+def _standing(of: Candidate, chosen: str | None, small_step: SmallStep | None, missing: Missing | None) -> ArmStanding:
     if of.refusal is not None:
         return ArmStanding(arm=of.arm, standing="refused", reason=of.refusal.sentence, refusal=of.refusal)
     if missing is None and small_step is not None:
         missing = SmallWorkload(arm=of.arm)
     if missing is not None:
         return ArmStanding(arm=of.arm, standing="undecided", reason=missing.sentence, missing=missing)
-    standing: Standing = "recommended" if of.arm == recommended else "eligible"
+    standing: Standing = "recommended" if of.arm == chosen else "eligible"
     return ArmStanding(arm=of.arm, standing=standing, reason=of.judgements.summary + of.n)

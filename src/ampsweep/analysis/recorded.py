@@ -23,7 +23,6 @@ def compiled(of: Compilation) -> str:
 
 
 def compiled_remarks(of: Compilation) -> Iterator[str]:
-    """Yield a line on graph breaks, and another on recompilations."""
     if of.graph_breaks:
         breaks = [at.reason if at.place is None else f"{at.place}: {at.reason}" for at in of.graph_breaks]
         yield f"{plural(len(of.graph_breaks), 'graph break')}: {_first(breaks)}"
@@ -40,7 +39,6 @@ def _first(clauses: Sequence[str]) -> str:
 
 
 def unvouched(operators: Sequence[UnvouchedOperator]) -> Iterator[str]:
-    """Yield a sentence per reason, with its operators and the modules that call them."""
     for doubt, reason in _DOUBTS.items():
         of_doubt = [operator for operator in operators if operator.doubt == doubt]
         callers = [f" in {listed(operator.modules, limit=2)}" if operator.modules else "" for operator in of_doubt]

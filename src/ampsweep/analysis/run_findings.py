@@ -38,8 +38,7 @@ class RunFinding(Finding):
 
     @property
     def why(self) -> str:
-        """The clause, or the cause alone if the name says the rest."""
-        return self.cause
+        return self.cause  # the name says the rest
 
 
 class NotCompleted(RunFinding):
@@ -180,7 +179,6 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
 
 
 def without_effect(record: RunRecord) -> Iterator[RunFinding]:
-    """Findings on trainer settings without effect in the traced step."""
     trainer, seeds = record.config.get("trainer", {}), (record.identity.seed,)
     if trainer.get("activation_checkpointing") and record.proof.num_repeated_operators == 0:
         yield NothingRecomputed(seeds=seeds)
@@ -199,12 +197,8 @@ def _of_compilation(run: Run) -> Iterator[RunFinding]:
 
 
 def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding]) -> tuple[Finding, ...]:
-    """Merge the `findings` on an arm's runs and add those on the runs together."""
     repeats = Counter((run.pair_key, run.seed) for run in runs if run.measured)
-    return (
-        *merged(findings),
-        *(Repeats(seed=seed, num_runs=count) for (_, seed), count in repeats.items() if count > 1),
-    )
+    return (*merged(findings), *(Repeats(seed=seed, num_runs=n) for (_, seed), n in repeats.items() if n > 1))
 
 
 @dataclass(frozen=True, kw_only=True)

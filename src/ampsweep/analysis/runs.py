@@ -134,7 +134,6 @@ class Run:
 
     @property
     def tracked_at(self) -> str | None:
-        """The run's address on W&B, or the local directory of an offline run."""
         return self.record.wandb.url or self.record.wandb.directory
 
     @property
@@ -175,11 +174,8 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Scalar]:
         left_out = _NOT_WORKLOAD.union(() if self.record.batch_search is None else ("data.batch_size",))
-        return {
-            key: value
-            for key, value in leaves(self.record.config)
-            if key not in left_out and key.partition(".")[0] not in _NOT_WORKLOAD
-        }
+        known = ((key, of) for key, of in leaves(self.record.config) if key.partition(".")[0] not in _NOT_WORKLOAD)
+        return {key: value for key, value in known if key not in left_out}
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
@@ -237,8 +233,7 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]
     for key, value in node.items():
         if isinstance(value, Mapping):
             found += leaves(value, f"{prefix}{key}.")
-        elif value is None or isinstance(value, str | int | float | bool):
-            found.append((f"{prefix}{key}", value))
         else:
-            found.append((f"{prefix}{key}", json.dumps(value, default=str)))
+            is_scalar = value is None or isinstance(value, str | int | float | bool)
+            found.append((f"{prefix}{key}", value if is_scalar else json.dumps(value, default=str)))
     return found

@@ -19,8 +19,7 @@ from ampsweep.text import GIB, first_line, num_bytes, ratio
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
 NUM_REFUSED: Final = "memory/num_refused"
 
-Bound = Literal["memory", "refused", "limit"]
-"""What bounds a batch: memory, data or a model that refuse it, or `max_batch.limit`."""
+Bound = Literal["memory", "refused", "limit"]  # of a batch: memory, data or a model that refuse it, `max_batch.limit`
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
 
@@ -55,8 +54,6 @@ class UnvouchedBatch(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSearch:
-    """The searches of an arm; unknown figures are None."""
-
     arm: str
     is_baseline: bool
     num_runs: int
@@ -174,6 +171,7 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
     predicted = [search.predicted for search in searches if search.predicted]
     bound = None if smallest is None else _bound(smallest)
     first = entries[0] if smallest is None else None
+    speeds = [figures_of_runs(of, SAMPLES_PER_SEC) for of in (runs, of_baseline)]
     return ArmSearch(
         arm=arm,
         is_baseline=is_baseline,
@@ -188,9 +186,7 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
         outcome=None if first is None else first.status,
         error=None if first is None else first.error,
         samples_per_sec=_median(runs, SAMPLES_PER_SEC),
-        throughput_ratio=None
-        if is_baseline
-        else ratio_between(figures_of_runs(runs, SAMPLES_PER_SEC), figures_of_runs(of_baseline, SAMPLES_PER_SEC)),
+        throughput_ratio=None if is_baseline else ratio_between(*speeds),
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),

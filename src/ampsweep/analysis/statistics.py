@@ -41,10 +41,8 @@ class Estimate:
         return self.interval is not None and not self.interval[0] <= null <= self.interval[1]
 
     def text(self, digits: int = 3, *, sign: bool = False) -> TextParts:
-        """The value and the ends of its interval, with the same decimals.
-
-        They show `digits` significant digits of the value, or more if the interval's half width is finer. A value
-        within its half width of zero takes two digits of the half width.
+        """The value and the ends of its interval, with decimals for `digits` significant digits of the value, more if
+        the interval's half width is finer; a value within its half width of zero has two digits of the half width.
 
         >>> Estimate(value=1.4941, n=3, low=1.4552, high=1.5340).text()
         ('1.49', ('1.46', '1.53'))

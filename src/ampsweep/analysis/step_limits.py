@@ -17,17 +17,14 @@ UTILIZATION_PCT: Final = "device/utilization_pct"
 MIN_US_PER_OPERATOR_CPU: Final = 50.0
 """An eager step on tiny tensors costs 5 us per operator on a CPU (GPT of 2 layers of width 8, forward, backward and
 fused AdamW: 221 operators in 1.15 ms, torch 2.13). Below ten times that, at least a tenth of the step is overhead."""
-MIN_US_PER_OPERATOR_ACCELERATOR: Final = 20.0
-"""A host needs 5 to 10 us to launch a kernel; below about twice that, the device waits for it."""
+MIN_US_PER_OPERATOR_ACCELERATOR: Final = 20.0  # twice the 5 to 10 us in which a host launches a kernel
 MIN_WAIT_SHARE: Final = 0.1  # smallest share of a step spent waiting for data that counts
 MIN_UTILIZATION_PCT: Final = 80.0  # percent of samples with a running kernel, below which the device certainly waited
-MIN_LAUNCH_SHARE: Final = 0.9
-"""Share of a step that launching it takes (measured on an idle device), from which the host sets the pace."""
+MIN_LAUNCH_SHARE: Final = 0.9  # share of a step (on an idle device) for launching it, from which the host sets the pace
 MAX_LAG_SHARE: Final = 0.05
 """Share of a step that the device lags behind the host at its end, from which the device is busy after all: a host
 waits once the queue of about a thousand kernels is full."""
-MIN_PEAK_BYTES: Final = 64 * 2**20
-"""Below this, fixed buffers and rounding of allocations outweigh the tensors that precision shrinks."""
+MIN_PEAK_BYTES: Final = 64 * 2**20  # below, fixed buffers and rounding outweigh the tensors that precision shrinks
 _LEAST: Final = num_bytes(MIN_PEAK_BYTES)
 TOO_SMALL: Final = "the workload is too small to judge speed by"
 
@@ -41,8 +38,6 @@ class StepLimit(Finding):
 
 
 class SmallStep(StepLimit):
-    """A step limited by launching its operators, by measured launch time or else by their number."""
-
     severity = "warning"
     step_ms: float
     launch_ms: float | None = None
@@ -79,8 +74,6 @@ class WaitForData(StepLimit):
 
 
 class IdleDevice(StepLimit):
-    """An accelerator that idles for much of the step for no other known reason."""
-
     template = "the host, as no kernel ran in {idle_pct:.0f}% of the time"
     idle_pct: float
 
@@ -101,7 +94,6 @@ def limits_text(limits: Sequence[StepLimit]) -> str:
 
 
 def cautions(baseline_runs: Sequence[Run]) -> tuple[Finding, ...]:
-    """Reasons why the figures of a workload may not carry over to larger ones."""
     found: list[Finding] = [LimitedBaseline(limit=limit) for limit in step_limits(baseline_runs)]
     peak_bytes = known_median(run.num_bytes(PEAK_MEMORY) for run in baseline_runs if run.measured)
     if peak_bytes is not None and peak_bytes < MIN_PEAK_BYTES:
@@ -110,10 +102,7 @@ def cautions(baseline_runs: Sequence[Run]) -> tuple[Finding, ...]:
 
 
 def step_limits(runs: Sequence[Run]) -> tuple[StepLimit, ...]:
-    """Find the limits of an arm's step.
-
-    Contaminated runs count for launching only, since other load makes a step longer, not shorter.
-    """
+    """Contaminated runs count for launching only, since other load makes a step longer, not shorter."""
     undisturbed = [run for run in runs if run.measured and run.contamination is None]
     on_accelerator = any(not run.record.identity.device.startswith("cpu") for run in undisturbed)
     utilization = _median(undisturbed, UTILIZATION_PCT) if on_accelerator else None
@@ -147,7 +136,6 @@ def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
 
 
 def small_step(runs: Sequence[Run]) -> SmallStep | None:
-    """Return the launch-bound step of an arm, if it is: by measured launch time, else by time per operator."""
     operators, step_ms, us_each = operator_time(runs) or (None, None, None)
     launch_ms, median_ms = _median(_timed_runs(runs), LAUNCH_MS), _median(_timed_runs(runs), STEP_MS)
     if launch_ms is not None and median_ms is not None:

@@ -95,8 +95,5 @@ def _order(value: Scalar) -> tuple[int, float, str]:
 
 
 def _along(key: str, values: Sequence[Scalar], found: Sequence[Facts]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name in varied_keys(found)
-        if [facts.get(name) for facts in found] != list(values) and not name.startswith(f"{key}.")
-    )
+    varied = [name for name in varied_keys(found) if not name.startswith(f"{key}.")]
+    return tuple(name for name in varied if [facts.get(name) for facts in found] != list(values))

@@ -62,11 +62,10 @@ class LossCurve:
 
 
 def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[str, LossCurve]:
-    """Build the curves of `val/loss` (at least five evaluations) and `train/loss` of a measured run.
+    """Build the curves of `val/loss` (at least five evaluations) and `train/loss` (two windows of a tenth of the run or
+    ten losses, over which it is averaged) from `SERIES_KEYS` of a measured run; none without step times.
 
-    Empty without step times. Training losses are averaged over a tenth of the run, at least ten, and need two windows
-    for a curve. The time between two rows is the mean step time of the later row for each step, or the run's median
-    step time where a row covers warm-up. `series` holds `SERIES_KEYS`.
+    Each step between two rows takes the later row's mean step time, or the run's median if the row covers warm-up.
     """
     median_ms = figure(record, STEP_MS)
     times = series.get(STEP_MS)
@@ -148,19 +147,17 @@ def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) ->
     return None
 
 
-def _compare(
-    metric: str, pairs: Mapping[str, tuple[list[LossCurve], list[LossCurve]]], margin_pct: float
-) -> TimeToLoss:
-    finals = {key: statistics.fmean(curve.final for curve in baseline) for key, (baseline, _) in pairs.items()}
-    targets = {key: final + margin_pct / 100 * abs(final) for key, final in finals.items()}
+def _compare(key: str, pairs: Mapping[str, tuple[list[LossCurve], list[LossCurve]]], margin_pct: float) -> TimeToLoss:
+    finals = {name: statistics.fmean(curve.final for curve in baseline) for name, (baseline, _) in pairs.items()}
+    targets = {name: final + margin_pct / 100 * abs(final) for name, final in finals.items()}
     times: list[tuple[float, float]] = []
-    for key, arms in pairs.items():
-        baseline, arm = ([curve.reach(targets[key]) for curve in curves] for curves in arms)
+    for name, arms in pairs.items():
+        baseline, arm = ([curve.reach(targets[name]) for curve in curves] for curves in arms)
         if (both := _means(baseline, arm)) is not None:
             times.append(both)
     baseline_s, arm_s = map(statistics.fmean, zip(*times, strict=True)) if times else (None, None)
     return TimeToLoss(
-        metric=metric,
+        metric=key,
         target=statistics.fmean(targets.values()),
         margin_pct=margin_pct,
         n=len(pairs),

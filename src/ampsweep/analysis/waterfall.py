@@ -9,8 +9,7 @@ from ampsweep.analysis.runs import PEAK_MEMORY, Run
 from ampsweep.finding import Finding
 from ampsweep.text import num_bytes
 
-UNATTRIBUTED: Final = "unattributed"
-"""A run's peak beyond the tensors of its traced step: workspaces, rounding, other allocations."""
+UNATTRIBUTED: Final = "unattributed"  # beyond the tensors of the traced step: workspaces, rounding, other allocations
 _MAX_LISTED: Final = 3
 
 
@@ -65,14 +64,10 @@ def _of_pair(pair: Pair) -> Waterfall | None:
     after, seed = next(((found, run.seed) for run in pair.arm_runs if (found := _categories(run))), (None, 0))
     if before is None or after is None:
         return None
+    held = {category: (before.get(category, 0), after.get(category, 0)) for category in {**before, **after}}
     steps = [
-        WaterfallStep(
-            category=category,
-            baseline_bytes=before.get(category, 0),
-            arm_bytes=after.get(category, 0),
-            change_bytes=after.get(category, 0) - before.get(category, 0),
-        )
-        for category in dict.fromkeys([*before, *after])
+        WaterfallStep(category=category, baseline_bytes=former, arm_bytes=own, change_bytes=own - former)
+        for category, (former, own) in held.items()
     ]
     steps.sort(key=lambda step: step.category == UNATTRIBUTED)
     return Waterfall(

@@ -35,21 +35,18 @@ class Workload:
     @property
     def settings(self) -> Facts:
         first, *rest = (run.settings for run in self.runs)
-        return {
-            key: value for key, value in first.items() if all(settings.get(key, _MISSING) == value for settings in rest)
-        }
+        return {key: value for key, value in first.items() if all(other.get(key, _MISSING) == value for other in rest)}
 
     @property
     def title(self) -> str:
-        """The facts that distinguish it from other workloads, else those that name it."""
         return self.title_of(_TITLE_FACTS)
 
     def of_arms(self, baseline: str) -> dict[str, list[Run]]:
-        """The runs by arm: the baseline, modes in their order, the rest by name."""
         arms = sorted({run.arm for run in self.runs}, key=lambda arm: arm_rank(arm, baseline))
         return {arm: [run for run in self.runs if run.arm == arm] for arm in arms}
 
     def title_of(self, naming: Sequence[str]) -> str:
+        """The facts that distinguish it from other workloads, else those that name it."""
         of_ranks = () if self.facts.get("parallel") in (None, "single") else _OF_RANKS
         return _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in (*naming, *of_ranks)})
 
@@ -65,32 +62,22 @@ def _in_words(facts: Facts) -> str:
 
 
 def group_workloads(runs: Sequence[Run]) -> list[Workload]:
-    """Group `runs` by their facts, and sort the groups by them: batch 16 before batch 256.
-
-    Runs with the same pair key stay together. A run that ended early may lack facts: it joins the only workload that
-    its known facts do not contradict.
-    """
+    """Group `runs` by their facts, and sort the groups by them: batch 16 before batch 256. Runs with the same pair key
+    stay together. A run that ended early may lack facts: it joins the only workload that its known facts agree with."""
     pools: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         pools[run.record.pair_key].append(run)
+    position = {run.directory: index for index, run in enumerate(runs)}
     groups = [
         ({key: (facts | derived)[key] for key in members[0].facts} | swept, members)
         for facts, alike in _merge_compatible(list(pools.values()), derived=False)
         for swept, of_setting in _split_by_settings(alike)
         for derived, joined in _merge_compatible(of_setting, derived=True)
-        for members in [[*chain.from_iterable(joined)]]
+        for members in [sorted(chain.from_iterable(joined), key=lambda run: position[run.directory])]
     ]
-    position = {run.directory: index for index, run in enumerate(runs)}
     groups.sort(key=lambda group: [_sort_key(value) for value in group[0].values()])
     varied = _distinguishing(varied_keys([facts for facts, _ in groups]), [facts for facts, _ in groups])
-    return [
-        Workload(
-            facts,
-            {key: facts.get(key) for key in varied},
-            tuple(sorted(members, key=lambda run: position[run.directory])),
-        )
-        for facts, members in groups
-    ]
+    return [Workload(facts, {key: facts.get(key) for key in varied}, tuple(members)) for facts, members in groups]
 
 
 def _distinguishing(varied: Sequence[str], groups: Sequence[Facts]) -> list[str]:

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from ampsweep.doctor.examined_training import ExaminedTraining
     from ampsweep.training.components.device import RunDevice
 
-_MARKDOWN_NAME: Final = "diagnosis.md"
 _PAGE_NAME: Final = "diagnosis.html"
-_CHOSEN_MODE: Final = "precision=amp_bf16"
-"""The default precision to examine."""
 _HELP = """\
 usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [format=json|csv|markdown]
 
@@ -43,13 +40,6 @@ and in float32; for a run that failed, it replays the steps before the failure. 
   doctor.complaints=[loss]   examine only: types, loss, numerics, memory, speed
   doctor.steps=50            the most steps to replay
   doctor.max_seconds=60      time after which it reports what it has found"""
-_OVERRIDES: Final = Path(".hydra") / "overrides.yaml"
-_HYDRA: Final = Path(".hydra") / "hydra.yaml"
-_SEARCH_PATH: Final = "hydra.searchpath="
-
-
-def is_run_directory(argument: str) -> bool:
-    return (Path(argument).expanduser() / FILE_NAME).exists()
 
 
 @dataclass(frozen=True)
@@ -65,14 +55,15 @@ class RecordedRun:
         directory = directory.expanduser().resolve()
         try:
             record = RunRecord.read(directory)
-            given = yaml.safe_load((directory / _OVERRIDES).read_text(encoding="utf-8"))
-            settings = yaml.safe_load((directory / _HYDRA).read_text(encoding="utf-8"))
+            given = yaml.safe_load((directory / ".hydra/overrides.yaml").read_text(encoding="utf-8"))
+            settings = yaml.safe_load((directory / ".hydra/hydra.yaml").read_text(encoding="utf-8"))
         except (RecordError, FileNotFoundError) as error:
             raise UserError(f"{directory} is not the directory of a run: {error}") from error
         if record.kind != "measured":
             raise UserError(f"{directory} holds a prediction, and no run")
-        searched = [item for item in settings["hydra"]["overrides"]["hydra"] if str(item).startswith(_SEARCH_PATH)]
-        return RecordedRun(directory, record, tuple(map(str, (*given, *searched))))
+        of_hydra = map(str, settings["hydra"]["overrides"]["hydra"])
+        searched = [item for item in of_hydra if item.startswith("hydra.searchpath=")]
+        return RecordedRun(directory, record, (*map(str, given), *searched))
 
     def require_same(self, config: Config) -> None:
         """Raise UserError if the command line now means another training because config files have changed."""
@@ -96,7 +87,6 @@ class RecordedRun:
 
 
 def doctor_command(argv: Sequence[str]) -> int:
-    """Examine the training of this command line, or of a run; return the exit code."""
     given, chosen = taken_out(argv, "format", formats())
     with stop_signals_as_interrupt(), paused_garbage_collection():
         arguments = parse(given)
@@ -109,20 +99,19 @@ def doctor_command(argv: Sequence[str]) -> int:
 
         with taken_device(config.device, lambda text: print(text, file=sys.stderr)) as taken:
             diagnosis, numerics = _diagnose(config, run, taken)
-    directory = None if run is None else run.directory
-    _show(diagnosis, numerics, config, directory, chosen)
+    _show(diagnosis, numerics, config, None if run is None else run.directory, chosen)
     return 0
 
 
 def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, RecordedRun | None]:
     run = None
-    if overrides and is_run_directory(overrides[0]):
+    if overrides and (Path(overrides[0]).expanduser() / FILE_NAME).exists():
         run = RecordedRun.read(Path(overrides[0]))
         overrides = (*run.overrides, *overrides[1:])
     elif overrides and "=" not in overrides[0] and not overrides[0].startswith("~"):
         raise UserError(f"{overrides[0]}: neither the directory of a run nor key=value")
     elif not chooses_precision(overrides):
-        overrides = (*overrides, _CHOSEN_MODE)
+        overrides = (*overrides, "precision=amp_bf16")
     points = compose_points(overrides, multirun=multirun)
     if len(points.points) > 1:
         raise UserError(f"the doctor examines one training at a time, not {len(points.points)}")
@@ -224,7 +213,7 @@ def _show(
     try:
         directory = directory or new_directory(config)
         diagnosis.write(directory)
-        write_atomically(directory / _MARKDOWN_NAME, markdown(document))
+        write_atomically(directory / "diagnosis.md", markdown(document))
         write_atomically(directory / _PAGE_NAME, html(document))
     except (OSError, UserError) as error:
         print(escaped(f"the diagnosis's files are not written: {error}"), file=sys.stderr)

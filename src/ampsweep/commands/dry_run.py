@@ -40,6 +40,8 @@ def plan_document(
     seconds = dict(zip(map(run_directory_name, timed), estimated, strict=True))
     rows = []
     for number, (config, check, key) in enumerate(points):
+        parallel = config.parallel
+        ranks = "" if parallel.num_processes is None else f" x{parallel.num_processes}"
         note = "unsupported" if check.unsupported else "finished earlier" if key in done else ""
         if not note and config.max_batch.search:
             note = "searches its batch"
@@ -47,7 +49,10 @@ def plan_document(
         cells = (
             *(Cell(str(number), number), Cell(planned_arm(config))),
             *(Cell(component_name(part)) for part in (config.model, config.data)),
-            *(Cell(_ranks(config)), Cell(str(config.seed), config.seed)),
+            *(
+                Cell("" if parallel.strategy == "single" else f"{parallel.strategy}{ranks}"),
+                Cell(str(config.seed), config.seed),
+            ),
             *(Cell(f"{number_of:,}", number_of) for number_of in (check.num_steps, check.num_parameters)),
             Cell("" if time_s is None else duration(time_s), time_s),
             Cell(note),
@@ -66,10 +71,3 @@ def plan_document(
         arms=arm_styles(map(planned_arm, configs)),
         data={"points": as_rows(table), "num_to_train": len(todo), "seconds": sum(known) if known else None},
     )
-
-
-def _ranks(config: Config) -> str:
-    if config.parallel.strategy == "single":
-        return ""
-    number = config.parallel.num_processes
-    return config.parallel.strategy if number is None else f"{config.parallel.strategy} x{number}"

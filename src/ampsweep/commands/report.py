@@ -23,7 +23,6 @@ _ROOT: Final = Path("wandb_reports")
 
 
 def report_command(arguments: Namespace) -> int:
-    """Rebuild and show the comparison; return the exit code."""
     for option, value in (("--margin-pct", arguments.margin_pct), ("--memory-gib", arguments.memory_gib)):
         if value is not None and not 0 < value < math.inf:
             raise UserError(f"{option} {value:g}: must be greater than 0")

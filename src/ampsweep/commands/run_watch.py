@@ -29,15 +29,9 @@ _TAKEN_AWAY: Final = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE",
 class RunWatch:
     """Reports to `display` the runs of `configs` that a launcher's workers train in `directory`, on any machine.
 
-    An interrupted run may have been requeued: it has ended only when its job has. Completes the records of jobs that
-    Slurm has ended. Ignores records of earlier attempts.
-
-    Args:
-        directory: the multirun's directory.
-        configs: the configs of the runs, in the order of `jobs`.
-        display: shows the runs.
-        jobs: their jobs in Slurm's queue; None without Slurm.
-        after_run: called in the watching thread after the runs of jobs have ended.
+    With `jobs`, which are Slurm's in the order of `configs`, an interrupted run has ended only when its job has, since
+    it may have been requeued; records of jobs that Slurm has ended are completed, and `after_run` is called in the
+    watching thread after runs have ended. Ignores records of earlier attempts.
     """
 
     def __init__(
@@ -158,7 +152,9 @@ def complete_record_of_job(directory: Path, config: Config, job: JobState, log: 
     if not is_of_job:
         record.attempts.append(Attempt(slurm_job=job.job))
     if job.state == "OUT_OF_MEMORY" or _OUT_OF_MEMORY.search(said):
-        record.oom = _out_of_memory(job, said)
+        over = _OVER_LIMIT.search(said)
+        used, limit = (None, job.memory_limit_bytes) if over is None else (int(over[1]), int(over[2]))
+        record.oom = OutOfMemory(phase=None, in_use_bytes=used, limit_bytes=limit, killed_by="slurm", slurm_job=job.job)
         record.status, record.error = "oom", record.oom.sentence
     else:
         record.status = "interrupted" if job.state in _TAKEN_AWAY else "failed"
@@ -169,12 +165,6 @@ def complete_record_of_job(directory: Path, config: Config, job: JobState, log: 
         write_error(directory, f"{record.error}\n\n{said}", config)
     record.write(directory)
     return record
-
-
-def _out_of_memory(job: JobState, said: str) -> OutOfMemory:
-    over = _OVER_LIMIT.search(said)
-    used, limit = (None, job.memory_limit_bytes) if over is None else (int(over[1]), int(over[2]))
-    return OutOfMemory(phase=None, in_use_bytes=used, limit_bytes=limit, killed_by="slurm", slurm_job=job.job)
 
 
 def _tail(log: Path) -> str:

@@ -46,7 +46,7 @@ from ampsweep.text import one_line
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbProcess
 
-_JOIN: Final = NamedFunction[Status]("ampsweep.run.rank:join_run")
+_JOIN: Final = NamedFunction[Status]("ampsweep.run.rank:run_rank")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,11 +96,7 @@ def train_points(points: Points, chosen: str = CONSOLE) -> int:
 
 
 def _at_place(points: Points, place: RankPlace) -> Points:
-    """Set the number of processes that torchrun has started in the config of a training on ranks.
-
-    Raises:
-        UserError: the command contradicts the launch, or is a multirun.
-    """
+    """Set the number of processes of torchrun in the config; UserError if the command contradicts the launch."""
     if points.multirun:
         raise UserError(
             "a multirun under torchrun: each of its runs starts processes of its own; leave torchrun out, with "
@@ -120,7 +116,6 @@ def _at_place(points: Points, place: RankPlace) -> Points:
 
 
 def _check_alone(config: Config) -> None:
-    """Refuse settings that only a multirun can have."""
     if config.max_batch.search:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
     if config.into is not None:
@@ -196,9 +191,8 @@ def _train_here(points: Points, wandb: WandbProcess | None, send: Callable[[obje
 
 
 def _train_on_ranks(points: Points, wandb: WandbProcess | None, place: RankPlace | None) -> int:
-    """Train the run on its ranks, which torchrun may have started."""
     if place is not None and place.rank > 0:  # rank 0 checks, prints and records
-        joined = run_isolated(_JOIN, ())
+        joined = run_isolated(_JOIN, (None,))
         return SOME_FAILED if joined.result is None else exit_code(joined.result)
     config = points.points[0].config
     with checked_with_wandb([config], None if wandb is None else wandb.address):
@@ -240,7 +234,6 @@ def _request(
 
 
 def _show_run(directory: Path) -> int:
-    """Print the run's summary; return the exit code."""
     from ampsweep.report.run_summary import run_document
 
     record = RunRecord.read(directory)

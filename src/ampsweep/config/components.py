@@ -83,10 +83,8 @@ class ImageFolderConfig(DataConfig):
     val_fraction: float = field(default=0.1, metadata=within(OPEN_SHARE))
     """Share of the images held out if the folder has no `train` and `val`."""
     augment: bool = True
-    num_workers: int = field(default=0, metadata=within(NOT_NEGATIVE))
-    """Processes of each rank that load batches."""
-    prefetch_factor: int | None = None
-    """Batches that each worker loads ahead. None: torch's default, 2."""
+    num_workers: int = field(default=0, metadata=within(NOT_NEGATIVE))  # processes of each rank that load batches
+    prefetch_factor: int | None = None  # batches that each worker loads ahead. None: torch's default, 2.
 
 
 class DigitsConfig(DataConfig):
@@ -135,10 +133,8 @@ class ModelLossConfig(ComponentConfig):
 class OptimizerConfig(ComponentConfig):
     lr: float = MISSING
     weight_decay: float = field(default=0.0, metadata=within(NOT_NEGATIVE))
-    fused: bool | None = None
-    """None: fused if torch has fused kernels of the class for the device."""
-    foreach: bool | None = None
-    """None, for `capturable` too: the default of the class."""
+    fused: bool | None = None  # None: fused if torch has fused kernels of the class for the device
+    foreach: bool | None = None  # None, for `capturable` too: the default of the class
     capturable: bool | None = None
     state_dtype: str | None = None
     """dtype in which each parameter's state is stored between steps: float32 or bfloat16. None: the mode's, by default

@@ -47,12 +47,10 @@ class Points:
     """All trainings of a command line."""
 
     multirun: bool
-    points: tuple[Point, ...]
-    """In the order they run."""
+    points: tuple[Point, ...]  # in the order they run
     composed: DictConfig
     """With Hydra's settings: the config of a single run; of a multirun the options chosen for all points."""
-    overrides: tuple[str, ...] = ()
-    """As given, without Hydra's own keys."""
+    overrides: tuple[str, ...] = ()  # as given, without Hydra's own keys
 
     @property
     def launcher(self) -> Launcher:
@@ -69,10 +67,7 @@ def conf_dir() -> Path:
 
 
 def compose_points(
-    overrides: Sequence[str],
-    *,
-    multirun: bool,
-    on_multirun: Callable[[], None] | None = None,
+    overrides: Sequence[str], *, multirun: bool, on_multirun: Callable[[], None] | None = None
 ) -> Points:
     """Compose and check every point of `overrides`; raises UserError for the first fault.
 

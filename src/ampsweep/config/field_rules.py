@@ -8,12 +8,9 @@ NEEDS: Final = "needs"
 """Metadata: the key without which a field has no effect, and the values that key must have (`NULL` for null). Without
 values any but null and false will do."""
 NULL: Final = "null"
-COMMAND: Final = "ampsweep"
-"""The key in `NEEDS` that stands for the command itself (`train`, `predict`, ...)."""
-ALLOWED: Final = "allowed"
-"""Metadata: the only values besides null that a field, or an item of its list, may have."""
-RANGE: Final = "range"
-"""Metadata: the `Range` of a number; by default `POSITIVE`."""
+COMMAND: Final = "ampsweep"  # the key in `NEEDS` that stands for the command itself (`train`, `predict`, ...)
+ALLOWED: Final = "allowed"  # Metadata: the only values besides null that a field, or an item of its list, may have
+RANGE: Final = "range"  # Metadata: the `Range` of a number; by default `POSITIVE`
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
@@ -28,8 +25,7 @@ class Range(NamedTuple):
     """The numbers that a field may have."""
 
     holds: Callable[[float], bool]
-    sentence: str
-    """The end of the error about other numbers."""
+    sentence: str  # the end of the error about other numbers
 
 
 POSITIVE: Final = Range(lambda value: value > 0, "must be greater than 0")

@@ -27,11 +27,8 @@ def register() -> None:
     for mode in MODES.values():
         if not (CONF / "precision" / f"{mode.name}.yaml").is_file():  # Hydra takes only one of the two
             store.store(name=mode.name, node=differences(mode.settings, PrecisionConfig()), group="precision")
-    OmegaConf.register_new_resolver("run_directory", _run_directory, replace=True)
-
-
-def _run_directory(*, _root_: DictConfig) -> str:
-    return run_directory_name(to_config(_root_))
+    run_directory = lambda *, _root_: run_directory_name(to_config(_root_))  # noqa: E731
+    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
 
 
 def to_config(composed: DictConfig) -> Config:

@@ -16,24 +16,18 @@ from ampsweep.config.schema import Config, PrecisionConfig
 class StepDtypes:
     """The five dtypes of a training step, by torch's names."""
 
-    compute: str
-    """Operands of matmuls and convolutions."""
+    compute: str  # operands of matmuls and convolutions
     parameters: str
-    gradients: str
-    """Gradients, in which micro-batches are accumulated."""
-    reduction: str
-    """Gradients while they are reduced across ranks."""
+    gradients: str  # gradients, in which micro-batches are accumulated
+    reduction: str  # gradients while they are reduced across ranks
     optimizer_state: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    settings: PrecisionConfig
-    """The mode's name, and its differences from the defaults of `PrecisionConfig`."""
-    summary: str
-    """One sentence, also the first line of its file in `conf/precision`."""
-    colour: str
-    """Colour of the mode's arms in every report."""
+    settings: PrecisionConfig  # the mode's name, and its differences from the defaults of `PrecisionConfig`
+    summary: str  # one sentence, also the first line of its file in `conf/precision`
+    colour: str  # colour of the mode's arms in every report
     implementation: str | None = None
     """`module:Class` of its subclass of `ampsweep.precision.Precision`. None: `Precision` itself."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -46,9 +40,7 @@ class Mode:
 
 _TABLE: Final = (
     Mode(
-        settings=PrecisionConfig(mode="fp32"),
-        summary="True float32: TF32 off for matmuls and cuDNN.",
-        colour="#999999",
+        settings=PrecisionConfig(mode="fp32"), summary="True float32: TF32 off for matmuls and cuDNN.", colour="#999999"
     ),
     Mode(
         settings=PrecisionConfig(mode="tf32", tf32=True),
@@ -138,6 +130,7 @@ ARM_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 
 DOTTED_ARM_KEYS: Final = tuple(f"{group}.{key}" for group, keys in ARM_KEYS.items() for key in keys)
 
+_BY_TF32: Final = {True: "high", False: "highest"}  # `tf32` -> the value of `FP32_MATMULS` that it stands for
 _AFTER: Final = re.compile(r" after step \d+ of ")
 
 
@@ -231,7 +224,7 @@ def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str,
 
 def fp32_matmul(precision: PrecisionConfig) -> str:
     """The value of `FP32_MATMULS` that these settings compute float32 matmuls in."""
-    return with_effect(precision).fp32_matmul or _fp32_matmul_of(precision.tf32)
+    return with_effect(precision).fp32_matmul or _BY_TF32[precision.tf32]
 
 
 def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
@@ -276,13 +269,9 @@ def _without_effect(precision: PrecisionConfig) -> set[str]:
         group, _, name = key.partition(".")
         if group == "precision" and not is_met(getattr(precision, name), values):
             idle.add(known.name)
-    if precision.fp32_matmul == _fp32_matmul_of(precision.tf32):  # `tf32` says so already
+    if precision.fp32_matmul == _BY_TF32[precision.tf32]:  # `tf32` says so already
         idle.add("fp32_matmul")
     return idle
-
-
-def _fp32_matmul_of(tf32: bool) -> str:
-    return "high" if tf32 else "highest"
 
 
 def _text(value: Any) -> str:

@@ -21,8 +21,7 @@ FP32_MATMULS: Final = ("highest", "high", "medium")
 class PrecisionConfig(Schema):
     """A precision mode. Each field can be changed or swept alone."""
 
-    mode: str = MISSING
-    """Name of the mode that these values started from."""
+    mode: str = MISSING  # name of the mode that these values started from
     parameters: str = field(default="float32", metadata=one_of(*DTYPES))
     """dtype of the parameters, gradients and optimizer state: float32, bfloat16 or float16."""
     autocast: bool = False
@@ -35,8 +34,7 @@ class PrecisionConfig(Schema):
     growth_factor: float = field(default=2.0, metadata=needs("precision.grad_scaler") | within(ABOVE_ONE))
     backoff_factor: float = field(default=0.5, metadata=needs("precision.grad_scaler") | within(BELOW_ONE))
     growth_interval: int = field(default=2000, metadata=needs("precision.grad_scaler"))
-    tf32: bool = False
-    """float32 matmuls and convolutions may run in TF32."""
+    tf32: bool = False  # float32 matmuls and convolutions may run in TF32
     fp32_matmul: str | None = field(
         default=None, metadata=needs("precision.parameters", "float32") | one_of(*FP32_MATMULS)
     )
@@ -50,8 +48,7 @@ class PrecisionConfig(Schema):
 
 class TrainerConfig(Schema):
     steps: int | None = field(default=MISSING, metadata=needs("trainer.epochs", NULL))
-    epochs: int | None = None
-    """Passes over the data, in place of `steps`. None: `steps` counts."""
+    epochs: int | None = None  # passes over the data, in place of `steps`. None: `steps` counts.
     max_seconds: float | None = None
     """Training stops after the step in which this much time has passed since the first step began."""
     grace_seconds: float = field(default=300.0, metadata=needs("trainer.max_seconds"))
@@ -70,10 +67,8 @@ class TrainerConfig(Schema):
     max_grad_value: float | None = None
     """Single gradients are clamped to at most this magnitude, before the norm is clipped."""
     log_every: int = 10
-    eval_every: int | None = None
-    """None: evaluate at the end only."""
-    checkpoint_every: int | None = None
-    """None: a checkpoint only if the run is interrupted."""
+    eval_every: int | None = None  # None: evaluate at the end only
+    checkpoint_every: int | None = None  # None: a checkpoint only if the run is interrupted
     compile: bool = False
     cudnn_benchmark: bool | None = None
     """cuDNN benchmarks its algorithms for each new shape and takes the fastest (CUDA only). None: as torch is set."""
@@ -90,8 +85,7 @@ class ParallelConfig(Schema):
     strategy: str = field(default="single", metadata=one_of("single", "ddp", "fsdp2"))
     """single: one process; ddp: each has the whole model, and gradients are averaged; fsdp2: parameters, gradients and
     optimizer state are sharded."""
-    num_processes: int | None = None
-    """None: one per local accelerator, or as many as torchrun has started."""
+    num_processes: int | None = None  # None: one per local accelerator, or as many as torchrun has started
     reduce_dtype: str | None = field(
         default=None, metadata=needs("parallel.strategy", "ddp", "fsdp2") | one_of(*DTYPES)
     )
@@ -117,24 +111,18 @@ class TrackingConfig(Schema):
     """auto: online if there is an API key, else offline; or online, offline, disabled."""
     project: str = field(default_factory=lambda: os.environ.get("WANDB_PROJECT", "ampsweep"))
     entity: str | None = None
-    group: str | None = None
-    """None: the name of the multirun's directory."""
+    group: str | None = None  # None: the name of the multirun's directory
     tags: list[str] = field(default_factory=list)
-    notes: str | None = None
-    """Text shown with the run in W&B."""
+    notes: str | None = None  # text shown with the run in W&B
     alerts: bool = True
     """Send a W&B alert for a run that runs out of memory, diverges, is slowed down, or whose scale collapses."""
-    checkpoints: bool = False
-    """Upload the newest checkpoint, if there is one, to W&B as an artifact."""
-    code: bool = False
-    """Upload the Python files of the working directory to W&B as an artifact."""
-    console: bool = False
-    """Keep the output of the run's process in `output.log`, and upload it to W&B as the run's log."""
+    checkpoints: bool = False  # upload the newest checkpoint, if there is one, to W&B as an artifact
+    code: bool = False  # upload the Python files of the working directory to W&B as an artifact
+    console: bool = False  # keep the output of the run's process in `output.log`, and upload it to W&B as the run's log
 
 
 class ReportConfig(Schema):
-    baseline: str = "fp32"
-    """The arm that the others are compared with."""
+    baseline: str = "fp32"  # the arm that the others are compared with
     margin_pct: float = 1.0
     """Loss gap, in percent of the baseline's loss, within which two arms count as having learned the same."""
     memory_gib: float | None = None
@@ -143,10 +131,8 @@ class ReportConfig(Schema):
 
 
 class MaxBatchConfig(Schema):
-    search: bool = False
-    """Search for the largest batch that trains, from `data.batch_size` on, and train with it."""
-    limit: int = field(default=65536, metadata=needs("max_batch.search"))
-    """The largest batch that is tried."""
+    search: bool = False  # search for the largest batch that trains, from `data.batch_size` on, and train with it
+    limit: int = field(default=65536, metadata=needs("max_batch.search"))  # the largest batch that is tried
 
 
 class PredictConfig(Schema):
@@ -179,8 +165,7 @@ class DoctorConfig(Schema):
 
     complaints: list[str] = field(default_factory=list, metadata=needs(COMMAND, "doctor") | one_of(*COMPLAINTS))
     """The complaints to examine. Empty: all."""
-    steps: int = field(default=20, metadata=needs(COMMAND, "doctor"))
-    """The most steps of each replay."""
+    steps: int = field(default=20, metadata=needs(COMMAND, "doctor"))  # the most steps of each replay
     max_seconds: float = field(default=300.0, metadata=needs(COMMAND, "doctor"))
     """Time after which examinations end with what they have found."""
 
@@ -197,8 +182,7 @@ class NumericsConfig(Schema):
 class Config(Schema):
     """One training. Its `COMPONENTS` are mappings, checked against a schema unless they are a user's own class."""
 
-    name: str = MISSING
-    """Experiment name: the folder of the runs in `output_dir`."""
+    name: str = MISSING  # experiment name: the folder of the runs in `output_dir`
     precision: PrecisionConfig = MISSING
     model: Any = MISSING
     data: Any = MISSING
@@ -214,15 +198,12 @@ class Config(Schema):
     numerics: NumericsConfig = field(default_factory=NumericsConfig)
     max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
     seed: int = 0
-    device: str = "auto"
-    """auto: the accelerator torch reports, else the CPU; or cpu, cuda, cuda:1, mps."""
+    device: str = "auto"  # auto: the accelerator torch reports, else the CPU; or cpu, cuda, cuda:1, mps
     resume: str | None = None
     """auto: the newest unfinished run of this config; or a checkpoint or run directory, also as a pattern that matches
     exactly one (`DIR/fp32-*-s0-*`)."""
-    into: str | None = None
-    """Directory of an earlier multirun to complete or extend."""
-    dry_run: bool = False
-    """List the points, check them, estimate the time, train nothing."""
+    into: str | None = None  # directory of an earlier multirun to complete or extend
+    dry_run: bool = False  # list the points, check them, estimate the time, train nothing
     output_dir: str = "outputs"
 
     @property

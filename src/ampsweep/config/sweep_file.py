@@ -16,8 +16,7 @@ import yaml
 
 from ampsweep.config.errors import UserError
 
-Parameter = Mapping[str, Any]
-"""One parameter of a sweep, as written in its file."""
+Parameter = Mapping[str, Any]  # one parameter of a sweep, as written in its file
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w./+-]*")
 """Text that needs no quotes in an override (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
@@ -55,9 +54,7 @@ def _points(content: Mapping[str, Any], count: int | None, *, seed: str) -> Iter
         raise UserError(f"program {program}: is not train.py")
     fixed = [word for word in words if "=" in word and not word.startswith(("$", "-"))]
     if method == "grid":
-        keys = [
-            [f"{key}={_hydra(value)}" for value in _values(key, parameter)] for key, parameter in parameters.items()
-        ]
+        keys = [[f"{key}={_hydra(value)}" for value in _values(key, of)] for key, of in parameters.items()]
         points: Iterator[tuple[str, ...]] = itertools.product(*keys)
     elif method == "random":
         if count is None and cap is None:
@@ -111,9 +108,7 @@ _DRAWS: Final[Mapping[str, Callable[[Parameter, random.Random], Any]]] = {
     "categorical": lambda given, source: source.choices(given["values"])[0],
     "int_uniform": lambda given, source: source.randint(given["min"], given["max"]),
     "uniform": lambda given, source: source.uniform(given["min"], given["max"]),
-    "log_uniform_values": lambda given, source: math.exp(
-        source.uniform(math.log(given["min"]), math.log(given["max"]))
-    ),
+    "log_uniform_values": lambda given, source: math.exp(source.uniform(*map(math.log, (given["min"], given["max"])))),
 }
 
 

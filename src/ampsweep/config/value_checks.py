@@ -16,8 +16,7 @@ from ampsweep.config.modes import PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import FIELDS, Config, PrecisionConfig
 from ampsweep.redaction import hide
 
-_LARGEST_GIB = 2**30
-"""A memory size that no device has and whose bytes still fit into 64 bits."""
+_LARGEST_GIB = 2**30  # a memory size that no device has and whose bytes still fit into 64 bits
 _OWN = "ampsweep."
 
 

@@ -42,8 +42,7 @@ class Share:
 
     def dealt(self, batches: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
         """Yield the rank's batch of each round, and whether it counts: the round's first batch stands in for none."""
-        first_of_round: list[Item] = []
-        """The round's first batch, until the rank's own comes."""
+        first_of_round: list[Item] = []  # the round's first batch, until the rank's own comes
         for index, batch in enumerate(batches):
             place = index % self.world_size
             if place == 0:
@@ -60,8 +59,7 @@ WHOLE = Share()
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, both with the batch as first dimension. A user's own data may yield anything its task takes."""
 
-Collate = Callable[[list[Any]], Any]
-"""Makes a batch of a list of items, as torch's `default_collate` does."""
+Collate = Callable[[list[Any]], Any]  # makes a batch of a list of items, as torch's `default_collate` does
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ampsweep.data.base import Share, batch_to_device, map_batch
-from ampsweep.data.workers import Batches, Workers, why_not_sent
+from ampsweep.data.workers import Batches, Workers
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.host_memory import is_measuring
 
@@ -25,8 +25,7 @@ class WorkerSettings:
     """The settings of a data set's workers; raises a ``ValueError`` for settings that do not fit together."""
 
     num_workers: int = 0
-    prefetch_factor: int | None = None
-    """Batches that each worker reads ahead; None is torch's default, 2."""
+    prefetch_factor: int | None = None  # batches that each worker reads ahead; None is torch's default, 2
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -34,11 +33,6 @@ class WorkerSettings:
                 raise ValueError(f"{name} must be a whole number, got {value}")
         if self.prefetch_factor is not None and self.num_workers == 0:
             raise ValueError(f"prefetch_factor={self.prefetch_factor} needs workers, but num_workers is 0")
-
-    def require_sendable(self, *parts: Any) -> None:
-        """Raise a ``ValueError`` if these parts of a data set cannot be sent to the workers."""
-        if self.num_workers and (reason := why_not_sent(*parts)) is not None:
-            raise ValueError(f"num_workers={self.num_workers}: {reason}")
 
 
 class BatchReader:
@@ -110,8 +104,7 @@ class CopiedAhead:
         self._read, self._batch_size, self._device = read, batch_size, device
         self._is_cuda = device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
-        self._ahead: tuple[int, Any, Any] | None = None
-        """Index, batch and event of the pending copy."""
+        self._ahead: tuple[int, Any, Any] | None = None  # index, batch and event of the pending copy
 
     def __call__(self, index: int) -> Any:
         ahead = self._ahead
@@ -154,8 +147,7 @@ class ReadDataset(ABC):
     """Base of data made of a user's datasets, read by workers and divided among ranks."""
 
     tokens_per_batch: int | None = None
-    copies_ahead = True
-    """On CUDA the next batch of large items is on the device during a step: see ``CopiedAhead``."""
+    copies_ahead = True  # on CUDA the next batch of large items is on the device during a step: see ``CopiedAhead``
     batch_size: int
     _device: torch.device
     _reader: BatchReader

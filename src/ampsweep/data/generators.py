@@ -28,7 +28,7 @@ def read_items(
     `key` and the positions from `first` on seed the items; `key` and `index` seed `collate`. Afterwards the generators
     are restored: the model's own random numbers, such as dropout's, do not depend on reading.
     """
-    with _restored():
+    with restored():
         fetched = []
         for item, seed in zip(items, seeds_of(*key, "item", first=first, number=len(items)), strict=True):
             seed_all(seed)
@@ -57,13 +57,14 @@ class OwnGenerators:
 
 def seeded(read: Callable[[], Read], *key: str | int) -> Read:
     """Call `read` with all generators seeded by `key`, and restore them afterwards."""
-    with _restored():
+    with restored():
         seed_all(seed_of(*key))
         return read()
 
 
 @contextmanager
-def _restored() -> Iterator[None]:
+def restored() -> Iterator[None]:
+    """Restore the generators afterwards."""
     before = _states()
     try:
         yield

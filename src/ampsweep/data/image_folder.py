@@ -15,11 +15,9 @@ from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.seeding import generator
 
 _SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-_AREA: Final = 0.35, 1.0
-_RATIO: Final = 3 / 4, 4 / 3
-"""Ranges of a random crop's share of the area, and of its width over its height."""
-_SHORT_SIDE: Final = 256 / 224
-"""The short side of a validation image over the side of its centre crop."""
+_AREA: Final = 0.35, 1.0  # a random crop's share of the area
+_RATIO: Final = 3 / 4, 4 / 3  # its width over its height
+_SHORT_SIDE: Final = 256 / 224  # the short side of a validation image over the side of its centre crop
 
 
 class ImageFolder(MapDataset):

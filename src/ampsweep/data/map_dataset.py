@@ -14,6 +14,7 @@ from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, Wo
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.generators import read_items, seeded
 from ampsweep.data.seeding import Shuffle
+from ampsweep.data.workers import require_sendable
 
 _NUM_SAMPLES = 8
 
@@ -44,7 +45,7 @@ class MapDataset(ReadDataset):
         self._settings = WorkerSettings(num_workers, prefetch_factor)
         for name, dataset in (("train", train), ("val", val)):
             _require_items(name, dataset)
-        self._settings.require_sendable(train, val, collate)
+        require_sendable(num_workers, train, val, collate)
         self.batch_size = batch_size
         self._train: Any = train
         self._collate, self._seed, self._device = collate, seed, device

@@ -14,8 +14,7 @@ from ampsweep.data.base import WHOLE, Share
 
 _TABLE_UP_TO: Final = 2**16
 """Longest order drawn as a table. Longer orders are computed item by item; short ones would look too regular so."""
-_AT_ONCE: Final = 2**13
-"""Items that are looked up together, unless a batch has more."""
+_AT_ONCE: Final = 2**13  # items that are looked up together, unless a batch has more
 
 
 def generator(*key: str | int) -> torch.Generator:
@@ -52,8 +51,7 @@ class Shuffle:
         self._batches_at_once = max(1, min(_AT_ONCE, 8 * num_items // share.world_size) // batch_size)
         self._part = -1
         self._items = torch.empty(0, dtype=torch.int64)
-        self._table = -1, np.empty(0, dtype=np.int64)
-        """An epoch and its order, if it is drawn as a table."""
+        self._table = -1, np.empty(0, dtype=np.int64)  # an epoch and its order, if it is drawn as a table
 
     def first(self, index: int) -> int:
         """The position of the first item of the share's micro-batch ``index`` in the order of all epochs."""

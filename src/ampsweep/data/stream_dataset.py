@@ -15,6 +15,7 @@ from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.generators import OwnGenerators, seed_all, seeded
 from ampsweep.data.seeding import seed_of
 from ampsweep.data.stream_batches import StreamBatches
+from ampsweep.data.workers import require_sendable
 
 _NUM_SAMPLES: Final = 8
 _END: Final = object()
@@ -55,7 +56,7 @@ class StreamDataset(ReadDataset):
             if not isinstance(dataset, IterableDataset):
                 raise ValueError(f"{name} must be a torch IterableDataset, got {type(dataset).__name__}")
         self.fingerprint = digest(_fingerprint("train", train), _fingerprint("val", val))
-        self._settings.require_sendable(train, collate)
+        require_sendable(num_workers, train, collate)
         self.batch_size = batch_size
         self._train, self._val, self._num_val_batches = train, val, num_val_batches
         self._collate, self._seed, self._device = collate, seed, device

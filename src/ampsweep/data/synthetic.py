@@ -11,8 +11,7 @@ from ampsweep.data.base import Batch
 from ampsweep.data.fingerprint import digest
 from ampsweep.data.seeding import generator
 
-_AT_ONCE: Final = 16
-"""Items that are drawn together, independent of the batch size."""
+_AT_ONCE: Final = 16  # items that are drawn together, independent of the batch size
 
 
 class Common(TypedDict):

@@ -18,8 +18,7 @@ _DTYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 _NUM_SAMPLES = 64
 _SAMPLE_IDS = 4096
 _SCAN_IDS = 2**24
-_AT_ONCE: Final = 2**12
-"""Training crops that are drawn together, in their order: the same in batches of any size."""
+_AT_ONCE: Final = 2**12  # training crops that are drawn together, in their order: the same in batches of any size
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from ampsweep.socket_folder import short_socket_paths
 from ampsweep.stop_signals import STOP_SIGNALS, blocked_stop_signals, unblock_stop_signals
 from ampsweep.text import one_line
 
-_DYING_S: Final = 1.0
-"""Longest wait for a worker to end after its connections have."""
+_DYING_S: Final = 1.0  # longest wait for a worker to end after its connections have
 _PLAIN: Final = {Tensor, bool, int, float, str, type(None)}
 
 
@@ -137,16 +136,15 @@ def _end_workers(iterator: Any, processes: list[BaseProcess]) -> None:
             process.join()
 
 
-def why_not_sent(*parts: Any) -> str | None:
-    """A sentence on why these parts of a data set cannot be sent to a worker; None if they can."""
+def require_sendable(num_workers: int, *parts: Any) -> None:
+    """Raise a ``ValueError`` if these parts of a data set cannot be sent to a worker."""
     method = multiprocessing.get_start_method()
-    if method == "fork":
-        return None
     try:
-        _require_picklable(parts)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own __reduce__ may raise anything
-        return f"the dataset cannot be sent to a worker, for which {method} pickles it: {one_line(error)}"
-    return None
+        if num_workers and method != "fork":
+            _require_picklable(parts)
+    except (Exception, SystemExit) as error:  # the user's own __reduce__ may raise anything
+        reason = f"the dataset cannot be sent to a worker, for which {method} pickles it: {one_line(error)}"
+        raise ValueError(f"num_workers={num_workers}: {reason}") from error
 
 
 def _is_plain(value: Any) -> bool:

@@ -44,7 +44,8 @@ class TriedChange(ABC):
 
 
 class DoctorFinding(Finding):
-    """Base of the kinds of findings. Sentences name facts and other attributes in braces: `{at}`, `{inside}`."""
+    """Base of the kinds of findings. Sentences name facts and other attributes in braces: `{at}` (the line), `{inside}`
+    (the modules), both as ends of clauses."""
 
     severity: ClassVar[Severity] = "fault"
     complaint: ClassVar[Complaint]
@@ -53,8 +54,7 @@ class DoctorFinding(Finding):
     remedy_by_overrides: ClassVar[str | None] = None  # the same for a change by overrides, if it needs other words
 
     cost_pct: float | None = None
-    """What it costs: a share of the step's time (`speed`), or of the peak memory (`memory`). None for a finding that
-    breaks a training, which comes first."""
+    """Share of the step's time (`speed`) or the peak memory (`memory`); None for a finding that breaks a training."""
     modules: list[str] = field(default_factory=list)  # the main module first; empty outside the model
     operator: str | None = None  # as torch writes it: `aten.softmax`
     place: str | None = None  # the line of the model or the task: `nets.py, line 12`
@@ -71,17 +71,15 @@ class DoctorFinding(Finding):
 
     @property
     def advice(self) -> str | None:
-        words = self.remedy_by_overrides if self.change.overrides else None
-        return None if self.remedy is None else self.text(words or self.remedy)
+        words = (self.remedy_by_overrides if self.change.overrides else None) or self.remedy
+        return None if words is None else self.text(words)
 
     @property
     def at(self) -> str:
-        """The line, as the end of a clause."""
         return "" if self.place is None else f" ({self.place})"
 
     @property
     def inside(self) -> str:
-        """The modules, as the end of a clause."""
         more = f" and {len(self.modules) - 1} more" if len(self.modules) > 1 else ""
         return f" in {module_name(self.modules[0])}{more}" if self.modules else ""
 
@@ -103,9 +101,8 @@ class DoctorFinding(Finding):
     def text(self, template: str) -> str:
         """A template filled with facts, formatted with their units, and other attributes."""
         facts, names = self.facts, [name for _, name, _, _ in Formatter().parse(template) if name]
-        return template.format_map(
-            {name: fact_text(name, facts[name]) if name in facts else getattr(self, name) for name in names}
-        )
+        values = {name: fact_text(name, facts[name]) if name in facts else getattr(self, name) for name in names}
+        return template.format_map(values)
 
     def as_json(self) -> dict[str, Any]:
         shared = {name: getattr(self, name) for name in _SHARED}
@@ -149,8 +146,6 @@ class Diagnosis:
 
 
 def in_order(findings: Iterable[DoctorFinding]) -> list[DoctorFinding]:
-    """Sort findings: first whatever breaks a training, then by cost."""
-
     def order(finding: DoctorFinding) -> tuple[bool, float, int]:
         return finding.cost_pct is not None, -(finding.cost_pct or 0.0), COMPLAINTS.index(finding.complaint)
 

@@ -22,21 +22,17 @@ _PRICED: Final[dict[Complaint, str]] = {"memory": "of the peak memory", "speed":
 _TRIED: Final[dict[bool, Tone]] = {True: "good", False: "bad"}
 _MOST_MODULES: Final = 6
 ERROR_GROWTH: Final = "numerics/error_growth"
-"""The fact with a point per operator: `module`, `operator`, the relative `error` of its results against float32, and
-`explained`, the error that its dtype and the errors of its inputs explain."""
-LOSSES: Final = "loss/steps"
-"""The fact with a point per step: `step`, the loss of the training (`own`) and in float32 (`baseline`)."""
+"""A point per operator: `module`, `operator`, the relative `error` of its results, and the `explained` error."""
+LOSSES: Final = "loss/steps"  # a point per step: `step`, the loss of the training (`own`) and in float32 (`baseline`)
 _BASELINE: Final = "fp32"
 _line: Final = partial(scatter, line=2, size=5)
 
 
 def diagnosis_document(diagnosis: Diagnosis, numerics: RunNumerics | None) -> Document:
-    """The findings, complaints that were not examined and all figures; `numerics` is the magnitudes, if known."""
+    """The findings, complaints that were not examined and all figures, with the magnitudes if known."""
     findings = [_finding(number, finding) for number, finding in enumerate(diagnosis.findings, start=1)]
-    unexamined = (
-        Item(as_sentence(f"{_NAMES[unexamined.complaint]} was not examined: {unexamined.reason}"))
-        for unexamined in diagnosis.unexamined
-    )
+    reasons = ((_NAMES[unexamined.complaint], unexamined.reason) for unexamined in diagnosis.unexamined)
+    unexamined = (Item(as_sentence(f"{name} was not examined: {reason}")) for name, reason in reasons)
     shown = () if numerics is None else numerics_blocks(numerics, _faults(diagnosis))
     headroom = [block for block in shown if isinstance(block, Items)]
     maps = section_of("Magnitudes", "", [block for block in shown if block not in headroom], on_screen=False)

@@ -42,7 +42,6 @@ class ExaminedTraining:
         self.config = replace(self.config, numerics=replace(self.config.numerics, watch=False))
 
     def starting_from(self, checkpoint: FoundCheckpoint) -> "ExaminedTraining":
-        """The same training from a checkpoint on, with the same facts."""
         return replace(self, checkpoint=checkpoint)
 
     @property
@@ -56,7 +55,6 @@ class ExaminedTraining:
         return precision.parameters == "float32" and not precision.autocast and not precision.grad_scaler
 
     def replay(self, precision: PrecisionConfig | None = None, **changes: object) -> Replay:
-        """Build the training anew, in another precision, or with fields of its own precision changed."""
         wanted = replace(precision or self.config.precision, **changes)  # type: ignore[arg-type]
         return Replay(replace(self.config, precision=wanted), self.device, self.data, self.checkpoint)
 

@@ -16,8 +16,6 @@ _MAX_MODULES: Final = 20
 
 @dataclass(frozen=True)
 class HotSpot(Generic[AnyCall]):
-    """The modules, the line and the operator where some calls cost most."""
-
     modules: list[str]  # the most expensive first; empty outside the model
     place: str | None
     operator: str | None
@@ -42,9 +40,8 @@ class HotSpot(Generic[AnyCall]):
 
 
 def hot_spots(costs: Iterable[tuple[AnyCall, float]], *, by_line: bool = False) -> list[HotSpot[AnyCall]]:
-    """Group calls by module, or by line outside all modules; the most expensive spot first. Modules whose names differ
-    only in numbers (`blocks.0`, `blocks.1`) are in the same group and, with `by_line`, also those that the same line of
-    a parent calls; the parent comes first."""
+    """Group calls by module, or by line outside all modules; the most expensive spot first. Modules that differ only in
+    numbers (`blocks.0`, `blocks.1`) are a group and, with `by_line`, those that a line of a parent calls, after it."""
     found: dict[tuple[str | None, str | None], list[tuple[AnyCall, float]]] = defaultdict(list)
     for call, cost in costs:
         kind = None if call.module is None else _unnumbered(call.module)

@@ -64,14 +64,12 @@ class KeptBatches:
         return max(self._kept, default=-1) + 1
 
 
-def assembled(
-    config: Config, device: torch.device, data: Data, checkpoint: FoundCheckpoint | None
-) -> tuple[Built, Trainer]:
+def assembled(config: Config, device: torch.device, data: Data, saved: FoundCheckpoint | None) -> tuple[Built, Trainer]:
     """The components of a training and its trainer, before the first step or right after a checkpoint."""
     built = build(config, device, data)
     trainer = assemble_trainer(config, built, device)
-    if checkpoint is not None:
-        resume(trainer, _copied(checkpoint))  # optimizers continue with the tensors that they are given
+    if saved is not None:
+        resume(trainer, _copied(saved))  # optimizers continue with the tensors that they are given
     trainer.model.train()
     return built, trainer
 
@@ -84,8 +82,7 @@ class Replay:
     Replays of the same config, or of configs that differ in precision, have the same initial weights and batches."""
 
     _uncollected_bytes: ClassVar[int] = 0
-    """Bytes of parameters of replays since the last collection: trainer and instruments refer to each other, so that
-    models stay until then."""
+    """Bytes of parameters since the last collection: trainer and instruments refer to each other and stay."""
 
     def __init__(
         self, config: Config, device: torch.device, data: KeptBatches, checkpoint: FoundCheckpoint | None = None

@@ -68,13 +68,11 @@ class CallSite:
         return _edited(self._whole, edits)
 
     def expression(self, place: Place, tensor: Tensor) -> str | None:
-        """The expression of an operand, if it is a name."""
         operand = self._operand(place, tensor)
         text = "" if operand is None else ast.unparse(operand)
         return text if text.replace(".", "").replace("_", "").isalnum() else None
 
     def replaced(self, end: str) -> str | None:
-        """The statement with `end` appended to the expression."""
         return _edited(self._whole, {self.node: lambda text: text + end}) if isinstance(self.node, ast.expr) else None
 
     def apart(self) -> str:
@@ -125,7 +123,6 @@ class CallSite:
         return candidates[0] if len(candidates) == 1 and self._value(candidates[0]) is None else None
 
     def _candidates(self) -> Iterator[ast.expr]:
-        """The operands of the expression: arguments, the object of a method, both sides, an assigned value."""
         node = self.node
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and self.is_direct:

@@ -20,9 +20,7 @@ OriginKind = Literal[_Held, "constant", "cast", "autocast", "operator", "unknown
 `cast`: by the code's own `.to(...)`; `autocast`: cast by autocast; `unknown`: made outside of torch's operators."""
 
 _COPIES: Final = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias")
-_CASTING: Final = frozenset(
-    ("to", "type", "type_as", "float", "half", "bfloat16", "double", "_to_copy", "to_dtype", "new_tensor")
-)
+_CASTING: Final = ("to", "type", "type_as", "float", "half", "bfloat16", "double", "_to_copy", "to_dtype", "new_tensor")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

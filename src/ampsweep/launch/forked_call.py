@@ -12,13 +12,11 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from typing import Final
 
-from ampsweep.launch.isolated_process import ChildExit, sudden_end
+from ampsweep.launch.isolated_process import ChildExit, Send, sudden_end
 from ampsweep.launch.processes import adopt_orphans, end_orphans, num_oom_kills
 from ampsweep.stop_signals import STOP_SIGNALS
 
 _TICK_S: Final = 0.2
-
-Send = Callable[[object], None]
 
 
 def call_in_fork(function: Callable[[Send], int], on_message: Send, grace_s: float = 60.0) -> ChildExit[int]:

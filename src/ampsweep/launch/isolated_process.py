@@ -11,20 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from typing import Generic, cast
+from typing import Final, Generic, cast
 
 from ampsweep.launch.isolated_child import Fault, NamedFunction, Result, serve
 from ampsweep.launch.processes import adopt_orphans, end_orphans, num_oom_kills, start_process
 from ampsweep.launch.signal_handlers import StopRequest
 
-# Waiting resumes by itself after a signal handler, so a signal is noticed this much later.
-_TICK_S = 0.2
-
-# Once one of several children is lost, the others have this long to end by themselves.
-_LEFT_S = 4.0
-
-# multiprocessing's exit code for a child whose fork server died, and with it the real exit code.
-_SERVER_LOST = 255
+Send = Callable[[object], None]
+"""Takes a message of a child."""
+_TICK_S: Final = 0.2
+"""Delay of noticing a signal: waiting resumes by itself after its handler."""
+_LEFT_S: Final = 4.0
+"""Time for the other children to end by themselves once one of several is lost."""
+_SERVER_LOST: Final = 255
+"""multiprocessing's exit code for a child whose fork server died, and with it the real exit code."""
 
 
 class ChildError(RuntimeError):
@@ -69,11 +69,7 @@ class ChildExit(Generic[Result]):
 
 
 def run_isolated(
-    target: NamedFunction[Result],
-    args: tuple[object, ...],
-    *,
-    on_message: Callable[[object], None] | None = None,
-    grace_s: float = 60.0,
+    target: NamedFunction[Result], args: tuple[object, ...], *, on_message: Send | None = None, grace_s: float = 60.0
 ) -> ChildExit[Result]:
     """Call `target` with `args` in a child process and wait for its end.
 
@@ -92,7 +88,7 @@ def run_together(
     args: tuple[object, ...],
     environments: Sequence[Mapping[str, str]],
     *,
-    on_message: Callable[[object], None] | None = None,
+    on_message: Send | None = None,
     stop: StopRequest,
     watch: Callable[[], bool] = lambda: False,
     grace_s: float = 60.0,
@@ -116,10 +112,7 @@ def run_together(
 
 
 def _follow(
-    children: "Sequence[_Child[Result]]",
-    stop: StopRequest,
-    on_message: Callable[[object], None] | None,
-    watch: Callable[[], bool],
+    children: "Sequence[_Child[Result]]", stop: StopRequest, on_message: Send | None, watch: Callable[[], bool]
 ) -> None:
     known, has_requested = adopt_orphans(), False
     try:
@@ -151,9 +144,7 @@ def _end(children: "Sequence[_Child[Result]]") -> None:
         child.end()
 
 
-def _receive(
-    children: "Sequence[_Child[Result]]", on_message: Callable[[object], None] | None, timeout_s: float
-) -> bool:
+def _receive(children: "Sequence[_Child[Result]]", on_message: Send | None, timeout_s: float) -> bool:
     """Wait for a message or an end, and take at most one message per child; return True if any was taken."""
     ready = connection.wait([source for child in children for source in child.sources()], timeout_s)
     taken = [child.take(on_message) for child in children if child.pipe in ready]
@@ -219,7 +210,7 @@ class _Child(Generic[Result]):
         end = (self._process.sentinel,) if self.is_alive() else ()
         return [*end] if self._pipe_ended else [*end, self.pipe]
 
-    def take(self, on_message: Callable[[object], None] | None) -> bool:
+    def take(self, on_message: Send | None) -> bool:
         """Take a message; return False at the pipe's end."""
         try:
             kind, value = pickle.loads(self.pipe.recv_bytes())

@@ -7,11 +7,10 @@ from ampsweep.argument_checks import require_positive
 
 
 class ImageGAN(nn.Module):
-    """Two convolutional networks: ``generator`` maps noise to images, ``discriminator`` scores images.
+    """Two convolutional networks, after A. Radford et al. 2016 (DCGAN, arXiv:1511.06434), with two stages each.
 
-    Each doubles or halves the image twice, as in A. Radford et al., "Unsupervised Representation Learning with Deep
-    Convolutional Generative Adversarial Networks", 2016. The discriminator has no batch normalization, so that the
-    score of an image depends only on that image, as a gradient penalty requires.
+    ``generator`` maps noise to images, ``discriminator`` scores images. The discriminator has no batch normalization,
+    so that the score of an image depends only on that image, as a gradient penalty requires.
     """
 
     def __init__(self, image_size: int, in_channels: int, latent_size: int, hidden_size: int) -> None:

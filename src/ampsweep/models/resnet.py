@@ -51,6 +51,9 @@ class Bottleneck(nn.Module):
         return F.relu(out, inplace=True)
 
 
+Block = type[BasicBlock] | type[Bottleneck]
+
+
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
     """A strided 1x1 convolution if the block changes the shape."""
     if stride == 1 and in_channels == out_channels:
@@ -80,7 +83,7 @@ class ResNet(CheckpointedModel):
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
 
-        block: type[BasicBlock] | type[Bottleneck] = BasicBlock if depth == 18 else Bottleneck
+        block: Block = BasicBlock if depth == 18 else Bottleneck
         num_blocks = (2, 2, 2, 2) if depth == 18 else (3, 4, 6, 3)
         self.layer1 = _stage(block, 64, 64, num_blocks[0], stride=1)
         self.layer2 = _stage(block, 64 * block.expansion, 128, num_blocks[1], stride=2)
@@ -105,9 +108,7 @@ class ResNet(CheckpointedModel):
         return logits
 
 
-def _stage(
-    block: type[BasicBlock] | type[Bottleneck], in_channels: int, channels: int, num_blocks: int, stride: int
-) -> nn.Sequential:
+def _stage(block: Block, in_channels: int, channels: int, num_blocks: int, stride: int) -> nn.Sequential:
     """Build ``num_blocks`` residual blocks; the first changes the resolution and the number of channels."""
     blocks = [block(in_channels, channels, stride)]
     blocks += [block(channels * block.expansion, channels, 1) for _ in range(num_blocks - 1)]

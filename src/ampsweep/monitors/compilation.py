@@ -14,14 +14,11 @@ _MAX_REASON: Final = 200
 
 
 class CompilationWatch:
-    """Notes compilations in this process between `begin` and `end`; free for steps without compilations.
-
-    The callbacks, metrics and list of breaks are private names of `torch._dynamo`, which only logs them.
-    """
+    """Notes compilations in this process between `begin` and `end`; free for steps without compilations. The callbacks,
+    metrics and list of breaks are private names of `torch._dynamo`, which only logs them."""
 
     def __init__(self) -> None:
-        self.compiled = False
-        """True if something was compiled since the last `settle`."""
+        self.compiled = False  # True if something was compiled since the last `settle`
         self._dynamo: Any = None
         self._last_read: Any = None
         self._unsettled: list[Any] = []

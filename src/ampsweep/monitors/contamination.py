@@ -36,12 +36,10 @@ class Evidence:
     """Observations of a run's surroundings."""
 
     busy_before: str | None = None
-    host: ProcessorUse | None = None
-    """Use of the processors during the steps after warm-up; None without such steps."""
+    host: ProcessorUse | None = None  # use of the processors during the steps after warm-up; None without such steps
     others: frozenset[int] | None = frozenset()
     """Ids of other processes that computed on the GPU meanwhile; None if the driver does not list processes."""
-    data_wait_share: float = 0.0
-    """Share of the steps' time in which the host waited for data."""
+    data_wait_share: float = 0.0  # share of the steps' time in which the host waited for data
     waits_for_host: bool = False
     """The device waited for the host's launches, so that load on the host slows the run down."""
     throttled_pct: float | None = None
@@ -113,10 +111,8 @@ def _figures(evidence: Evidence) -> dict[str, float]:
 
 
 class UseBeforeRun:
-    """Use of `device` by others before a run; construct it before the run allocates memory there.
-
-    A CPU is observed until `sentence` is called, a GPU at once, and for a second if it seems busy.
-    """
+    """Use of `device` by others before a run; construct it before the run allocates memory there. A CPU is observed
+    until `sentence` is called, a GPU at once, and for a second if it seems busy."""
 
     def __init__(self, device: torch.device) -> None:
         self._busy: str | None = None

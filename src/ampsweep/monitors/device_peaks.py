@@ -15,23 +15,15 @@ _TERA: Final = 1e12
 class ComputePeak:
     """The peak of a device for a mix of operations."""
 
-    tflops_per_sec: float
-    """Rate of the mix in TFLOP/s if every part ran at the peak of its dtype."""
-    by_dtype: dict[str, float]
-    """Peak in TFLOP/s by the dtype of operands; float32 multiplied in TF32 is `tf32`."""
+    tflops_per_sec: float  # rate of the mix in TFLOP/s if every part ran at the peak of its dtype
+    by_dtype: dict[str, float]  # peak in TFLOP/s by the dtype of operands; float32 multiplied in TF32 is `tf32`
     source: str
 
 
 def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None:
     """The peak of a device for a mix of matrix arithmetic: sum(flops) / sum(flops of a dtype / peak of that dtype).
-
-    Args:
-        device_name: the driver's name of the device.
-        flops: operations by dtype of their operands; float32 operands in TF32 are `tf32`.
-
-    Returns:
-        None without operations, or if the table lacks the device (as every CPU) or a dtype.
-    """
+    `device_name` is the driver's; `flops` are operations by dtype of their operands, with `tf32` for float32 operands
+    in TF32. None without operations, or if the table lacks the device (as every CPU) or a dtype."""
     row = _ROWS.get(device_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
     if row is None or not flops:
         return None
@@ -50,10 +42,8 @@ def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """TFLOP/s at boost clock, dense (without structured sparsity), accumulated in float32, from a document.
-
-    float32 is the rate of the ordinary units, all others are those of the tensor cores.
-    """
+    """TFLOP/s at boost clock, dense (without structured sparsity), accumulated in float32, from a document. float32 is
+    the rate of the ordinary units, all others are those of the tensor cores."""
 
     source: str
     float32: float
@@ -100,18 +90,14 @@ _ROWS: Final[Mapping[str, _Row]] = {
     "GeForce RTX 5060 Ti": _Row(_BLACKWELL, 23.7, 23.7, 47.4, 47.4, 94.8),
     "GeForce RTX 5060": _Row(_BLACKWELL, 19.2, 19.2, 38.4, 38.4, 76.8),
 }
-"""Rows by the driver's name without the maker; partitions (MIG) have other names and are not listed.
-
-GeForce cards accumulate in float32, as torch does, at half the rate that is advertised for float16.
-"""
+"""Rows by the driver's name without the maker; partitions (MIG) have other names and are not listed. GeForce cards
+accumulate in float32, as torch does, at half the rate that is advertised for float16."""
 
 
 class Efficiency:
-    """FLOP/s and their share of the device's peak (MFU: Chowdhery et al. 2022, arXiv:2204.02311, app. B).
-
-    Both count the model's own operations, without recomputation; causal attention counts in full. A share over 100 % is
-    impossible and means that a figure is wrong: from then on there is none.
-    """
+    """FLOP/s and their share of the device's peak (MFU: Chowdhery et al. 2022, arXiv:2204.02311, app. B). Both count
+    the model's own operations, without recomputation; causal attention counts in full. A share over 100 % is impossible
+    and means that a figure is wrong: from then on there is none."""
 
     def __init__(self, device: torch.device, model_flops: Mapping[str, int]) -> None:
         """`model_flops`: operations of a step by their arithmetic, a dtype's name or `tf32`."""

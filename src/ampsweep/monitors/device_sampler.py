@@ -1,7 +1,7 @@
 """Samples of a device's utilization, memory, power, temperature and clocks, and energy per training sample."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Final, Self
@@ -21,14 +21,10 @@ most 5 % of this time."""
 
 
 class DeviceSampler:
-    """Samples the device in the background while its context is open.
-
-    On cuda it reads NVML; on the CPU this process's own use (without its children): processor time in cores and as
-    share of its available cores, and resident memory. Unreadable values are absent; other devices have none.
-
-    The summary covers the time between `resume` and `pause`; sampling starts paused. A reading that is itself a mean
-    counts only if all of its period does.
-    """
+    """Samples the device in the background while its context is open: on cuda by NVML; on the CPU this process's own
+    use (without its children), processor time in cores and as share of its available cores, and resident memory.
+    Unreadable values are absent; other devices have none. The summary covers the time between `resume` and `pause`;
+    sampling starts paused. A reading that is itself a mean counts only if all of its period does."""
 
     def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
         if not interval_s > 0:
@@ -84,24 +80,16 @@ class DeviceSampler:
                 sample, energy_j, now_s = source.readings(), source.energy_j(), time.perf_counter()
                 if began_j is not None and energy_j is not None:
                     sample["device/energy_j"] = energy_j - began_j
-                if counts:
-                    self._count(sample, now_s - began_s, now_s - counts_since_s, source.averaged_s)
                 with self._lock:
                     self._latest = sample
+                    for key, value in sample.items() if counts else ():
+                        if source.averaged_s.get(key, 0.0) <= now_s - counts_since_s:
+                            self._series.setdefault(key, _Series()).add(value, now_s - began_s)
                 counted, began_s, counts = counts, now_s, self._counts
                 if not (counted and counts):
                     counts_since_s = now_s
         finally:
             source.close()
-
-    def _count(
-        self, sample: dict[str, float], seconds: float, counted_s: float, averaged_s: Mapping[str, float]
-    ) -> None:
-        """Add a sample of the last `seconds`; it ends `counted_s` of uninterrupted counted time."""
-        with self._lock:
-            for key, value in sample.items():
-                if averaged_s.get(key, 0.0) <= counted_s:
-                    self._series.setdefault(key, _Series()).add(value, seconds)
 
 
 @dataclass(slots=True)
@@ -145,15 +133,10 @@ class _Cpu:
 
 
 class EnergyMeter:
-    """Energy per training sample over stretches in which the device did nothing but training steps.
-
-    Callers of `begin` and `end` have waited for the device. CPUs are not measured: their counters (RAPL) cover whole
-    packages and everything the machine does, and only root may read them since CVE-2020-8694.
-
-    Args:
-        read: returns the joules so far; None without a counter.
-        min_stretch_s: shorter stretches, in seconds, do not count.
-    """
+    """Energy per training sample over stretches in which the device did nothing but training steps; callers of `begin`
+    and `end` have waited for the device. `read` returns the joules so far, None without a counter; stretches shorter
+    than `min_stretch_s` seconds do not count. CPUs are not measured: their counters (RAPL) cover whole packages and
+    everything the machine does, and only root may read them since CVE-2020-8694."""
 
     def __init__(
         self, read: Callable[[], float | None], samples_per_step: int, min_stretch_s: float = MIN_STRETCH_S

@@ -40,10 +40,8 @@ def device_name(device: torch.device) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Facts about this process and machine for the run record, as far as they apply.
-
-    Call it with the precision mode's flags set.
-    """
+    """Facts about this process and machine for the run record, as far as they apply. Call it with the precision mode's
+    flags set."""
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "packages": _versions(),

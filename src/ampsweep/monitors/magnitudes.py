@@ -30,8 +30,7 @@ class SelectedElements:
     kind: TensorKind
     layer: str
     dtype: torch.dtype
-    values: Tensor
-    """The elements (N,), float32; float64 of a float64 tensor."""
+    values: Tensor  # the elements (N,), float32; float64 of a float64 tensor
     extremes: tuple[Tensor, ...]
     """Minimum and maximum of the whole tensor, NaN if it has one; empty if `values` are enough."""
     is_scaled: bool = False
@@ -46,8 +45,7 @@ class CountedTensor:
     magnitudes: Magnitudes
     num_unchanged: int = 0
     num_updated: int = 0
-    has_nonfinite: bool = False
-    """True if any element of the whole tensor is not finite."""
+    has_nonfinite: bool = False  # True if any element of the whole tensor is not finite
 
 
 @dataclass

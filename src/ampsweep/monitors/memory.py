@@ -60,11 +60,9 @@ class MemoryMonitor:
             self._step_peak = self._counted().allocated_peak
 
     def of_step(self, traced: TracedStep) -> MemoryUse:
-        """Bytes of the step that was traced or profiled inside `one_step`, for the record.
-
-        The allocator's own peak includes everything that this process has on cuda or xpu, and on the CPU the step's own
-        memory; elsewhere it is absent.
-        """
+        """Bytes of the step that was traced or profiled inside `one_step`, for the record. The allocator's own peak
+        includes everything that this process has on cuda or xpu, and on the CPU the step's own memory; elsewhere it is
+        absent."""
         allocated = self._step_peak
         if self._host_peak is not None and self._host_peak.peak_bytes is not None:
             allocated = traced.held_bytes + self._host_peak.peak_bytes
@@ -97,10 +95,8 @@ class MemoryMonitor:
         return figures
 
     def row(self, traced: MemoryUse | None = None) -> dict[str, float]:
-        """Peaks so far in GiB by metric key, and the categories of the traced step; takes microseconds.
-
-        Without allocator statistics the traced step represents the steps after warm-up.
-        """
+        """Peaks so far in GiB by metric key, and the categories of the traced step; takes microseconds. Without
+        allocator statistics the traced step represents the steps after warm-up."""
         bytes_by_key: dict[str, int] = {}
         if self._allocator is not None:
             counted = self._counted()
@@ -137,22 +133,15 @@ class MemoryMonitor:
         allocated, reserved = (
             statistics[key]["all"] if statistics else {} for key in ("allocated_bytes", "reserved_bytes")
         )
-        return Counted(
-            allocated.get("peak", 0),
-            reserved.get("peak", 0),
-            reserved.get("allocated", 0),
-            statistics.get("num_alloc_retries", 0),
-            statistics.get("num_ooms", 0),
-        )
+        sizes = allocated.get("peak", 0), reserved.get("peak", 0), reserved.get("allocated", 0)
+        return Counted(*sizes, statistics.get("num_alloc_retries", 0), statistics.get("num_ooms", 0))
 
 
 class AllocatorGrowth:
-    """Finds the steps that may be slow because the allocator took memory from the device.
-
-    Reading its statistics takes many microseconds: they are read after every step at first and after each growth, then
-    after two, four and at most 32 steps. After a growth all steps since the last reading are suspect, unless the device
-    was full and memory was given back first, which is usual near the limit.
-    """
+    """Finds the steps that may be slow because the allocator took memory from the device. Reading its statistics takes
+    many microseconds: they are read after every step at first and after each growth, then after two, four and at most
+    32 steps. After a growth all steps since the last reading are suspect, unless the device was full and memory was
+    given back first, which is usual near the limit."""
 
     def __init__(self, read: "Callable[[], Counted]") -> None:
         self._read = read
@@ -183,12 +172,8 @@ class AllocatorGrowth:
 class Counted:
     """Counters of a CUDA-like allocator, in bytes."""
 
-    allocated_peak: int
-    """Peak of tensors and workspaces since the last reset."""
+    allocated_peak: int  # peak of tensors and workspaces since the last reset
     reserved_peak: int
-    taken: int
-    """Total ever taken from the device, including memory given back."""
-    num_retried: int
-    """Requests that met a full device, so that unused memory was given back first."""
-    num_refused: int
-    """Requests that were refused even then."""
+    taken: int  # total ever taken from the device, including memory given back
+    num_retried: int  # requests that met a full device, so that unused memory was given back first
+    num_refused: int  # requests that were refused even then

@@ -26,6 +26,7 @@ from ampsweep.monitors.step_clock import Stopwatch
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.numeric_formats import FLOAT16
 from ampsweep.observe.operators import backward_node
+from ampsweep.observe.step import parameters_of
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind
 
@@ -33,13 +34,11 @@ _GRADIENTS: Final = ("activation_gradient", "gradient")
 
 
 class NumericsWatch:
-    """Observes single steps of a training for `numerics.json`.
-
-    In an observed step, hooks see each module's output and its gradient, the gradients of the parameters, and the
-    parameters before and after the optimizer's step; of a compiled model only parameters, gradients and updates. A
-    module that returns another module's output has no activation of its own. The hooks do not change what a step
-    computes, and their selections stay on the device until `read`, which waits for it.
-    """
+    """Observes single steps of a training for `numerics.json`. In an observed step, hooks see each module's output and
+    its gradient, the gradients of the parameters, and the parameters before and after the optimizer's step; of a
+    compiled model only parameters, gradients and updates. A module that returns another module's output has no
+    activation of its own. The hooks do not change what a step computes, and their selections stay on the device until
+    `read`, which waits for it."""
 
     def __init__(
         self, model: nn.Module, precision: Precision, schedule: ObservationSchedule, *, is_compiled: bool = False
@@ -55,8 +54,7 @@ class NumericsWatch:
         """Elements of the parameters that an optimizer is about to change, and whether each has a gradient."""
         self._returned: dict[int, tuple[ref[Tensor], int]] = {}
         """Outputs of modules in the current step and their versions, by identity."""
-        self._reached: dict[str, None] = {}
-        """Parameters in the order in which backward reaches them."""
+        self._reached: dict[str, None] = {}  # parameters in the order in which backward reaches them
         self._nonfinite: dict[str, int] = {}
         self._first_nonfinite: dict[str, int] = {}
         self._steps: list[int] = []
@@ -104,14 +102,14 @@ class NumericsWatch:
     def see_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Select from the gradients that an optimizer is about to use, before they are unscaled or clipped."""
         with self.own_time:
-            for parameter in _parameters(optimizer):
+            for parameter in parameters_of(optimizer):
                 if parameter.grad is not None:
                     self._take("gradient", self._names[parameter], parameter.grad, is_scaled=True)
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Select from the parameters that an optimizer is about to change."""
         with self.own_time:
-            for parameter in _parameters(optimizer):
+            for parameter in parameters_of(optimizer):
                 if parameter.grad is not None:
                     self._before[parameter] = taken(flat(parameter)), _has_gradient(parameter, parameter.grad)
 
@@ -123,18 +121,13 @@ class NumericsWatch:
                 bits = torch.int64 if after.dtype == torch.float64 else torch.int32
                 is_unchanged = (after.view(bits) == before.view(bits))[has_gradient]
                 name, change = self._names[parameter], after - before
-                self._selections.append(
-                    SelectedElements("update", name, parameter.dtype, change, (), False, is_unchanged)
-                )
+                update = SelectedElements("update", name, parameter.dtype, change, (), False, is_unchanged)
+                self._selections.append(update)
             self._before.clear()
 
     def note_nonfinite(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the gradients that make an optimizer skip its step; waits for the device."""
-        found = {
-            self._names[parameter]
-            for parameter in _parameters(optimizer)
-            if parameter.grad is not None and not all_finite(parameter.grad)
-        }
+        found = {self._names[p] for p in parameters_of(optimizer) if p.grad is not None and not all_finite(p.grad)}
         ordered = self.in_backward_order(found)
         for name in ordered:
             self._nonfinite[name] = self._nonfinite.get(name, 0) + 1
@@ -228,11 +221,6 @@ def _num_below(gradient: Magnitudes, scale: float) -> tuple[int, int]:
     """The numbers of nonzero elements below float16's smallest normal number after scaling, and of all nonzero ones."""
     bins = max(FLOAT16.min_normal_exponent - math.floor(math.log2(scale)) - gradient.first_exponent, 0)
     return sum(gradient.counts[:bins]), sum(gradient.counts)
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 def _has_gradient(parameter: Tensor, gradient: Tensor) -> Tensor:

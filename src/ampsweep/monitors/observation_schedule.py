@@ -9,15 +9,9 @@ _SECOND: Final = 4
 
 
 class ObservationSchedule:
-    """Decides before each step of a process whether it is observed.
-
-    With a fixed interval: the first step, each multiple of it and the last. Without: the first, the fifth and the last
-    step, and between these as many as take half a percent of the time, by the cost of observations so far.
-
-    Args:
-        every: the interval in steps; None: by the cost.
-        num_steps: the last step of the training.
-    """
+    """Decides before each step of a process whether it is observed. With a fixed interval of `every` steps: the first
+    step, each multiple of it and the last (`num_steps`). With None: the first, the fifth and the last step, and between
+    these as many as take half a percent of the time, by the cost of observations so far."""
 
     def __init__(self, every: int | None, num_steps: int) -> None:
         self._every, self._num_steps = every, num_steps
@@ -25,8 +19,7 @@ class ObservationSchedule:
         self._num_looks, self._last_cost_s = 0, 0.0
         self._began_s = perf_counter()
         self.spent_s = 0.0
-        self.aside_s = 0.0
-        """Time since the beginning outside of steps."""
+        self.aside_s = 0.0  # time since the beginning outside of steps
 
     def is_due(self, step: int) -> bool:
         if self._first is None:

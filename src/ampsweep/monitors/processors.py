@@ -49,11 +49,9 @@ def count_companions(processes: Iterable[int]) -> None:
 class ProcessorUse:
     """Processor time spent in a window, in cores: 1.0 is one core busy all of the time."""
 
-    window_s: float
-    """Length of the window in seconds, without pauses."""
+    window_s: float  # length of the window in seconds, without pauses
     num_cores: int
-    own_cores: float
-    """Used by this process and everything it started (data workers, compilers), without pauses."""
+    own_cores: float  # used by this process and everything it started (data workers, compilers), without pauses
     foreign_cores: float | None
     """Used by all other processes on the available cores, in a virtual machine also by its host; None if unknown."""
 
@@ -80,15 +78,13 @@ class ProcessorWindow:
             self._paused = None
 
     def use(self) -> ProcessorUse:
-        busy_s, counted_s = (
-            now - then for now, then in zip(_processor_times(), (self._busy_s, self._counted_s), strict=True)
-        )
+        busy_s, counted_s = _processor_times()
         self.resume()
         own_s = _own_processor_time() - self._own_s
         all_s, num_cores = time.perf_counter() - self._began_s, num_available_cores()
         window_s = all_s - self._paused_s
-        others_s = busy_s - own_s - max(0.0, _companions_time() - self._companions_s)
-        is_known = counted_s > all_s * num_cores / 2  # in some sandboxes the counters stand still
+        others_s = busy_s - self._busy_s - own_s - max(0.0, _companions_time() - self._companions_s)
+        is_known = counted_s - self._counted_s > all_s * num_cores / 2  # in some sandboxes the counters stand still
         return ProcessorUse(
             window_s=window_s,
             num_cores=num_cores,

@@ -11,33 +11,26 @@ _UNCOUNTED_AT_MOST: Final = 64
 
 
 class ScaleMonitor:
-    """Counts skipped and applied steps from the scale after each update; all of it stays on the device.
-
-    A step was skipped, by at least one optimizer, if the scale shrank. That is exact while the scale is a normal
-    float32: below 2**-126 it may be too small to shrink further.
-    """
+    """Counts skipped and applied steps from the scale after each update; all of it stays on the device. A step was
+    skipped, by at least one optimizer, if the scale shrank. That is exact while the scale is a normal float32: below
+    2**-126 it may be too small to shrink further."""
 
     def __init__(self, device: torch.device, *, init_scale: float, growth_interval: int) -> None:
         self._num_observed = 0
         self._init_scale, self._growth_interval = init_scale, growth_interval
-        self._scale: Tensor | None = None
-        """The scale of the last step; None before the first."""
+        self._scale: Tensor | None = None  # the scale of the last step; None before the first
         self._next_scale: Tensor | None = None
         self._skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._growth_tracker = torch.zeros((), dtype=torch.int64, device=device)
         self._uncounted: list[Tensor] = []
         """A flag for each update since `_growth_tracker` was counted, True if an optimizer skipped its step."""
-        self._steps: list[Tensor] = []
-        """The flags by step instead of by update."""
-        self._skipped_so_far: Tensor | None = None
-        """The flag of a step with several updates, until the last."""
+        self._steps: list[Tensor] = []  # the flags by step instead of by update
+        self._skipped_so_far: Tensor | None = None  # the flag of a step with several updates, until the last
 
     def observe(self, scale: Tensor, *, ends_step: bool = True) -> None:
         """Count an attempted step; `scale`, 0-dim float32 on the device, is the scale after `GradScaler.update`.
-
         `scaler.scale(torch.ones((), device=device))` returns it without a synchronization. A step with several updates
-        (`ends_step` is True for the last) is skipped if any optimizer skipped its own.
-        """
+        (`ends_step` is True for the last) is skipped if any optimizer skipped its own."""
         before = torch.full_like(scale, self._init_scale) if self._next_scale is None else self._next_scale
         self._scale, self._next_scale = before, scale
         skipped = scale < before

@@ -20,15 +20,12 @@ Waits = Sequence[tuple[Any, Any]]
 
 
 class StepClock:
-    """Times optimizer steps between `begin` and `end`, and the time between two steps; throughput includes both.
-
-    On cuda, xpu and mps it records events in the device's queue, and nothing waits until `windows` or `summary` reads
-    them; elsewhere it takes times on the host. Waiting for data is host time everywhere.
-
-    A step after a wait for the device finds an empty queue and waits for the host's first launches, unlike the steps of
-    a bare loop: the summary's quantiles exclude such steps, unless they are the majority. They also exclude warm-up,
-    the steps before `end_warmup` and the marked steps.
-    """
+    """Times optimizer steps between `begin` and `end`, and the time between two steps; throughput includes both. On
+    cuda, xpu and mps it records events in the device's queue, and nothing waits until `windows` or `summary` reads
+    them; elsewhere it takes times on the host. Waiting for data is host time everywhere. A step after a wait for the
+    device finds an empty queue and waits for the host's first launches, unlike the steps of a bare loop: the summary's
+    quantiles exclude such steps, unless they are the majority. They also exclude warm-up, the steps before `end_warmup`
+    and the marked steps."""
 
     def __init__(self, device: torch.device, samples_per_step: int, tokens_per_step: int | None) -> None:
         self._timer = Moments(device)
@@ -40,13 +37,10 @@ class StepClock:
         self.sampling = 16 if self._timer.has_queue else 1
         """Steps between two samples of the suite's own time: an event costs as much as a kernel."""
         self._start: Any = None
-        self._since: Any = None
-        """The end of the last step; None before the first."""
-        self._own: list[tuple[Any, Any, int]] = []
-        """The suite's own time in the current step: two moments, weight."""
+        self._since: Any = None  # the end of the last step; None before the first
+        self._own: list[tuple[Any, Any, int]] = []  # the suite's own time in the current step: two moments, weight
         self._is_warm = False
-        self._is_queue_empty = False
-        """True if the current or next step begins with an empty queue."""
+        self._is_queue_empty = False  # True if the current or next step begins with an empty queue
         self._unread: list[_Step] = []
         self._window = _Times()
         self._windows: list[_Times] = []
@@ -114,10 +108,8 @@ class StepClock:
     def summary(self) -> dict[str, float]:
         """Quantiles (type 7 of Hyndman and Fan, 1996: NumPy's default) of the steps after warm-up, throughput, and the
         mean wait for data: a loader that stalls at every tenth batch has a median of zero. Empty without such a step.
-
         For a device with a queue, also the medians of the host time that launches a step into the empty queue, and of
-        the device's lag behind the host at the end of a step.
-        """
+        the device's lag behind the host at the end of a step."""
         self._read()
         if not self._steady.step_ms:
             return {}
@@ -227,8 +219,7 @@ class _Step:
     is_steady: bool
     is_after_wait: bool
     is_traced: bool = False
-    lag_s: float | None = None
-    """Seconds by which the device ended the step after the host, if the host waited then."""
+    lag_s: float | None = None  # seconds by which the device ended the step after the host, if the host waited then
     num_cuts: int = 0
 
 
@@ -239,8 +230,7 @@ class _Times:
         self.step_ms, self.communication_ms = array("d"), array("d")
         """The time of each step, and its waits for other ranks if there are any."""
         self.data_wait_ms = self.between_ms = self.own_ms = 0.0
-        self.wall_ms = 0.0
-        """Time of the steps and of the intervals before them."""
+        self.wall_ms = 0.0  # time of the steps and of the intervals before them
 
     def add(self, step_ms: float, before_ms: float, data_wait_ms: float, own_ms: float, waits_ms: float | None) -> None:
         self.step_ms.append(step_ms)

@@ -30,8 +30,8 @@ def formulas() -> Mapping[Any, Formula]:
     attention counts in full (Megatron-LM, arXiv:2104.04473, appendix)."""
     known: dict[Any, Formula] = dict(FlopCounterMode(display=False).flop_registry)
     return known | {
-        aten.mv: _matrix_vector,
-        aten.linear: _linear,
+        aten.mv: lambda matrix, *_, **__: 2 * matrix.numel(),
+        aten.linear: lambda x, weight, *_, **__: 2 * x.numel() * weight.shape[0],  # an operator of its own on mps
         aten.linear_backward: _linear_backward,
         aten.convolution: _convolution,
         aten.convolution_backward: _convolution_backward,
@@ -65,15 +65,6 @@ def _attention_backward(
 ) -> int:
     # The scores again; then the gradients of queries and keys, and those of values and scores.
     return 3 * _scores(query, key) + 2 * _scored_values(query, key, value)
-
-
-def _matrix_vector(matrix: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
-    return 2 * matrix.numel()
-
-
-def _linear(x: Tensor, weight: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
-    # On mps a linear layer is an operator of its own, not matrix multiplications.
-    return 2 * x.numel() * weight.shape[0]
 
 
 def _linear_backward(x: Tensor, _grad: Tensor, weight: Tensor, mask: list[bool], *, out_val: Any, **__: Any) -> int:

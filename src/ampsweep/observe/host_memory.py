@@ -30,12 +30,10 @@ class HostPeak:
 
 @contextmanager
 def measure_host_peak() -> Iterator[HostPeak]:
-    """Measure the peak of CPU memory allocated inside on this thread, for tensors and by kernels for themselves.
-
-    The profiler costs 20 ms once and some microseconds an operator. Memory that was allocated before and is freed
-    inside is not subtracted, and torch says so on stderr. Nothing is measured if a profiler runs already: two would
-    disturb each other. Between the marks READING and DELIVERED only the batch counts, until the next one.
-    """
+    """Measure the peak of CPU memory allocated inside on this thread, for tensors and by kernels for themselves. The
+    profiler costs 20 ms once and some microseconds an operator. Memory that was allocated before and is freed inside is
+    not subtracted, and torch says so on stderr. Nothing is measured if a profiler runs already: two would disturb each
+    other. Between the marks READING and DELIVERED only the batch counts, until the next one."""
     found = HostPeak()
     if is_measuring():
         yield found
@@ -47,8 +45,7 @@ def measure_host_peak() -> Iterator[HostPeak]:
 
 def is_measuring() -> bool:
     """Return True while a profiler runs; a process that was forked now would continue it."""
-    enabled: bool = torch._C._autograd._profiler_enabled()  # there is no public function
-    return enabled
+    return bool(torch._C._autograd._profiler_enabled())  # there is no public function
 
 
 def mark_in_profile(name: str) -> None:

@@ -94,12 +94,9 @@ def lives_of(allocations: Iterable[Allocation], scratch: Iterable[Allocation] = 
 
 
 class Ledger:
-    """The lives of the storages of plain tensors on a device.
-
-    It counts storages, whoever allocated them: views and tied weights count once. A storage has one category for its
-    whole life, the last it is given. Sparse tensors are left out. On a host, storages of unknown role count by their
-    largest use, and batches by their own bytes.
-    """
+    """The lives of the storages of plain tensors on a device. It counts storages, whoever allocated them: views and
+    tied weights count once. A storage has one category for its whole life, the last it is given. Sparse tensors are
+    left out. On a host, storages of unknown role count by their largest use, and batches by their own bytes."""
 
     def __init__(
         self,
@@ -128,9 +125,7 @@ class Ledger:
 
     def hold(self, tensor: Tensor, category: MemoryCategory) -> None:
         """Put the storage of a tensor into a category; an unknown storage existed from the beginning."""
-        known = self._find(tensor)
-        if known is None:
-            known = self._add(tensor, category, born=0, num_bytes=0)
+        known = self._find(tensor) or self._add(tensor, category, born=0, num_bytes=0)
         if known is not None:
             known.allocation.category = category
             self._count_use(known, known.storage_bytes)
@@ -138,9 +133,7 @@ class Ledger:
     def hold_unknown(self, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
         """Put unknown storages into `category`; they existed from the beginning."""
         for tensor in tensors:
-            known = self._find(tensor)
-            if known is None:
-                known = self._add(tensor, category, born=0, num_bytes=0)
+            known = self._find(tensor) or self._add(tensor, category, born=0, num_bytes=0)
             if known is not None and known.is_foreign:
                 self._count_use(known, _extent(tensor) if self.is_host else known.storage_bytes)
 

@@ -64,12 +64,10 @@ class TensorBytes(StorageCounter):
 
 
 class MemoryLimit:
-    """Limits the memory of everything that runs inside it; it can be entered repeatedly, and None limits nothing.
-
-    On CUDA, all memory that the allocator has reserved counts, without CUDA's context. On the CPU, the living tensors
+    """Limits the memory of everything that runs inside it; it can be entered repeatedly, and None limits nothing. On
+    CUDA, all memory that the allocator has reserved counts, without CUDA's context. On the CPU, the living tensors
     count that operators have got or returned inside, without kernels' scratch memory; there the operator that exceeds
-    the limit has done its work when MemoryLimitError is raised.
-    """
+    the limit has done its work when MemoryLimitError is raised."""
 
     def __init__(self, device: torch.device, limit_gib: float | None) -> None:
         """`why_no_limit` must return None for `limit_gib`."""

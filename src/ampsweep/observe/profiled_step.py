@@ -16,7 +16,7 @@ from ampsweep.observe.flops import OperationCensus, Operations, formulas
 from ampsweep.observe.host_memory import ProfiledMemory, in_backward, is_measuring, quiet_profiler
 from ampsweep.observe.ledger import without_zeros
 from ampsweep.observe.operators import schema_of
-from ampsweep.observe.step import TracedStep
+from ampsweep.observe.step import TracedStep, parameters_of
 
 _TENSORS: Final = {
     "float": torch.float32,
@@ -79,12 +79,15 @@ def profile_step(
     if is_measuring():
         yield profiled
         return
-    parameters = [*model.parameters(), *(p for o in optimizers for group in o.param_groups for p in group["params"])]
+    parameters = [
+        *model.parameters(),
+        *(parameter for optimizer in optimizers for parameter in parameters_of(optimizer)),
+    ]
     existing: dict[MemoryCategory, Iterable[Any]] = {
         "data": data,
         "other": model.buffers(),
         "parameters": parameters,
-        "gradients": [p.grad for p in parameters if p.grad is not None],
+        "gradients": [parameter.grad for parameter in parameters],
         "optimizer_state": _states(optimizers),
     }
     held: dict[int, tuple[int, MemoryCategory]] = {}
@@ -93,8 +96,7 @@ def profile_step(
     gradients: dict[int, int] = {}
 
     def note(optimizer: Optimizer, *_: object) -> None:
-        found = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        gradients.update(_storages(found))
+        gradients.update(_storages(parameter.grad for parameter in parameters_of(optimizer)))
 
     with ExitStack() as hooks:
         for optimizer in optimizers:

@@ -178,8 +178,10 @@ def trace_step(
         scratch: the bytes of kernels' own memory; they appear in the trace's lives only.
         region: names the running part of the model, whose work is also counted separately; None outside any.
     """
-    parameters = [*model.parameters()]
-    parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    parameters = [
+        *model.parameters(),
+        *(parameter for optimizer in optimizers for parameter in parameters_of(optimizer)),
+    ]
     assert parameters, "a model without parameters cannot be trained"
     is_sharded = any(map(wraps_others, parameters))
     ledger = Ledger(parameters[0].device, fake=fake, is_host=is_host)
@@ -233,6 +235,11 @@ class _Watched:
         _hold_gradient(self._ledger, parameter)
 
 
+def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
 def _hold_all(ledger: Ledger, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
     for tensor in tensors:
         ledger.hold(tensor, category)
@@ -245,15 +252,13 @@ def _hold_gradient(ledger: Ledger, parameter: Tensor) -> None:
 
 def _hold_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
     # The optimizer may use other gradients than those that backward has left.
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            _hold_gradient(ledger, parameter)
+    for parameter in parameters_of(optimizer):
+        _hold_gradient(ledger, parameter)
 
 
 def _exchange_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
     # DDP replaces gradients after backward by views of its buckets.
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    ledger.exchange(plain_tensors_in(gradients))
+    ledger.exchange(plain_tensors_in([parameter.grad for parameter in parameters_of(optimizer)]))
 
 
 def _hold_state(ledger: Ledger, optimizers: tuple[Optimizer, ...]) -> None:

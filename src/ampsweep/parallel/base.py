@@ -65,11 +65,6 @@ class Parallel:
     now_s: Callable[[], float] = staticmethod(perf_counter)
     """Seconds, the same on all ranks."""
 
-    @property
-    def is_main(self) -> bool:
-        """True on the rank that writes the run's files and prints."""
-        return self.rank == 0
-
     def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
         """Make the precision; ValueError: the settings are impossible on the device."""
         return Precision(config, device)
@@ -141,15 +136,12 @@ def together(ranks: Parallel, part: Callable[[], Item]) -> list[Item]:
 
     If a part fails, every rank raises: its own error, else the OSError of another rank, else OtherRankError.
     """
-    value: Item | None = None
-    error: Exception | None = None
     try:
         value = part()
-    except Exception as raised:  # noqa: BLE001  whatever it is, the other ranks are waiting
-        error = raised
-    outcomes: list[tuple[Any, tuple[Any, ...] | str | None]] = ranks.gather((value, _picklable(error)))
-    if error is not None:
-        raise error
+    except Exception as error:  # whatever it is, the other ranks are waiting
+        ranks.gather((None, _picklable(error)))
+        raise
+    outcomes: list[tuple[Any, tuple[Any, ...] | str | None]] = ranks.gather((value, None))
     for rank, (_, raised_there) in enumerate(outcomes):
         if isinstance(raised_there, tuple):
             raise OSError(*raised_there)
@@ -158,7 +150,7 @@ def together(ranks: Parallel, part: Callable[[], Item]) -> list[Item]:
     return [value for value, _ in outcomes]
 
 
-def _picklable(error: Exception | None) -> tuple[Any, ...] | str | None:
+def _picklable(error: Exception) -> tuple[Any, ...] | str:
     if isinstance(error, OSError):
         return error.errno, error.strerror, error.filename
-    return None if error is None else one_line(error)
+    return one_line(error)

@@ -35,7 +35,10 @@ class Replicated(Ranks):
         self.has_hook = False
         """The engine reduces gradients by a communication hook."""
         self._config = config
-        self._engine: _Engine | None = None
+        self.engine: DistributedDataParallel | None = None
+        """The engine that reduces gradients during backward; None if they are averaged afterwards."""
+        self._was_called = False
+        """The engine, in this turn."""
         self._names: dict[nn.Parameter, str] = {}
         """The trained parameters."""
         self._num_bytes = 0
@@ -52,28 +55,47 @@ class Replicated(Ranks):
         self._num_bytes = sum(weight.numel() for weight in self._names) * reduce_dtype.itemsize
         if in_parts:
             return model
-        self._engine = engine = _Engine(model, self, self._config)
+        self.engine = self._engine_behind(model)
         if (hook := hook_for(reduce_dtype, precision.parameters_dtype)) is not None:
-            engine.ddp.register_comm_hook(None, hook)
+            self.engine.register_comm_hook(None, hook)
             self.has_hook = True
         precision.joins_losses = True
         return model
 
-    @property
-    def engine(self) -> DistributedDataParallel | None:
-        """The engine that reduces gradients during backward; None if they are averaged afterwards."""
-        return None if self._engine is None else self._engine.ddp
+    def _engine_behind(self, model: nn.Module) -> DistributedDataParallel:
+        """Put DDP behind the model's own `forward`, so that a task keeps its model.
+
+        Calls without gradients bypass DDP, which broadcasts buffers before each: their number may differ between ranks.
+        """
+        original = _Original(model, self.waits)
+        ddp = DistributedDataParallel(
+            original,
+            device_ids=None if self.device.type == "cpu" else [self.device],
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self._config.find_unused_parameters,
+        )
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return original(*args, **kwargs)
+            self._was_called = True
+            original.begin()
+            return ddp(*args, **kwargs)
+
+        model.forward = forward
+        model.compile = original.compile  # type: ignore[method-assign]
+        return ddp
 
     def micro_batches(self, num: int, trained: Sequence[nn.Parameter] | None) -> Iterable[object]:
-        if self._engine is None:
+        if self.engine is None:
             yield from range(num)
             self._averaging.average_(self._names if trained is None else dict.fromkeys(trained, ""))
             return
-        self._engine.was_called = False
+        self._was_called = False
         for number in range(num):
-            self._engine.ddp.require_backward_grad_sync = number + 1 == num
+            self.engine.require_backward_grad_sync = number + 1 == num
             yield number
-        if not self._engine.was_called:
+        if not self._was_called:
             self._averaging.average_(self._names)
             return
         self.reduced_bytes += self._num_bytes
@@ -84,7 +106,7 @@ class Replicated(Ranks):
 
     def backward(self, precision: Precision) -> Callable[..., None]:
         def backward(*losses: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
-            if self._engine is None or not self._engine.ddp.require_backward_grad_sync:
+            if self.engine is None or not self.engine.require_backward_grad_sync:
                 precision.backward(*losses, inputs=inputs)
                 return
             returned = self.waits.from_last_gradient(losses[0])
@@ -94,39 +116,10 @@ class Replicated(Ranks):
         return backward
 
 
-class _Engine:
-    """DDP behind a model's own `forward`, so that a task keeps its model.
-
-    Calls without gradients bypass DDP, which broadcasts buffers before each: their number may differ between ranks.
-    """
-
-    def __init__(self, model: nn.Module, ranks: Replicated, config: ParallelConfig) -> None:
-        self.was_called = False
-        original = _Original(model, ranks)
-        self.ddp = ddp = DistributedDataParallel(
-            original,
-            device_ids=None if ranks.device.type == "cpu" else [ranks.device],
-            gradient_as_bucket_view=True,
-            find_unused_parameters=config.find_unused_parameters,
-        )
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled():
-                return original(*args, **kwargs)
-            self.was_called = True
-            original.begin()
-            return ddp(*args, **kwargs)
-
-        model.forward = forward
-        model.compile = original.compile  # type: ignore[method-assign]
-
-
 class _Original(nn.Module):
-    def __init__(self, model: nn.Module, ranks: Replicated) -> None:
+    def __init__(self, model: nn.Module, waits: Waits) -> None:
         super().__init__()
-        self.model = model
-        self._forward = model.forward
-        self._waits = ranks.waits
+        self.model, self._forward, self._waits = model, model.forward, waits
         self._has_buffers = any(True for _ in model.buffers())
         self._is_waiting = False
 

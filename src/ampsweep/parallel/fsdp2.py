@@ -139,9 +139,7 @@ class _Reduce(DefaultReduceScatter):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> dist.Work:
         self._ranks.reduced_bytes += input_tensor.nbytes
-        waits = self._ranks.waits
-        if waits is None:
-            return super().__call__(output_tensor, input_tensor, group, op, async_op)
+        waits = self._ranks.waits or nullcontext()
         with waits, until_released(*(() if async_op else (output_tensor, input_tensor))):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
 

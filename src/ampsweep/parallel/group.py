@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -13,7 +13,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from ampsweep.parallel.base import OtherRankError, RankFault
 from ampsweep.parallel.rank_environment import RankPlace
-from ampsweep.parallel.rank_heartbeat import RankHeartbeat
+from ampsweep.parallel.rank_heartbeat import RankHeartbeat, Report
 
 _MEETING: Final = timedelta(minutes=10)
 _COMMUNICATION: Final = re.compile(
@@ -42,9 +42,7 @@ def served_store() -> TCPStore:
 
 
 class Group:
-    def __init__(
-        self, place: RankPlace, store: Store, report: Callable[[RankFault], None], end: Callable[[RankFault], None]
-    ) -> None:
+    def __init__(self, place: RankPlace, store: Store, report: Report, end: Report) -> None:
         self.place, self.store = place, store
         self._report = report
         # A second connection: the first may be blocked by a wait for a key.
@@ -58,7 +56,8 @@ class Group:
     def cause(self, error: BaseException, fault: RankFault) -> RankFault:
         """The first fault: another rank's, if the error here only follows from it."""
         self.is_broken = True
-        first = self._heartbeat.cause(fault, may_follow=is_of_communication(error))
+        is_of_communication = isinstance(error, dist.DistError | OtherRankError) or _COMMUNICATION.search(str(error))
+        first = self._heartbeat.cause(fault, may_follow=bool(is_of_communication))
         self._report(first)
         return first
 
@@ -71,13 +70,7 @@ def _attempt() -> str:
 
 
 @contextmanager
-def joined(
-    place: RankPlace,
-    store: Store,
-    device: torch.device,
-    report: Callable[[RankFault], None],
-    end: Callable[[RankFault], None],
-) -> Iterator[Group]:
+def joined(place: RankPlace, store: Store, device: torch.device, report: Report, end: Report) -> Iterator[Group]:
     """Join the process group: gloo on the host, and the default backend (NCCL) on the accelerator.
 
     Args:
@@ -97,8 +90,3 @@ def joined(
         group.close()
         if not group.is_broken:  # else it would wait for lost ranks
             dist.destroy_process_group()
-
-
-def is_of_communication(error: BaseException) -> bool:
-    """Return True if the end of another rank can cause the error."""
-    return isinstance(error, dist.DistError | OtherRankError) or bool(_COMMUNICATION.search(str(error)))

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -13,6 +12,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # public by t
 from ampsweep.parallel.base import RankFault
 from ampsweep.record.reading import converted
 
+Report = Callable[[RankFault], None]
 _KEY: Final = "fault"
 _BEAT_S: Final = 0.5
 _SILENT_S: Final = 60.0
@@ -21,29 +21,17 @@ _LEFT_S: Final = 3.0
 """Limit of the main thread to notice a fault itself, by communication that fails."""
 
 
-@dataclass
-class _Beats:
-    last: bytes = b""
-    changed_s: float = 0.0
-
-
 class RankHeartbeat:
     """Beats for this rank, looks for a posted fault, and posts a fault for a silent rank, in its own thread.
 
     Rank 0 watches all others, rank 1 watches rank 0. See `group.joined` for `report` and `end`.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        world_size: int,
-        report: Callable[[RankFault], None],
-        end: Callable[[RankFault], None],
-    ) -> None:
+    def __init__(self, store: Store, rank: int, world_size: int, report: Report, end: Report) -> None:
         self._store, self._rank, self._report, self._end = store, rank, report, end
         watched = range(1, world_size) if rank == 0 else [0] if rank == 1 else []
-        self._beats = {other: _Beats(changed_s=time.monotonic()) for other in watched}
+        self._beats = {other: (b"", time.monotonic()) for other in watched}
+        """The last beat of each watched rank, and when it changed."""
         self._fault: RankFault | None = None
         self._beat(0)  # before anything else, so that an early loss is noticed
         self._is_over = threading.Event()
@@ -109,19 +97,19 @@ class RankHeartbeat:
         self._store.set(f"beat/{self._rank}", str(number))
 
     def _silent(self) -> RankFault | None:
-        for rank, beats in self._beats.items():
+        for rank, (last, changed_s) in self._beats.items():
             key, now_s = f"beat/{rank}", time.monotonic()
-            if self._store.check([key]) and (beat := self._store.get(key)) != beats.last:
-                beats.last, beats.changed_s = beat, now_s
-            if (silent_s := now_s - beats.changed_s) > _SILENT_S:
+            if self._store.check([key]) and (beat := self._store.get(key)) != last:
+                self._beats[rank] = beat, now_s
+            elif (silent_s := now_s - changed_s) > _SILENT_S:
                 error = f"it stopped answering {silent_s:.0f} s ago"
                 return self._post(RankFault(rank=rank, status="failed", error=error))
         return None
 
     def _lost(self) -> RankFault | None:
         """A fault for a watched rank that has stopped beating."""
-        for rank, beats in self._beats.items():
-            if beats.last and time.monotonic() - beats.changed_s > 3 * _BEAT_S:
+        for rank, (last, changed_s) in self._beats.items():
+            if last and time.monotonic() - changed_s > 3 * _BEAT_S:
                 error = "it was lost: its process or its machine ended"
                 return RankFault(rank=rank, status="failed", error=error, is_guess=True)
         return None

@@ -107,7 +107,7 @@ class _AgreedStop:
     def _exchange(self) -> None:
         now_s, own = perf_counter(), torch.zeros(3, dtype=torch.float64)
         own[0] = bool(self._stop.reason)
-        if self._ranks.is_main:
+        if self._ranks.rank == 0:
             per_step_s = (now_s - self._last_s) / self._interval
             own[1] = now_s - self._began_s
             own[2] = min(_MOST_STEPS, max(1.0, _AGREE_EVERY_S // max(per_step_s, 1e-9)))

@@ -40,12 +40,8 @@ def kept_bits(
 
     Numbers of 1 to 23 bits are multiplied by 1; those that come back unchanged were not rounded. Flags are no proof:
     `NVIDIA_TF32_OVERRIDE`, `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` and libraries bypass them. Call this with the mode's
-    flags set and outside autocast; it waits for the device once for each kind.
-
-    Args:
-        others: further kinds, from `kinds_in`; the libraries of all others need not be loaded.
-        matmul: multiplies two float32 matrices.
-        conv2d: convolves, with the signature of `torch.nn.functional.conv2d`.
+    flags set and outside autocast; it waits for the device once for each kind. `others` are from `kinds_in`; the
+    libraries of all others need not be loaded.
     """
     # cuBLAS uses TF32 kernels for large matrices only: from a side of 512 on, with CUDA 12.8 on an H100
     # (torch/_inductor/template_heuristics/triton.py). Elsewhere a small matrix will do, and takes a millisecond.
@@ -93,10 +89,7 @@ def flops_by_arithmetic(
         convolved = in_convolutions.get("float32", 0)
         counts = Counter({matmul: in_float32 - convolved})
         counts[convolution] += convolved
-    for arithmetic, count in counts.items():
-        if count:
-            found[arithmetic] = found.get(arithmetic, 0) + count
-    return found
+    return found | {kind: found.get(kind, 0) + count for kind, count in counts.items() if count}
 
 
 def _numbers(count: int, device: torch.device) -> Tensor:

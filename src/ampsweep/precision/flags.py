@@ -28,22 +28,19 @@ def fp32_arithmetic(*, matmul: str, tf32: bool, cudnn_benchmark: bool | None = N
     before = [switch.fp32_precision for switch in newer]
     matmul_before, convolution_tf32 = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"
     benchmark_before = cudnn.benchmark
-    _set_older(matmul, tf32)
+    torch.set_float32_matmul_precision(matmul)
+    cudnn.allow_tf32 = tf32
     cudnn.benchmark = benchmark_before if cudnn_benchmark is None else cudnn_benchmark
     cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if tf32 else "ieee"
     mkldnn.conv.fp32_precision = mkldnn.rnn.fp32_precision = "ieee"
     try:
         yield
     finally:
-        _set_older(matmul_before, convolution_tf32)
+        torch.set_float32_matmul_precision(matmul_before)
+        cudnn.allow_tf32 = convolution_tf32
         cudnn.benchmark = benchmark_before
         for switch, value in zip(newer, before, strict=True):
             switch.fp32_precision = value
-
-
-def _set_older(matmul: str, convolution_tf32: bool) -> None:
-    torch.set_float32_matmul_precision(matmul)
-    _BACKENDS.cudnn.allow_tf32 = convolution_tf32
 
 
 def _matmul_precision() -> str:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
 from ampsweep.precision.parameter_chunks import (
@@ -26,17 +26,8 @@ from ampsweep.precision.stochastic_rounding import KernelNoise, RoundingNoise, j
 MASTER_WEIGHT: Final = "master_weight"
 
 ELEMENTWISE: Final = (
-    torch.optim.ASGD,
-    torch.optim.Adadelta,
-    torch.optim.Adagrad,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.RMSprop,
-    torch.optim.Rprop,
-    torch.optim.SGD,
+    *(optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax),
+    *(optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop, optim.SGD),
 )
 """torch's optimizers that update each element independently, so that any part of a parameter can be updated alone."""
 
@@ -148,35 +139,28 @@ class Float32Update(Optimizer):
             if hasattr(self, name):
                 setattr(self.inner, name, getattr(self, name))
         try:
-            self._update_in_rounds()
-        finally:
-            for name in _SCALER_ATTRIBUTES:
-                if hasattr(self.inner, name):
-                    delattr(self.inner, name)
-
-    def _update_in_rounds(self) -> None:
-        scratch = Scratch(max((sum(chunk.size for chunk in chunks) for chunks in self._rounds), default=0))
-        noise = self._noise and self._noise(self._seed, self.param_groups[0]["num_updates"])
-        try:
+            scratch = Scratch(max((sum(chunk.size for chunk in chunks) for chunks in self._rounds), default=0))
+            noise = self._noise and self._noise(self._seed, self.param_groups[0]["num_updates"])
             for chunks in self._rounds:
                 self._update([chunk for chunk in chunks if chunk.parameter.grad is not None], scratch, noise)
         finally:
             self._release()
+            for name in _SCALER_ATTRIBUTES:
+                if hasattr(self.inner, name):
+                    delattr(self.inner, name)
 
     def _update(self, chunks: Sequence[Chunk], scratch: Scratch, noise: RoundingNoise | KernelNoise | None) -> None:
         if not chunks:
             return
-        sources = [chunk.of(self._source(chunk.parameter)) for chunk in chunks]
+        sources = [c.of(self.state[c.parameter].get(MASTER_WEIGHT, c.parameter.detach())) for c in chunks]
         works = scratch.in_float32("parameters", chunks, sources)
         gradients = [chunk.of(gradient_of(chunk.parameter)) for chunk in chunks]
         gradients = scratch.in_float32("gradients", chunks, gradients)
         stored = [self._stored(chunk) for chunk in chunks]
         loaded = _loaded(chunks, stored, scratch)
-        for work, gradient in zip(works, gradients, strict=True):
+        self._release()
+        for chunk, work, gradient in zip(chunks, works, gradients, strict=True):
             work.grad = gradient
-        for group in self.inner.param_groups:
-            group["params"] = []
-        for chunk, work in zip(chunks, works, strict=True):
             self.inner.param_groups[chunk.group]["params"].append(work)
         states = [{**chunk.counts, **tensors} for chunk, tensors in zip(chunks, loaded, strict=True)]
         self.inner.state = defaultdict(dict, zip(works, states, strict=True))
@@ -192,16 +176,9 @@ class Float32Update(Optimizer):
         for chunk, state, to, before, work in zip(chunks, states, stored, loaded, works, strict=True):
             self._add_new_state(chunk, state, to, before, work)
         for key in dict.fromkeys(key for to in stored for key in to):
-            values = [
-                (to[key], state[key], before.get(key))
-                for to, state, before in zip(stored, states, loaded, strict=True)
-                if key in to
-            ]
+            having = [parts for parts in zip(stored, states, loaded, strict=True) if key in parts[0]]
+            values = [(to[key], state[key], before.get(key)) for to, state, before in having]
             _store([(to, now) for to, now, before in values if to.dtype in HALF or now is not before], rounds)
-
-    def _source(self, parameter: nn.Parameter) -> Tensor:
-        master: Tensor | None = self.state[parameter].get(MASTER_WEIGHT)
-        return parameter.detach() if master is None else master
 
     def _stored(self, chunk: Chunk) -> dict[str, Tensor]:
         if not chunk.is_begun:  # the state may exist already because of other chunks of the parameter
@@ -292,11 +269,10 @@ def begin_momentum(optimizer: Optimizer) -> None:
 def _loaded(chunks: Sequence[Chunk], stored: Sequence[dict[str, Tensor]], scratch: Scratch) -> list[dict[str, Tensor]]:
     loaded: list[dict[str, Tensor]] = [{} for _ in stored]
     for key in dict.fromkeys(key for state in stored for key in state):
-        having = [number for number, state in enumerate(stored) if key in state]
-        tensors = [stored[number][key] for number in having]
-        cast = scratch.in_float32(key, [chunks[number] for number in having], tensors)
-        for number, tensor in zip(having, cast, strict=True):
-            loaded[number][key] = tensor
+        having = [(chunk, to, state) for chunk, to, state in zip(chunks, loaded, stored, strict=True) if key in state]
+        cast = scratch.in_float32(key, [chunk for chunk, _, _ in having], [state[key] for _, _, state in having])
+        for (_, to, _), tensor in zip(having, cast, strict=True):
+            to[key] = tensor
     return loaded
 
 

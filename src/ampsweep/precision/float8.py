@@ -1,6 +1,6 @@
 """Modes whose linear layers multiply in float8, by torchao's conversion."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -72,10 +72,6 @@ class Float8(Precision):
             f"{needed[0]}.{needed[1]} or later"
         )
 
-    @property
-    def converted(self) -> Collection[str]:
-        return self._layers.sizes.keys()
-
     def adapt(self, model: nn.Module) -> None:
         super().adapt(model)
         if reason := self.misfit(self.config, model):
@@ -116,9 +112,8 @@ class Float8(Precision):
         return super().prove_step(work) | ModeProof(forward_flops=work.forward_flops, float8=float8)
 
     def _proof(self) -> Float8Proof:
-        return Float8Proof(
-            recipe=self.recipe, emulated=self.emulated, arithmetic=self._arithmetic, kept=self._layers.kept
-        )
+        kept = self._layers.kept
+        return Float8Proof(recipe=self.recipe, emulated=self.emulated, arithmetic=self._arithmetic, kept=kept)
 
 
 def _in_float8(counts: Mapping[str, int]) -> dict[str, int]:

@@ -90,9 +90,7 @@ class Float8Layers:
         self.sizes: dict[str, tuple[int, int]] = {}
         self.kept: list[KeptLayer] = []
 
-    def convert(
-        self, model: nn.Module, plan: Float8Plan, conversion: Callable[[nn.Module, Callable[..., bool]], nn.Module]
-    ) -> None:
+    def convert(self, model: nn.Module, plan: Float8Plan, conversion: Callable[..., nn.Module]) -> None:
         """Convert the plan's layers in place; parameters stay the same objects and keep their names."""
         chosen, before = {*plan.converted.values()}, {*model.modules()}
         conversion(model, lambda module, _: module in chosen)
@@ -131,10 +129,9 @@ class _UnderAutocast:
             return self._multiply(input.to(dtype))
 
     def _multiply(self, input: Tensor) -> Tensor:
-        """Compute the layer for an input (..., features).
+        """Compute the layer for an input (..., features), with rows of zeros, which change no scale and no sum.
 
-        The number of rows, over which the weight's gradient sums, has to be a multiple of `ALIGNMENT`, too: rows of
-        zeros are added; they change no scale and no sum.
+        The number of rows, over which the weight's gradient sums, has to be a multiple of `ALIGNMENT`, too.
         """
         forward: Callable[[nn.Linear, Tensor], Tensor] = type(self._layer).forward
         rows = input.shape[:-1].numel()
@@ -149,11 +146,7 @@ def restore_layers(model: nn.Module) -> None:
     for parent in [*model.modules()]:
         for name, child in [*parent.named_children()]:
             if isinstance(vars(child).get("forward"), _UnderAutocast):
-                setattr(parent, name, _plain(child))
-
-
-def _plain(converted: Any) -> nn.Linear:
-    with torch.device("meta"):
-        layer = nn.Linear(converted.in_features, converted.out_features, bias=False)
-    layer.weight, layer.bias = converted.weight, converted.bias
-    return layer.train(converted.training)
+                old: Any = child
+                layer = nn.Linear(old.in_features, old.out_features, bias=False, device="meta")
+                layer.weight, layer.bias = old.weight, old.bias
+                setattr(parent, name, layer.train(old.training))

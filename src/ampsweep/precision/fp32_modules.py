@@ -13,7 +13,6 @@ from ampsweep.precision.parameter_chunks import HALF
 
 FP32_MODULES: Final = "precision.fp32_modules"
 """The name of these modules as a region of a trace."""
-_MAX_NAMES: Final = 8
 
 
 class Fp32Modules:
@@ -29,10 +28,6 @@ class Fp32Modules:
         """Number of these modules whose forward is running, nested in each other."""
         self.has_run: set[str] = set()
         """Patterns with a module that ran outside compiled code."""
-
-    @property
-    def running(self) -> bool:
-        return self.depth > 0
 
     @property
     def idle_patterns(self) -> list[str]:
@@ -58,7 +53,7 @@ def find_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, list[nn
     for pattern, modules in matched.items():
         if not modules:
             names = [name for name, _ in named if name]
-            outermost = [name for name in names if "." not in name][:_MAX_NAMES]
+            outermost = [name for name in names if "." not in name][:8]
             more = ", ..." if len(names) > len(outermost) else ""
             present = f"there are {', '.join(outermost)}{more}" if outermost else "the model has no modules"
             raise ValueError(f"precision.fp32_modules=[{pattern}]: no module has such a name; {present}")
@@ -69,16 +64,18 @@ def uncover(model: nn.Module) -> None:
     for module in model.modules():
         wrapper = vars(module).get("forward")
         if isinstance(wrapper, _InFloat32):
-            wrapper.remove_from(module)
+            del module.forward
+            if wrapper.was_on_object:
+                module.forward = wrapper.forward
 
 
 class _InFloat32:
     """The forward of a module with autocast off and half-precision inputs cast to float32."""
 
     def __init__(self, module: nn.Module, region: Fp32Modules, patterns: frozenset[str]) -> None:
-        self._forward, self._region, self._patterns = module.forward, region, patterns
-        self._was_on_object = "forward" in vars(module)  # set by the user over the method of the class
-        functools.update_wrapper(self, self._forward, updated=())  # for `inspect.signature`
+        self.forward, self._region, self._patterns = module.forward, region, patterns
+        self.was_on_object = "forward" in vars(module)  # set by the user over the method of the class
+        functools.update_wrapper(self, self.forward, updated=())  # for `inspect.signature`
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         region = self._region
@@ -93,13 +90,7 @@ class _InFloat32:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch.autocast(self._region.device_type, enabled=False):
-            return self._forward(*in_float32(args), **in_float32(kwargs))
-
-    def remove_from(self, module: nn.Module) -> None:
-        if self._was_on_object:
-            module.forward = self._forward
-        else:
-            del module.forward
+            return self.forward(*in_float32(args), **in_float32(kwargs))
 
 
 def in_float32(value: Any) -> Any:

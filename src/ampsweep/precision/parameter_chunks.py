@@ -76,10 +76,8 @@ class Scratch:
         if name not in self._buffers:
             self._buffers[name] = torch.empty(self._size, device=parts[0].device)
         cast = torch.split(self._buffers[name][: sum(sizes)], sizes)
-        found = [
-            chunk.shaped(to) if size else part.detach()
-            for chunk, part, to, size in zip(chunks, parts, cast, sizes, strict=True)
-        ]
+        each = zip(chunks, parts, cast, sizes, strict=True)
+        found = [chunk.shaped(to) if size else part.detach() for chunk, part, to, size in each]
         copy_all([(to, part) for to, part, size in zip(found, parts, sizes, strict=True) if size])
         return found
 

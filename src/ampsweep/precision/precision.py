@@ -154,7 +154,7 @@ class Precision:
     def region(self) -> Callable[[], str | None] | None:
         """A function that names the running region of the model that `prove_step` counts separately."""
         kept = self.fp32_modules
-        return None if kept is None else lambda: FP32_MODULES if kept.running else None
+        return None if kept is None else lambda: FP32_MODULES if kept.depth else None
 
     def prove(self) -> ModeProof:
         """Test the mode's own arithmetic on the device; empty if it is torch's."""
@@ -209,9 +209,8 @@ class Precision:
         )
 
     def _require_own(self, optimizer: torch.optim.Optimizer) -> None:
-        if isinstance(optimizer, Float32Update):
-            return
-        if any(parameter.dtype in HALF for group in optimizer.param_groups for parameter in group["params"]):
+        is_own = isinstance(optimizer, Float32Update)
+        if not is_own and any(p.dtype in HALF for group in optimizer.param_groups for p in group["params"]):
             raise ValueError(
                 f"{self.config.mode} steps with an optimizer that Precision.optimizer has built, not with a "
                 f"{type(optimizer).__name__} of the parameters themselves"
@@ -325,8 +324,7 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = Tr
 
 def cast_floating_point(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Cast real floating-point parameters and buffers in place; `Module.to` would cast complex ones, too."""
-    cast: nn.Module = {torch.float32: model.float, torch.bfloat16: model.bfloat16, torch.float16: model.half}[dtype]()
-    return cast
+    return {torch.float32: model.float, torch.bfloat16: model.bfloat16, torch.float16: model.half}[dtype]()
 
 
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:
@@ -346,8 +344,3 @@ def unsupported_reason(config: PrecisionConfig, device: torch.device) -> str | N
 def why_emulated(config: PrecisionConfig, device: torch.device) -> str | None:
     """See `Precision.why_emulated`."""
     return precision_class(config).why_emulated(config, abilities_of(device))
-
-
-def misfit(config: PrecisionConfig, model: nn.Module) -> str | None:
-    """See `Precision.misfit`."""
-    return precision_class(config).misfit(config, model)

@@ -8,9 +8,6 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-_DROPPED_BITS = 0xFFFF
-"""The bits of a float32 that bfloat16 lacks."""
-
 
 class RoundingNoise:
     """Random 16-bit numbers determined by the run's seed and the number of the update."""
@@ -88,7 +85,7 @@ def round_stochastically_(values: Tensor, noise: Tensor) -> None:
         noise: int16, uniform, at least as many.
     """
     bits = values.view(torch.int32)
-    bits.add_(noise[: bits.numel()]).add_(2**15).bitwise_and_(~_DROPPED_BITS)  # noise from -2**15 to 2**15 - 1
+    bits.add_(noise[: bits.numel()]).add_(2**15).bitwise_and_(-(2**16))  # noise from -2**15 to 2**15 - 1
 
 
 def joined(values: Sequence[Tensor]) -> Tensor:

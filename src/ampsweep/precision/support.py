@@ -16,8 +16,6 @@ from ampsweep.text import first_line
 INSTALLED_TORCH: Final = (int(torch.__version__.split(".")[0]), int(torch.__version__.split(".")[1]))
 _KERNELS: Final = {"high": "TF32 or bfloat16 kernels", "medium": "bfloat16 kernels"}
 _NAMES_IN_ERRORS: Final = {"float16": "Half", "bfloat16": "BFloat16"}
-_NO_PRIMITIVE: Final = "could not create a primitive"
-"""oneDNN's error where it has no implementation; it does not say for which dtype."""
 
 
 class ModeUnavailableError(ValueError):
@@ -64,14 +62,8 @@ def abilities_of(device: torch.device) -> Abilities:
         bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     capability = None if torch.version.hip else torch.cuda.get_device_capability(device)
     tf32 = capability is not None and capability >= (8, 0)
-    return Abilities(
-        torch.cuda.get_device_name(device),
-        tf32=tf32,
-        bfloat16=bfloat16,
-        autocast=autocast,
-        matmul_bits=partial(cuda_matmul_bits, tf32),
-        capability=capability,
-    )
+    name, bits = torch.cuda.get_device_name(device), partial(cuda_matmul_bits, tf32)
+    return Abilities(name, tf32=tf32, bfloat16=bfloat16, autocast=autocast, matmul_bits=bits, capability=capability)
 
 
 def cuda_matmul_bits(tf32: bool, setting: str) -> int:
@@ -98,6 +90,6 @@ def refusal_by_kernel(error: BaseException, config: PrecisionConfig, device: str
         return None
     text, name = str(error), _NAMES_IN_ERRORS[dtype]
     refusal = rf"not implemented for '{name}'|dtypes not supported\. Got {name}\b|Unsupported dtype {name}\b"
-    if re.search(f"{_NO_PRIMITIVE}|{refusal}", text) is None:
+    if re.search(f"could not create a primitive|{refusal}", text) is None:  # the first is oneDNN's, of any dtype
         return None
     return f"{device} cannot compute this model in {dtype}: {first_line(text)}"

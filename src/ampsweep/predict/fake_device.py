@@ -30,12 +30,10 @@ STAND_IN: Final = torch.device("meta")
 
 
 class FakeDevice:
-    """A context in which computations allocate the bytes that they would on `target`, and nothing on this machine.
-
-    All tensors are fake CPU tensors, also for CUDA, with CUDA's dispatch: fake CUDA tensors need a CUDA build of torch,
-    and a prediction must be the same on every machine. torch's FakeTensorMode is not public, but torch.compile and
-    torch.export are built on it.
-    """
+    """A context in which computations allocate the bytes that they would on `target`, and nothing on this machine. All
+    tensors are fake CPU tensors, also for CUDA, with CUDA's dispatch: fake CUDA tensors need a CUDA build of torch, and
+    a prediction must be the same on every machine. torch's FakeTensorMode is not public, but torch.compile and
+    torch.export are built on it."""
 
     def __init__(self, target: TargetDevice) -> None:
         self.target = target

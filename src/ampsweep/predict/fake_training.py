@@ -16,6 +16,7 @@ from ampsweep.data.base import Data, for_rank
 from ampsweep.data.batch_reader import copies_ahead
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.feeding import note_delivery, resident
+from ampsweep.observe.step import parameters_of
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT
 from ampsweep.precision.precision import cast_floating_point
@@ -59,13 +60,8 @@ class FakeTraining:
 
     def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False) -> Timeline:
         """Trace the step of this number (2 or more) and micro-batch size; the optimizer has its state.
-
         `evaluates`: also trace an evaluation after it, and count all resident tensors, as a memory limit does.
-
-        Raises:
-            UserError: the data does not have that many items.
-            UntraceableError: the step depends on values.
-        """
+        UserError: the data does not have that many items. UntraceableError: the step depends on values."""
         del self.trainer.data  # resident for another batch size
         self.trainer.data = self._data(batch_size)
         with self._as_rank(), self._device.setting_up():
@@ -93,7 +89,7 @@ class FakeTraining:
 
             def note(optimizer: Optimizer, *_: object) -> None:
                 begins.append(trace.ledger.moment)
-                trained.update(parameter for parameter in _parameters_of(optimizer) if parameter.grad is not None)
+                trained.update(parameter for parameter in parameters_of(optimizer) if parameter.grad is not None)
 
             device.kernels.vouching.restart()
             hooks = [optimizer.register_step_pre_hook(note) for optimizer in optimizers]
@@ -133,8 +129,7 @@ class FakeTraining:
         return nullcontext() if self._ranks is None else self._ranks()
 
     def _built(self) -> Built:
-        config = self._config
-        config = replace(config, trainer=replace(config.trainer, compile=False))
+        config = replace(self._config, trainer=replace(self._config.trainer, compile=False))
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model = cast_floating_point(build_model(config), getattr(torch, config.precision.parameters))
         self.model_size = sum(parameter.numel() for parameter in model.parameters())
@@ -179,17 +174,12 @@ class FakeTraining:
         for optimizer in self.trainer.optimizers.values():
             optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
             optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
-            for parameter in _parameters_of(optimizer):
+            for parameter in parameters_of(optimizer):
                 parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
             with self._device.optimizers():
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.trainer.instruments.count_update()
-
-
-def _parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 class _OnTarget(UpdateObserver):

@@ -135,12 +135,10 @@ def _with_two_bias_gradients(result: Any, _args: Sequence[Any]) -> Any:
 
 
 def workspace_bytes(length: int, batch: int, width: int, hidden: int, itemsize: int, cell_itemsize: int) -> int:
-    """Bytes of the workspace of a layer on inputs (length, batch, width) with a hidden state of `hidden` values.
-
-    Gates, outputs, states and their gradients, each aligned to a page (`set_workspace_sizes` and `set_offsets` of
-    oneDNN's cpu/rnn/rnn_utils, 3.12). States are kept for all steps and the previous one, and for the layer and the one
-    below it.
-    """
+    """Bytes of the workspace of a layer on inputs (length, batch, width) with a hidden state of `hidden` values. Gates,
+    outputs, states and their gradients, each aligned to a page (`set_workspace_sizes` and `set_offsets` of oneDNN's
+    cpu/rnn/rnn_utils, 3.12). States are kept for all steps and the previous one, and for the layer and the one below
+    it."""
     num_gates, accumulated = 4, 4
     num_states = 2 * (length + 1) * batch
     widest = max(width, hidden)

@@ -164,7 +164,7 @@ def _data(of: WorkloadPrediction) -> dict[str, Any]:
 
 def _arm(arm: ArmPrediction) -> dict[str, Any]:
     config = arm.config
-    return {
+    data = {
         "arm": arm.arm,
         "model": component_name(config.model),
         "data": component_name(config.data),
@@ -175,13 +175,11 @@ def _arm(arm: ArmPrediction) -> dict[str, Any]:
         "saves_from_batch": arm.saves_from,
         "unvouched": [*map(asdict, arm.memory.unvouched)],
         "curve": [_memory(memory) for memory in arm.curve],
-        **({} if config.parallel.strategy == "single" else _of_ranks(arm)),
     }
-
-
-def _of_ranks(arm: ArmPrediction) -> dict[str, Any]:
-    return {
-        "parallel": arm.config.parallel.strategy,
+    if config.parallel.strategy == "single":
+        return data
+    return data | {
+        "parallel": config.parallel.strategy,
         "world_size": arm.world_size,
         "by_world_size": {str(number): _memory(memory) for number, memory in arm.by_world_size.items()},
         "smallest_world_size": arm.fewest or None,

@@ -55,13 +55,11 @@ class TargetDevice:
 
     @property
     def workspaces(self) -> tuple[int, ...]:
-        """Bytes of each permanent workspace of matrix multiplications.
-
-        cuBLAS allocates a workspace in torch's allocator for each handle: that of the forward pass's thread and that of
-        the backward pass's. Before 2.12 cuBLASLt (products with a bias) had its own in the forward pass. See
-        ATen/cuda/CublasHandlePool.cpp (`parseChosenWorkspaceSize`, `getCUDABlasLtWorkspace`). Workspaces of cuDNN's
-        convolutions depend on its choice of algorithms at run time and are not predicted.
-        """
+        """Bytes of each permanent workspace of matrix multiplications. cuBLAS allocates a workspace in torch's
+        allocator for each handle: that of the forward pass's thread and that of the backward pass's. Before 2.12
+        cuBLASLt (products with a bias) had its own in the forward pass. See ATen/cuda/CublasHandlePool.cpp
+        (`parseChosenWorkspaceSize`, `getCUDABlasLtWorkspace`). Workspaces of cuDNN's convolutions depend on its choice
+        of algorithms at run time and are not predicted."""
         if self.kind == "cpu" or not _IN_ALLOCATOR <= self.torch_version < _NOT_KEPT:
             return ()
         of_handles = (self._workspace_bytes,) * _HANDLES_PER_STEP

@@ -42,20 +42,11 @@ def compare_directories(directories: Sequence[Path], **settings: str | float | N
     histories = read_histories(records, (*SERIES_KEYS, *RESUMED_KEYS, *curve_keys()))
     whole = {directory: histories.curves[directory] for directory, _ in records if directory not in histories.partial}
     curves = {directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole}
-    problems = [
-        FileProblem(path=error.path.as_posix(), name="not readable", reason=error.reason) for error in unreadable
-    ]
+    problems = [FileProblem(path=of.path.as_posix(), name="not readable", reason=of.reason) for of in unreadable]
+    problems += histories.omissions
     given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-    config = replace(_recorded(records), **given)
-    comparison = compare(
-        records,
-        baseline=config.baseline,
-        margin_pct=config.margin_pct,
-        memory_gib=config.memory_gib,
-        curves=curves,
-        series=whole,
-        file_problems=[*problems, *histories.omissions],
-    )
+    config = vars(replace(_recorded(records), **given))
+    comparison = compare(records, **config, curves=curves, series=whole, file_problems=problems)
     return Compared(comparison, records, histories)
 
 

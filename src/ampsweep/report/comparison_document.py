@@ -42,8 +42,7 @@ from ampsweep.text import as_sentence, percent, plural
 SCHEMA: Final = 5
 MARKDOWN_NAME: Final = "comparison.md"
 HTML_NAME: Final = "comparison.html"
-_MAX_OPEN: Final = 4
-"""With more workloads only the panels of the first are unfolded."""
+_MAX_OPEN: Final = 4  # with more workloads only the panels of the first are unfolded
 
 
 def comparison_document(compared: Compared, directory: Path | None, panels: Sequence[Panel] = PANELS) -> Document:

@@ -14,13 +14,10 @@ from ampsweep.report.palette import ArmStyle
 from ampsweep.report.tables import Cell, Column, Row, Table
 
 _UNBOUNDED: Final = 10_000
-_MIN_HEADER: Final = 11
-"""Characters to which headers are wrapped, unless a word is longer."""
+_MIN_HEADER: Final = 11  # characters to which headers are wrapped, unless a word is longer
 _TONES: Final = {"good": ("▲ ", "green"), "bad": ("▼ ", "red"), "even": ("= ", ""), "open": ("? ", "yellow")}
-_BETWEEN: Final = 2
-"""Characters between two columns."""
-_LEAST_TEXT: Final = 20
-"""Characters to which texts are wrapped before their column moves to another part of the table."""
+_BETWEEN: Final = 2  # characters between two columns
+_LEAST_TEXT: Final = 20  # characters to which texts are wrapped before their column moves to another part of the table
 
 
 def show(document: Document, console: Console) -> None:

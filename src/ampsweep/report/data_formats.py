@@ -54,11 +54,7 @@ def _data_columns(table: Table) -> dict[str, tuple[int, Callable[[Cell], Scalar]
     return found
 
 
-FORMATS: Final[dict[str, Callable[[Document], str]]] = {
-    "json": as_json,
-    "csv": as_csv,
-    "markdown": markdown,
-}
+FORMATS: Final[dict[str, Callable[[Document], str]]] = {"json": as_json, "csv": as_csv, "markdown": markdown}
 """The formats besides the console's; each takes any document."""
 
 

@@ -17,10 +17,8 @@ class Prose:
     """A paragraph."""
 
     text: str
-    kind: Literal["headline", "body", "note"] = "body"
-    """`headline`: the answer of its section; `note`: less important."""
-    arm: str | None = None
-    """The arm that an answer names."""
+    kind: Literal["headline", "body", "note"] = "body"  # `headline`: the answer of its section; `note`: less important
+    arm: str | None = None  # the arm that an answer names
 
 
 @dataclass(frozen=True)
@@ -52,18 +50,12 @@ class Section:
 
     title: str = ""
     blocks: tuple["Block", ...]
-    key: str = ""
-    """Its name in links; empty: no links to it."""
-    arm: str | None = None
-    """The arm that the section is about."""
-    badge: tuple[str, Tone] | None = None
-    """A word beside the title."""
-    folded: bool = False
-    """Details: a page folds them, a terminal leaves them out."""
-    on_screen: bool = True
-    """False: a page shows it, a terminal leaves it out."""
-    kind: Literal["plain", "card"] = "plain"
-    """`card`: a self-contained part, such as the verdict on a workload."""
+    key: str = ""  # its name in links; empty: no links to it
+    arm: str | None = None  # the arm that the section is about
+    badge: tuple[str, Tone] | None = None  # a word beside the title
+    folded: bool = False  # details: a page folds them, a terminal leaves them out
+    on_screen: bool = True  # False: a page shows it, a terminal leaves it out
+    kind: Literal["plain", "card"] = "plain"  # `card`: a self-contained part, such as the verdict on a workload
 
 
 Block = Prose | Items | Table | Figure | Code | Section
@@ -88,12 +80,9 @@ class Document:
     title: str
     subtitle: str = ""
     sections: tuple[Section, ...]
-    arms: Mapping[str, ArmStyle] = field(default_factory=dict)
-    """The arms that it names, in their order."""
-    summary: Mapping[str, Scalar] = field(default_factory=dict)
-    """The main figures of its W&B run."""
-    data: Any = None
-    """The data for JSON."""
+    arms: Mapping[str, ArmStyle] = field(default_factory=dict)  # the arms that it names, in their order
+    summary: Mapping[str, Scalar] = field(default_factory=dict)  # the main figures of its W&B run
+    data: Any = None  # the data for JSON
 
 
 def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:

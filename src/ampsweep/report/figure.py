@@ -9,15 +9,13 @@ from typing import Any, Final, Literal
 from ampsweep.report.tables import Table
 
 Json = dict[str, Any]
-Number = float | int | None
-"""A value on an axis; None is a gap."""
+Number = float | int | None  # a value on an axis; None is a gap
 
 _INK: Final = "#333333"
 """Outlines; a dark page draws them light."""
 _BAR_TEXT: Final = "#111111"
 _BESIDE: Final = "middle right"
-_TEXT_PX: Final = 7
-"""Width of a character beside a bar, to leave room on the right."""
+_TEXT_PX: Final = 7  # width of a character beside a bar, to leave room on the right
 _LEAST_DECADE: Final = -5
 
 
@@ -25,13 +23,11 @@ _LEAST_DECADE: Final = -5
 class Figure:
     """A picture with the question that it answers, and its numbers as a table."""
 
-    key: str
-    """Its name in files and links: lower case, unique within its section."""
+    key: str  # its name in files and links: lower case, unique within its section
     title: str
     question: str = ""
     note: str = ""
-    remarks: tuple[str, ...] = ()
-    """Sentences about what it does not show."""
+    remarks: tuple[str, ...] = ()  # sentences about what it does not show
     table: Table | None = None
     wide: bool = False
     traces: Sequence[Json] = ()
@@ -76,7 +72,9 @@ def row_label(row: str) -> str:
 
 def axis(
     title: str = "",
+    unit: str = "",
     *,
+    after: str = "",
     log: bool = False,
     power: bool = False,
     from_zero: bool = False,
@@ -86,11 +84,13 @@ def axis(
     """An axis of numbers.
 
     Args:
+        after: text after the unit.
         power: ticks are powers of ten.
         range: the ends; by default those of the values.
         ticks: value -> label; by default Plotly's choice.
     """
-    drawn: Json = {"title": {"text": label(title)}, "automargin": True, "zeroline": False}
+    text = (f"{title} ({unit})" if unit else title) + after
+    drawn: Json = {"title": {"text": label(text)}, "automargin": True, "zeroline": False}
     if log:
         # Ticks at 1, 2 and 5 of each decade; Plotly's own show bare digits between decades.
         drawn |= {"type": "log", **({"dtick": 1, "exponentformat": "power"} if power else {"dtick": "D2"})}

@@ -18,8 +18,7 @@ from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, load_history, 
 
 Array = NDArray[np.float64]
 
-_DIGITS: Final = 5
-"""Significant digits of a point."""
+_DIGITS: Final = 5  # significant digits of a point
 _MAX_WHOLE: Final = 1e15
 _MAX_INT: Final = 2**63
 
@@ -76,8 +75,7 @@ class Band:
 class Histories:
     curves: Mapping[Path, Mapping[str, Curve]]
     """Run directory -> metric key -> curve; keys that the run never logged are absent."""
-    omissions: tuple[FileProblem, ...] = ()
-    """Files that could not be read completely, and losses that are not finite."""
+    omissions: tuple[FileProblem, ...] = ()  # files that could not be read completely, and losses that are not finite
     partial: frozenset[Path] = frozenset()
     """Run directories whose curves lack rows: they are drawn, but no figure is computed from them."""
 
@@ -85,12 +83,9 @@ class Histories:
 @dataclass(frozen=True)
 class RunCurves:
     curves: dict[str, Curve]
-    missing: str | None = None
-    """The reason why there is no usable history: a clause that follows its path."""
-    is_torn: bool = False
-    """The file ends within a line."""
-    last_step: int | None = None
-    """The step of its last row, if any."""
+    missing: str | None = None  # the reason why there is no usable history: a clause that follows its path
+    is_torn: bool = False  # the file ends within a line
+    last_step: int | None = None  # the step of its last row, if any
 
 
 def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str]) -> Histories:

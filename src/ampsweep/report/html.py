@@ -17,8 +17,7 @@ from ampsweep.report.palette import ArmStyle
 from ampsweep.report.tables import Cell, Column, Table, Tone
 
 _SIGNS: Final[dict[Tone, str]] = {"good": "▲", "bad": "▼", "even": "=", "open": "?"}
-_LONG: Final = 32
-"""Longer texts get a wide column."""
+_LONG: Final = 32  # longer texts get a wide column
 
 
 def html(document: Document) -> str:
@@ -57,15 +56,11 @@ class _Page:
     """Converts a document's parts to HTML, and collects its figures, which the page's script finds by number."""
 
     document: Document
-    figures: list[str] = field(default_factory=list)
-    """As JSON."""
+    figures: list[str] = field(default_factory=list)  # as JSON
 
     def header(self) -> Markup:
-        links = [
-            tag("a", section.title, href=f"#{section.key}")
-            for section in self.document.sections
-            if section.key and section.title
-        ]
+        linked = [section for section in self.document.sections if section.key and section.title]
+        links = [tag("a", section.title, href=f"#{section.key}") for section in linked]
         return tag(
             "header",
             tag(
@@ -96,9 +91,8 @@ class _Page:
     def _blocks(self, blocks: Iterable[Block], level: int) -> Iterator[Markup]:
         for is_figure, group in groupby(blocks, lambda block: isinstance(block, Figure)):
             if is_figure:
-                yield tag(
-                    "div", *(self._figure(block) for block in group if isinstance(block, Figure)), class_="panels"
-                )
+                figures = [self._figure(block) for block in group if isinstance(block, Figure)]
+                yield tag("div", *figures, class_="panels")
             else:
                 yield from (self._block(block, level) for block in group)
 
@@ -130,10 +124,7 @@ class _Page:
         return tag("li", label, arm, text, data_arm=item.arm if item.arm in self.document.arms else None)
 
     def _table(self, table: Table) -> Markup:
-        head = [
-            tag("th", column.title, scope="col", class_="number" if column.numeric else None)
-            for column in table.columns
-        ]
+        head = [tag("th", of.title, scope="col", class_="number" if of.numeric else None) for of in table.columns]
         body = [
             tag("tr", *map(self._cell, row.cells, table.columns, range(len(row.cells))), data_arm=row.arm)
             for row in table.rows

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from ampsweep.analysis.headroom import headroom_of
@@ -22,7 +21,6 @@ _TITLES: Final[dict[TensorKind, tuple[str, str]]] = {
     "update": ("Updates", "How large are the steps that parameters take?"),
 }
 """Kind of tensor -> title and question of its map."""
-_NO_FAULTS: Final[Mapping[str, int]] = MappingProxyType({})
 MAP_NOTE: Final = (
     "Each row is a layer, in the order of the model; the colour is the share of its elements other than zero whose "
     "magnitude is a power of two or up to twice that. Choose a format in the legend to draw its range."
@@ -46,20 +44,16 @@ def _read(directory: Path) -> tuple[Block, ...]:
         return (Prose(as_sentence(str(error)), "note"),)
 
 
-def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULTS) -> tuple[Block, ...]:
+def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] | None = None) -> tuple[Block, ...]:
     """The headroom, the heat maps and the non-finite gradients of one run.
 
     Args:
         faults: format -> number of the doctor's finding that an operator makes inf or NaN in it. The format fails even
             if the results of layers fit into it.
     """
-    sentences = (
-        room.given_finding(faults[room.format]) if room.format in faults else room.sentence
-        for room in headroom_of(numerics).values()
-    )
-    drawn = (
-        magnitude_map(numerics, kind, title=title, question=question) for kind, (title, question) in _TITLES.items()
-    )
+    numbers, rooms = faults or {}, headroom_of(numerics).values()
+    sentences = [room.given_finding(numbers[of]) if (of := room.format) in numbers else room.sentence for room in rooms]
+    drawn = (magnitude_map(numerics, kind, title=title, question=asked) for kind, (title, asked) in _TITLES.items())
     maps = [figure for figure in drawn if figure is not None]
     return (
         *items_of(Item(as_sentence(sentence)) for sentence in sentences),
@@ -76,13 +70,10 @@ def _nonfinite(numerics: RunNumerics) -> Iterator[Table]:
         Row((Cell(name), value_cell(count, str), value_cell(numerics.first_nonfinite.get(name, 0), str)))
         for name, count in numerics.nonfinite_gradients.items()
     )
+    counted = ("skipped steps with inf or NaN in its gradient", "the first in backward")
     yield Table(
         key="nonfinite_gradients",
         title="Parameters with inf or NaN in their gradients, in backward order",
-        columns=(
-            Column("parameter"),
-            Column("skipped steps with inf or NaN in its gradient", numeric=True),
-            Column("the first in backward", numeric=True),
-        ),
+        columns=(Column("parameter"), *(Column(title, numeric=True) for title in counted)),
         rows=tuple(rows),
     )

@@ -2,18 +2,12 @@
 
 from typing import Final
 
-JSON_NAME: Final = "comparison.json"
-"""The file without limits."""
-MAX_WORKLOADS: Final = 30
-"""Workloads with a verdict and panels."""
-MAX_LINES: Final = 8
-"""Runs of an arm that have a line each; beyond that there is only their band."""
-MAX_POINTS: Final = 300
-"""Points of a curve: about one in two or three pixels."""
-MAX_DOTS: Final = 200
-"""Dots of an arm in one panel."""
-MAX_ROWS: Final = 1_000
-"""Rows of a table."""
+JSON_NAME: Final = "comparison.json"  # the file without limits
+MAX_WORKLOADS: Final = 30  # workloads with a verdict and panels
+MAX_LINES: Final = 8  # runs of an arm that have a line each; beyond that there is only their band
+MAX_POINTS: Final = 300  # points of a curve: about one in two or three pixels
+MAX_DOTS: Final = 200  # dots of an arm in one panel
+MAX_ROWS: Final = 1_000  # rows of a table
 
 
 def rows_left_out(num_rows: int, what: str) -> str:

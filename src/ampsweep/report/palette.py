@@ -48,8 +48,7 @@ class ArmStyle:
     dash: str
     symbol: str
     pattern: str
-    beneath: int
-    """The number of arms drawn over it: it is drawn larger, so that it shows where they cover it."""
+    beneath: int  # the number of arms drawn over it: it is drawn larger, so that it shows where they cover it
 
 
 def arm_colour(arm: str) -> str | None:

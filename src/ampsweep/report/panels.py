@@ -41,21 +41,16 @@ SECTIONS: Final[dict[Section, str]] = {
 class Panel:
     """One picture. All its metrics have the same unit, except in the kind `front`."""
 
-    key: str
-    """Its name in files and links: lower case, unique."""
+    key: str  # its name in files and links: lower case, unique
     title: str
     question: str
     section: Section
     kind: Kind
     metrics: tuple[str, ...]
-    whole: str = ""
-    """Kind `stack`: the metric that the metrics are parts of. The rest of it is `unattributed`."""
-    effect: Effect | None = None
-    """Kinds `pairs` and `effects_against`."""
-    log: bool = False
-    """The axis of the metric is logarithmic."""
-    note: str = ""
-    """A hint for reading the panel."""
+    whole: str = ""  # kind `stack`: the metric that the metrics are parts of. The rest of it is `unattributed`.
+    effect: Effect | None = None  # kinds `pairs` and `effects_against`
+    log: bool = False  # the axis of the metric is logarithmic
+    note: str = ""  # a hint for reading the panel
 
     @property
     def unit(self) -> str:
@@ -140,8 +135,7 @@ PANELS: Final = (
         "inside the shaded margin it is equivalent.",
     ),
     _panel(
-        *("learning", "curves", "train-loss", "Training loss", "Do the arms learn along the same curve?"),
-        "train/loss",
+        *("learning", "curves", "train-loss", "Training loss", "Do the arms learn along the same curve?"), "train/loss"
     ),
     _panel("learning", "curves", "val-loss", "Validation loss", "Do they generalize along the same curve?", _LOSS),
     _panel(

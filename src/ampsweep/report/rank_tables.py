@@ -10,8 +10,7 @@ from ampsweep.analysis.swept_series import Series, value_text
 from ampsweep.report.tables import Cell, Column, Row, Table, count_cell, value_cell
 from ampsweep.text import loss, milliseconds, num_bytes
 
-_MAX_RANKS: Final = 16
-"""Ranks of an arm in a table."""
+_MAX_RANKS: Final = 16  # ranks of an arm in a table
 
 
 def ranks_table(named: Sequence[tuple[str, RankTable]]) -> Table:
@@ -45,17 +44,11 @@ def _rank_cells(arm: str, row: RankRow, of: RankTable) -> Iterator[Cell]:
 
 def strategies_table(series: Series, comparison: Comparison) -> Table:
     """Each arm at each value of a series of words, such as strategies."""
-    there = [
-        (value_text(value), comparison.workloads[place])
-        for value, place in zip(series.values, series.workloads, strict=True)
-    ]
-    rows = [
-        Row((Cell(arm), Cell(value), *_figures(found)), arm=arm)
-        for arm in dict.fromkeys(arm.arm for _, workload in there for arm in workload.arms)
-        for value, workload in there
-        for found in workload.arms
-        if found.arm == arm
-    ]
+    places = zip(series.values, series.workloads, strict=True)
+    there = [(value_text(value), found) for value, place in places for found in comparison.workloads[place].arms]
+    arms = list(dict.fromkeys(found.arm for _, found in there))
+    there.sort(key=lambda entry: arms.index(entry[1].arm))
+    rows = [Row((Cell(found.arm), Cell(value), *_figures(found)), arm=found.arm) for value, found in there]
     columns = (
         *(Column("arm"), Column(series.name), Column("ranks", numeric=True)),
         Column("peak memory", "peak_memory_bytes", numeric=True),

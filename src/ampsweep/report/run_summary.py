@@ -111,7 +111,5 @@ def _headroom(directory: Path) -> list[str]:
 
 
 def _throughput(run: Run) -> str:
-    for key, unit in _THROUGHPUT:
-        if (value := run.figure(key)) is not None:
-            return f" ({number(value)} {unit})"
-    return ""
+    known = (f" ({number(value)} {unit})" for key, unit in _THROUGHPUT if (value := run.figure(key)) is not None)
+    return next(known, "")

@@ -64,10 +64,7 @@ _RESUMED: Final[Columns[ResumedArm]] = (
     (Column("saved in"), lambda resumed: Cell(resumed.saved_in)),
     (Column("resumed in"), lambda resumed: Cell(resumed.resumed_in)),
     value_column("after step", "step", str),
-    (
-        Column("train loss there", "loss", numeric=True, optional=True),
-        lambda resumed: spread_cell(resumed.loss, loss),
-    ),
+    (Column("train loss there", "loss", numeric=True, optional=True), lambda resumed: spread_cell(resumed.loss, loss)),
     (
         Column("its jump", "loss_jump", numeric=True),
         lambda resumed: spread_cell(resumed.loss_jump, partial(signed, digits=2)),
@@ -85,18 +82,20 @@ def resumed_table(resumed: Sequence[ResumedArm]) -> Table:
 def runs_table(comparison: Comparison) -> Table:
     """A row for each run: its main figures, the settings that differ between runs, and links to its files."""
     entries = _entries(comparison)
-    differing = _differences([entry.run for entry in entries])
+    settings = [entry.run.settings for entry in entries]
+    varied = varied_keys(settings)
+    differing = [" ".join(f"{key}={scalar_text(own[key])}" for key in varied if key in own) for own in settings]
     rows = tuple(
         Row(
             (
                 *(Cell(entry.arm), count_cell(entry.seed)),
                 Cell(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
                 *(_figure(entry.run, column.key) for column in _FIGURES),
-                *(Cell(settings or ABSENT), _directory(entry.directory), _tracked(entry.tracked_at)),
+                *(Cell(differences or ABSENT), _directory(entry.directory), _tracked(entry.tracked_at)),
             ),
             arm=entry.arm,
         )
-        for entry, settings in list(zip(entries, differing, strict=True))[:MAX_ROWS]
+        for entry, differences in list(zip(entries, differing, strict=True))[:MAX_ROWS]
     )
     return Table(
         key="runs",
@@ -123,9 +122,7 @@ def _directory(path: str) -> Cell:
 
 
 def _tracked(place: str | None) -> Cell:
-    if place is None:
-        return Cell()
-    return Cell(place, link=place if place.startswith(("https://", "http://")) else None)
+    return Cell() if place is None else Cell(place, link=place if place.startswith(("https://", "http://")) else None)
 
 
 def arm_settings_table(comparison: Comparison) -> Table:
@@ -164,12 +161,8 @@ def environment_tables(comparison: Comparison) -> tuple[Table, Table]:
 
 def dtypes_table(comparison: Comparison) -> Table:
     """The five dtypes of each arm and strategy, and what casts."""
-    known = [
-        (arm.arm, str(workload.facts.get("parallel") or ABSENT), arm.casts or ABSENT, arm.dtypes)
-        for workload in comparison.workloads
-        for arm in workload.arms
-        if arm.dtypes
-    ]
+    arms = [(workload, arm) for workload in comparison.workloads for arm in workload.arms if arm.dtypes]
+    known = [(arm.arm, str(of.facts.get("parallel") or ABSENT), arm.casts or ABSENT, arm.dtypes) for of, arm in arms]
     kinds = list(dict.fromkeys(kind for *_, dtypes in known for kind in dtypes))
     rows = [(*named, *(dtypes.get(kind, ABSENT) for kind in kinds)) for *named, dtypes in known]
     headers = ("arm", "parallel", "cast by", *(kind.replace("_", " ") for kind in kinds))
@@ -177,18 +170,10 @@ def dtypes_table(comparison: Comparison) -> Table:
 
 
 def _entries(comparison: Comparison) -> list[RunEntry]:
-    return [
-        entry
-        for workload in comparison.compared
-        for entry in sorted(workload.runs, key=lambda entry: (workload.names.index(entry.arm), entry.seed))
-    ]
-
-
-def _differences(runs: Sequence[Run]) -> list[str]:
-    """For each run the settings besides arm and seed that differ: `data.batch_size=16 optimizer.lr=0.1`."""
-    settings = [run.settings for run in runs]
-    varied = varied_keys(settings)
-    return [" ".join(f"{key}={scalar_text(own[key])}" for key in varied if key in own) for own in settings]
+    entries: list[RunEntry] = []
+    for workload in comparison.compared:
+        entries += sorted(workload.runs, key=lambda entry: (workload.names.index(entry.arm), entry.seed))
+    return entries
 
 
 def _arithmetic(runs: Iterable[Run], arm: str) -> str:

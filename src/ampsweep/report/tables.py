@@ -10,8 +10,7 @@ if TYPE_CHECKING:  # a training that prints tables does not wait for SciPy
     from ampsweep.analysis.statistics import Estimate, Spread
 
 Scalar = str | int | float | bool | None
-Tone = Literal["good", "bad", "even", "open"]
-"""Good news, bad news, no difference, or an open question."""
+Tone = Literal["good", "bad", "even", "open"]  # good news, bad news, no difference, or an open question
 ABSENT: Final = "-"
 
 
@@ -25,13 +24,10 @@ class Cell:
     """A value as people read it, and as data."""
 
     text: str = ABSENT
-    value: Scalar = None
-    """In the unit of its column; None if there is only a text."""
+    value: Scalar = None  # in the unit of its column; None if there is only a text
     low: float | None = None
-    high: float | None = None
-    """The interval of the value, if any."""
-    detail: str = ""
-    """Text below or after it (interval, share, spread), in parts separated by '; '."""
+    high: float | None = None  # the interval of the value, if any
+    detail: str = ""  # text below or after it (interval, share, spread), in parts separated by '; '
     tone: Tone | None = None
     link: str | None = None
 
@@ -48,11 +44,9 @@ def count_cell(count: int) -> Cell:
 @dataclass(frozen=True)
 class Column:
     title: str
-    key: str = ""
-    """The name of the column's data with the unit, such as `peak_memory_bytes`; empty: the title."""
+    key: str = ""  # the name of the column's data with the unit, such as `peak_memory_bytes`; empty: the title
     numeric: bool = False
-    optional: bool = False
-    """Left out if no row has a value."""
+    optional: bool = False  # left out if no row has a value
     data_only: bool = False
     """Only in the data of the table (CSV, W&B): people read the figure in the detail of another column."""
 
@@ -60,37 +54,28 @@ class Column:
 @dataclass(frozen=True)
 class Row:
     cells: tuple[Cell, ...]
-    arm: str | None = None
-    """The arm it belongs to: a page can hide it, and renderers colour it."""
+    arm: str | None = None  # the arm it belongs to: a page can hide it, and renderers colour it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """Columns and rows; the first column names the row."""
 
-    key: str
-    """Its name in files: lower case; tables of one key are parts of one."""
+    key: str  # its name in files: lower case; tables of one key are parts of one
     title: str = ""
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    more: str = ""
-    """A sentence on rows that are left out."""
-    kind: Literal["plain", "labels"] = "plain"
-    """`labels`: names and values, without headers."""
+    more: str = ""  # a sentence on rows that are left out
+    kind: Literal["plain", "labels"] = "plain"  # `labels`: names and values, without headers
 
     def __post_init__(self) -> None:
         assert all(len(row.cells) == len(self.columns) for row in self.rows), self.key
 
     def shown(self) -> "Table":
         """The table for people, without `data_only` and empty optional columns."""
-        return self.of(
-            [
-                place
-                for place, column in enumerate(self.columns)
-                if not column.data_only
-                and (not column.optional or any(row.cells[place].text not in (ABSENT, "") for row in self.rows))
-            ]
-        )
+        known = {place for row in self.rows for place, cell in enumerate(row.cells) if cell.text not in (ABSENT, "")}
+        columns = [(place, column) for place, column in enumerate(self.columns) if not column.data_only]
+        return self.of([place for place, column in columns if not column.optional or place in known])
 
     def of(self, places: Sequence[int]) -> "Table":
         """The table of these columns."""
@@ -149,7 +134,8 @@ def estimate_cell(of: "Estimate | None", kind: EstimateKind, *details: str, n: i
     if kind == "difference" and of.value == 0 and of.exact:
         text, ends = "0", "identical"
     counted = "" if n is None or of.n == n else f"n={of.n}"
-    return Cell(text, of.value, of.low, of.high, joined(*details, f"{ends} {counted}".strip()))
+    detail = "; ".join(filter(None, (*details, f"{ends} {counted}".strip())))
+    return Cell(text, of.value, of.low, of.high, detail)
 
 
 def spread_cell(of: "Spread | None", text: Callable[[float], str]) -> Cell:
@@ -161,9 +147,7 @@ def spread_cell(of: "Spread | None", text: Callable[[float], str]) -> Cell:
     return Cell(text(of.mean), of.mean, detail="" if of.sd is None else f"sd {text(of.sd).lstrip('+')}")
 
 
-def joined(*details: str) -> str:
-    """A cell's detail of those parts that are not empty."""
-    return "; ".join(detail for detail in details if detail)
+_TEXTS: Final = {"samples": "{:.0f}".format, "ms": milliseconds, "%": percent}
 
 
 def quantity(value: float, unit: str, *, sign: bool = False) -> str:
@@ -177,12 +161,8 @@ def quantity(value: float, unit: str, *, sign: bool = False) -> str:
     plus = "+" if sign and value > 0 else ""
     if unit == "GiB":
         return ("" if num_bytes(value * GIB) == "0 B" else plus) + num_bytes(value * GIB)
-    if unit == "samples":
-        return f"{plus}{value:.0f}"
-    if unit == "ms":
-        return plus + milliseconds(value)
-    if unit == "%":
-        return plus + percent(value)
+    if unit in _TEXTS:
+        return plus + _TEXTS[unit](value)
     text = (signed if sign else number)(value)
     return f"{text} {unit}" if unit else text
 

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -30,11 +31,9 @@ def new_directory(config: Config) -> Path:
         parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, 10_000):
             directory = parent / (stamp if attempt == 1 else f"{stamp}-{attempt}")
-            try:
+            with suppress(FileExistsError):
                 directory.mkdir()
-            except FileExistsError:
-                continue
-            return directory
+                return directory
     except OSError as error:
         raise UserError(f"output_dir={config.output_dir}: cannot be written: {error.strerror}") from error
     raise AssertionError("ten thousand runs in one second")
@@ -101,31 +100,26 @@ def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None
 
     A requeued Slurm job resumes its own run without `resume=`. UserError: that run's history is damaged or changed.
     """
-    if config.resume is None:
-        directory = unfinished_run(config, say, of_job=own_job()) if num_restarts() else None
-        if directory is not None:
-            _check_history(directory)
-            say(f"Slurm has requeued this job: resuming {directory}")
-        return directory, directory
     if config.begins_elsewhere:
         return None, checkpoint_path(config)
-    directory = unfinished_run(config, say)
-    if directory is None:
-        say("resume=auto: no unfinished run of this config; starting afresh")
+    if config.resume == "auto":
+        directory, why = unfinished_run(config, say), ""
+        if directory is None:
+            say("resume=auto: no unfinished run of this config; starting afresh")
     else:
-        _check_history(directory)
-        say(f"resuming {directory}")
+        directory, why = None, "Slurm has requeued this job: "
+        if num_restarts():
+            directory = unfinished_run(config, say, of_job=own_job())
+    if directory is not None:
+        try:
+            read_history(directory, RunRecord.read(directory).history_digest)
+        except RecordError as error:
+            raise UserError(
+                f"a run cannot be resumed whose history cannot be trusted: {error}; resume={directory} begins another "
+                "run from its checkpoint"
+            ) from error
+        say(f"{why}resuming {directory}")
     return directory, directory
-
-
-def _check_history(directory: Path) -> None:
-    try:
-        read_history(directory, RunRecord.read(directory).history_digest)
-    except RecordError as error:
-        raise UserError(
-            f"a run cannot be resumed whose history cannot be trusted: {error}; resume={directory} begins another run "
-            "from its checkpoint"
-        ) from error
 
 
 def checkpoint_path(config: Config) -> Path | None:

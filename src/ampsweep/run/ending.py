@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -15,13 +17,16 @@ from ampsweep.precision.precision import unsupported_reason, why_emulated
 from ampsweep.record import RecordError, RunRecord, now, read_history
 from ampsweep.record.batch_search import LARGEST_BATCH
 from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.record.sections import StepPrediction
 from ampsweep.run.messages import Say
-from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record
-from ampsweep.text import one_line
+from ampsweep.text import GIB, one_line
 from ampsweep.tracking.tracker import Tracker, make_tracker
 from ampsweep.training.components.device import RunDevice
 from ampsweep.training.trainer import Trainer
+
+_PREDICTED: Final = frozenset({"completed", "oom", "diverged"})
+"""Statuses of runs that have trained."""
 
 
 def add_figures_of_run(record: RunRecord, trainer: Trainer, directory: Path) -> None:
@@ -55,6 +60,32 @@ def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:
         record.summary[AUTOCAST_PENALTY] = penalty
     else:
         record.absent[AUTOCAST_PENALTY] = "one of the two validation losses is not finite"
+
+
+def add_prediction(record: RunRecord, request: RunRequest, device: torch.device) -> None:
+    """Add the prediction of the memory, and its error, to the record of a run that has trained."""
+    if not request.config.predict.with_runs or record.status not in _PREDICTED:
+        return
+    prediction, step = request.prediction, max(record.memory.step or 2, 2)
+    varies = prediction is None or any(operator.doubt == "varies" for operator in prediction.unvouched or ())
+    if varies and request.predictor is not None:
+        prediction = request.predictor.load()(request.config, device, step)  # imported late, so that a start is quick
+    if prediction is not None:
+        record.prediction = _beside_measured(prediction, record)
+
+
+def _beside_measured(prediction: StepPrediction, record: RunRecord) -> StepPrediction:
+    """Add the measured peak and the error in percent, except to a compiled run: the eager step is predicted."""
+    if record.identity.compile:
+        return prediction
+    predicted, measured = prediction.allocator_peak_bytes, None
+    if predicted is None:
+        predicted, measured = prediction.peak_bytes, record.memory.peak_bytes
+    elif (measured_gib := record.summary.get("memory/peak_allocated_gib")) is not None:
+        measured = round(measured_gib * GIB)
+    if predicted is None or not measured:
+        return replace(prediction, measured_bytes=None, error_pct=None)
+    return replace(prediction, measured_bytes=measured, error_pct=100 * (predicted - measured) / measured)
 
 
 def why_unsupported(precision: PrecisionConfig, device: torch.device, *, searches_batch: bool) -> str | None:

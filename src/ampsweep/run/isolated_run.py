@@ -17,7 +17,7 @@ from ampsweep.run.request import RunRequest
 
 _TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
 _TRAIN_ON_RANKS: Final = NamedFunction[Status]("ampsweep.run.rank_launcher:run_on_ranks")
-_TRAIN_ON_RANK: Final = NamedFunction[Status]("ampsweep.run.rank:lead_run")
+_TRAIN_ON_RANK: Final = NamedFunction[Status]("ampsweep.run.rank:run_rank")
 _NO_RESULT: Final = "the process ended without a result"
 _STOOD_STILL: Final = "Python stood still beyond trainer.max_seconds and trainer.grace_seconds"
 

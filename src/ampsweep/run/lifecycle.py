@@ -46,6 +46,7 @@ from ampsweep.run.ending import (
     UntrainedError,
     add_autocast_penalty,
     add_figures_of_run,
+    add_prediction,
     end_untrained,
     tracker_of,
     why_unsupported,
@@ -53,7 +54,6 @@ from ampsweep.run.ending import (
 from ampsweep.run.error_outcome import classify_error, end_stuck, error_of, sentence_of
 from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
-from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, trained_meanwhile
 from ampsweep.standard_streams import OUTPUT_NAME, copied_output
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop

@@ -41,39 +41,22 @@ _HELD: Final = "machines with devices"
 _POLL_S: Final = 0.2
 
 
-def lead_run(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
-    """Train as rank 0 of a launcher, and share the request with the others; see `run_rank`."""
-    return run_rank(request, send=send, stop=stop, shares_request=True)
-
-
-def join_run(*, send: Send, stop: StopRequest) -> Status:
-    """Train as another rank of a launcher, by the request of rank 0; see `run_rank`."""
-    return run_rank(None, send=send, stop=stop)
-
-
-def run_rank(
-    request: RunRequest | None,
-    taken: Sequence[RunDevice] = (),
-    *,
-    send: Send,
-    stop: StopRequest,
-    shares_request: bool = False,
-) -> Status:
+def run_rank(request: RunRequest | None, taken: Sequence[RunDevice] = (), *, send: Send, stop: StopRequest) -> Status:
     """Train as the rank in the environment; rank 0 writes the record and prints.
 
     The error of a failed run, here or on another rank, is raised after it was recorded.
 
     Args:
         request: the training; None: rank 0 shares it.
-        taken: devices already held for the ranks of this machine, or a single one for all of them.
-        shares_request: share the request with the other ranks.
+        taken: devices already held for the ranks of this machine, or a single one for all of them; empty: a launcher
+            has started the ranks, and only rank 0 has the request.
     """
     place = place_in()
     assert place is not None, "the launcher sets the variables of each rank"
     store = store_of(place)
     if request is None:
         request = pickle.loads(base64.b64decode(store.get(_REQUEST)))
-    elif shares_request:
+    elif not taken:
         store.set(_REQUEST, base64.b64encode(pickle.dumps(replace(request, wandb=None))).decode())
     request = replace(request, is_recorded=place.rank == 0)
     local = place.local_rank if len(taken) > 1 else 0

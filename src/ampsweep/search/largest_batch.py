@@ -38,13 +38,9 @@ class Probed:
 def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, display: MessagePrinter) -> None:
     """Search, with a process per probe, and train with the largest batch.
 
-    The search begins with the batch that another seed has found or that was predicted, else by doubling
-    `data.batch_size`. After a KeyboardInterrupt the probes so far are in the record.
-
-    Args:
-        request: the request of the point, whose batch size is not decided yet.
-        composed: its config, to be resolved again with each batch size.
-        sweep: the multirun's directory, which has its other seeds.
+    The search begins with the batch that another seed in `sweep` has found or that was predicted, else by doubling
+    `data.batch_size`; `composed` is the config of the request, resolved again with each batch size. After a
+    KeyboardInterrupt the probes so far are in the record.
     """
     is_begun = (request.directory / FILE_NAME).exists()  # this search was interrupted
     search = RunRecord.read(request.directory).batch_search if is_begun else None
@@ -53,18 +49,17 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
     prober = _Prober(composed, request.directory, display)
     while True:
         config = prober.answer(search)
-
-        def is_tried_again(
-            record: RunRecord, tried: int = config.data["batch_size"], best: int = search.largest
-        ) -> bool:
-            return record.status == "oom" and tried == best
-
+        is_tried_again = _lacks_memory if config.data["batch_size"] == search.largest else lambda record: False
         training = replace(request, config=config, batch_search=search)
         record = run_in_own_process(training, display, is_tried_again)
         if not is_tried_again(record):
             return
         # A few steps may fit and later ones not: memory is fragmented, or some step is larger.
         search.add(Probe(batch_size=search.largest, outcome="oom", oom=record.oom, error=record.error))
+
+
+def _lacks_memory(record: RunRecord) -> bool:
+    return record.status == "oom"
 
 
 class _Prober:

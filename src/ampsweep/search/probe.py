@@ -56,7 +56,11 @@ def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
     finally:
         if trainer is not None:
             stop_workers(trainer.data)
-    return Probe(batch_size=size, outcome="trains", peak_bytes=_peak_bytes(limit, trainer))
+    peak_bytes = limit.peak_bytes
+    peak_gib = trainer.instruments.summary().get("memory/peak_allocated_run_gib")
+    if peak_bytes is None and peak_gib is not None:
+        peak_bytes = round(peak_gib * GIB)
+    return Probe(batch_size=size, outcome="trains", peak_bytes=peak_bytes)
 
 
 def _train(trainer: Trainer, stop: StopRequest) -> None:
@@ -67,10 +71,3 @@ def _train(trainer: Trainer, stop: StopRequest) -> None:
             trainer.train(stop)
             if stop.requested:
                 raise KeyboardInterrupt
-
-
-def _peak_bytes(limit: MemoryLimit, trainer: Trainer) -> int | None:
-    if limit.peak_bytes is not None:
-        return limit.peak_bytes
-    peak_gib = trainer.instruments.summary().get("memory/peak_allocated_run_gib")
-    return None if peak_gib is None else round(peak_gib * GIB)

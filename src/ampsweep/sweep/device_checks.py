@@ -10,7 +10,7 @@ from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import Config
 from ampsweep.observe.memory_limit import memory_bytes, why_no_limit
-from ampsweep.precision.precision import misfit
+from ampsweep.precision.precision import precision_class
 from ampsweep.run.ending import why_unsupported
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import num_bytes
@@ -27,9 +27,8 @@ def check_precision(config: Config, device: torch.device, model: nn.Module) -> N
     The model may be on the meta device.
     """
     try:
-        reason = why_unsupported(config.precision, device, searches_batch=config.max_batch.search) or misfit(
-            config.precision, model
-        )
+        reason = why_unsupported(config.precision, device, searches_batch=config.max_batch.search)
+        reason = reason or precision_class(config.precision).misfit(config.precision, model)
     except ValueError as error:
         raise UserError(str(error)) from error
     if reason is not None:

@@ -1,19 +1,18 @@
 """Check that model, data and task fit each other, with one batch and a model on the meta device."""
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, as_model_input, stop_workers
+from ampsweep.data.generators import restored
 from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.memory_limit import TensorBytes
 from ampsweep.precision.fp32_modules import find_modules
@@ -61,7 +60,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
     Raises:
         UserError: a part refuses its settings, or the parts cannot be trained together.
     """
-    with _random_states_kept():
+    with restored():
         task = build_component("task", config.task)
         with _refused_as(f"task={_name(config.task)} has no turns"):
             turns = turns_of(task)
@@ -176,18 +175,6 @@ def _refused_as(what: str) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         raise UserError(f"{what}: {one_line(error)}") from error
-
-
-@contextmanager
-def _random_states_kept() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch on the CPU, where the checks compute."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
 
 
 def _has_own_code(value: Any) -> bool:

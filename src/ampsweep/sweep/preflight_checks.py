@@ -191,7 +191,6 @@ def _key(*parts: Any) -> str:
 
 
 def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
-    """Check the parts together, with the model on the meta device."""
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
     num_steps = steps_of(config, data, len(found.turns))
@@ -199,7 +198,6 @@ def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
 
 
 def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, checked: Checked) -> None:
-    """Rehearse the optimizers and the learning rates of the run's steps."""
     assert checked.num_steps is not None
     trains = trained_parts(found.turns)
     optimizers = rehearse_optimizers(config.optimizer, found.model, trains, precision=config.precision, device=device)

@@ -24,8 +24,7 @@ class Task(Protocol):
         """
 
 
-Loss = Callable[[Any, Any], Tensor | Sequence[Tensor]]
-"""A function from the model and a batch to one or several mean losses, scalars attached to the graph."""
+Loss = Callable[[Any, Any], Tensor | Sequence[Tensor]]  # of model and batch: mean losses, scalars attached to the graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +34,9 @@ class Turn:
     Only parameters that these train get gradients. Each loss has its own backward pass, which keeps shared graphs.
     """
 
-    name: str
-    """The name under which the loss is logged."""
+    name: str  # under which the loss is logged
     loss: Loss
-    trains: Mapping[str, Sequence[str]]
-    """For each optimizer's name, patterns (as for `fnmatch`) of the names of the parameters that it trains."""
+    trains: Mapping[str, Sequence[str]]  # by optimizer, patterns (as for `fnmatch`) of names of its parameters
 
 
 @runtime_checkable

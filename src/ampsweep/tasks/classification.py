@@ -1,7 +1,5 @@
 """Classification: one of several classes for each item."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +18,7 @@ class Classification:
         Args:
             label_smoothing: in [0, 1), as in ``torch.nn.CrossEntropyLoss``; applies to the evaluated loss too.
             output: name of the logits in the model's output; None if the output is the logits.
-            gradient_penalty: weight in the training loss of ``parameter_gradient_norm``.
+            gradient_penalty: weight in the training loss of the 2-norm of all parameters' gradients, as one vector.
         """
         require_below_one(label_smoothing=label_smoothing)
         if not gradient_penalty >= 0:
@@ -30,33 +28,23 @@ class Classification:
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the mean cross-entropy over the batch, with the penalty if there is one."""
         inputs, classes = batch
-        loss = self._cross_entropy(self._logits(model, inputs), classes)
+        loss = self._cross_entropy(output_tensor(model(inputs), self.output), classes)
         if not self.gradient_penalty:
             return loss
-        norm = parameter_gradient_norm(loss, [p for p in model.parameters() if p.requires_grad])
+        # Bitwise "Gradient penalty" of https://pytorch.org/docs/stable/notes/amp_examples.html, except that
+        # the gradient of the norm at zero is zero instead of NaN.
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        first, *others = [at_least_float32(gradient).pow(2).sum() for gradient in gradients(loss, parameters)]
+        norm = sum(others, first).clamp_min(torch.finfo(torch.float32).tiny).sqrt()
         return loss + self.gradient_penalty * norm
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
         """Compute ``loss``, without the penalty, and ``accuracy`` (0 to 1) over the items of the batch."""
         inputs, classes = batch
-        logits = self._logits(model, inputs)
+        logits = output_tensor(model(inputs), self.output)
         accuracy = (logits.argmax(1) == classes).float().mean()
         return {"loss": self._cross_entropy(logits, classes), "accuracy": accuracy}, len(classes)
 
-    def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        return output_tensor(model(inputs), self.output)
-
     def _cross_entropy(self, logits: Tensor, classes: Tensor) -> Tensor:
         return F.cross_entropy(at_least_float32(logits), classes, label_smoothing=self.label_smoothing)
-
-
-def parameter_gradient_norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """Compute the 2-norm of the gradients of a scalar loss with respect to all `parameters`, taken as one vector.
-
-    Bitwise equal to "Gradient penalty" in https://pytorch.org/docs/stable/notes/amp_examples.html, except that its own
-    gradient at zero is zero instead of NaN.
-    """
-    squares = [at_least_float32(gradient).pow(2).sum() for gradient in gradients(loss, parameters)]
-    first, *others = squares
-    return sum(others, first).clamp_min(torch.finfo(torch.float32).tiny).sqrt()

@@ -45,13 +45,13 @@ class GAN:
     def discriminator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
         """Compute the cross-entropy of classifying real and generated images."""
         real, _ = batch
-        fake = generated(model, real).detach()
+        fake = model(model.noise(real)).detach()
         on_real, on_fake = (at_least_float32(model.discriminator(images)) for images in (real, fake))
         return (F.softplus(-on_real) + F.softplus(on_fake)).mean()
 
     def generator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
         """Compute the cross-entropy of classifying generated images as real."""
-        return F.softplus(-at_least_float32(model.discriminator(generated(model, batch[0])))).mean()
+        return F.softplus(-at_least_float32(model.discriminator(model(model.noise(batch[0]))))).mean()
 
     @torch.no_grad()
     def evaluate(self, model: Adversaries, batch: tuple[Tensor, Any]) -> tuple[dict[str, Tensor], int]:
@@ -87,7 +87,7 @@ class WassersteinGAN(GAN):
         interpolated between a real and a generated image.
         """
         real, _ = batch
-        fake = generated(model, real).detach()
+        fake = model(model.noise(real)).detach()
         on_real, on_fake = (at_least_float32(model.discriminator(images)).mean() for images in (real, fake))
         share = torch.rand(len(real), 1, 1, 1, device=real.device, dtype=real.dtype)
         between = torch.lerp(real, fake.to(real.dtype), share).requires_grad_()
@@ -97,12 +97,7 @@ class WassersteinGAN(GAN):
         return loss
 
     def generator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
-        return -at_least_float32(model.discriminator(generated(model, batch[0]))).mean()
-
-
-def generated(model: Adversaries, like: Tensor) -> Tensor:
-    images: Tensor = model(model.noise(like))
-    return images
+        return -at_least_float32(model.discriminator(model(model.noise(batch[0])))).mean()
 
 
 def energy_distance(some: Tensor, others: Tensor) -> Tensor:
@@ -111,10 +106,7 @@ def energy_distance(some: Tensor, others: Tensor) -> Tensor:
     It equals 2 E|x - y| - E|x - x'| - E|y - y'| (G. Szekely and M. Rizzo, "Energy statistics", 2013).
     """
     x, y = (sample.flatten(1).float() for sample in (some, others))
-    between, within_x, within_y = (_mean_distance(*pair) for pair in ((x, y), (x, x), (y, y)))
-    return 2 * between - within_x - within_y
-
-
-def _mean_distance(x: Tensor, y: Tensor) -> Tensor:
-    distances: Tensor = (x.unsqueeze(1) - y.unsqueeze(0)).norm(dim=2)
-    return distances.mean()
+    pairs = ((x, y), (x, x), (y, y))
+    between, within_x, within_y = ((a.unsqueeze(1) - b.unsqueeze(0)).norm(dim=2).mean() for a, b in pairs)
+    distance: Tensor = 2 * between - within_x - within_y
+    return distance

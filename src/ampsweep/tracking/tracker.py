@@ -23,8 +23,7 @@ from ampsweep.tracking.wandb.process import WandbAddress, WandbWork
 from ampsweep.tracking.wandb.run_settings import wanted_mode
 from ampsweep.tracking.wandb.send_history import check
 
-_CHECK_S: Final = 30.0
-"""Limit of a check by the W&B process, which rarely takes more than a second after its imports."""
+_CHECK_S: Final = 30.0  # limit of a check by the W&B process, which rarely takes more than a second after its imports
 
 
 class Tracker:
@@ -36,12 +35,10 @@ class Tracker:
     """
 
     def __init__(self, follower: WandbFollower | None = None) -> None:
-        self.reached = 0
-        """Last step logged by an earlier process of this run."""
+        self.reached = 0  # last step logged by an earlier process of this run
         self._follower = follower
         self._file: FileIO | None = None
-        self._waiting = b""
-        """Rows, or a part of a row, that are not in the file yet."""
+        self._waiting = b""  # rows, or a part of a row, that are not in the file yet
         self._last_step = 0
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:

@@ -21,11 +21,7 @@ from ampsweep.training.trainer import Trainer
 if TYPE_CHECKING:
     from ampsweep.tracking.tracker import Tracker
 
-WARMUP_SECONDS: Final = 2.0
-"""Warm-up on an accelerator, whose clocks take up to a second of work to rise from idle, and then its temperature."""
-
-_VAL_BATCHES: Final = 2
-"""Enough for the memory peak, at which one batch is alive while the next is made."""
+WARMUP_SECONDS: Final = 2.0  # an accelerator's clocks take up to a second to rise from idle, and then its temperature
 
 
 def assemble_trainer(
@@ -110,7 +106,8 @@ class ShortValidation:
         return self._data.train_batch(index)
 
     def val_batches(self) -> Iterator[Any]:
-        yield from islice(self._data.val_batches(), _VAL_BATCHES)
+        # Enough for the memory peak, at which one batch is alive while the next is made.
+        yield from islice(self._data.val_batches(), 2)
 
     def stop_workers(self) -> None:
         stop_workers(self._data)

@@ -40,22 +40,18 @@ class Checkpoint:
     """The state after `step` steps, in plain containers and tensors, so that it loads with `weights_only=True`."""
 
     step: int
-    next_batch: int
-    """Index of the next micro-batch."""
-    batch_size: int
-    """Samples per micro-batch and rank."""
+    next_batch: int  # index of the next micro-batch
+    batch_size: int  # samples per micro-batch and rank
     applied_steps: int
     config_hash: str
     model_name: str
     arm: str
     model: dict[str, Any]
-    optimizers: dict[str, dict[str, Any]]
-    """By name, each optimizer's class name, state and parameters (names in the order of the state)."""
+    optimizers: dict[str, dict[str, Any]]  # by name; each with its class, state and parameters (names, in its order)
     scaler: dict[str, Any]
     scale_monitor: dict[str, Any]
     rng: dict[str, Any]
-    observed: dict[str, Any]
-    """The state of the instruments."""
+    observed: dict[str, Any]  # the state of the instruments
     world_size: int = 1
     sharded: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     """By tensor name (see `map_tensors`), the sharded dimension and its full size; None for a replicated DTensor."""
@@ -123,7 +119,10 @@ def checkpoint_of(content: Any, path: Path) -> Checkpoint:
 
 def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Module, model_name: str) -> None:
     """Raise a CheckpointError unless parameters and optimizers fit `model` (which may be on the meta device)."""
-    saved = {name: _full_shape(checkpoint, name, v) for name, v in checkpoint.model.items() if isinstance(v, Tensor)}
+    saved = {name: tuple(value.shape) for name, value in checkpoint.model.items() if isinstance(value, Tensor)}
+    for name, shape in saved.items():
+        if (place := checkpoint.sharded.get(f"model.{name}")) is not None:
+            saved[name] = (*shape[: place[0]], place[1], *shape[place[0] + 1 :])
     own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     for name in sorted(saved.keys() | own.keys()):
         if saved.get(name) != own.get(name):
@@ -138,13 +137,6 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
         fault = f"{len(known)} parameters, the model {len(trained)} to train"
     if fault:
         raise CheckpointError(f"checkpoint {path} does not fit {model_name}: its optimizer has {fault}")
-
-
-def _full_shape(checkpoint: Checkpoint, name: str, shard: Tensor) -> tuple[int, ...]:
-    shape = [*shard.shape]
-    if (place := checkpoint.sharded.get(f"model.{name}")) is not None:
-        shape[place[0]] = place[1]
-    return tuple(shape)
 
 
 def parameter_ids(groups: Iterable[Mapping[str, Any]]) -> list[Any]:

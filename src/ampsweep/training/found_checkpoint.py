@@ -3,7 +3,6 @@
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +19,6 @@ from ampsweep.training.checkpoint import (
     verify,
 )
 
-_DAMAGED: Final = ".damaged"
-
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
@@ -30,16 +27,10 @@ class FoundCheckpoint:
     checkpoint: Checkpoint
     """The state saved by this rank, or by rank 0 if the number of ranks differs.
 
-    From a directory it holds this rank's shards, and tensors that all ranks share may be on the meta device, until
-    `restored` fills them in.
+    From a directory it holds shards, and shared tensors may be on the meta device, until `restored` fills them in.
     """
     path: Path
-    note: str | None = None
-    """A sentence for the user if a newer, damaged checkpoint was skipped."""
-
-    @property
-    def world_size(self) -> int:
-        return self.checkpoint.world_size
+    note: str | None = None  # a sentence for the user if a newer, damaged checkpoint was skipped
 
     def restored(
         self, model: nn.Module, batch_size: int, ranks: Parallel, device: torch.device
@@ -49,12 +40,11 @@ class FoundCheckpoint:
         Each rank calls it, with its model to train and the samples per micro-batch. Raises as `next_batch` does.
         """
         checkpoint, notes = replace(self.checkpoint, next_batch=self.next_batch(batch_size, ranks.world_size)), []
-        if self.world_size != ranks.world_size:
+        if checkpoint.world_size != ranks.world_size:
             checkpoint = replace(checkpoint, rng=fresh_rng_state(checkpoint.rng, ranks.rank, ranks.world_size, device))
-            notes.append(
-                f"the checkpoint is of {_ranks(self.world_size)}, this run has {_ranks(ranks.world_size)}: the random "
-                "numbers of each are derived afresh"
-            )
+            before, now = _ranks(checkpoint.world_size), _ranks(ranks.world_size)
+            fresh = "the random numbers of each are derived afresh"
+            notes = [f"the checkpoint is of {before}, this run has {now}: {fresh}"]
         return self._filled(checkpoint, model, ranks), notes
 
     def next_batch(self, batch_size: int, world_size: int) -> int:
@@ -62,15 +52,15 @@ class FoundCheckpoint:
 
         Raises a CheckpointError if that position lies within a micro-batch.
         """
-        num_batches, saved_batch_size = self.checkpoint.next_batch, self.checkpoint.batch_size
-        if self.world_size == world_size == 1:
-            return num_batches
-        samples = num_batches * saved_batch_size * self.world_size
+        saved = self.checkpoint
+        if saved.world_size == world_size == 1:
+            return saved.next_batch
+        samples = saved.next_batch * saved.batch_size * saved.world_size
         index, rest = divmod(samples, batch_size * world_size)
         if rest:
             raise CheckpointError(
-                f"checkpoint {self.path} has seen {samples:,} samples ({num_batches:,} micro-batches of "
-                f"{saved_batch_size} on {_ranks(self.world_size)}), not a whole number of micro-batches of "
+                f"checkpoint {self.path} has seen {samples:,} samples ({saved.next_batch:,} micro-batches of "
+                f"{saved.batch_size} on {_ranks(saved.world_size)}), not a whole number of micro-batches of "
                 f"{batch_size} on {_ranks(world_size)}; change data.batch_size or parallel.num_processes"
             )
         return index
@@ -83,7 +73,7 @@ class FoundCheckpoint:
             return checkpoint
         from ampsweep.training.sharded_checkpoint import restore_tensors  # imports torch.distributed
 
-        files = [_file(self.path, rank) for rank in range(self.world_size)] if is_directory else []
+        files = [_file(self.path, rank) for rank in range(checkpoint.world_size)] if is_directory else []
         return restore_tensors(checkpoint, files, own, ranks)
 
 
@@ -93,12 +83,7 @@ def find_checkpoint(path: Path, ranks: Parallel = SINGLE) -> FoundCheckpoint:
     Each rank calls it, and all find the same checkpoint or raise the same CheckpointError. From a directory of several
     ranks, each reads its own file and verifies a share of the others.
     """
-    if is_checkpoint(path):
-        found = _load(path, ranks)
-        if isinstance(found, CheckpointError):
-            raise found
-        return found
-    candidates = kept_checkpoints(path)
+    candidates = [path] if is_checkpoint(path) else kept_checkpoints(path)
     if not candidates:
         raise CheckpointError(f"{path} is neither a checkpoint nor a run directory with one")
     faults = []
@@ -115,7 +100,7 @@ def find_checkpoint(path: Path, ranks: Parallel = SINGLE) -> FoundCheckpoint:
 def set_aside(run_directory: Path) -> None:
     """Rename the newest checkpoint of a run, which is damaged, so that it does not replace `previous`."""
     last = kept_checkpoints(run_directory)[0]
-    aside = last.with_name(last.name + _DAMAGED)
+    aside = last.with_name(f"{last.name}.damaged")
     if aside.is_dir():
         shutil.rmtree(aside)
     last.replace(aside)

@@ -84,7 +84,7 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     note = trainer.precision.load_state_dict(checkpoint.scaler)
     notes += [] if note is None else [note]
     trainer.instruments.load_state_dict(checkpoint.scale_monitor, applied_steps=checkpoint.applied_steps)
-    is_same = config_hash == checkpoint.config_hash and found.world_size == trainer.parallel.world_size
+    is_same = config_hash == checkpoint.config_hash and checkpoint.world_size == trainer.parallel.world_size
     trainer.instruments.go_on(checkpoint.observed, checkpoint.step, is_same_run=is_same)
     restore_rng_state(checkpoint.rng, device)
     trainer.step, trainer.next_batch = checkpoint.step, checkpoint.next_batch

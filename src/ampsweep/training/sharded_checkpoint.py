@@ -134,12 +134,7 @@ def restore_tensors(
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-
-    def note(name: str, _: str, tensor: Tensor) -> Tensor:
-        found[name] = tensor
-        return tensor
-
-    map_tensors(checkpoint, note)
+    map_tensors(checkpoint, lambda name, _, tensor: found.setdefault(name, tensor))
     return found
 
 

@@ -29,10 +29,8 @@ from ampsweep.training.update_observers import UpdateObserver
 class Step:
     """The results of a step, still on the device: 0-dim tensors without gradient."""
 
-    losses: dict[str, Tensor]
-    """The loss of each turn by name; the last loss of a turn that was taken several times."""
-    grad_norms: list[Tensor]
-    """One norm per optimizer; empty unless requested."""
+    losses: dict[str, Tensor]  # by turn; the last loss of a turn that was taken several times
+    grad_norms: list[Tensor]  # one per optimizer; empty unless requested
 
     @property
     def loss(self) -> Tensor:
@@ -49,11 +47,8 @@ class Step:
 class Trainer:
     """Trains one model for a number of optimizer steps. All ranks call the same methods in the same order.
 
-    Args:
-        recorder: measures the steps and receives the rows.
-        save: writes a checkpoint of this trainer.
-        watchdog: limits the duration of each evaluation.
-        observers: called around each optimizer update.
+    The `recorder` measures the steps and receives the rows, `save` writes a checkpoint of this trainer, the `watchdog`
+    limits the duration of each evaluation, and `observers` are called around each optimizer update.
     """
 
     def __init__(
@@ -72,8 +67,7 @@ class Trainer:
         self.parallel, self.schedule, self.recorder, self.config = built.parallel, schedule, recorder, config
         self.instruments, self.observers = recorder.instruments, [*observers]
         self._save, self._watchdog = save, watchdog
-        self.step = 0
-        self.next_batch = 0
+        self.step = self.next_batch = 0
         self._prepare = partial(
             as_model_input, dtype=self.precision.parameters_dtype, channels_last=config.channels_last
         )
@@ -208,19 +202,17 @@ class Trainer:
         parameters, config = self._parameters[optimizer], self.config
         if config.max_grad_norm is not None and config.max_grad_value is None:
             return [self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)]
-        norms = [self._norm(parameters)] if norm_wanted else []
+        norms = []
+        if norm_wanted:
+            began = self.instruments.now()
+            gradients = [grad for p in parameters if (grad := p.grad) is not None]
+            norms.append(self.parallel.grad_norm(gradients, self.precision.device))
+            self.instruments.own(began)  # computed only for a row
         if config.max_grad_value is not None:
             nn.utils.clip_grad_value_(parameters, config.max_grad_value)
             if config.max_grad_norm is not None:
                 self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)
         return norms
-
-    def _norm(self, parameters: Sequence[Tensor]) -> Tensor:
-        began = self.instruments.now()
-        gradients = [grad for p in parameters if (grad := p.grad) is not None]
-        norm = self.parallel.grad_norm(gradients, self.precision.device)
-        self.instruments.own(began)  # computed only for a row
-        return norm
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
         """Log, evaluate and save if due; return an ending if the training has diverged."""
@@ -252,7 +244,9 @@ class Trainer:
                 "optimizer trains it; leave requires_grad on while the model is built"
             )
         step.losses = self.parallel.mean(step.losses)
-        values: dict[str, float | Tensor] = {"train/loss": step.loss, **self.schedule.values()}
+        values: dict[str, float | Tensor] = {"train/loss": step.loss}
+        if (rate := self.schedule.learning_rate()) is not None:
+            values["train/lr"] = rate
         if len(step.losses) > 1:
             values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
         if (grad_norm := step.grad_norm) is not None:
@@ -260,13 +254,11 @@ class Trainer:
         return values
 
     def _ending(self, stop_reason: str, *, time_is_up: bool) -> Ending | None:
-        if self.step == self.num_steps:
-            return None
-        if stop_reason:
-            return Ending("interrupted", f"{stop_reason} after step {self.step} of {self.num_steps}")
-        if time_is_up:
-            limit = f"trainer.max_seconds={self.config.max_seconds:g}"
-            return Ending("completed", cut_short=f"{limit} reached after step {self.step} of {self.num_steps}")
+        after = f"after step {self.step} of {self.num_steps}"
+        if stop_reason and self.step < self.num_steps:
+            return Ending("interrupted", f"{stop_reason} {after}")
+        if time_is_up and self.step < self.num_steps:
+            return Ending("completed", cut_short=f"trainer.max_seconds={self.config.max_seconds:g} reached {after}")
         return None
 
     def _due(self, every: int | None) -> bool:
@@ -280,11 +272,7 @@ class Trainer:
 
 
 def _value(losses: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the losses, detached and in a storage of its own.
-
-    The storage of torch's `mse_loss` is as large as the model's outputs, and would live as long as the loss.
-    """
-    value = losses[0].detach()
-    for loss in losses[1:]:
-        value = value + loss.detach()
+    """Sum up the losses, detached, in a storage of its own (that of `mse_loss` is as large as the outputs)."""
+    first, *others = (loss.detach() for loss in losses)
+    value = sum(others, first)
     return value if value.untyped_storage().nbytes() == value.element_size() else value.clone()

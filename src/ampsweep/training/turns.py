@@ -18,10 +18,8 @@ class TrainedTurn:
     name: str
     loss: Loss
     optimizers: tuple[Optimizer, ...]
-    inputs: list[nn.Parameter] | None
-    """The parameters that get gradients; None for all."""
-    ends_round: bool
-    """True if the scale is updated after this turn: the step ends, or one of its optimizers steps again next."""
+    inputs: list[nn.Parameter] | None  # the parameters that get gradients; None for all
+    ends_round: bool  # the scale is updated after this turn: the step ends, or one of its optimizers steps again next
 
     def losses(self, model: nn.Module, batch: Any) -> Sequence[Tensor]:
         losses = self.loss(model, batch)

@@ -25,8 +25,7 @@ class UpdateObserver:
 class WatchedUpdates(UpdateObserver):
     """Shows a watch the gradients and updates of observed steps, and the gradients that make a scaler skip a step.
 
-    On an accelerator, reading whether a step was skipped would wait for the device, so that non-finite gradients are
-    noted in observed steps only.
+    On an accelerator the latter are noted in observed steps only, since the host must wait to know of a skipped step.
     """
 
     def __init__(self, watch: NumericsWatch, precision: Precision) -> None:

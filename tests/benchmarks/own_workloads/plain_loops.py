@@ -1,17 +1,14 @@
 """Trainings of the same models on the same batches, written by hand from torch's own parts.
 
 The loops are those of PyTorch's documentation: the recipe "Automatic Mixed Precision" and the notes "Automatic Mixed
-Precision examples". Of the suite they use the data sets alone. `python plain_loops.py NAME CONFIG.json ...` trains by
-each of these resolved configs; CONFIG.pt gets the losses of all steps and the weights, or the error.
+Precision examples". Of the suite they use the data sets alone.
 """
 
-import json
 import math
 import random
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from hydra.utils import instantiate
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 DTYPES = {"fp32": torch.float32, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
@@ -32,27 +30,38 @@ def train(name: str, config: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(config["seed"])
     model = instantiate({key: value for key, value in config["model"].items() if key != "name"}, _convert_="all")
     model.train()
-    batches = map(data.train_batch, count())
-    loop = LOOPS.get(name, recipe)
-    losses = loop(name, model, batches, config["precision"]["mode"], config["trainer"]["steps"])
+    mode, num_steps = config["precision"]["mode"], config["trainer"]["steps"]
+    scaler = GradScaler("cpu", enabled=mode == "amp_fp16")
+    autocast = torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32")
+    loop = LOOPS.get(name) or partial(recipe, name, num_steps)
+    steps = loop(model, map(data.train_batch, count()), scaler, autocast)
+    losses = [float(next(steps)) for _ in range(num_steps)]
     if hasattr(data, "stop_workers"):
         data.stop_workers()
     return {"losses": losses, "weights": model.state_dict()}
 
 
-def recipe(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+def recipe(
+    name: str, num_steps: int, model: nn.Module, batches: Iterator[Any], scaler: GradScaler, autocast: torch.autocast
+) -> Iterator[Tensor]:
     """One model, one loss, one optimizer."""
-    loss_of, accumulate = LOSSES[name], ACCUMULATED.get(name, 1)
-    optimizer = adamw(model) if name != "cnn" else sgd(model)
-    # A cosine under a scaler has its learning rate in a tensor, as torch's fused optimizers take it.
-    schedule = cosine(optimizer, num_steps, in_tensor=mode == "amp_fp16") if name == "vit" else None
-    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
-    losses = []
-    for _ in range(num_steps):
+    loss_of, accumulate = LOSSES[name], 2 if name == "regression" else 1
+    optimizer = adamw(model)
+    if name == "cnn":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, fused=True)
+    schedule = None
+    if name == "vit":
+        # A cosine under a scaler has its learning rate in a tensor, as torch's fused optimizers take it.
+        for group in optimizer.param_groups if scaler.is_enabled() else ():
+            group["lr"] = torch.tensor(group["lr"])
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / num_steps))
+        )
+    while True:
         loss_of_step = 0.0
         for _ in range(accumulate):
             batch = next(batches)
-            with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+            with autocast:
                 loss = loss_of(model, batch) / accumulate
             scaler.scale(loss).backward()
             loss_of_step = loss_of_step + loss.detach()
@@ -62,25 +71,11 @@ def recipe(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_s
         if schedule is not None and scaler.get_scale() >= before:  # a skipped step is none
             schedule.step()
         optimizer.zero_grad()
-        losses.append(float(loss_of_step))
-    return losses
+        yield loss_of_step
 
 
 def adamw(model: nn.Module, lr: float = 1e-3) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, fused=True)
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, fused=True)
-
-
-def cosine(
-    optimizer: torch.optim.Optimizer, num_steps: int, *, in_tensor: bool
-) -> torch.optim.lr_scheduler.LRScheduler:
-    if in_tensor:
-        for group in optimizer.param_groups:
-            group["lr"] = torch.tensor(group["lr"])
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / num_steps)))
 
 
 def next_tokens(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -119,97 +114,75 @@ def heat(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
 LOSSES: dict[str, Callable[[nn.Module, Any], Tensor]] = {
     "gpt2": lambda model, batch: model(input_ids=batch[0], labels=batch[0]).loss,
     "bert": lambda model, batch: model(**batch).loss,
-    "vit": classes,
-    "cnn": classes,
-    "images": classes,
-    "lstm": next_tokens,
-    "gru": next_tokens,
-    "experts": next_tokens,
-    "stream": next_tokens,
+    **dict.fromkeys(("vit", "cnn", "images"), classes),
+    **dict.fromkeys(("lstm", "gru", "experts", "stream"), next_tokens),
     "regression": lambda model, batch: F.mse_loss(model(batch[0]), batch[1]),
     "segmentation": pixels,
     "contrastive": partners,
     "pinn": heat,
 }
-ACCUMULATED = {"regression": 2}
 
 
-def gan(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+def adversaries(
+    judged_loss: Callable[[Any, Any, Tensor, GradScaler], Tensor],
+    fooled_loss: Callable[[Tensor], Tensor],
+    model: nn.ModuleDict,
+    batches: Iterator[Any],
+    scaler: GradScaler,
+    autocast: torch.autocast,
+) -> Iterator[Tensor]:
     """Two models and two optimizers in turn, each on a batch of its own, with one scaler and one update a step."""
     generator, judge = model["generator"], model["judge"]
-    optimizers = {"judge": adamw(judge), "generator": adamw(generator)}
-    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
-    autocast = torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32")
-    losses = []
-    for _ in range(num_steps):
+    of_judge, of_generator = adamw(judge), adamw(generator)
+    while True:
         images, _ = next(batches)
         with autocast:
-            with torch.no_grad():
-                made = generator(torch.randn(len(images), 16))
-            judged = F.softplus(-judge(images)).mean() + F.softplus(judge(made)).mean()
-        backward_and_step(scaler, judged, optimizers["judge"], judge)
+            judged = judged_loss(generator, judge, images, scaler)
+        backward_and_step(scaler, judged, of_judge, judge)
 
         images, _ = next(batches)
         with autocast:
-            fooled = F.softplus(-judge(generator(torch.randn(len(images), 16)))).mean()
-        backward_and_step(scaler, fooled, optimizers["generator"], generator)
+            fooled = fooled_loss(judge(generator(torch.randn(len(images), 16))))
+        backward_and_step(scaler, fooled, of_generator, generator)
         scaler.update()
         model.zero_grad()
-        losses.append(float(judged.detach() + fooled.detach()))
-    return losses
+        yield judged.detach() + fooled.detach()
 
 
-def wgan_gp(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+def gan(generator: nn.Module, judge: nn.Module, images: Tensor, scaler: GradScaler) -> Tensor:
+    with torch.no_grad():
+        made = generator(torch.randn(len(images), 16))
+    return F.softplus(-judge(images)).mean() + F.softplus(judge(made)).mean()
+
+
+def wgan_gp(generator: nn.Module, judge: nn.Module, images: Tensor, scaler: GradScaler) -> Tensor:
     """A penalty on unscaled gradients of scaled scores, after the notes' "Gradient penalty"."""
-    generator, judge = model["generator"], model["judge"]
-    optimizers = {"judge": adamw(judge), "generator": adamw(generator)}
-    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
-    autocast = torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32")
-    losses = []
-    for _ in range(num_steps):
-        images, _ = next(batches)
-        with autocast:
-            with torch.no_grad():
-                made = generator(torch.randn(len(images), 16)).float()
-            share = torch.rand(len(images), 1, 1, 1)
-            between = (share * images + (1 - share) * made).requires_grad_()
-            scores = judge(between).sum()
-            # In an autocast of its own, as in the notes, the penalty would cast the weights anew and round otherwise.
-            with torch.autocast("cpu", enabled=False):
-                (scaled,) = torch.autograd.grad(scaler.scale(scores), between, create_graph=True)
-                slope = scaled / scaler.get_scale()
-            penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
-            judged = judge(made).mean() - judge(images).mean() + 10.0 * penalty
-        backward_and_step(scaler, judged, optimizers["judge"], judge)
-
-        images, _ = next(batches)
-        with autocast:
-            fooled = -judge(generator(torch.randn(len(images), 16))).mean()
-        backward_and_step(scaler, fooled, optimizers["generator"], generator)
-        scaler.update()
-        model.zero_grad()
-        losses.append(float(judged.detach() + fooled.detach()))
-    return losses
+    with torch.no_grad():
+        made = generator(torch.randn(len(images), 16)).float()
+    share = torch.rand(len(images), 1, 1, 1)
+    between = (share * images + (1 - share) * made).requires_grad_()
+    scores = judge(between).sum()
+    # In an autocast of its own, as in the notes, the penalty would cast the weights anew and round otherwise.
+    with torch.autocast("cpu", enabled=False):
+        (scaled,) = torch.autograd.grad(scaler.scale(scores), between, create_graph=True)
+        slope = scaled / scaler.get_scale()
+    penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
+    return judge(made).mean() - judge(images).mean() + 10.0 * penalty
 
 
-def backward_and_step(
-    scaler: torch.amp.GradScaler, loss: Tensor, optimizer: torch.optim.Optimizer, model: nn.Module
-) -> None:
+def backward_and_step(scaler: GradScaler, loss: Tensor, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     model.zero_grad()  # gradients that the other model's loss has left there
     scaler.scale(loss).backward()
     scaler.step(optimizer)
 
 
-def two_heads(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+def two_heads(
+    model: nn.Module, batches: Iterator[Any], scaler: GradScaler, autocast: torch.autocast
+) -> Iterator[Tensor]:
     """Two losses through one graph, and two optimizers, as in the notes' "Working with Multiple Models, Losses"."""
-    copying = [*model.encoder.parameters(), *model.decoder.parameters()]
-    first = torch.optim.AdamW(copying, lr=1e-3, weight_decay=0.01, fused=True)
-    second = adamw(model.head, lr=1e-2)
-    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
-    losses = []
-    for _ in range(num_steps):
-        images, names = next(batches)
-        with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+    first, second = adamw(nn.ModuleList([model.encoder, model.decoder])), adamw(model.head, lr=1e-2)
+    for images, names in batches:
+        with autocast:
             made = model(images)
             copied, named = F.mse_loss(made["copies"], images), F.cross_entropy(made["logits"], names)
         scaler.scale(copied).backward(retain_graph=True)
@@ -218,18 +191,16 @@ def two_heads(name: str, model: nn.Module, batches: Iterator[Any], mode: str, nu
         scaler.step(second)
         scaler.update()
         model.zero_grad()
-        losses.append(float(copied.detach() + named.detach()))
-    return losses
+        yield copied.detach() + named.detach()
 
 
-def q_learning(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+def q_learning(
+    model: nn.Module, batches: Iterator[Any], scaler: GradScaler, autocast: torch.autocast
+) -> Iterator[Tensor]:
     """One net learns from what another expects, which follows it after each step."""
     optimizer = adamw(model.online)
-    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
-    losses = []
-    for _ in range(num_steps):
-        batch = next(batches)
-        with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+    for batch in batches:
+        with autocast:
             with torch.no_grad():
                 ahead = model.target(batch["next_state"]).amax(1)
                 wanted = batch["reward"] + 0.97 * (1 - batch["ended"]) * ahead
@@ -240,27 +211,12 @@ def q_learning(name: str, model: nn.Module, batches: Iterator[Any], mode: str, n
         with torch.no_grad():
             for followed, leader in zip(model.target.parameters(), model.online.parameters(), strict=True):
                 followed.lerp_(leader, 0.05)
-        losses.append(loss.item())
-    return losses
+        yield loss.detach()
 
 
-LOOPS: dict[str, Callable[[str, Any, Iterator[Any], str, int], list[float]]] = {
-    "digits_gan": gan,
-    "digits_wgan_gp": wgan_gp,
+LOOPS: dict[str, Callable[..., Iterator[Tensor]]] = {
+    "digits_gan": partial(adversaries, gan, lambda scores: F.softplus(-scores).mean()),
+    "digits_wgan_gp": partial(adversaries, wgan_gp, lambda scores: -scores.mean()),
     "autoencoder": two_heads,
     "dqn": q_learning,
 }
-
-
-def main() -> None:
-    name, *configs = sys.argv[1:]
-    for config in map(Path, configs):
-        try:
-            found = train(name, json.loads(config.read_text()))
-        except RuntimeError as error:  # what torch cannot compute on this machine
-            found = {"error": str(error).splitlines()[0]}
-        torch.save(found, config.with_suffix(".pt"))
-
-
-if __name__ == "__main__":
-    main()

@@ -107,7 +107,6 @@ def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> kinds
 
 
 def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
-    """The finding for a training whose parameters are in half precision."""
     examined, num_steps = case.examined, case.num_steps
     eps = examined.config.optimizer.get("eps")
     if examined.config.precision.parameters == "float16" and isinstance(eps, float) and eps < _LARGE_EPS:
@@ -122,11 +121,9 @@ def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
     origins = trace_fault(case).origins
     if not origins:
         return _in_another_mode(case, kinds.Unexplained(signs=signs))
-    call = origins[0].call
+    origin, call = origins[0], origins[0].call
     modules = [] if call.module is None else [call.module]
-    found = kinds.kind_of(origins[0])(
-        signs=signs, modules=modules, operator=call.operator, place=call.place, origin=origins[0]
-    )
+    found = kinds.kind_of(origin)(signs=signs, modules=modules, operator=call.operator, place=call.place, origin=origin)
     return _in_another_mode(case, found)
 
 

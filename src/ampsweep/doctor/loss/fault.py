@@ -71,8 +71,6 @@ class FaultSigns:
 
 @dataclass(frozen=True)
 class Judge:
-    """Compares steps with those in float32 and finds faults."""
-
     dtype: str  # the dtype that the training computes in
     baseline: Sequence[TakenStep]
     margin_pct: float  # two losses within this gap, in percent of the baseline's, count as equal
@@ -151,9 +149,8 @@ class Judge:
         return self.signs("worse_loss", num_steps, steps, gap=own - base, allowed_gap=allowed)
 
     def _largest(self, steps: slice, baseline: float) -> float:
-        """The largest mean loss over some steps that another perturbed replay may have, at 99.9 %. This is the
-        prediction interval for a further draw from a normal distribution (G. Hahn and W. Meeker, "Statistical
-        Intervals", 1991, section 4.7); infinite with fewer than two replays."""
+        """The largest mean loss over some steps of another perturbed replay, at 99.9 %: the prediction interval for a
+        further normal draw (Hahn and Meeker, "Statistical Intervals", 1991, 4.7); inf with fewer than two replays."""
         means = [float(np.mean(losses[steps])) for losses in self.perturbed() if len(losses) >= (steps.stop or 0)]
         if len(means) < 2 or not all(map(math.isfinite, means)):
             return math.inf
@@ -171,8 +168,6 @@ class OutOfTimeError(Exception):
 
 
 class LossCase:
-    """The fault of a training, found by comparing its steps with those in float32."""
-
     def __init__(self, examined: ExaminedTraining) -> None:
         self.examined = examined
         self.own, self.baseline = examined.own_steps, examined.baseline_steps
@@ -195,8 +190,7 @@ class LossCase:
 
     @property
     def is_also_in_float32(self) -> bool:
-        """True if the float32 loss is not finite either, or grows: the median from the fault on is more than twice the
-        first loss. (A single batch may have a large loss.)"""
+        """True if the float32 loss is not finite either, or its median from the fault on is over twice the first."""
         assert self.fault is not None
         losses = [step.loss for step in self.baseline.steps]
         if self.fault.replayed == 1:
@@ -259,10 +253,9 @@ def _losses_without(examined: ExaminedTraining, num_steps: int, skipped: frozens
 
 
 def _perturbed_losses(examined: ExaminedTraining, num_steps: int) -> list[list[float]]:
-    """The losses of several float32 replays with errors in the weights as large as the arm's rounding makes them.
-    Before each forward pass every weight gets a relative error drawn uniformly from [-u, u], where u is the unit
-    roundoff of the dtype that the arm computes in. If the arm's parameters have that dtype the errors stay; under
-    autocast, which rounds copies of weights, they are removed after the step."""
+    """The losses of several float32 replays where before each forward pass every weight gets a relative error drawn
+    uniformly from [-u, u], with the unit roundoff u of the dtype that the arm computes in. If the arm's parameters have
+    that dtype the errors stay; under autocast, which rounds copies of weights, they are removed after the step."""
     roundoff = FORMATS[examined.config.precision.dtype].unit_roundoff
     stay = examined.config.precision.parameters != "float32"
     curves: list[list[float]] = []

@@ -30,14 +30,9 @@ class Switches:
 
     @property
     def evidence(self) -> list[str]:
-        tried = {
-            "switching autocast off": self.autocast_off_mends,
-            "switching the scaler off": self.scaler_off_mends,
-            "adding a scaler": self.scaler_on_mends,
-        }
-        clauses = [
-            f"{name} {'fixes' if does else 'does not fix'} it" for name, does in tried.items() if does is not None
-        ]
+        names = ("switching autocast off", "switching the scaler off", "adding a scaler")
+        tried = zip(names, (self.autocast_off_mends, self.scaler_off_mends, self.scaler_on_mends), strict=True)
+        clauses = [f"{name} {'fixes' if does else 'does not fix'} it" for name, does in tried if does is not None]
         return ["; ".join(clauses)] if clauses else []
 
 
@@ -77,10 +72,7 @@ class Unsearched(LossFinding):
 
 class Unexplained(LossFinding):
     template = "the loss goes wrong in {dtype} but not in float32, and none of the changes tried fixes it"
-
-    @property
-    def advice(self) -> str | None:
-        return "train in another mode" if self.change.overrides else None
+    remedy_by_overrides = "train in another mode"
 
 
 class WholeModel(Unexplained):
@@ -116,14 +108,11 @@ class UpdatesLost(LossFinding):
 
 @dataclass(frozen=True, kw_only=True)
 class SmallestSet:
-    """The search for the smallest set of modules that must compute in float32."""
-
     num_replays: int
     num_modules: int  # all modules that compute anything; everything outside the model counts as one
 
     def text(self, size: int) -> str:
-        fix = "one of" if size == 1 else f"{size} of"
-        found = f"{fix} {self.num_modules} modules in float32 fix{'es' * (size == 1)} it"
+        found = f"{'one' if size == 1 else size} of {self.num_modules} modules in float32 fix{'es' * (size == 1)} it"
         found = f"{found}, found in {plural(self.num_replays, 'replay')}"
         return f"{found}; leaving out any of them brings the fault back" if size > 1 else found
 

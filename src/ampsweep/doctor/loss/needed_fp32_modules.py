@@ -59,9 +59,8 @@ def trace_fault(case: LossCase) -> OriginTracer:
 
 
 def find_culprits(case: LossCase) -> Culprits | None:
-    """Search for what must compute in float32; None if nothing fixes the fault, or only many modules do. A single
-    replay names the operators that make inf or NaN; their modules are tried first. If that does not fix the fault, the
-    modules follow that add most to the error of the step."""
+    """Search for what must compute in float32; None if nothing fixes the fault, or only many modules do. The modules of
+    operators that make inf or NaN are tried first, then the modules that add most to the error of the step."""
     tracer = trace_fault(case)
     num_replays, num_modules = 1, len(tracer.modules) + 1
     origins = [origin for origin in tracer.origins if origin.phase != "update"]

@@ -15,9 +15,7 @@ from ampsweep.observe.calls import UNWRITTEN, Call, Phase, Site, Sites, observe
 from ampsweep.observe.functions import FunctionMode
 from ampsweep.observe.operators import schema_of
 
-_FILLS: Final = frozenset(
-    {"fill", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "where", "scalar_tensor"}
-)
+_FILLS: Final = ("fill", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "where", "scalar_tensor")
 """Operators that write given values: their inf is intended, unless float32 would have kept it finite."""
 _OF_PROBABILITIES: Final = frozenset({"binary_cross_entropy"})  # clamp the log of exactly 0 or 1
 _MOST_STEPS_BACK: Final = 8  # operators followed back at most from a division to the sum that lost its constant

@@ -25,9 +25,7 @@ _MIN_COST_PCT: Final = 8.0  # the smallest share of the peak that is a finding
 _MOST_CAUSES: Final = 4  # the most causes of one kind that are tried or reported
 _SHRUNK_SHARE: Final = 0.03  # a peak that is this much smaller than in float32 has shrunk; below, it is mostly state
 _MIN_GROWTH_PCT: Final = 1.0
-_MIN_WIDE_PCT: Final = 12.0
-"""The smallest share of the peak in float32 activations that is worth trying: a change saves half of it, and their
-gradients."""
+_MIN_WIDE_PCT: Final = 12.0  # smallest share of the peak in float32 activations that is tried: half of it may be saved
 _LOSS_PCT: Final = 35.0  # the least reported share of the peak of the loss's own tensors
 
 

@@ -79,11 +79,8 @@ def trace_memory(
 ) -> TracedMemory:
     """Trace the second and the third step of a training (`config` if given), which may raise anything.
 
-    Args:
-        changes: calls to change, and how.
-        makers: find the origin of each allocation; without it `held` has no origins.
-        shares_casts: a tensor that is cast again to the dtype of a copy that is still alive gets that copy.
-        between_steps: called with the trainer after each step.
+    Without `makers`, `held` has no origins. With `shares_casts` a tensor that is cast again to the dtype of a copy that
+    is still alive gets that copy. `between_steps` is called with the trainer after each step.
     """
     config = config or examined.config
     is_same = config.data == examined.config.data
@@ -165,8 +162,6 @@ class _ChangedFunctions(FunctionMode):
 
 
 class _SharedCasts:
-    """Gives a tensor that is cast again the copy that is still alive."""
-
     def __init__(self) -> None:
         self._copies: dict[tuple[object, ...], weakref.ref[Tensor]] = {}
 

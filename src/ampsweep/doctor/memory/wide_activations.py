@@ -19,8 +19,6 @@ _CONSTANTS: Final = ("parameter", "buffer", "attribute", "constant")
 
 @dataclass(frozen=True)
 class WideActivations:
-    """The float32 activations at the peak that share a cause."""
-
     kind: type[WideFinding]
     num_bytes: int
     origin: TensorOrigin  # the call that makes most of them wide
@@ -62,9 +60,7 @@ def _without_autocast(origin: TensorOrigin) -> list[TensorOrigin]:
     return [source for source in origin.sources if source.function is not None and not source.function.is_autocast]
 
 
-def _ancestors(
-    origin: TensorOrigin, sources: Callable[[TensorOrigin], Iterable[TensorOrigin]]
-) -> Iterator[TensorOrigin]:
+def _ancestors(origin: TensorOrigin, of: Callable[[TensorOrigin], Iterable[TensorOrigin]]) -> Iterator[TensorOrigin]:
     seen: set[int] = set()
     waiting = [origin]
     while waiting:
@@ -72,7 +68,7 @@ def _ancestors(
         if id(current) not in seen:
             seen.add(id(current))
             yield current
-            waiting += sources(current)
+            waiting += of(current)
 
 
 def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[type[WideFinding], TensorOrigin] | None:

@@ -19,8 +19,7 @@ ROUNDINGS: Final = 4.0
 values, each time as much as its result."""
 _COARSE: Final = 2.0**-3
 """The smallest relative error that counts for torch's own operators: fewer than three bits of the result are right.
-torch's own tests compare its kernels with float32; some (layer norm's backward on a CPU) leave errors of 5 % in
-bfloat16, which no training notices."""
+Some of torch's kernels (layer norm's backward on a CPU) leave errors of 5 % in bfloat16, which no training notices."""
 NO_DIGIT: Final = 0.5  # the relative error of a result without a single correct bit
 _DETERMINED: Final = 0.01  # the largest error by float32's own roundoff in a well-determined result
 
@@ -67,17 +66,11 @@ class SideBySide:
     def compared(self) -> list[ComparedCall]:
         device, eps = self._baseline.device, torch.finfo(torch.float32).eps
         nearest, random = (self._explained_errors(rounds) for rounds in (to_nearest, Noise(device).round))
-        found = [
-            ComparedCall(
-                own=own,
-                baseline=baseline,
-                error=own.error_beside(baseline),
-                explained=max(
-                    (errors[own.site] for errors in (nearest, random) if own.site in errors), default=math.inf
-                ),
-            )
-            for own, baseline in self.pairs
-        ]
+        found = []
+        for own, baseline in self.pairs:
+            explained = max((errors[own.site] for errors in (nearest, random) if own.site in errors), default=math.inf)
+            error = own.error_beside(baseline)
+            found.append(ComparedCall(own=own, baseline=baseline, error=error, explained=explained))
         if not any(call.is_wrong for call in found):
             return found
         noise = Noise(device)
@@ -89,10 +82,9 @@ class SideBySide:
         return {call.site: call.error_beside(exact) for call, exact in matched(recorded, self.exact)}
 
     def _baseline_step(self, rounds: Rounds, *, everywhere: bool = False) -> list[RecordedCall]:
-        """Record the float32 step with known results inserted, and all other values rounded. Each operator computes in
-        float32; its arguments and results are rounded to the dtypes of the matching call in the other step
-        (`everywhere`: also where these are float32). The error of a result thus includes everything that its inputs'
-        errors and the dtype explain."""
+        """Record the float32 step with known results inserted; other arguments and results are rounded to the dtypes of
+        the matching call in the other step (`everywhere`: also where these are float32). The error of a result thus has
+        everything that its inputs' errors and the dtype explain."""
         partners = {own.site: own.call for own, _ in self.pairs}
 
         def rounded(values: Any, dtypes: Iterable[torch.dtype]) -> Any:
@@ -148,9 +140,8 @@ class SideBySide:
         return [name for name in dict.fromkeys(reversed(names)) if name != culprit.call.module]
 
     def take_as_known(self, calls: Sequence[RecordedCall]) -> None:
-        """Use what these calls return in the training's own precision in all comparisons, which then explain it. From
-        the start this applies to calls with other numbers or indices than in float32, such as the lowest number of the
-        dtype in a mask, or other experts for a token: these are not the operator's error."""
+        """Use what these calls return in the training's own precision in all comparisons, which then explain it. So do,
+        from the start calls with other numbers or indices than in float32: the lowest in a mask, other experts."""
         if not calls:
             return
         sites = {call.call.index: call.site for call in calls}

@@ -46,8 +46,6 @@ class TriedInFloat32(TriedChange):
 
 
 class ErrorFinding(DoctorFinding):
-    """Base of the kinds of calls whose results are wrong in the dtype."""
-
     complaint = "numerics"
     remedy = "compute it in float32"
     step: int
@@ -73,8 +71,7 @@ class UnexplainedError(ErrorFinding):
     def evidence(self) -> list[str]:
         compared = (
             f"the relative error of the forward pass's values at step {self.step}, against float32 with the same "
-            "weights and batch; with every result rounded to the dtype as the training rounds it, float32 has no more "
-            "than the explained error"
+            "weights and batch; float32 has no more than the explained error if its results are rounded to the dtype"
         )
         other = "float32 does not make this call at all: the code takes another path in half precision"
         return [compared] if self.is_in_both else [compared, other]
@@ -133,11 +130,10 @@ def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
     """The error through the forward pass: of the last call of each module, in order."""
     known = [call for call in calls if 0 < call.explained < math.inf]
     ends = [call for call, after in pairwise(known) if after.own.call.module != call.own.call.module] + known[-1:]
-    step = -(-len(ends) // _MOST_POINTS) or 1
-    named = ((end.own.call, end) for end in ends[::step])
+    points = ((of.own.call, of.error, of.explained) for of in ends[:: -(-len(ends) // _MOST_POINTS) or 1])
     return [
-        {"module": own.module or "", "operator": own.operator, "error": end.error, "explained": end.explained}
-        for own, end in named
+        {"module": own.module or "", "operator": own.operator, "error": error, "explained": explained}
+        for own, error, explained in points
     ]
 
 
@@ -243,10 +239,7 @@ def note_lowered_layers(model: nn.Module, dtype: torch.dtype) -> Iterator[Lowere
         hooks.callback(register_module_forward_hook(on_output).remove)
         hooks.enter_context(observe(model, on_call, places=False))
         yield noted
-    outside = {
-        name
-        for name, tensors in returned.items()
-        if all(tensor.dtype != dtype for tensor in tensors) and storages(tensors).isdisjoint(cast)
-    }
+    wide = [(name, of) for name, of in returned.items() if all(tensor.dtype != dtype for tensor in of)]
+    outside = {name for name, tensors in wide if storages(tensors).isdisjoint(cast)}
     outside |= {name for name, parameter in model.named_parameters() if storages(parameter).isdisjoint(cast)}
     noted.outside = frozenset(outside)

@@ -95,9 +95,8 @@ def matched(own: Recorded, baseline: Recorded) -> Iterator[tuple[RecordedCall, R
 
 
 def relative_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """The largest relative error of several results, in the 2-norm. It is infinite if a result is not finite where the
-    exact value is, and 0 where the exact values are all zero. Differences too small for any training to notice, as from
-    bfloat16 kernels that flush to zero, are ignored."""
+    """The largest relative error of several results, in the 2-norm: inf if a result is not finite where the exact value
+    is, 0 where the exact values are all zero. Differences too small for any training to notice are ignored."""
     return max((_relative_error(result, other) for result, other in zip(results, exact, strict=True)), default=0.0)
 
 

@@ -68,11 +68,9 @@ class MeasuredSteps:
             **facts,
         )
 
-    def gains_ms(
-        self, wanted: Sequence[TimedCall], change: Callable[[Tensor], Tensor]
-    ) -> list[tuple[TimedCall, float]]:
+    def gains_ms(self, calls: Sequence[TimedCall], change: Callable[[Tensor], Tensor]) -> list[tuple[TimedCall, float]]:
         """Call operators of a step again with changed tensors; return the ms that each saves, as time permits."""
-        by_index = {call.index: call for call in wanted}
+        by_index = {call.index: call for call in calls}
         end_s = monotonic() + max(min(_TRIALS_S, self.examined.seconds_left), 0.0)
         found: list[tuple[TimedCall, float]] = []
 
@@ -87,7 +85,7 @@ class MeasuredSteps:
                 found.append((call, call.ms * max(1 - other_ms / own_ms, 0.0) if own_ms else 0.0))
             return operator(*args, **kwargs)
 
-        if wanted:
+        if calls:
             with observe(self.training.model, lambda *_: None, around=around, places=False) as observer:
                 self.training.step()
         return found

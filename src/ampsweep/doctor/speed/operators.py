@@ -148,7 +148,6 @@ def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> list[Slowe
 
 
 def casts(measured: MeasuredSteps) -> list[ActivationCasts]:
-    """Find activations that are cast to float32 and, after some operators, back."""
     all_casts = [call for call in measured.step.of_phases("forward", "backward") if call.is_cast]
     measured.examined.facts["speed/casts_pct"] = measured.share_pct(total_ms(all_casts))
     measured.examined.facts["speed/casts_bytes_pct"] = _bytes_pct(all_casts, measured.step)

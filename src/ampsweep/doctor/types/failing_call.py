@@ -44,8 +44,6 @@ class FailedCall:
 
 
 class CallWatch(FunctionMode):
-    """Watches the torch functions that a replay calls: records a failing call, and applies remedies."""
-
     def __init__(self, replay: Replay, remedies: Sequence[tuple[CallIdentity, Remedy]] = ()) -> None:
         super().__init__(replay.device.type)
         self._replay, self._remedies = replay, remedies
@@ -123,14 +121,12 @@ class CallWatch(FunctionMode):
     ) -> FailedCall:
         """Describe a call that raised an error; `where` has its identity, operator, phase and module."""
         (error, func, args, kwargs), (identity, operator, phase, module) = raised, where
-        arguments = _leaves(args, kwargs)
+        found = tree_leaves_with_path({**dict(enumerate(args)), **kwargs})
+        arguments = [(_place(path), value) for path, value in found]
         values = {at: arg for at, arg in arguments if isinstance(arg, Tensor) and arg.is_floating_point()}
         operands = tuple(self._operand(func, identity.function, at, value, site) for at, value in values.items())
-        numbers = {
-            at: float(arg)
-            for at, arg in arguments
-            if type(arg) in (float, int) and math.isfinite(arg) and abs(arg) > _limit(operands)
-        }
+        finite = [(at, float(arg)) for at, arg in arguments if type(arg) in (float, int) and math.isfinite(arg)]
+        numbers = {at: value for at, value in finite if abs(value) > _limit(operands)}
         self._is_trying = True
         try:
             candidates = self._candidates(identity.function, operands, numbers)
@@ -217,11 +213,6 @@ def _code(site: CallSite, remedy: Remedy, operands: Sequence[Operand], values: d
         return lambda _: f"torch.finfo({dtype}).{'max' if new > 0 else 'min'}"
 
     return site.rewritten([(place, values.get(place), rewrite(place)) for place in remedy])
-
-
-def _leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Place, Any]]:
-    found = tree_leaves_with_path({**dict(enumerate(args)), **kwargs})
-    return [(_place(path), value) for path, value in found]
 
 
 def _changed_arguments(args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy) -> _Arguments:

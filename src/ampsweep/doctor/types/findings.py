@@ -11,11 +11,7 @@ from ampsweep.doctor.tensor_origins import OriginKind, TensorOrigin
 from ampsweep.observe.calls import Phase
 from ampsweep.text import number
 
-_PHASES: Final[dict[Phase, str]] = {
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "update": "the update",
-}
+_PHASE: Final[dict[str, str]] = {"forward": "the forward pass", "backward": "the backward pass", "update": "the update"}
 _HELD: Final[dict[OriginKind, str]] = {
     "parameter": "the parameter {name}",
     "buffer": "the buffer {name}",
@@ -111,8 +107,6 @@ class TypesFinding(DoctorFinding):
 
 
 class WrongDtypes(TypesFinding):
-    """Base of the kinds of calls that work with other dtypes."""
-
     function: str
     phase: Phase
     num_modules: int
@@ -123,7 +117,7 @@ class WrongDtypes(TypesFinding):
 
     @property
     def evidence(self) -> list[str]:
-        in_training = f"{_PHASES[self.phase]} of step {self.step}"
+        in_training = f"{_PHASE[self.phase]} of step {self.step}"
         step = in_training if self.stage == "training" else "the evaluation after a step"
         sentences = [f"{step} stops with {self.error}", *(operand.sentence for operand in self.operands)]
         if self.num_modules > 1:
@@ -171,6 +165,7 @@ class NumberTooLarge(WrongDtypes):
 
 
 class StopsWithError(TypesFinding):
+    remedy_by_overrides = "train in another precision, in which it runs unchanged"
     dtypes: list[str] = field(default_factory=list)  # the dtypes of the failing call's operands
 
     @property
@@ -184,10 +179,6 @@ class StopsWithError(TypesFinding):
         if self.operator is not None:
             sentences.append("no cast of the failing call's operands fixes it: more than its dtypes is wrong")
         return sentences
-
-    @property
-    def advice(self) -> str | None:
-        return "train in another precision, in which it runs unchanged" if self.change.overrides else None
 
 
 class RefusedLoss(TypesFinding):

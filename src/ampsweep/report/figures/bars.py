@@ -10,7 +10,6 @@ from ampsweep.memory_categories import memory_key
 from ampsweep.report.figure import Figure, Json, axis, bars, row_axis, scatter
 from ampsweep.report.figures.drawing import (
     arms_table,
-    axis_title,
     dots,
     dots_left_out,
     metric_name,
@@ -24,8 +23,7 @@ from ampsweep.report.tables import Cell, Column, axis_unit, count_cell, quantity
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB
 
-_BEYOND: Final = 1.05
-"""The end of the axis over the largest value."""
+_BEYOND: Final = 1.05  # the end of the axis over the largest value
 _REST: Final = memory_key(UNATTRIBUTED)
 _REST_REMARK: Final = (
     "unattributed: what the run's peak has besides the tensors of the traced step, such as workspaces of kernels and "
@@ -61,7 +59,7 @@ def by_arm(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> 
         panel,
         [*without(missing), *dots_left_out(max(map(len, measured.values())))],
         traces=traces,
-        x=axis(f"{axis_title(metric_name(panel), unit.unit)}, {name}", range=ends),
+        x=axis(metric_name(panel), unit.unit, after=f", {name}", range=ends),
         y=row_axis([*measured]),
         height=rows_height(len(measured)),
         table=arms_table(panel, (name, "lowest", "highest", "runs"), rows),
@@ -77,10 +75,8 @@ def _figures(data: WorkloadData, key: str, arms: Mapping[str, object]) -> tuple[
     return {arm: value for arm in arms if (value := data.median_of(arm, key)) is not None}, "median of runs"
 
 
-_Bar = tuple[str, bool]
-"""An arm, and True if the bar shows its prediction."""
-_Parts = Mapping[str, float]
-"""Metric key -> value, including the rest of the whole."""
+_Bar = tuple[str, bool]  # an arm, and True if the bar shows its prediction
+_Parts = Mapping[str, float]  # metric key -> value, including the rest of the whole
 
 
 def stack(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
@@ -121,7 +117,7 @@ def stack(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
         panel,
         remarks,
         traces=traces,
-        x=axis(axis_title("memory at the peak", unit.unit)),
+        x=axis("memory at the peak", unit.unit),
         y=row_axis(labels),
         height=rows_height(len(shown), 44, legend=True),
         legend=True,

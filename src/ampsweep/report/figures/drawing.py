@@ -87,10 +87,6 @@ def metric_name(panel: Panel) -> str:
     return _NAMES.get(key) or key.partition("/")[2].removesuffix("_gib").removesuffix("_pct").replace("_", " ")
 
 
-def axis_title(name: str, unit: str) -> str:
-    return f"{name} ({unit})" if unit else name
-
-
 def rows_height(num_rows: int, row_px: int = _ROW_PX, *, legend: bool = False) -> int:
     """Height of a figure in pixels."""
     return 90 + row_px * max(num_rows, 2) + (60 if legend else 0)

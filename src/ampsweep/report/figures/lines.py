@@ -10,7 +10,7 @@ import numpy as np
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.swept_series import Series, value_text
 from ampsweep.report.figure import Figure, Json, area, axis, label, rule, scatter, whiskers
-from ampsweep.report.figures.drawing import arms_table, axis_title, metric_name, panel_figure, without
+from ampsweep.report.figures.drawing import arms_table, metric_name, panel_figure, without
 from ampsweep.report.figures.pairs import effect_of, effects, mean_cell
 from ampsweep.report.histories import Curve, band, short_numbers
 from ampsweep.report.page_limits import JSON_NAME, MAX_LINES, MAX_POINTS
@@ -40,9 +40,8 @@ def curves(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> 
         alone: Sequence[tuple[Run, Curve]] = finite
         if len(finite) > MAX_LINES:
             alone = [(run, curve) for run, curve in finite if not (of_band and run.finished)][:MAX_LINES]
-            remarks.append(
-                f"{arm}: {len(finite) - len(alone):,} runs have no line of their own; {JSON_NAME} has all runs"
-            )
+            num_left = len(finite) - len(alone)
+            remarks.append(f"{arm}: {num_left:,} runs have no line of their own; {JSON_NAME} has all runs")
         traces += _runs(alone, styles[arm], has_band=bool(of_band))
         if finite:
             rows[arm] = _cells([curve for _, curve in finite], panel.unit)
@@ -59,7 +58,7 @@ def curves(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> 
         remarks,
         traces=traces,
         x=axis("step"),
-        y=axis(axis_title(metric_name(panel), panel.unit), log=panel.log),
+        y=axis(metric_name(panel), panel.unit, log=panel.log),
         legend=True,
         table=arms_table(panel, ("last value", "lowest", "highest", "runs"), rows),
     )
@@ -121,8 +120,7 @@ class SeriesData:
         return list(dict.fromkeys(arm for data in self.data for arm in data.names))
 
 
-_Points = Mapping[str, Mapping[Scalar, Cell]]
-"""Arm -> swept value -> figure."""
+_Points = Mapping[str, Mapping[Scalar, Cell]]  # arm -> swept value -> figure
 
 
 def _points(of: SeriesData, arms: Sequence[str], cell: Callable[[WorkloadData, str], Cell]) -> _Points:
@@ -150,7 +148,7 @@ def against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]) -> Fig
             values = ", ".join(value_text(at) for at in of.series.values if at in {at for at, _ in lost})
             remarks.append(f"{arm} ran out of memory at {of.series.name} {values} (x)")
             traces.append(_crosses(arm, lost, max(known) * unit.factor * (1 - 0.07 * index), styles[arm]))
-    y = axis(axis_title(metric_name(panel), unit.unit), from_zero=True)
+    y = axis(metric_name(panel), unit.unit, from_zero=True)
     return _over(panel, of, points, remarks, traces=traces, y=y)
 
 
@@ -166,17 +164,19 @@ def effects_against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]
     points = _points(of, [arm for arm in of.arms if arm not in baselines], mean)
     if not any(points.values()):
         return None
-    y = axis(axis_title(effect.title, effect.unit))
+    y = axis(effect.title, effect.unit)
     content = {"traces": _lines(points, 1.0, styles), "y": y, "shapes": [rule(effect.null, "y")]}
     return _over(panel, of, points, _without_points(of, points), **content)
 
 
 def _over(panel: Panel, of: SeriesData, points: _Points, remarks: Sequence[str], **content: Any) -> Figure:
-    known = {arm: line for arm, line in points.items() if line}
+    known, numbers = {arm: line for arm, line in points.items() if line}, [*map(_number, of.series.values)]
+    ticks = {value: value_text(value) for value in numbers} if min(numbers) > 0 else None
+    x = axis(of.series.name, log=ticks is not None, ticks=ticks)
     columns = (Column(of.series.name), *(Column(arm, numeric=True) for arm in known))
     rows = ((Cell(value_text(at), at), *(line.get(at, Cell()) for line in known.values())) for at in of.series.values)
     table = Table(key=panel.key, columns=columns, rows=tuple(map(Row, rows)))
-    return panel_figure(panel, remarks, x=_axis(of.series), legend=True, height=360, table=table, **content)
+    return panel_figure(panel, remarks, x=x, legend=True, height=360, table=table, **content)
 
 
 def _lines(points: _Points, factor: float, styles: Mapping[str, ArmStyle]) -> list[Json]:
@@ -222,10 +222,3 @@ def _crosses(arm: str, where: Sequence[tuple[Scalar, int]], height: float, look:
 def _without_points(of: SeriesData, points: _Points) -> list[str]:
     measured = {arm for data in of.data for arm in data.measured_arms}
     return without([arm for arm, line in points.items() if not line and arm in measured])
-
-
-def _axis(series: Series) -> Json:
-    numbers = [_number(value) for value in series.values]
-    if min(numbers) <= 0:
-        return axis(series.name)
-    return axis(series.name, log=True, ticks={value: value_text(value) for value in numbers})

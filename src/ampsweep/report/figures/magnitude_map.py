@@ -15,11 +15,9 @@ from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.text import as_sentence, number, percent
 
 _DRAWN: Final = (FLOAT16, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2)
-_SHOWN_AT_FIRST: Final = (FLOAT16, BFLOAT16)
-"""The others are drawn when they are chosen in the legend."""
+_SHOWN_AT_FIRST: Final = (FLOAT16, BFLOAT16)  # the others are drawn when they are chosen in the legend
 _ROW_PX: Final = 17
-_LEAST_SHARE: Final = 1e-5
-"""The axis ends where less than this share of all elements is beyond it."""
+_LEAST_SHARE: Final = 1e-5  # the axis ends where less than this share of all elements is beyond it
 MAX_ROWS: Final = 100
 _MAX_LABEL: Final = 34
 

@@ -10,15 +10,7 @@ from ampsweep.analysis.pareto_front import Front, FrontArm, Relation
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS
 from ampsweep.analysis.statistics import Estimate, saved_pct
 from ampsweep.report.figure import Figure, Json, axis, margin, row_axis, rule, scatter, whiskers
-from ampsweep.report.figures.drawing import (
-    arms_table,
-    axis_title,
-    dots,
-    dots_left_out,
-    panel_figure,
-    rows_height,
-    without,
-)
+from ampsweep.report.figures.drawing import arms_table, dots, dots_left_out, panel_figure, rows_height, without
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Effect, Panel
 from ampsweep.report.tables import Cell, Column, Table, axis_unit, count_cell, estimate_cell, quantity
@@ -30,11 +22,9 @@ class EffectOf(NamedTuple):
     """An effect of an arm, as a mean in the comparison and for a single pair."""
 
     metric: str
-    of_pair: Callable[[float, float], float]
-    """From the baseline's value and the arm's."""
+    of_pair: Callable[[float, float], float]  # from the baseline's value and the arm's
     mean: Callable[[ArmComparison], Estimate | None]
-    null: float
-    """The value of no effect."""
+    null: float  # the value of no effect
     title: str
     unit: str
 
@@ -42,17 +32,17 @@ class EffectOf(NamedTuple):
         return ratio(value) if self.unit == "x" else quantity(value, self.unit, sign=self.unit == "")
 
 
-def _memory_saved(arm: ArmComparison) -> Estimate | None:
-    saved = arm.memory_saved_bytes
-    return None if saved is None else saved.mapped(lambda size: size / GIB)
-
-
 _EFFECTS: Final[dict[Effect, EffectOf]] = {
     "speedup": EffectOf(
         STEP_MS, lambda base, arm: base / arm, lambda arm: arm.speedup, 1.0, "step time, baseline over arm", "x"
     ),
     "memory_saved": EffectOf(
-        PEAK_MEMORY, lambda base, arm: base - arm, _memory_saved, 0.0, "peak allocated, baseline minus arm", "GiB"
+        PEAK_MEMORY,
+        lambda base, arm: base - arm,
+        lambda arm: arm.memory_saved_bytes and arm.memory_saved_bytes.mapped(lambda size: size / GIB),
+        0.0,
+        "peak allocated, baseline minus arm",
+        "GiB",
     ),
     "memory_saved_pct": EffectOf(
         PEAK_MEMORY, saved_pct, lambda arm: arm.memory_saved_pct, 0.0, "peak allocated saved", "%"
@@ -124,7 +114,7 @@ def pairs(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
         panel,
         [*without(missing, "no pair to compare"), *dots_left_out(max(len(effect.by_seed) for effect in found))],
         traces=traces,
-        x=axis(axis_title(of.title, unit.unit)),
+        x=axis(of.title, unit.unit),
         y=row_axis([*parities]),
         shapes=[
             rule(of.null),
@@ -198,8 +188,8 @@ def front(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
         panel,
         remarks,
         traces=[_marker(arm, unit.factor, styles[arm.arm]) for arm in of.arms],
-        x=axis(axis_title("step time", "ms")),
-        y=axis(axis_title("peak memory", unit.unit)),
+        x=axis("step time", "ms"),
+        y=axis("peak memory", unit.unit),
         shapes=[] if limit_gib is None else [rule(limit_gib * unit.factor, "y")],
         height=420,
         legend=True,

@@ -21,21 +21,15 @@ if TYPE_CHECKING:
 class ComparisonPage:
     """The content of a comparison's run; the names of tables and figures are W&B's keys."""
 
-    id: str
-    """The id of the run, the same for each comparison of a multirun: a newer one replaces it."""
+    id: str  # the id of the run, the same for each comparison of a multirun: a newer one replaces it
     name: str
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
-    tables: Mapping[str, Sequence[Mapping[str, Any]]]
-    """Nonempty rows: column -> value or None."""
-    figures: Mapping[str, Mapping[str, Any]]
-    """Plotly's JSON."""
-    html: Path
-    """The document as one self-contained file."""
-    tags: tuple[str, ...] = ()
-    """The tags of all its runs."""
-    alert: str | None = None
-    """The text of a W&B alert."""
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]  # nonempty rows: column -> value or None
+    figures: Mapping[str, Mapping[str, Any]]  # Plotly's JSON
+    html: Path  # the document as one self-contained file
+    tags: tuple[str, ...] = ()  # the tags of all its runs
+    alert: str | None = None  # the text of a W&B alert
 
     @property
     def digest(self) -> str:
@@ -45,8 +39,7 @@ class ComparisonPage:
 
 
 _DIGEST: Final = "digest"
-_ALERT: Final = "alert"
-"""Keys of its summary beside those of the page."""
+_ALERT: Final = "alert"  # keys of its summary beside those of the page
 
 
 def publish(
@@ -93,8 +86,7 @@ def _media(page: ComparisonPage) -> dict[str, Any]:
     import plotly.graph_objects as go
     import wandb
 
-    tables = {
-        name: wandb.Table([*rows[0]], [hidden([*row.values()]) for row in rows]) for name, rows in page.tables.items()
-    }
-    figures = {name: wandb.Plotly(go.Figure(figure)) for name, figure in page.figures.items()}
-    return {**tables, **figures, "comparison": wandb.Html(str(page.html), inject=False)}
+    media: dict[str, Any] = {"comparison": wandb.Html(str(page.html), inject=False)}
+    for name, rows in page.tables.items():
+        media[name] = wandb.Table([*rows[0]], [hidden([*row.values()]) for row in rows])
+    return media | {name: wandb.Plotly(go.Figure(figure)) for name, figure in page.figures.items()}

@@ -21,10 +21,8 @@ from ampsweep.tracking.wandb.run_settings import group_of
 from ampsweep.tracking.wandb.server import ALIVE_S, ASK_S, with_server
 from ampsweep.tracking.wandb.sync_run import place_of
 
-_PUBLISH_S: Final = 60.0
-"""Time limit for sending a comparison."""
-_MAX_OF_A_KEY: Final = 4
-"""Figures of one key (a panel of several workloads) that are sent; the page has all."""
+_PUBLISH_S: Final = 60.0  # time limit for sending a comparison
+_MAX_OF_A_KEY: Final = 4  # figures of one key (a panel of several workloads) that are sent; the page has all
 
 Records = Sequence[tuple[Path, RunRecord]]
 
@@ -97,16 +95,12 @@ def page_of(document: Document, records: Records, group: str, html: Path) -> Com
     first = dict(reversed(of_runs))
     numbers = Counter(title for title, _ in of_runs)
     tags = [tag for _, record in records for tag in record.config.get("tracking", {}).get("tags", [])]
+    config = {"experiment": experiment, "arms": sorted({record.arm for _, record in records})}
     page = wandb_page(
         document,
         id=f"comparison-{oldest.run_id}",
         name=f"comparison-{group or experiment}",
-        config={
-            "experiment": experiment,
-            "baseline": document.data["baseline"],
-            "margin_pct": document.data["margin_pct"],
-            "arms": sorted({record.arm for _, record in records}),
-        },
+        config=config | {key: document.data[key] for key in ("baseline", "margin_pct")},
         tags=list(dict.fromkeys(tags)),
         html=html,
     )

@@ -107,10 +107,7 @@ def _save(
             for name, panels in {"About": [about], **_by_section(page, compared)}.items()
         ],
         runset_settings=ws.RunsetSettings(
-            filters=_chosen(selection),
-            groupby=[expr.Config(_ARM)],
-            group_colors=colours,
-            pinned_columns=list(_COLUMNS),
+            filters=_chosen(selection), groupby=[expr.Config(_ARM)], group_colors=colours, pinned_columns=list(_COLUMNS)
         ),
     ).save()
     return [f"report: {report.url}", f"workspace: {workspace.url}"]

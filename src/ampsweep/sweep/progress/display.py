@@ -62,12 +62,8 @@ class ProgressDisplay(MessagePrinter):
     """A line for each run that has ended and, on a terminal, a live part below them that disappears at the end.
 
     The live part shows the current run and the progress of the sweep. A pipe, a log file or a dumb terminal gets only
-    the lines.
-
-    Args:
-        plan: the runs to come.
-        in_training_process: True if this process trains: then the display is drawn only on progress messages, because a
-            thread that draws by the clock would disturb timed steps.
+    the lines. `in_training_process`: draw on progress messages only, since a thread that draws by the clock would
+    disturb timed steps.
     """
 
     def __init__(self, plan: Plan, *, in_training_process: bool = False) -> None:

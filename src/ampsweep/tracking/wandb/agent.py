@@ -7,8 +7,7 @@ from typing import Final
 
 from ampsweep.record import RunRecord
 
-STOPPED_THERE: Final = "a stop on W&B"
-"""The reason of a stop that the server requests."""
+STOPPED_THERE: Final = "a stop on W&B"  # the reason of a stop that the server requests
 
 _FORWARDING: Final = frozenset({"--forward-signals", "-f"})
 

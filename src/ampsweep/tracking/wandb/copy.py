@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _SOURCE_NAME: Final = "wandb_source.json"
 _LOADING: Final = ".loading"
-_LISTING_S: Final = 120.0
-"""Limit of an answer about many runs, and of a run's download, retries included."""
+_LISTING_S: Final = 120.0  # limit of an answer about many runs, and of a run's download, retries included
 _PARALLEL: Final = 8
 _PER_PAGE: Final = 100
 

@@ -28,8 +28,7 @@ SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` send
 _POLL_S: Final = 0.01
 _END_S: Final = {None: 10.0, "offline": 30.0, "online": 5.0}
 """Wait at the end of a run, by W&B's mode (None: not known yet), while the server answers."""
-_TROUBLE_S: Final = 1.0
-"""Wait for a server in trouble."""
+_TROUBLE_S: Final = 1.0  # wait for a server in trouble
 
 
 class WandbFollower:

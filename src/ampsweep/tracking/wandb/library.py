@@ -33,8 +33,7 @@ def error_clause(error: BaseException) -> str:
 class Login:
     url: str
     key: str = field(repr=False)
-    entity: str | None
-    """The default entity of runs."""
+    entity: str | None  # the default entity of runs
     headers: dict[str, str] = field(repr=False)
     proxies: dict[str, str] = field(repr=False)
 

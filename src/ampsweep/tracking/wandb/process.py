@@ -19,10 +19,8 @@ from ampsweep.tracking.wandb.library import CORE_ENDED, WandbError
 KEY_BYTES: Final = 32
 FAMILY: Final = socket.AF_UNIX if hasattr(socket, "AF_UNIX") else socket.AF_INET
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main({folder!r})"
-_ANSWER_S: Final = 30.0
-"""Limit of the W&B process to begin a task; it takes none once it has imported wandb."""
-_END_S: Final = 10.0
-"""Limit of the W&B process to end; it takes none unless a training was killed."""
+_ANSWER_S: Final = 30.0  # limit of the W&B process to begin a task; it takes none once it has imported wandb
+_END_S: Final = 10.0  # limit of the W&B process to end; it takes none unless a training was killed
 
 
 @dataclass(frozen=True)

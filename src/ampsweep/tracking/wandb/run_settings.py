@@ -20,8 +20,7 @@ _MODES: Final = ("online", "offline", "disabled")
 
 _SYNC: Final = "send runs later with `ampsweep sync DIRECTORY`"
 
-_INIT_TIMEOUT_S: Final = 60.0
-"""The default of WANDB_INIT_TIMEOUT; no training waits for it."""
+_INIT_TIMEOUT_S: Final = 60.0  # the default of WANDB_INIT_TIMEOUT; no training waits for it
 
 _RETRY_S: Final = {"min": 1, "max": 2}
 """Wait between two tries; wandb's default of up to a minute would be late to notice that a server is back."""

@@ -7,8 +7,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from ampsweep.text import folder_name
 
 SCHEME: Final = "wandb://"
-COMPARISON: Final = "comparison"
-"""The job type in W&B of runs that hold a comparison."""
+COMPARISON: Final = "comparison"  # the job type in W&B of runs that hold a comparison
 
 _FORM: Final = f"{SCHEME}ENTITY/PROJECT, {SCHEME}ENTITY/PROJECT/SWEEP or {SCHEME}ENTITY/PROJECT?group=NAME"
 

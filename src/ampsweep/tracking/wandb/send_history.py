@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from ampsweep.tracking.wandb.service import Caller
 
 _POLL_S: Final = 0.5
-_TROUBLE_S: Final = 0.5
-"""Limit of the server's answer at the end of a run."""
-_REFUSAL_S: Final = 1.0
-"""Limit of the server's answer at the start of a run."""
+_TROUBLE_S: Final = 0.5  # limit of the server's answer at the end of a run
+_REFUSAL_S: Final = 1.0  # limit of the server's answer at the start of a run
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
     from ampsweep.tracking.wandb.service import Caller
 
-ASK_S: Final = 10
-"""Limit of an answer about a run."""
-ALIVE_S: Final = 2.0
-"""Limit of a first answer at the end of a training."""
+ASK_S: Final = 10  # limit of an answer about a run
+ALIVE_S: Final = 2.0  # limit of a first answer at the end of a training
 
 _OF_A_RUN: Final = (
     *("RUN_ID", "RUN_GROUP", "SWEEP_ID", "SWEEP_PARAM_PATH", "RESUME"),
@@ -38,8 +36,7 @@ _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available
 class _Answer:
     status: int
     phrase: str
-    content: dict[str, Any]
-    """Empty unless the answer is a JSON object."""
+    content: dict[str, Any]  # empty unless the answer is a JSON object
 
     @property
     def reason(self) -> str:

@@ -34,8 +34,7 @@ _IMPORTS: Final = (
 _LATER: Final = ("wandb.sdk.launch.inputs.internal", "pandas")
 """wandb's own imports when a run begins or has tables, made here once the first task, a check, has begun."""
 _FORKS: Final = sys.platform == "linux"
-_ALONE_S: Final = 60.0
-"""Limit of a task after its caller has asked it to finish, or died."""
+_ALONE_S: Final = 60.0  # limit of a task after its caller has asked it to finish, or died
 _KILLED_S: Final = 0.5
 
 

@@ -31,12 +31,9 @@ _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0)
 """Pauses before the checks that everything has arrived: a server may show it a little later."""
 _LOCKED_S: Final = 3.0
 _RUN_S: Final = 60.0
-_AFTER_S: Final = 30.0
-"""Limit for sending lost runs at the end of a command."""
-_SILENT_S: Final = 8.0
-"""Limit without progress there."""
-_ROWS: Final = 1000
-"""Rows between two signs of progress."""
+_AFTER_S: Final = 30.0  # limit for sending lost runs at the end of a command
+_SILENT_S: Final = 8.0  # limit without progress there
+_ROWS: Final = 1000  # rows between two signs of progress
 
 Rows = list[dict[str, Any]]
 
@@ -47,8 +44,7 @@ class Synced:
 
     num_sent: int
     url: str
-    was_complete: bool = False
-    """W&B had everything before; nothing was sent."""
+    was_complete: bool = False  # W&B had everything before; nothing was sent
     lacking: tuple[str, ...] = ()
 
 
@@ -140,8 +136,7 @@ def place_of(record: RunRecord, group: str | None) -> WandbFacts:
 class _Shown:
     url: str = ""
     steps: Container[int] = ()
-    absent: tuple[str, ...] | None = None
-    """Files that it lacks; None if it lacks more than files."""
+    absent: tuple[str, ...] | None = None  # files that it lacks; None if it lacks more than files
 
     @classmethod
     def of(cls, record: RunRecord, directory: Path, rows: Rows) -> "_Shown":

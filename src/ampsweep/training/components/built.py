@@ -22,11 +22,8 @@ from ampsweep.training.components.instantiate import build_component
 from ampsweep.training.components.optimizer import build_optimizers
 from ampsweep.training.turns import TrainedTurn, trained_parts, trained_turns
 
-_SEEDS_APART: Final = 1_000_003
-"""Distance between the seeds of two ranks, so that the next seed of a sweep is not another rank's."""
-
-_ENABLE_CHECKPOINTING: Final = ("gradient_checkpointing_enable", "activation_checkpointing_enable")
-"""Methods that make a model recompute activations; the second is the newer name."""
+_SEEDS_APART: Final = 1_000_003  # between two ranks, so that the next seed of a sweep is not another rank's
+_ENABLE_CHECKPOINTING: Final = ("gradient_checkpointing_enable", "activation_checkpointing_enable")  # the newer last
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,11 @@ def run_devices(name: str) -> tuple[RunDevice, ...]:
     accelerator always has an index. Raises a UserError for unknown or absent devices, or different models.
     """
     if name == "auto":
-        return _alike_accelerators() or (_CPU,)
+        if (accelerator := _accelerator()) is None:
+            return (_CPU,)
+        indices = range(torch.accelerator.device_count())
+        first, *others = (RunDevice(torch.device(accelerator.type, index)) for index in indices)
+        return first, *(other for other in others if other.name == first.name)
     kind, colon, places = name.partition(":")
     found = tuple(_named(name, f"{kind}:{place}" if colon else kind) for place in places.split("/"))
     if len(found) > 1 and len(models := {device.name: device for device in found}) > 1:
@@ -108,12 +112,3 @@ def _named(name: str, choice: str) -> RunDevice:
     if index >= torch.accelerator.device_count():
         raise UserError(f"device={name}: this machine has {torch.accelerator.device_count()} of them, from 0")
     return RunDevice(torch.device(device.type, index))
-
-
-def _alike_accelerators() -> tuple[RunDevice, ...]:
-    accelerator = _accelerator()
-    if accelerator is None:
-        return ()
-    indices = range(torch.accelerator.device_count())
-    first, *others = (RunDevice(torch.device(accelerator.type, index)) for index in indices)
-    return first, *(other for other in others if other.name == first.name)

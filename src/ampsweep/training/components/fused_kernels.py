@@ -10,8 +10,7 @@ import torch
 
 from ampsweep.observe.operators import has_kernel
 
-FUSED_FOR_SHARDS: Final = (torch.optim.Adam, torch.optim.AdamW)
-"""Classes whose fused kernels take sharded parameters, such as FSDP2's (torch 2.11 to 2.15)."""
+FUSED_FOR_SHARDS: Final = (torch.optim.Adam, torch.optim.AdamW)  # take shards, such as FSDP2's (torch 2.11 to 2.15)
 
 
 def has_fused_kernels(target: Any, device: str) -> bool:

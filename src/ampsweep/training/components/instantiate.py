@@ -13,8 +13,7 @@ from ampsweep.observe.memory_limit import is_out_of_memory
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.text import one_line
 
-# Keys of a component that are not arguments of its constructor.
-_NOT_ARGUMENTS = ("name", "provides")
+_NOT_ARGUMENTS = ("name", "provides")  # keys of a component that its constructor does not take
 
 
 def locate(group: str, component: dict[str, Any]) -> Any:

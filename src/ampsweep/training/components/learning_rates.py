@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +18,6 @@ from ampsweep.config.schema import component_name
 from ampsweep.text import one_line
 from ampsweep.training.components.instantiate import build_component, locate, parameters_of
 from ampsweep.training.components.optimizer import is_fused
-
-_CHECKED_STEPS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def check_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_
     """Compute the learning rates of a run's first ten thousand steps; raise a UserError as `build_rates` does."""
     rates = build_rates(config, optimizers, num_steps)
     if rates is not None and "_target_" in config:
-        for step in range(min(num_steps, _CHECKED_STEPS)):
+        for step in range(min(num_steps, 10_000)):
             rates(step)
 
 
@@ -73,9 +71,8 @@ def shape(config: Mapping[str, Any], applied_steps: int, num_steps: int) -> floa
     if config["name"] == "constant":
         return 1.0
     progress = min(1.0, (applied_steps - warmup) / max(1, num_steps - warmup))
-    if config["name"] == "linear":
-        return float(floor + (1 - floor) * (1 - progress))
-    return float(floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
+    decay = 1 - progress if config["name"] == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return float(floor + (1 - floor) * decay)
 
 
 def _shared_rates(share: Callable[[int], float], peaks: Sequence[float]) -> Rates:
@@ -108,8 +105,8 @@ class _TorchScheduler:
 
     def __init__(self, settings: dict[str, Any], optimizers: Sequence[Optimizer]) -> None:
         self._settings = settings
+        # Copies, which keep the current peaks.
         self._optimizers = [_StandIn(optimizer.param_groups, optimizer.defaults) for optimizer in optimizers]
-        """Copies, which keep the current peaks."""
         self._at, self._rates, self._iterators = math.inf, [0.0], list[Iterator[list[float]]]()
         self(0)  # most schedulers that change something besides learning rates do so when constructed
 
@@ -178,10 +175,9 @@ class _StandIn(Optimizer):
 class Schedule:
     """Sets the learning rates of all optimizers before each step. The arguments are those of `build_rates`.
 
-    Args:
-        on_device: the number of applied steps is a tensor on the device, because the host does not know it (fused
-            optimizer under a GradScaler); the learning rate is then a tensor there too, so that setting it never
-            waits. A constant learning rate stays a plain number.
+    With `on_device`, the number of applied steps is a tensor on the device, because the host does not know it (fused
+    optimizer under a GradScaler); the learning rate is then a tensor there too, so that setting it never waits. A
+    constant learning rate stays a plain number.
     """
 
     def __init__(
@@ -189,25 +185,21 @@ class Schedule:
     ) -> None:
         self.num_steps = num_steps
         self._optimizers = [*optimizers]  # not their groups, which loading a state replaces
+        # True for a group whose optimizer waits for the device anyway, to know whether to step; it gets a number.
         self._waits = [not is_fused(optimizer) for optimizer in optimizers for _ in optimizer.param_groups]
-        """True for a group whose optimizer waits for the device anyway, to know whether to step; it gets a number."""
         self._rates = build_rates(config, self._optimizers, num_steps)
-        self._tables: list[Tensor] = []
-        """For each group, the learning rate of every step, on the device; groups with equal rates share a table."""
+        self._tables: list[Tensor] = []  # by group, the rate of each step, on the device; equal ones share a table
         self.is_constant = self._rates is None
         if on_device and self._rates is not None:
-            self._tables = self._make_tables(self._rates)
+            # A float32 factor times a float32 peak, as a torch scheduler computes a learning rate that is a tensor.
+            devices = [group["params"][0].device for group in self._groups()]
+            columns = zip(*(self._rates.factors(step) for step in range(num_steps)), strict=True)
+            keys = [*zip(columns, self._rates.peaks, devices, strict=True)]
+            tables = {key: torch.tensor(key[0], dtype=torch.float32, device=key[2]) * key[1] for key in set(keys)}
+            self._tables = [tables[key] for key in keys]
             for group, table, waits in zip(self._groups(), self._tables, self._waits, strict=True):
                 if not waits:
                     group["lr"] = table[0].clone()
-
-    def _make_tables(self, rates: Rates) -> list[Tensor]:
-        # A float32 factor times a float32 peak, as a torch scheduler computes a learning rate that is a tensor.
-        devices = [group["params"][0].device for group in self._groups()]
-        columns = zip(*(rates.factors(step) for step in range(self.num_steps)), strict=True)
-        keys = [*zip(columns, rates.peaks, devices, strict=True)]
-        tables = {key: torch.tensor(key[0], dtype=torch.float32, device=key[2]) * key[1] for key in set(keys)}
-        return [tables[key] for key in keys]
 
     def set(self, applied_steps: int | Tensor) -> None:
         """Set the learning rate of the next step; `applied_steps` is a 0-dim int64 tensor if `on_device`."""
@@ -230,11 +222,6 @@ class Schedule:
             return value
         is_on_device = bool(self._tables) and not self._waits[0]
         return value.detach() if is_on_device or not value.is_cpu else float(value)
-
-    def values(self) -> dict[str, float | Tensor]:
-        """Return the learning rate by its metric key; empty for an optimizer without a learning rate."""
-        rate = self.learning_rate()
-        return {} if rate is None else {"train/lr": rate}
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         for optimizer in self._optimizers:

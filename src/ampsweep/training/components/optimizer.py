@@ -26,13 +26,8 @@ from ampsweep.training.components.fused_kernels import FUSED_FOR_SHARDS, has_fus
 from ampsweep.training.components.instantiate import build_component, locate, parameters_of
 
 _NOT_ARGUMENTS: Final = ("name", "groups", "each", "state_dtype")
-_OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")
-"""Keys for which null means the default of the class."""
-_HALF: Final = frozenset({torch.bfloat16, torch.float16})
-_TORCHAOS: Final = "torchao.optim.adam"
-"""The module of torchao's optimizers, which keep their state in 8 or 4 bits (torchao 0.18)."""
-_KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")
-"""Arguments that choose an implementation for the whole optimizer."""
+_OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")  # null means the default of the class
+_KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")  # each for the whole optimizer
 
 
 def build_optimizers(
@@ -95,10 +90,7 @@ def _require_dense_gradients(model: nn.Module) -> None:
 
 
 def is_fused(optimizer: Optimizer) -> bool:
-    """Return True if the optimizer itself skips steps with non-finite gradients, on the device, unseen by the host.
-
-    torch's fused optimizers do, and announce it to a GradScaler by `_step_supports_amp_scaling`.
-    """
+    """Return True if the optimizer itself skips steps with non-finite gradients, on the device, as torch's fused do."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
@@ -197,8 +189,7 @@ class _OptimizerBuilder:
     parameters: Mapping[str, nn.Parameter]
     precision: Precision
     device: torch.device | None
-    rehearses: bool
-    """Choose no kernels, as the parameters are on another device than those they stand in for."""
+    rehearses: bool  # choose no kernels, as the parameters are on another device than those they stand in for
 
     def build(self) -> Optimizer:
         state_dtype = self.settings.get("state_dtype")
@@ -240,8 +231,11 @@ class _OptimizerBuilder:
                 f"{self.key}={self._name()}: its step needs a closure that computes the loss again, and a training "
                 "step computes it once"
             )
-        if type(optimizer).__module__ == _TORCHAOS:
-            _make_tables()
+        if type(optimizer).__module__ == "torchao.optim.adam":  # with a state of 8 or 4 bits (torchao 0.18)
+            with on_real_tensors():  # its tables, which it caches for the whole process, are not a prediction's
+                for tables in map(import_module, ("torchao.optim.subclass_4bit", "torchao.optim.subclass_8bit")):
+                    tables.get_qmap_signed()
+                    tables.get_qmap_unsigned()
             device = self.device or next(iter(self.parameters.values())).device
             step = partial(_step_of_torchaos, optimizer, is_compiled=device.type == "cuda" and not self.rehearses)
             optimizer.step = step  # type: ignore[method-assign,assignment]
@@ -283,7 +277,7 @@ class _OptimizerBuilder:
         if not has_fused_kernels(target, device.type) or (is_sharded and target not in FUSED_FOR_SHARDS):
             return f"torch has no fused {target.__name__} on {device.type}"
         if device.type == "cpu" and target is torch.optim.SGD:
-            for dtype in {p.dtype for p in self.parameters.values()} & _HALF:
+            for dtype in {p.dtype for p in self.parameters.values()} & {torch.bfloat16, torch.float16}:
                 # A bug of torch 2.13, in elements that fill a vector register.
                 return f"on a CPU the step of torch's fused SGD leaves parameters in {dtype_name(dtype)} as they are"
         for name, parameter in self.parameters.items():
@@ -304,15 +298,6 @@ class _OptimizerBuilder:
         if not groups:
             return rest
         return [{"params": rest}, *groups] if rest else groups
-
-
-def _make_tables() -> None:
-    """Make torchao's quantization tables, cached for the whole process, from real tensors, not a prediction's."""
-    with on_real_tensors():
-        for name in ("subclass_4bit", "subclass_8bit"):
-            tables = import_module(f"torchao.optim.{name}")
-            tables.get_qmap_signed()
-            tables.get_qmap_unsigned()
 
 
 def _step_of_torchaos(optimizer: Optimizer, *, is_compiled: bool) -> None:

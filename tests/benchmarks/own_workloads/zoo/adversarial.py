@@ -31,14 +31,18 @@ class Judge(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, width), nn.LeakyReLU(0.2), nn.Linear(width, 1), nn.Flatten(0))
 
 
-class Gan:
-    """The losses of Goodfellow et al. 2014 with the non-saturating one for the generator."""
+class InTurn:
+    """The judge learns first, then the generator."""
 
     def __init__(self):
         self.turns = (
             Turn(name="judge", loss=self.judges, trains={"judge": ["judge.*"]}),
             Turn(name="generator", loss=self.generates, trains={"generator": ["generator.*"]}),
         )
+
+
+class Gan(InTurn):
+    """The losses of Goodfellow et al. 2014 with the non-saturating one for the generator."""
 
     def judges(self, model: nn.ModuleDict, batch: tuple[Tensor, Tensor]) -> Tensor:
         real, _ = batch
@@ -54,15 +58,8 @@ class Gan:
         return {"loss": self.judges(model, batch), "generator": self.generates(model, batch)}, len(batch[0])
 
 
-class WassersteinGan:
+class WassersteinGan(InTurn):
     """The losses of Gulrajani et al. 2017: scores, and a penalty on their slope between real and made."""
-
-    def __init__(self, penalty=10.0):
-        self.penalty = penalty
-        self.turns = (
-            Turn(name="judge", loss=self.judges, trains={"judge": ["judge.*"]}),
-            Turn(name="generator", loss=self.generates, trains={"generator": ["generator.*"]}),
-        )
 
     def judges(self, model: nn.ModuleDict, batch: tuple[Tensor, Tensor]) -> Tensor:
         real, _ = batch
@@ -72,7 +69,7 @@ class WassersteinGan:
         between = (share * real + (1 - share) * made).requires_grad_()
         (slope,) = gradients(model["judge"](between).sum(), [between])
         penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
-        return model["judge"](made).mean() - model["judge"](real).mean() + self.penalty * penalty
+        return model["judge"](made).mean() - model["judge"](real).mean() + 10.0 * penalty
 
     def generates(self, model: nn.ModuleDict, batch: tuple[Tensor, Tensor]) -> Tensor:
         return -model["judge"](model["generator"](noise(batch[0]))).mean()

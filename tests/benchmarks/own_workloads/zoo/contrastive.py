@@ -38,18 +38,12 @@ class Encoder(nn.Sequential):
 class InBatchNegatives:
     """The symmetric InfoNCE loss: each view has to find its partner among all of the batch."""
 
-    def __init__(self, temperature=0.2):
-        self.temperature = temperature
-
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        similarities = self.similarities(model, batch)
+        first, second = (F.normalize(model(views), dim=-1) for views in batch)
+        similarities = first @ second.T / 0.2
         partners = torch.arange(len(similarities), device=similarities.device)
         return (F.cross_entropy(similarities, partners) + F.cross_entropy(similarities.T, partners)) / 2
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
         return {"loss": self.loss(model, batch)}, len(batch[0])
-
-    def similarities(self, model, batch):
-        first, second = (F.normalize(model(views), dim=-1) for views in batch)
-        return first @ second.T / self.temperature

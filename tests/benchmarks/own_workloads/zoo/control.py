@@ -15,27 +15,22 @@ class Recorded(Dataset):
         generator = torch.Generator().manual_seed(seed)
         angle = 6.28 * torch.rand(num_items, generator=generator)
         speed = 4 * torch.rand(num_items, generator=generator) - 2
-        self.actions = torch.randint(3, (num_items,), generator=generator)
-        faster = speed + 0.05 * (15 * torch.sin(angle) + 3 * (self.actions - 1))
+        actions = torch.randint(3, (num_items,), generator=generator)
+        faster = speed + 0.05 * (15 * torch.sin(angle) + 3 * (actions - 1))
         further = angle + 0.05 * faster
-        self.states, self.next_states = self.seen(angle, speed), self.seen(further, faster)
-        self.rewards = torch.cos(further) - 0.1 * faster.square()
-        self.ended = (faster.abs() > 2.5).float()
-
-    def __len__(self):
-        return len(self.actions)
-
-    def __getitem__(self, item):
-        return {
-            "state": self.states[item],
-            "action": self.actions[item],
-            "reward": self.rewards[item],
-            "next_state": self.next_states[item],
-            "ended": self.ended[item],
+        self.columns = {
+            "state": torch.stack([torch.cos(angle), torch.sin(angle), speed], dim=1),
+            "action": actions,
+            "reward": torch.cos(further) - 0.1 * faster.square(),
+            "next_state": torch.stack([torch.cos(further), torch.sin(further), faster], dim=1),
+            "ended": (faster.abs() > 2.5).float(),
         }
 
-    def seen(self, angle, speed):
-        return torch.stack([torch.cos(angle), torch.sin(angle), speed], dim=1)
+    def __len__(self):
+        return len(self.columns["action"])
+
+    def __getitem__(self, item):
+        return {name: values[item] for name, values in self.columns.items()}
 
 
 class QNet(nn.Module):
@@ -43,9 +38,8 @@ class QNet(nn.Module):
 
     def __init__(self, width=64):
         super().__init__()
-        self.online = nn.Sequential(
-            nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
-        )
+        layers = (nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+        self.online = nn.Sequential(*layers)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
 
     def forward(self, states: Tensor) -> Tensor:
@@ -55,13 +49,10 @@ class QNet(nn.Module):
 class QLearning:
     """The Huber loss between values and those that the target network expects; the target follows after each step."""
 
-    def __init__(self, discount=0.97, pace=0.05):
-        self.discount, self.pace = discount, pace
-
     def loss(self, model: QNet, batch: dict[str, Tensor]) -> Tensor:
         with torch.no_grad():
             ahead = model.target(batch["next_state"]).max(1).values
-            wanted = batch["reward"] + self.discount * (1 - batch["ended"]) * ahead
+            wanted = batch["reward"] + 0.97 * (1 - batch["ended"]) * ahead
         values = model(batch["state"]).gather(1, batch["action"][:, None])[:, 0]
         return F.smooth_l1_loss(values, wanted)
 
@@ -71,4 +62,4 @@ class QLearning:
 
     def after_step(self, model: QNet) -> None:
         for follower, parameter in zip(model.target.parameters(), model.online.parameters(), strict=True):
-            follower.lerp_(parameter, self.pace)
+            follower.lerp_(parameter, 0.05)

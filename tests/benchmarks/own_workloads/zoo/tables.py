@@ -7,14 +7,8 @@ from torch.utils.data import Dataset
 
 class Mlp(nn.Sequential):
     def __init__(self, width=64):
-        super().__init__(
-            nn.Linear(10, width),
-            nn.LayerNorm(width),
-            nn.GELU(),
-            nn.Linear(width, width),
-            nn.GELU(),
-            nn.Linear(width, 1),
-        )
+        first = nn.Linear(10, width), nn.LayerNorm(width), nn.GELU()
+        super().__init__(*first, nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
 
 
 class Friedman(Dataset):

@@ -6,11 +6,13 @@ from torch.utils.data import Dataset
 
 
 class VisionTransformer(nn.Module):
-    """Patches of one channel, a class token, and torch's own pre-norm encoder (Dosovitskiy et al. 2021)."""
+    """Patches, a class token, and torch's own pre-norm encoder (Dosovitskiy et al. 2021)."""
 
-    def __init__(self, image_size=8, patch=2, width=32, num_layers=2, num_heads=4, num_classes=10, dropout=0.1):
+    def __init__(
+        self, channels=1, image_size=8, patch=2, width=32, num_layers=2, num_heads=4, num_classes=10, dropout=0.1
+    ):
         super().__init__()
-        self.patches = nn.Conv2d(1, width, kernel_size=patch, stride=patch)
+        self.patches = nn.Conv2d(channels, width, kernel_size=patch, stride=patch)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(0.02 * torch.randn(1, (image_size // patch) ** 2 + 1, width))
         layer = nn.TransformerEncoderLayer(
@@ -29,19 +31,10 @@ class ConvNet(nn.Sequential):
     """Two convolutions with batch norm, pooling and dropout of channels."""
 
     def __init__(self, channels=1, width=16, num_classes=10):
-        super().__init__(
-            nn.Conv2d(channels, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(2),
-            nn.Conv2d(width, 2 * width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(2 * width),
-            nn.ReLU(inplace=True),
-            nn.Dropout2d(0.1),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(2 * width, num_classes),
-        )
+        first = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        second = nn.Conv2d(width, 2 * width, 3, padding=1, bias=False), nn.BatchNorm2d(2 * width)
+        pooled = nn.Dropout2d(0.1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, num_classes)
+        super().__init__(*first, nn.ReLU(inplace=True), nn.MaxPool2d(2), *second, nn.ReLU(inplace=True), *pooled)
 
 
 class UNet(nn.Module):

@@ -1,0 +1,48 @@
+"""Each planted fault is named and fixed, by no more than needed; those of types and speed have files of their own."""
+
+import planted_loss
+import planted_memory
+import planted_numerics
+import pytest
+from planted import examined_of
+
+from ampsweep.doctor.examine import EXAMINATIONS
+
+PLANTED = (*planted_loss.PLANTED, *planted_numerics.PLANTED, *planted_memory.PLANTED)
+NUM_STEPS = {"loss": None, "numerics": 6, "memory": 2}
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_planted_fault_is_named_and_fixed(planted):
+    examined = examined_of(
+        *planted.overrides, "tracking=disabled", num_steps=NUM_STEPS[planted.complaint], seconds=200.0
+    )
+    found = EXAMINATIONS[planted.complaint](examined)[0]
+    assert (found.kind(), next(iter(found.modules), None)) == (planted.kind, planted.module)
+    assert planted.operator in (None, found.operator)
+    proof = [] if found.kind() == "not_precision" else [found.proof.sentence]
+    assert not proof or (found.proof.mends and (found.change.overrides or found.change.code))
+    lines = [found.sentence, *found.evidence, found.advice or "none", *proof]
+    assert not [line for line in lines if line.endswith(".") or "None" in line or "{" in line]
+    if planted.complaint == "numerics":
+        assert "planted_numerics.py" in found.place
+        assert found.change.overrides[0].startswith(f"precision.fp32_modules=[{planted.module}")
+        assert found.sentence.count(f" of {planted.module} ({found.place})") == 1
+        assert found.error > 4 * found.explained_error or found.error > 0.5 > 0.01 >= found.float32_error
+    if planted.complaint == "memory":
+        assert 8 <= found.cost_pct <= 100
+    if planted.name.endswith("71 modules"):
+        culprits = [5] if planted.name.startswith("one") else [2, 6, 13]
+        assert found.modules == [f"{number}.spread" for number in culprits]
+        assert found.mending.num_modules >= 60
+        assert found.change.overrides == [f"precision.fp32_modules=[{','.join(found.modules)}]"]
+    if planted.name == "cast to float32":
+        assert found.change.code == "x = F.gelu(layer(x))"
+        assert found.sentence.startswith(
+            f"float in inner ({found.place}) casts to float32, and what follows stays there: "
+        )
+        saved = found.proof.peak_bytes_before - found.proof.peak_bytes_after
+        assert found.cost_pct == pytest.approx(100 * saved / found.peak_bytes)
+    if planted.name == "probes for the log":
+        assert found.attribute == "inner.total"
+        assert found.proof.growth_bytes < found.growth_bytes / 10
