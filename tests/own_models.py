@@ -8,19 +8,22 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
-import psutil
 import torch
 from torch import Tensor, nn
 
 
 class Digits(nn.Module):
-    """Counts the steps of this process and calls `happens` before the loss of each; has dropout, so random state."""
+    """Counts the steps of this process and calls `happens` before the loss of each; has dropout, so random state.
 
-    def __init__(self) -> None:
+    What its class was given is in `given`.
+    """
+
+    def __init__(self, **given):
         super().__init__()
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10))
-        self._num_steps = 0
+        self.given, self._num_steps = SimpleNamespace(**given), 0
 
     def forward(self, images: Tensor) -> Tensor:
         if self.training and images.device.type != "meta":
@@ -35,14 +38,11 @@ class Digits(nn.Module):
 class Gated(Digits):
     """Waits in step `at`, beside a file that says so, until the file `gate` exists."""
 
-    def __init__(self, at: int, gate: str) -> None:
-        super().__init__()
-        self._at, self._gate = at, Path(gate)
-
     def happens(self, step: int) -> None:
-        if step == self._at and not self._gate.exists():
-            self._gate.with_suffix(".waiting").write_text(str(os.getpid()))
-            while not self._gate.exists():
+        gate = Path(self.given.gate)
+        if step == self.given.at and not gate.exists():
+            gate.with_suffix(".waiting").write_text(str(os.getpid()))
+            while not gate.exists():
                 time.sleep(0.005)
 
 
@@ -80,85 +80,59 @@ BREAKS = {
 class Broken(Digits):
     """Does `what` in step 3, unless the file `cure` exists."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self._what = what
-
     def happens(self, step: int) -> None:
         if step == 3 and not Path("cure").exists():
-            BREAKS[self._what](self)
+            BREAKS[self.given.what](self)
 
 
-class BrokenRank(Broken):
-    """Does `what` in step 3 on one rank, and leaves a file that says when."""
-
-    def __init__(self, what: str, rank: int) -> None:
-        super().__init__(what)
-        self._rank = rank
+class BrokenRank(Digits):
+    """Does `what` in step 3 on the rank `rank`, and leaves a file that says when."""
 
     def happens(self, step: int) -> None:
-        if step == 3 and os.environ.get("RANK") == str(self._rank):
-            Path(f"{self._what}-{self._rank}").touch()
-            BREAKS[self._what](self)
+        what, rank = self.given.what, str(self.given.rank)
+        if step == 3 and os.environ.get("RANK") == rank:
+            Path(f"{what}-{rank}").touch()
+            BREAKS[what](self)
 
 
 class Keyed(Digits):
-    """Needs a key, and shows it when it breaks."""
-
-    def __init__(self, api_key: str, breaks: bool) -> None:
-        super().__init__()
-        self._api_key, self._breaks = api_key, breaks
+    """Needs an `api_key`, and shows it when it `breaks`."""
 
     def happens(self, step: int) -> None:
-        if self._breaks:
-            raise RuntimeError(f"the service does not take {self._api_key}")
+        if self.given.breaks:
+            raise RuntimeError(f"the service does not take {self.given.api_key}")
 
 
 class Noted(Digits):
-    """Notes time and process of each step in a file; waits in its first for another training's notes, 4 s at most."""
-
-    def __init__(self, notes: str) -> None:
-        super().__init__()
-        self._notes = Path(notes)
+    """Puts time and process of each step into the file `notes`; in the first, waits 4 s at most for another's."""
 
     def happens(self, step: int) -> None:
-        with self._notes.open("a") as notes:
+        path = Path(self.given.notes)
+        with path.open("a") as notes:
             notes.write(f"{time.monotonic_ns()} {os.getpid()}\n")
         deadline = time.monotonic() + 4
-        while step == 1 and len({*self._notes.read_text().split()[1::2]}) == 1 and time.monotonic() < deadline:
+        while step == 1 and len({*path.read_text().split()[1::2]}) == 1 and time.monotonic() < deadline:
             time.sleep(0.02)
 
 
 class Met(Digits):
     """Waits in its first step until as many runs as `number` are in theirs, then computes a second, and 20 ms a step.
 
-    Each leaves in `folder`, under the id of its process, the cores that its threads may run on, its number of threads
-    of torch, and the times between which it computed.
+    Each leaves in `folder`, under the id of its process, the times between which it computed.
     """
 
-    def __init__(self, folder: str, number: int) -> None:
-        super().__init__()
-        self._folder, self._number = Path(folder), number
-
     def happens(self, step: int) -> None:
-        if step != 1:
-            self._compute(0.02)
-            return
-        own = self._folder / str(os.getpid())
-        own.write_text("")
-        deadline_s = time.monotonic() + 60
-        while len([*self._folder.iterdir()]) < self._number:
-            assert time.monotonic() < deadline_s, "no other run came"
-            time.sleep(0.02)
-        began_s = time.monotonic()
-        self._compute(1.0)
-        cores = {core for thread in psutil.Process().threads() for core in os.sched_getaffinity(thread.id)}
-        own.write_text(json.dumps([sorted(cores), torch.get_num_threads(), began_s, time.monotonic()]))
-
-    def _compute(self, seconds: float) -> None:
-        began_s = time.monotonic()
-        while time.monotonic() < began_s + seconds:
+        own, began_s = Path(self.given.folder) / str(os.getpid()), time.monotonic()
+        if step == 1:
+            own.write_text("")
+            while len([*own.parent.iterdir()]) < self.given.number:
+                assert time.monotonic() < began_s + 60, "no other run came"
+                time.sleep(0.02)
+            began_s = time.monotonic()
+        while time.monotonic() < began_s + (1.0 if step == 1 else 0.02):
             torch.ones(200, 200).mm(torch.ones(200, 200))
+        if step == 1:
+            own.write_text(json.dumps([began_s, time.monotonic()]))
 
 
 class Unbuilt(nn.Module):
@@ -168,11 +142,8 @@ class Unbuilt(nn.Module):
         BREAKS[what](self)
 
 
-class Lookup(nn.Linear):
+class Lookup(Digits):
     """Raises when it is called."""
-
-    def __init__(self) -> None:
-        super().__init__(64, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         return {}["features"]

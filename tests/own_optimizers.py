@@ -2,7 +2,7 @@
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, SequentialLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 
 class EachParameter(Optimizer):
@@ -33,8 +33,8 @@ class Lion(EachParameter):
 class Decaying(EachParameter):
     """SGD that counts its updates in its groups, and takes smaller ones."""
 
-    def __init__(self, params, lr=1e-2):
-        super().__init__(params, {"lr": lr, "taken": 0})
+    def __init__(self, params, lr=1e-2, power=1.0):
+        super().__init__(params, {"lr": lr, "power": power, "taken": 0})
 
     def step(self, closure=None):
         for group in self.param_groups:
@@ -42,7 +42,7 @@ class Decaying(EachParameter):
         super().step()
 
     def update(self, parameter, group):
-        parameter.sub_(parameter.grad * (group["lr"] / group["taken"]))
+        parameter.sub_(parameter.grad * (group["lr"] / group["taken"] ** group["power"]))
 
 
 class Scaling(EachParameter):
@@ -87,10 +87,6 @@ def warmed_up(optimizer, num_steps):
     return SequentialLR(optimizer, parts, [3])
 
 
-def one_cycle(optimizer, num_steps, cycle_momentum=False):
-    return OneCycleLR(optimizer, max_lr=0.1, total_steps=num_steps, cycle_momentum=cycle_momentum)
-
-
 def power(applied_steps, num_steps, exponent=1.0):
     return (1 - applied_steps / num_steps) ** exponent
 
@@ -99,22 +95,10 @@ def halving(steps):
     return 0.5 ** (steps // 4)
 
 
-class Triangle:
+class Shares(list):
     """A schedule that is an object."""
 
-    def __init__(self, peak):
-        self.peak = peak
-
-    def __call__(self, steps):
-        return min(steps, 2 * self.peak - steps) / self.peak
-
-
-def falls_short(steps):
-    return [1.0, 0.5][steps]
-
-
-def no_number(steps):
-    return float("nan")
+    __call__ = list.__getitem__
 
 
 def no_scheduler(optimizer):

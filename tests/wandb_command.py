@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import psutil
-from wandb_server import Sweep, WandbServer
+from wandb_server import ENTITY, Sweep, WandbServer
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 240.0
@@ -61,7 +61,7 @@ class WandbCommand:
         assert ended.code == 0, ended.said
         found = re.search(r"wandb agent \S+/(\S+)", ended.said)
         assert found is not None, ended.said
-        return next(sweep for sweep in self.server.sweeps if sweep.name == found[1])
+        return self.server.recorded.sweeps[ENTITY, "sweeps", found[1]]
 
     def agent(self, sweep: Sweep, *options: str, quick: bool = True) -> subprocess.Popen[str]:
         """`wandb agent SWEEP`, which goes on."""

@@ -1,7 +1,7 @@
 """Records with a known truth, as a sweep would leave them."""
 
 from collections.abc import Collection
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,7 @@ from ampsweep.analysis.comparison import WorkloadComparison, compare
 from ampsweep.record import RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
-from ampsweep.record.sections import Attempt, Contamination, MemoryUse, ModeProof, RecordedDtypes
-
-from ampsweep.record.sections import StepPrediction, WandbFacts  # isort: skip
+from ampsweep.record.sections import Attempt, ModeProof, StepPrediction
 
 MIB_IN_GIB = 2**20 / 2**30
 
@@ -61,18 +59,11 @@ def run(
         config=settings,
         summary={key: value for key, value in figures.items() if value is not None} | (summary or {}),
         **{"status": "completed", "proof": ModeProof(num_operators=num_operators)}
-        | {key: _PARTS.get(key, dict)(**value) if isinstance(value, dict) else value for key, value in record.items()},
+        | {key: _PARTS[key](**value) if isinstance(value, dict) else value for key, value in record.items()},
     )
 
 
-_PARTS = {
-    "proof": ModeProof,
-    "memory": MemoryUse,
-    "contamination": Contamination,
-    "dtypes": RecordedDtypes,
-    "prediction": StepPrediction,
-    "wandb": WandbFacts,
-}
+_PARTS: dict[str, Any] = {of.name: of.default_factory for of in fields(RunRecord)} | {"prediction": StepPrediction}
 
 
 def searched(
@@ -103,6 +94,7 @@ def out_of_memory(batch_size: int) -> Probe:
     return Probe(batch_size=batch_size, outcome="oom", oom=oom, error=oom.sentence)
 
 
+UNKNOWN = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}}
 BUSY = "other processes kept 1.0 of 2 cores busy"
 LOST_BITS = "a matmul in float32 lost bits, as TF32 does, although precision.tf32=false"
 

@@ -1,10 +1,11 @@
 """Arms beside the baseline: their figures (`golden/figures.md`), and what limits their steps (`golden/limits.md`)."""
 
-from synthetic_records import arms, contaminated, disproved, document, failed, figures, run, shown, sweep, workload
+from synthetic_records import UNKNOWN, arms, contaminated, disproved, document, failed, figures, run
+
+from synthetic_records import shown, sweep, workload  # isort: skip
 
 LOSSES = [1.0, 2.0, 3.0]
 UNTIMED = {"step_ms": None, "absent": {"perf/step_ms": "the training ended before its warm-up was over"}}
-UNKNOWN = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}}
 
 
 def speeds_memory_and_losses():

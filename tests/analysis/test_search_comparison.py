@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from synthetic_records import contaminated, document, failed, figures, out_of_memory, run, searched
+from synthetic_records import UNKNOWN, contaminated, document, failed, figures, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
@@ -16,7 +16,6 @@ UNPREDICTED = {"predicted": PredictedBatch(refused="aten.nonzero depends on valu
 GUESS = {"predicted": PredictedBatch(batch_size=5, unvouched=["mine.op"])}
 AT_BUILD = Probe(batch_size=7, outcome="oom", oom=OutOfMemory(phase="build"))
 DISTURBED = {"contamination": contaminated("amp_bf16")[1].contamination}
-UNKNOWN = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}}
 
 
 def fp32(seed=0, **more):

@@ -46,13 +46,6 @@ def test_an_estimate_resolves_only_what_its_interval_leaves_out():
     assert [mean_difference(values).resolves(0.0) for values in every] == [False, True, True, False, False]
 
 
-def test_intervals_cover_the_truth_about_95_times_in_100():
-    for n in (3, 5):
-        drawn = np.random.default_rng(1).normal(0.3, 1.0, (3000, n)).tolist()
-        covered = sum(not mean_difference(values).resolves(0.3) for values in drawn)
-        assert 0.94 <= covered / 3000 <= 0.96
-
-
 def simulated(n, mean, sd, margin, comparisons=100_000):
     """Shares of comparisons found inside, above and below."""
     differences = np.random.default_rng(0).normal(mean, sd, (comparisons, n))

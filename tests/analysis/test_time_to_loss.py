@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from synthetic_records import document, figures, run, workload
 
-from ampsweep.analysis.time_to_loss import LossCurve, MetricSeries, loss_curves
+from ampsweep.analysis.time_to_loss import MetricSeries, loss_curves
 from ampsweep.config.modes import arm_after
 from ampsweep.record.sections import Attempt
 
@@ -57,16 +57,7 @@ CASES = {
 
 def test_times_to_the_loss_of_the_baseline(golden):
     golden("times.md", document(times={name: "none" if of is None else figures(of) for name, of in CASES.items()}))
-    half = CASES["half the step time"]
-    assert half.target == pytest.approx(
-        1.01 * loss_curves(run("fp32", step_ms=10.0)[1], history(10.0))["train/loss"].final
-    )
-    assert 1.8 < half.baseline_s < 2.0, "200 steps of 10 ms, warm-up as later steps, until the margin is reached"
-
-
-def test_a_loss_is_reached_between_two_rows():
-    curve = LossCurve(losses=np.array([4.0, 2.0]), seconds=np.array([10.0, 20.0]))
-    assert [curve.reach(loss) for loss in (3.0, 4.0, 1.9)] == [15.0, 10.0, None]
+    assert 1.8 < CASES["half the step time"].baseline_s < 2.0, "200 steps of 10 ms, its warm-up as well"
 
 
 def test_a_validation_curve_takes_five_finite_losses():

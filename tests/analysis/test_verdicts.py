@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_records import contaminated, disproved, document, failed, run, sweep, workload
+from synthetic_records import UNKNOWN, contaminated, disproved, document, failed, run, sweep, workload
 
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.analysis.time_to_loss import TimeToLoss
@@ -18,7 +18,6 @@ FAST, FASTER, SLOW = [100.0, 101.0, 99.0], [75.0, 76.0, 74.0], [300.0, 303.0, 29
 SEEDS = range(3)
 EMULATED = ModeProof(num_operators=400, float8=Float8Proof(emulated="a CPU multiplies no float8"))
 WAITING = {"summary": {"perf/data_wait_ms": 1.0}}
-UNKNOWN = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}}
 
 
 def arm(name, times=FAST, **more):
@@ -174,13 +173,10 @@ def simulated(speedup=1.0, gap=0.0, memory_mib=1000.0):
     [
         ({}, {"same memory": 1.0, "equivalent": 0.95, "fp32": 0.9}, {"worse": 0.0, "amp_bf16": 0.05, "faster": 0.05}),
         ({"speedup": 1.5, "memory_mib": 600.0}, {"faster": 1.0, "saves memory": 1.0, "amp_bf16": 0.95}, {}),
-        ({"speedup": 0.7, "memory_mib": 600.0}, {"slower": 1.0, "fp32": 1.0}, {}),
         ({"speedup": 1.5, "gap": 2 * MARGIN}, {"worse": 0.95}, {"amp_bf16": 0.0}),
         ({"speedup": 1.5, "gap": MARGIN}, {}, {"amp_bf16": 0.09}),
-        ({"gap": -2 * MARGIN}, {"better": 0.95}, {}),
-        ({"memory_mib": 600.0}, {"amp_bf16": 0.9}, {}),
     ],
-    ids=["nothing", "speedup", "slowdown", "worse loss", "a loss at the margin", "better loss", "memory alone"],
+    ids=["nothing", "speedup", "worse loss", "a loss at the margin"],
 )
 def test_the_verdict_finds_what_was_planted(planted, at_least, at_most):
     found = simulated(**planted)

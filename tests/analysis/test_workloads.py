@@ -80,10 +80,7 @@ WORKLOADS = {
     ],
     "ranks": [ranks("ddp", 4)],
     "ranks beside a single process": [ranks("single", 1), ranks("fsdp2", 4)],
-    "settings of an arm": [
-        sharded("amp_bf16", "policy"),
-        sharded("amp_bf16+mixed_precision=autocast", "autocast"),
-    ],
+    "settings of an arm": [sharded("amp_bf16", "policy"), sharded("amp_bf16+mixed_precision=autocast", "autocast")],
     "searched batches": [
         searched(arm, n, None, facts={"global_batch_size": n}) for arm, n in (("fp32", 4), ("amp_bf16", 6))
     ],

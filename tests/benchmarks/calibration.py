@@ -75,14 +75,11 @@ def judge_one(rng: np.random.Generator, noise: str, n: int) -> list[str]:
     (workload,) = compare(entries, baseline="fp32", margin_pct=100 * MARGIN / LOSS).workloads
     figures = {arm.arm: arm for arm in workload.arms}
     words = {arm.arm: arm.judgements for arm in workload.verdict.arms}
-    happened = {
-        "speed_false": words["same"].speed in ("faster", "slower"),
-        "tost_false": words["edge"].parity == "equivalent",
-        "worse_false": words["edge"].parity == "worse",
-        "tost_power": words["same"].parity == "equivalent",
-        "recommended_false": workload.verdict.recommendation.arm == "edge",
-    }
-    found = [key for key, did in happened.items() if did]
+    found = ["speed_false"] * (words["same"].speed in ("faster", "slower"))
+    found += ["tost_false"] * (words["edge"].parity == "equivalent")
+    found += ["worse_false"] * (words["edge"].parity == "worse")
+    found += ["tost_power"] * (words["same"].parity == "equivalent")
+    found += ["recommended_false"] * (workload.verdict.recommendation.arm == "edge")
     for arm in ("same", "edge"):
         speedup, gap = TRUTH[arm]
         found += ["speed_covered"] * (figures[arm].speedup.low <= speedup <= figures[arm].speedup.high)
@@ -105,12 +102,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with ProcessPoolExecutor() as pool:
-        running = {
-            f"{noise}, n={n}": pool.submit(simulate, noise, n, arguments.comparisons)
-            for noise in (*NOISES, "skewed")
-            for n in NUM_SEEDS
-        }
-        results = {name: future.result() for name, future in running.items()}
+        names = {f"{noise}, n={n}": (noise, n) for noise in (*NOISES, "skewed") for n in NUM_SEEDS}
+        running = [pool.submit(simulate, *of, arguments.comparisons) for of in names.values()]
+        results = {name: future.result() for name, future in zip(names, running, strict=True)}
     print(table(results))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"comparisons": arguments.comparisons, "shares_pct": results}, indent=1))

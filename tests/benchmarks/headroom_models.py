@@ -30,8 +30,6 @@ class Case:
 
 
 class Scaled(nn.Module):
-    """Its input times a factor."""
-
     def __init__(self, factor):
         super().__init__()
         self.factor = factor
@@ -77,15 +75,9 @@ class Recurrent(nn.Module):
         return self.head(torch.stack(hidden, 1))
 
 
-class TwoBranches(nn.Module):
-    """Two classifiers beside each other."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = mlp(), mlp()
-
+class TwoBranches(nn.ModuleList):
     def forward(self, x):
-        return torch.stack([self.first(x), self.second(x)], dim=1)
+        return torch.stack([classifier(x) for classifier in self], dim=1)
 
 
 def mlp(*, gain=1.0, norm=False, first_gain=1.0):
@@ -147,13 +139,9 @@ def summed_squares(output, target):
     return (output - target).square().sum()
 
 
-def first_loss(output, target):
-    return cross_entropy(output[:, 0], target)
-
-
-def faint_first_loss(output, target):
-    """The first classifier's loss, 1e12 times smaller than the second's, which comes with it."""
-    return 1e-12 * first_loss(output, target) + cross_entropy(output[:, 1], target)
+def first_loss(output, target, factor=1.0, of_second=0.0):
+    """The loss of the first of two classifiers, and some of the second's."""
+    return factor * cross_entropy(output[:, 0], target) + of_second * cross_entropy(output[:, 1], target)
 
 
 large_features, large_images = partial(features, scale=1e5), partial(flat_images, scale=1e5)
@@ -182,5 +170,12 @@ CASES: tuple[Case, ...] = (
     Case("lstm, loss x 1e-10", Recurrent, tokens, cross_entropy, loss_factor=1e-10, lr=1e-2),
     Case("autoencoder, sum", autoencoder, flat_images, summed_squares),
     Case("autoencoder, images x 1e5", autoencoder, large_images, summed_squares, lr=1e-2),
-    Case("two losses, one x 1e-12", TwoBranches, features, faint_first_loss, eps=1e-22, followed=first_loss),
+    Case(
+        "two losses, one x 1e-12",
+        lambda: TwoBranches([mlp(), mlp()]),
+        features,
+        partial(first_loss, factor=1e-12, of_second=1.0),
+        eps=1e-22,
+        followed=first_loss,
+    ),
 )

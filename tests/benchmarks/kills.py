@@ -26,16 +26,8 @@ from rounds import machine
 
 from ampsweep.commands import fork_server  # noqa: F401 (imports what a run needs, once for all)
 from ampsweep.commands.train import main as train
-from ampsweep.record import (
-    CHECKPOINTS,
-    HISTORY_NAME,
-    LAST,
-    PREVIOUS,
-    RecordError,
-    RunRecord,
-    find_records,
-    read_history,
-)
+from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, find_records, read_history
+from ampsweep.record.files import CHECKPOINTS, LAST, PREVIOUS
 from ampsweep.training.checkpoint import CheckpointError, load_checkpoint
 
 TRAINING: Final = (
@@ -44,9 +36,8 @@ TRAINING: Final = (
 )
 RUN: Final = (*TRAINING, "precision=amp_fp16", "trainer.steps=60")
 SWEEP: Final = ("-m", *TRAINING, "trainer.steps=20", "seed=0,1", "precision=fp32,amp_fp16")
-SAME: Final = (
-    *("train/loss", "train/grad_norm", "train/lr", "val/loss", "val/accuracy", "amp/scale", "amp/applied_steps"),
-)
+SAME: Final = [f"train/{key}" for key in ("loss", "grad_norm", "lr")]
+SAME += ["val/loss", "val/accuracy", "amp/scale", "amp/applied_steps"]
 POLL_S: Final = 0.001
 
 Rows = dict[int, dict[str, float]]
@@ -55,17 +46,16 @@ Unkilled = tuple[float, dict[str, Rows], dict[str, dict[str, float]]]
 
 
 class Campaign:
-    """Trainings that are killed, resumed and compared, one after the other."""
+    """Trainings that are killed, resumed and compared, one after the other.
+
+    The `trial` of each kind kills a training at most so often, and compares what becomes of it.
+    """
 
     def __init__(self, place: Path, seed: int) -> None:
         self.place, self.random = place, random.Random(seed)
         self.moments, self.killed, self.wrong = Counter[str](), Counter[str](), Counter[str]()
         self.notes: list[str] = []
         self.num_trials = self.num_compared = 0
-
-    def trial(self, most_kills: int) -> None:
-        """Kill a training at most so often, and compare what becomes of it."""
-        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         return {"runs ended and compared": self.num_compared}
@@ -77,7 +67,7 @@ class Campaign:
         print(self.notes[-1], file=sys.stderr, flush=True)
 
 
-def main(campaigns: type[Campaign], usual_kills: int, description: str | None) -> None:
+def main(campaigns: type[Any], usual_kills: int, description: str | None) -> None:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--kills", type=int, default=usual_kills)
     parser.add_argument("--seed", type=int, default=0)
@@ -93,17 +83,9 @@ def main(campaigns: type[Campaign], usual_kills: int, description: str | None) -
         while (done := campaign.moments.total()) < arguments.kills:
             print(f"{done} of {arguments.kills}: {dict(campaign.wrong)}", file=sys.stderr, flush=True)
             campaign.trial(arguments.kills - done)
-    report = {
-        "kills": campaign.moments.total(),
-        "seed": arguments.seed,
-        "machine": machine([os.getloadavg()[0]]),
-        "seconds": round(time.monotonic() - began_s, 1),
-        "moments": campaign.moments,
-        "killed": campaign.killed,
-        **campaign.facts(),
-        "wrong": campaign.wrong,
-        "notes": campaign.notes,
-    }
+    report = {"kills": campaign.moments.total(), "seed": arguments.seed, "machine": machine([os.getloadavg()[0]])}
+    report |= {"seconds": round(time.monotonic() - began_s, 1), **campaign.facts()}
+    report |= {name: getattr(campaign, name) for name in ("moments", "killed", "wrong", "notes")}
     print(json.dumps(report, indent=1))
 
 
@@ -113,13 +95,11 @@ class RunsAndSweeps(Campaign):
         self.unkilled = {command: self._unkilled(command) for command in (RUN, SWEEP)}
 
     def _unkilled(self, command: Sequence[str]) -> Unkilled:
-        directory = self.place / f"unkilled-{len(command)}"
-        began_s = time.monotonic()
+        directory, began_s = self.place / f"unkilled-{len(command)}", time.monotonic()
         process = Started(command, directory)
         if (code := process.wait()) != 0:
             raise RuntimeError(f"exit code {code}:\n{process.output}")
-        whole_s = time.monotonic() - began_s
-        records = find_records(directory).records
+        whole_s, records = time.monotonic() - began_s, find_records(directory).records
         rows = {record.config_hash: rows_of(run) for run, record in records}
         return whole_s, rows, {record.config_hash: record.summary for _, record in records}
 
@@ -127,8 +107,7 @@ class RunsAndSweeps(Campaign):
         self.num_trials += 1
         command = SWEEP if self.random.random() < 0.2 else RUN
         directory = self.place / f"trial-{self.num_trials}"
-        resuming: tuple[str, ...] = ()
-        is_killed = True
+        resuming, is_killed = (), True
         while is_killed:
             process = Started((*command, *resuming), directory)
             is_killed = not resuming or self.random.random() < 0.25
@@ -153,7 +132,8 @@ class RunsAndSweeps(Campaign):
             time.sleep(whole_s * self.random.random())
         else:
             wanted = total if "last" in moment else self.random.randint(1, total)
-            process.until(lambda: num_rows(directory) >= wanted)
+            while process.goes_on() and num_rows(directory) < wanted:
+                time.sleep(POLL_S)
             time.sleep(self.random.uniform(0.0, 0.2 if "last" in moment else 0.02))
         which = self.random.choice(("all", "parent", "trainer")) if process.is_sweep else "run"
         was_alive = process.kill(which)
@@ -220,11 +200,6 @@ class Started:
 
     def goes_on(self) -> bool:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-
-    def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so, or the command has ended."""
-        while self.goes_on() and not is_so():
-            time.sleep(POLL_S)
 
     def wait(self) -> int:
         """Wait for its end and that of all that it has started; returns its exit code."""

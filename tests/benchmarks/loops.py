@@ -14,21 +14,17 @@ NUM_METRICS = 10
 """Metrics in a row that is logged by hand; the suite logs what it logs, and at least as many."""
 
 
-def bare(size: Size, directory: Path) -> float:
-    return _trained(size)
-
-
 def bare_wandb(size: Size, directory: Path) -> float:
     import wandb
 
     run = wandb.init(mode="offline", dir=str(directory), settings=wandb.Settings(silent=True, console="off"))
     rest = {f"metric/{number}": float(number) for number in range(NUM_METRICS - 1)}
-    last = _trained(size, after_step=lambda loss: run.log({"train/loss": loss.item(), **rest}))
+    last = bare(size, directory, after_step=lambda loss: run.log({"train/loss": loss.item(), **rest}))
     run.finish()
     return last
 
 
-def _trained(size: Size, after_step: Callable[[Tensor], Any] | None = None) -> float:
+def bare(size: Size, directory: Path, after_step: Callable[[Tensor], Any] | None = None) -> float:
     model, data, optimizer = fresh(size)
     for index in range(size.num_steps):
         inputs, targets = data.train_batch(index)
@@ -113,12 +109,9 @@ def lightning(size: Size, directory: Path) -> float:
         max_steps=size.num_steps,
         logger=WandbLogger(save_dir=directory, offline=True),
         log_every_n_steps=10,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
     )
-    module = Module()
-    trainer.fit(module, Stream(data))
+    trainer.fit(module := Module(), Stream(data))
     return module.last.item()
 
 

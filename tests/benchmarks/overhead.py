@@ -10,10 +10,11 @@ import os
 import statistics
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rounds import in_rounds, machine, run, runnable, spread
+from rounds import against_bare, in_rounds, machine, run, spread
 
 VARIANTS = {
     "bare": (None, "bare", {}),
@@ -36,7 +37,9 @@ def main() -> None:
     if arguments.worker is not None:
         _work(arguments.worker, arguments.size)
         return
-    names = runnable({name: VARIANTS[name][0] for name in dict.fromkeys(["bare", *arguments.variants])})
+    wanted = {name: VARIANTS[name][0] for name in ["bare", *arguments.variants]}
+    names = [name for name, package in wanted.items() if package is None or find_spec(package)]
+    print(f"without {', '.join(wanted.keys() - names) or 'none'}: see requirements.txt", file=sys.stderr)
     results = in_rounds(arguments.rounds, names, functools.partial(_measure, size=arguments.size))
     print(json.dumps(_report(arguments.size, results), indent=1))
 
@@ -66,24 +69,17 @@ def _work(name: str, size_name: str) -> None:
 
 
 def _report(size: str, results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Differences and ratios are taken within a round, and their median over the rounds."""
-    bare = results["bare"]
-    rows = {}
+    times = {name: [one["step_us"] for one in samples] for name, samples in results.items()}
+    rows: dict[str, dict[str, Any]] = {}
     for name, samples in results.items():
-        pairs = list(zip(samples, bare, strict=True))
-        rows[name] = {
-            "step_us": spread([one["step_us"] for one in samples]),
-            "above_bare_us": spread([one["step_us"] - other["step_us"] for one, other in pairs]),
-            "ratio": spread([one["step_us"] / other["step_us"] for one, other in pairs]),
-            "same_loss_as_bare": all(one["loss"] == other["loss"] for one, other in pairs),
-        }
+        rows[name] = against_bare(times[name], times["bare"])
+        rows[name]["same_loss_as_bare"] = [one["loss"] for one in samples] == [one["loss"] for one in results["bare"]]
         if name.startswith("ampsweep"):
-            slower = [100 * (1 - other["step_us"] / one["step_us"]) for one, other in pairs]
-            rows[name]["true_overhead_pct"] = spread(slower)
+            pairs = zip(times[name], times["bare"], strict=True)
+            rows[name]["true_overhead_pct"] = spread([100 * (1 - bare_us / own_us) for own_us, bare_us in pairs])
             rows[name]["reported_overhead_pct"] = spread([one["reported_overhead_pct"] for one in samples])
             rows[name]["num_metrics"] = min(one["num_metrics"] for one in samples)
-    loads = [one["load"] for samples in results.values() for one in samples]
-    return {"size": size, "machine": machine(loads), "variants": rows, "rounds": results}
+    return {"size": size, "machine": machine([os.getloadavg()[0]]), "variants": rows, "rounds": results}
 
 
 if __name__ == "__main__":

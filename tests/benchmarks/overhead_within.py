@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from loops import ampsweep_overrides
-from rounds import machine, spread
+from rounds import against_bare, machine
 from workload import SIZES, Batches
 
 from ampsweep.config.compose import compose_one
@@ -56,10 +57,9 @@ def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
     history.start(new_record(config, device="cpu"), directory, resume_after=None)
     trainer = assemble_trainer(config, built, CPU, tracker=history)
     blocks = {
-        "bare": lambda: _bare(trainer, steps, with_norm=False),
-        "bare, with the gradients' norm": lambda: _bare(trainer, steps, with_norm=True),
-        "ampsweep, log_every=10": lambda: _suite(trainer, steps, 10),
-        "ampsweep, log_every=1": lambda: _suite(trainer, steps, 1),
+        "bare": partial(_bare, trainer, steps, with_norm=False),
+        "bare, with the gradients' norm": partial(_bare, trainer, steps, with_norm=True),
+        **{f"ampsweep, log_every={every}": partial(_suite, trainer, steps, every) for every in (10, 1)},
     }
     with trainer.instruments:
         for block in blocks.values():  # the first steps are traced, and what follows is warm
@@ -67,14 +67,8 @@ def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
         rounds = [
             {name: _timed(blocks[name]) for name in random.sample([*blocks], len(blocks))} for _ in range(num_rounds)
         ]
-    variants = {
-        name: {
-            "step_us": spread([one[name] for one in rounds]),
-            "above_bare_us": spread([one[name] - one["bare"] for one in rounds]),
-            "ratio": spread([one[name] / one["bare"] for one in rounds]),
-        }
-        for name in blocks
-    }
+    times = {name: [one[name] for one in rounds] for name in blocks}
+    variants = {name: against_bare(times[name], times["bare"]) for name in blocks}
     return {"size": size, "machine": machine([os.getloadavg()[0]]), "num_rounds": num_rounds, "variants": variants}
 
 

@@ -47,13 +47,12 @@ SMALLER = {("resnet", mode): ("data.image_size=16", "data.batch_size=2") for mod
 """Backward through a float16 convolution takes a CPU, even one with float16 of its own, a hundred times as long as
 through a bfloat16 one: these cases have other sizes, which their rows name."""
 OPTIMIZERS = {"sgd": ("optimizer=sgd", "optimizer.momentum=0.9"), "adamw": ("optimizer=adamw",)}
-ACCUMULATED, CHECKPOINTED = ("trainer.grad_accum_steps=3",), ("trainer.activation_checkpointing=true",)
-VARIANTS = {
+SHARED: dict[str, tuple[str, ...]] = {
     "plain": (),
-    "clipped": ("trainer.max_grad_norm=1.0",),
-    "accumulated": ACCUMULATED,
-    "checkpointed": CHECKPOINTED,
+    "accumulated": ("trainer.grad_accum_steps=3",),
+    "checkpointed": ("trainer.activation_checkpointing=true",),
 }
+VARIANTS = SHARED | {"clipped": ("trainer.max_grad_norm=1.0",)}
 
 WORKLOADS_ON_RANKS = {
     "mlp": WORKLOADS["mlp"],
@@ -67,10 +66,7 @@ WORKLOADS_ON_RANKS = {
         *("task.targets=inputs", "data.vocab_size=500", "data.seq_len=64", "data.batch_size=4", "data.num_batches=4"),
     ),
 }
-VARIANTS_ON_RANKS = {
-    "plain": (),
-    "accumulated": ACCUMULATED,
-    "checkpointed": CHECKPOINTED,
+VARIANTS_ON_RANKS = SHARED | {
     **{f"reduced in {dtype}": (f"parallel.reduce_dtype={dtype}",) for dtype in ("bfloat16", "float16", "float32")},
     "autocast": ("parallel.mixed_precision=autocast",),
     "kept after forward": ("parallel.reshard_after_forward=false",),
@@ -78,7 +74,6 @@ VARIANTS_ON_RANKS = {
 
 
 def cases(names: Sequence[str], modes: Sequence[str]) -> Iterator[Case]:
-    """The trainings of one process."""
     for name, mode, optimizer, variant in itertools.product(names, modes, OPTIMIZERS, VARIANTS):
         smaller = SMALLER.get((name, mode), ())
         case = " ".join([name, *smaller, mode, optimizer, variant])
@@ -86,7 +81,6 @@ def cases(names: Sequence[str], modes: Sequence[str]) -> Iterator[Case]:
 
 
 def cases_on_ranks(names: Sequence[str], modes: Sequence[str]) -> Iterator[Case]:
-    """The trainings of several ranks."""
     for name, strategy, mode in itertools.product(names, ("ddp", "fsdp2"), modes):
         for variant, overrides in VARIANTS_ON_RANKS.items():
             if _says_something(name, strategy, mode, variant):
@@ -121,6 +115,7 @@ def rows(trainings: Sequence[Case], num_ranks: int) -> Iterator[dict[str, Any]]:
         config = composed(*overrides)
         step = FakeTraining(config, TargetDevice("cpu"), num_ranks).trace(config.data["batch_size"])
         peak, forward = step.peak(), sum(step.at(step.end_of_forward).values())
+        pairs = {key: [size, peak.categories[key]] for key, size in truth.peak.items()}
         yield {
             "case": name,
             "measured_bytes": truth.peak_bytes,
@@ -128,9 +123,7 @@ def rows(trainings: Sequence[Case], num_ranks: int) -> Iterator[dict[str, Any]]:
             "error_pct": 100 * (peak.num_bytes / truth.peak_bytes - 1),
             "forward_error_pct": 100 * (forward / sum(truth.end_of_forward.values()) - 1),
             "ranks": [rank.peak_bytes for rank in ranks],
-            "categories_differ": {
-                key: [size, peak.categories[key]] for key, size in truth.peak.items() if size != peak.categories[key]
-            },
+            "categories_differ": {key: pair for key, pair in pairs.items() if pair[0] != pair[1]},
         }
 
 

@@ -13,7 +13,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -71,12 +70,8 @@ class RanksOfTrainings(Campaign):
         self.endings, self.num_ended, self.most_s = Counter[str](), 0, 0.0
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "ended by": self.endings,
-            "checkpoints compared": self.num_compared,
-            "runs ended and compared": self.num_ended,
-            "most seconds until all had ended": self.most_s,
-        }
+        found = {"ended by": self.endings, "most seconds until all had ended": self.most_s}
+        return found | {"checkpoints compared": self.num_compared, "runs ended and compared": self.num_ended}
 
     def trial(self, most_kills: int) -> None:
         """Kill a training again and again until it ends; some are killed a few times only."""
@@ -200,9 +195,8 @@ class Ranks:
         """Kill these ranks; False if one of them had ended before."""
         self.alive()
         killed = [pid for rank in which if (pid := self.pids[rank]) not in self._codes]
-        for pid in killed:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in killed:  # if it has ended meanwhile it is there still, as nobody has waited for it
+            os.kill(pid, signal.SIGKILL)
         return len(killed) == len(which)
 
     def codes(self) -> list[int]:
@@ -230,10 +224,7 @@ def _work(request: RunRequest, rank: int, port: int, keep: Path | None) -> int:
 
 def _unpublished(directory: Path) -> list[Path]:
     """Checkpoints that are being written."""
-    try:
-        return [path for path in (directory / CHECKPOINTS).iterdir() if path.name.startswith(".last.")]
-    except FileNotFoundError:
-        return []
+    return [*(directory / CHECKPOINTS).glob(".last.*")]
 
 
 def _digests(found: FoundCheckpoint) -> dict[str, str]:
@@ -254,10 +245,8 @@ def _plain(value: Any) -> Any:
 
 def _stamp(directory: Path) -> int:
     """The time of the history's last change, which the first rank makes; 0 before there is one."""
-    try:
-        return (directory / HISTORY_NAME).stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
+    path = directory / HISTORY_NAME
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 if __name__ == "__main__":

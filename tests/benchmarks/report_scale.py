@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rounds import machine, spread, timed
+from rounds import in_rounds, machine, spread, timed
 
 from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import run_directory_name
@@ -45,25 +45,25 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         results = {num_runs: _measure(Path(place), num_runs, arguments.rounds) for num_runs in sorted(arguments.runs)}
-    loads = [one["load"] for samples in results.values() for one in samples["rounds"]]
-    print(json.dumps({"machine": machine(loads), "runs": results}, indent=1))
+    print(json.dumps({"machine": machine([os.getloadavg()[0]]), "runs": results}, indent=1))
 
 
 def _measure(directory: Path, num_runs: int, num_rounds: int) -> dict[str, Any]:
     """The command on the first `num_runs` runs, which lie in a directory of their own number."""
     tree = directory / str(num_runs)
-    write_runs(tree, num_runs)
+    facts = environment(torch.device("cpu"))
+    for number, config in enumerate(_points(num_runs)):
+        place = tree / run_directory_name(config)
+        place.mkdir(parents=True)
+        _write_run(place, config, facts, np.random.default_rng(number))
     command = [sys.executable, "-m", "ampsweep.commands.main", "report", str(tree)]
-    rounds = []
-    for number in range(num_rounds):
-        rounds.append(timed(command, tree) | {"load": os.getloadavg()[0]})
-        print(f"{num_runs} runs, round {number + 1} of {num_rounds}: {json.dumps(rounds[-1])}", file=sys.stderr)
-    figures = {key: spread([one[key] for one in rounds]) for key in rounds[0] if key != "load"}
+    (rounds,) = in_rounds(num_rounds, [f"{num_runs} runs"], lambda _: timed(command, tree)).values()
+    figures = {key: spread([one[key] for one in rounds]) for key in rounds[0]}
     sizes = {f"{path.suffix[1:]}_mib": path.stat().st_size / 2**20 for path in sorted(tree.glob("comparison.*"))}
     return {**figures, **sizes, "rounds": rounds}
 
 
-def points(num_runs: int) -> Iterator[Config]:
+def _points(num_runs: int) -> Iterator[Config]:
     """The configs of the first `num_runs` runs."""
     overrides = ["model=gpt_tiny", f"trainer.steps={NUM_ROWS * LOG_EVERY}", f"trainer.log_every={LOG_EVERY}"]
     base = compose_points(overrides, multirun=False).points[0].config
@@ -73,29 +73,19 @@ def points(num_runs: int) -> Iterator[Config]:
         yield replace(base, model=model, data=data, seed=seed, precision=PRECISION_MODES[arm])
 
 
-def write_runs(directory: Path, num_runs: int) -> None:
-    """Write the first `num_runs` runs."""
-    facts = environment(torch.device("cpu"))
-    for number, config in enumerate(points(num_runs)):
-        place = directory / run_directory_name(config)
-        place.mkdir(parents=True)
-        _write_run(place, config, facts, np.random.default_rng(number))
-
-
 def _write_run(place: Path, config: Config, facts: dict[str, object], rng: np.random.Generator) -> None:
     hidden, batch_size = config.model["hidden_size"], config.data["batch_size"]
     step_ms = 0.02 * hidden / 128 * batch_size * ARMS[config.precision.mode] * (1 + 0.01 * rng.normal())
     columns = _history(config, step_ms, rng)
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     last = {key: value for key, value in rows[-1].items() if key != "step"}
-    for index, row in enumerate(rows, 1):
-        if index % EVAL_EVERY:
+    for row in rows:
+        if row["step"] % (LOG_EVERY * EVAL_EVERY):
             del row["val/loss"]
     content = "".join(map(history_line, rows)).encode()
     (place / HISTORY_NAME).write_bytes(content)
-    record = new_record(
-        config, device="cuda:0", device_name="a GPU", steps=NUM_ROWS * LOG_EVERY, model_size=12 * hidden**2
-    )
+    sizes = {"steps": NUM_ROWS * LOG_EVERY, "model_size": 12 * hidden**2}
+    record = new_record(config, device="cuda:0", device_name="a GPU", **sizes)
     record.history_digest = digest_of(content)
     record.summary = {**last, "perf/step_ms": step_ms, "device/temperature_c": 60.0}
     _complete(record, facts)
@@ -134,13 +124,10 @@ def _complete(record: RunRecord, facts: dict[str, object]) -> None:
     dtype = record.identity.dtype
     half = dtype in ("float16", "bfloat16")
     weights, activations = record.identity.model_size * 4, 2**20 * record.identity.batch_size
-    peak = dict.fromkeys(MEMORY_CATEGORIES, 2**16) | {
-        "parameters": weights,
-        "gradients": weights,
-        "optimizer_state": 2 * weights,
-        "activations": activations // 2 if half else activations,
-        "autocast_weights": weights // 2 if half else 0,
-    }
+    peak = dict.fromkeys(MEMORY_CATEGORIES, 2**16) | dict.fromkeys(("parameters", "gradients"), weights)
+    peak |= {"optimizer_state": 2 * weights, "activations": activations, "autocast_weights": 0}
+    if half:
+        peak |= {"activations": activations // 2, "autocast_weights": weights // 2}
     total = sum(peak.values())
     record.status, record.ended_at, record.environment = "completed", record.started_at, facts
     record.summary |= {memory_key(category): size / 2**30 for category, size in peak.items()}

@@ -11,19 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("ampsweep", "torch", "wandb", "hydra-core", "lightning", "accelerate", "transformers")
-
-
-def runnable(variants: dict[str, str | None]) -> list[str]:
-    """Names of the variants whose package is installed; says which are left out. Values name the package."""
-    missing = {name: package for name, package in variants.items() if package and find_spec(package) is None}
-    for name, package in missing.items():
-        print(f"{name} is left out: {package} is not installed (tests/benchmarks/requirements.txt)", file=sys.stderr)
-    return [name for name in variants if name not in missing]
 
 
 def in_rounds(
@@ -42,22 +33,15 @@ def in_rounds(
 def environment(directory: Path) -> dict[str, str]:
     """Of every measured process: one thread, W&B offline and quiet, nobody logged in."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    here = str(Path(__file__).parent)
-    return own | {
-        "OMP_NUM_THREADS": "1",
-        "WANDB_MODE": "offline",
-        "WANDB_SILENT": "true",
-        "WANDB_DIR": str(directory),
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": os.pathsep.join([here, own["PYTHONPATH"]] if "PYTHONPATH" in own else [here]),
-    }
+    own |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(directory)}
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), own.get("PYTHONPATH")]))
+    return own | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def run(command: Sequence[str], directory: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in `directory`; what it prints is shown if it fails."""
-    done = subprocess.run(
-        command, cwd=directory, env=environment(directory), capture_output=True, text=True, check=False
-    )
+    where = {"cwd": directory, "env": environment(directory)}
+    done = subprocess.run(command, **where, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
     return done
@@ -78,20 +62,27 @@ def timed(command: Sequence[str], directory: Path) -> dict[str, float]:
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles (those of one value are itself)."""
-    if len(values) == 1:
-        return {"median": values[0], "q1": values[0], "q3": values[0]}
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    q1, median, q3 = statistics.quantiles([*values] * (1 if len(values) > 1 else 2), n=4, method="inclusive")
     return {"median": median, "q1": q1, "q3": q3}
+
+
+def against_bare(times_us: Sequence[float], bare_us: Sequence[float]) -> dict[str, dict[str, float]]:
+    """Of a variant: differences and ratios are taken within a round, and their median over the rounds."""
+    pairs = list(zip(times_us, bare_us, strict=True))
+    return {
+        "step_us": spread(times_us),
+        "above_bare_us": spread([one - other for one, other in pairs]),
+        "ratio": spread([one / other for one, other in pairs]),
+    }
 
 
 def machine(loads: Sequence[float]) -> dict[str, Any]:
     """What the figures depend on; `loads` are the machine's one-minute load averages during them."""
     installed = {one.name.lower(): one.version for one in importlib.metadata.distributions()}
     cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    cpus = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    cpu = re.search(r"model name\s*: (.*)", cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else "")
     return {
-        "cpu": cpus[0] if cpus else platform.processor(),
+        "cpu": cpu[1] if cpu else platform.processor(),
         "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "python": platform.python_version(),
         "versions": {name: installed[name] for name in PACKAGES if name in installed},

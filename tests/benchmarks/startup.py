@@ -14,10 +14,10 @@ from typing import Any
 
 from loops import ampsweep_overrides
 from rounds import in_rounds, machine, run, spread
-from startup_stamps import NUM_STEPS
-from workload import SIZES
+from workload import NUM_STAMPED_STEPS, SIZES
 
 VARIANTS = ("ampsweep", "ampsweep -m")
+STAMPS = ("first", "last")
 NUM_RUNS = 5
 """Runs of the multirun."""
 
@@ -27,12 +27,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     results = in_rounds(arguments.rounds, VARIANTS, _measure)
-    rows = {
-        name: {key: spread([one[key] for one in samples]) for key in samples[0] if key != "load"}
-        for name, samples in results.items()
-    }
-    loads = [one["load"] for samples in results.values() for one in samples]
-    print(json.dumps({"machine": machine(loads), "variants": rows, "rounds": results}, indent=1))
+    rows = {name: {key: spread([one[key] for one in of]) for key in of[0]} for name, of in results.items()}
+    print(json.dumps({"machine": machine([os.getloadavg()[0]]), "variants": rows, "rounds": results}, indent=1))
 
 
 def _measure(name: str) -> dict[str, Any]:
@@ -43,7 +39,7 @@ def _measure(name: str) -> dict[str, Any]:
         began_s = time.time()
         run(command, directory)
         took_s = time.time() - began_s
-        first, last = _stamps(directory, "first"), _stamps(directory, "last")
+        first, last = (sorted(float(path.read_text()) for path in directory.glob(f"{name}-*")) for name in STAMPS)
         figures = {"to_first_step_s": first[0] - began_s, "all_s": took_s}
         if name == "ampsweep -m":
             assert len(first) == len(last) == NUM_RUNS
@@ -55,20 +51,13 @@ def _measure(name: str) -> dict[str, Any]:
 
 
 def _script(name: str, directory: Path) -> list[str]:
-    own = ["model._target_=startup_stamps.StampedNet", f"trainer.steps={NUM_STEPS}", f"output_dir={directory}/outputs"]
+    given = dict(line.split("=", 1) for line in ampsweep_overrides(SIZES["small"], log_every=10))
+    given |= {"model._target_": "workload.StampedNet", "trainer.steps": NUM_STAMPED_STEPS}
+    given["output_dir"] = directory / "outputs"
     if name == "ampsweep -m":
-        own += ["seed=" + ",".join(map(str, range(NUM_RUNS))), "-m"]
-    replaced = {line.partition("=")[0] for line in own}
-    others = ampsweep_overrides(SIZES["small"], log_every=10)
-    return [
-        str(Path(__file__).parents[2] / "train.py"),
-        *(line for line in others if line.partition("=")[0] not in replaced),
-        *own,
-    ]
-
-
-def _stamps(directory: Path, name: str) -> list[float]:
-    return sorted(float(path.read_text(encoding="ascii")) for path in directory.glob(f"{name}-*"))
+        given["seed"] = ",".join(map(str, range(NUM_RUNS)))
+    flags = ["-m"] if name == "ampsweep -m" else []
+    return [str(Path(__file__).parents[2] / "train.py"), *(f"{key}={value}" for key, value in given.items()), *flags]
 
 
 if __name__ == "__main__":

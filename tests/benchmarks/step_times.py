@@ -50,17 +50,15 @@ def main() -> None:
     else:
         steps, first = {name: _optimizer(*kind, arguments) for name, kind in KEPT.items()}, "fp32"
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(arguments.rounds + 2):
+    for _ in range(arguments.rounds + 2):
         for name in random.sample([*steps], len(steps)):
-            time_ms = _timed(steps[name], arguments.device)
-            if number >= 2:
-                times[name].append(time_ms)
-    figures = {
-        name: {"step_ms": spread(of), "ratio": spread([a / b for a, b in zip(of, times[first], strict=True)])}
-        for name, of in times.items()
-    }
-    if arguments.what == "fp32_matmul":
-        figures = {name: one | _facts(name) for name, one in figures.items()}
+            times[name].append(_timed(steps[name], arguments.device))
+    times = {name: of[2:] for name, of in times.items()}
+    figures = {}
+    for name, of in times.items():
+        ratio = spread([one / other for one, other in zip(of, times[first], strict=True)])
+        facts = _facts(name) if arguments.what == "fp32_matmul" else {}
+        figures[name] = {"step_ms": spread(of), "ratio": ratio, **facts}
     environment = {"machine": machine([os.getloadavg()[0]]), "num_threads": torch.get_num_threads()}
     print(json.dumps({**environment, "arguments": vars(arguments), "steps": figures}, indent=1))
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -31,9 +31,7 @@ TRAIN: Final = Path(__file__).parents[2] / "train.py"
 NUM_STEPS: Final = 40
 LIMIT_S: Final = 180
 HEALTHY: Final = "none"
-ARGUMENTS: Final = (
-    *("model=mlp_small", "data=digits", "device=cpu", f"trainer.steps={NUM_STEPS}", "trainer.log_every=1"),
-)
+ARGUMENTS: Final = ("model=mlp_small", "data=digits", "device=cpu", f"trainer.steps={NUM_STEPS}", "trainer.log_every=1")
 COUNTS: Final = ("rows_lost", "rows_lost_after_sync", "rows_doubled")
 
 Trouble = tuple[dict[str, Any] | None, str]
@@ -42,20 +40,15 @@ Trouble = tuple[dict[str, Any] | None, str]
 KINDS: Final[dict[str, dict[str, Any]]] = {
     "breaks connections off": {"status": 0},
     "is silent": {"status": 200, "delay_s": 600.0},
-    "answers 500": {"status": 500},
-    "answers 429": {"status": 429},
-    "answers 503": {"status": 503},
-    "answers 403": {"status": 403},
+    **{f"answers {status}": {"status": status} for status in (500, 429, 503, 403)},
     "takes 0.2 s": {"status": 200, "delay_s": 0.2},
     "breaks connections off once it has heard": {"status": 0, "is_heard": True},
 }
 
 
 def _troubles() -> dict[str, Trouble]:
-    found: dict[str, Trouble] = {
-        "takes no connections": (None, "throughout"),
-        "takes no connections at the start": (None, "at the start"),
-    }
+    deaf = "takes no connections"
+    found: dict[str, Trouble] = {deaf: (None, "throughout"), f"{deaf} at the start": (None, "at the start")}
     usual, unheard = [*KINDS][:4], "breaks connections off once it has heard"
     for what, on, kinds in (
         ("", "", [*usual, "answers 503", "takes 0.2 s"]),
@@ -89,16 +82,11 @@ def main() -> None:
             loads.append(os.getloadavg()[0])
     usual_s = statistics.median(one["seconds"] for one in tried[HEALTHY])
     faults = {name: _summary(found, usual_s) for name, found in tried.items()}
-    report = {
-        "machine": machine(loads),
-        "num_faults": len(faults) - 1,
-        "steps": NUM_STEPS,
-        "seconds_with_a_healthy_server": round(usual_s, 3),
-        "largest_median_added_s": max(one["added_s"]["median"] for name, one in faults.items() if name != HEALTHY),
-        **{name: sum(one[name] for one in faults.values()) for name in COUNTS},
-        "faults": faults,
-    }
-    print(json.dumps(report, indent=1))
+    report = {"machine": machine(loads), "num_faults": len(faults) - 1, "steps": NUM_STEPS}
+    report["seconds_with_a_healthy_server"] = round(usual_s, 3)
+    report["largest_median_added_s"] = max(of["added_s"]["median"] for name, of in faults.items() if name != HEALTHY)
+    report |= {name: sum(one[name] for one in faults.values()) for name in COUNTS}
+    print(json.dumps(report | {"faults": faults}, indent=1))
 
 
 def _summary(tried: list[dict[str, Any]], usual_s: float) -> dict[str, Any]:
@@ -159,34 +147,31 @@ def _troubled(server: WandbServer, trouble: Trouble | None, place: Path) -> Iter
     if trouble is None:
         yield
         return
-    (settings, when), over = trouble, False
+    settings, when = trouble
+    at_end, over = when == "at the end", Event()
 
     def change(begins: bool) -> None:
         if settings is not None:
             server.faults[:] = [Fault(**settings)] if begins else []
-        elif begins:
-            server.refuse()
         else:
-            server.accept()
+            (server.refuse if begins else server.accept)()
 
-    def watch(num_rows: int, begins: bool) -> None:
-        while not over and sum(path.read_bytes().count(b"\n") for path in place.rglob("history.jsonl")) < num_rows:
-            time.sleep(0.005)
-        if not over:
-            change(begins)
+    def watch() -> None:
+        num_rows = {"at the start": 5, "at the end": NUM_STEPS - 5, "throughout": NUM_STEPS + 1}[when]
+        while sum(path.read_bytes().count(b"\n") for path in place.rglob("history.jsonl")) < num_rows:
+            if over.wait(0.005):
+                return
+        change(begins=at_end)
 
-    at_end = when == "at the end"
-    watcher = Thread(target=watch, args=(NUM_STEPS - 5 if at_end else 5, at_end), daemon=True)
+    watcher = Thread(target=watch, daemon=True)
     if not at_end:
         change(begins=True)
-    if when != "throughout":
-        watcher.start()
+    watcher.start()
     try:
         yield
     finally:
-        over = True
-        if watcher.ident is not None:
-            watcher.join()
+        over.set()
+        watcher.join()
         if when != "at the start":
             change(begins=False)
 

@@ -1,15 +1,14 @@
 """A terminal in which a command runs, and the lines that its user sees."""
 
-import fcntl
 import os
 import pty
 import re
 import select
-import struct
 import subprocess
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 PATIENCE_S = 60.0
 _CONTROL_OR_TEXT = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|([^\x1b\r\n]+|[\r\n])")
@@ -39,16 +38,9 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, width: int) -> None:
         self._master, side = pty.openpty()
-        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-        self.process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=side,
-            stdout=side,
-            stderr=side,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it as from a keyboard
-        )
+        termios.tcsetwinsize(side, (40, width))
+        # A session of its own, whose terminal it is, so that Ctrl-C reaches it as from a keyboard.
+        self.process = subprocess.Popen(command, env=environment, preexec_fn=partial(os.login_tty, side))
         os.close(side)
         self._written = b""
 

@@ -12,6 +12,7 @@ import pytest
 MLP = ("model=mlp_small", "trainer.steps=4", "tracking=disabled")
 GPT = ("model=gpt_tiny", "trainer.steps=4", "data.seq_len=16", "tracking=disabled")
 OWN = ("model=custom", "data=digits", "trainer.steps=4", "tracking=disabled")
+NO_YAML = "own.yaml: not YAML: while constructing a mapping found duplicate key"
 
 
 @pytest.fixture
@@ -28,14 +29,6 @@ def refused(train, machine, tmp_path):
         return line.removeprefix("error: ")
 
     return refused
-
-
-def test_the_process_says_it_in_one_line(start, tmp_path):
-    ended = start(*MLP, "precision=fp8").finish()
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("error: precision=fp8: no such option; allowed are amp_bf16,")
-    assert ended.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 SINGLE = {
@@ -58,6 +51,10 @@ SINGLE = {
     "tracking.mode=online": "tracking.mode is online, but wandb is not logged in",
     "data.batch_size=100000": "1438",
     "format=json": "format=json: a training has no format",
+    "experiment=own --config-dir=own": NO_YAML,
+    "experiment=own --config-dir=own --cfg job": NO_YAML,
+    "name='a\x1b[31mred/'": r"name=a\x1b[31mred/: must be the name of one folder, without slashes",
+    "name='a\u202eb/'": r"name=a\u202eb/: must be",
 }
 """Settings of a training that is fine without them, with a part of the sentence."""
 SWEEPS = {
@@ -68,7 +65,7 @@ SWEEPS = {
     "resume=el*where": "resume=el*where: elsewhere is neither a checkpoint",
     "resume=*e*": "paths fit it, such as elsewhere and notes.txt",
     "into=elsewhere": "into=elsewhere: not the directory of a multirun",
-    "output_dir=notes.txt/runs": "output_dir=notes.txt/runs: cannot be written",
+    "experiment=own --config-dir=own": NO_YAML,
     "hydra/launcher=nosuch": "hydra/launcher=nosuch: no such option; allowed are",
     "hydra.launcher.n_jobs=2": "hydra.launcher has no keys; another launcher is chosen with hydra/launcher=NAME",
 }
@@ -82,6 +79,8 @@ def test_a_wrong_setting_is_named(fine, wrong, refused):
     Path("elsewhere").mkdir()
     Path("notes.txt").write_text("no checkpoint")
     np.arange(3000, dtype=np.uint16).tofile("ids.bin")
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/own.yaml").write_text("# @package _global_\nseed: 1\nseed: 2")
     for setting, said in wrong.items():
         assert said in refused(*fine, *setting.split()), setting
 
@@ -127,17 +126,8 @@ def test_an_own_model_that_cannot_be_trained_is_refused(refused, tmp_path, monke
 def test_a_model_that_is_never_built_is_refused_in_time(sweep, refused):
     limits = ("trainer.max_seconds=0.5", "trainer.grace_seconds=0.5")
     said = refused(*sweep, *OWN, *limits, "model._target_=own_models.Unbuilt", "+model.what=hangs")
-    assert re.search(
-        r"before it begins did not end within 5\.5 s .trainer.max_seconds=0\.5.*own_models\.py, line ", said
-    )
-
-
-@pytest.mark.parametrize("more", [(), ("-m",), ("--cfg", "job")], ids=["single", "sweep", "printed"])
-def test_a_users_file_that_is_no_yaml_is_named(more, refused):
-    Path("own/experiment").mkdir(parents=True)
-    Path("own/experiment/own.yaml").write_text("# @package _global_\nseed: 1\nseed: 2")
-    said = refused(*more, "--config-dir=own", *MLP, "experiment=own")
-    assert "own.yaml: not YAML: while constructing a mapping found duplicate key" in said
+    late = r"before it begins did not end within 5\.5 s .trainer.max_seconds=0\.5.*own_models\.py, line "
+    assert re.search(late, said)
 
 
 def test_a_launch_of_ranks_that_the_command_does_not_want_is_refused(refused, monkeypatch):
@@ -147,10 +137,3 @@ def test_a_launch_of_ranks_that_the_command_does_not_want_is_refused(refused, mo
     assert refused(*MLP).startswith("parallel=single with 2 processes of torchrun")
     assert "leave torchrun out" in refused("-m", *MLP)
     assert "parallel.num_processes=3 with 2 processes" in refused(*MLP, "parallel=ddp", "parallel.num_processes=3")
-
-
-def test_names_do_not_steer_the_terminal(train):
-    for name, shown in (("a\x1b[31mred/", r"a\x1b[31mred/"), ("a\u202eb/", r"a\u202eb/")):
-        ended = train(*MLP, f"name='{name}'")
-        assert ended.code == 2
-        assert ended.err == f"error: name={shown}: must be the name of one folder, without slashes\n"

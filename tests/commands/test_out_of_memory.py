@@ -1,12 +1,13 @@
-"""Memory is predicted beside what is measured, and a lack of it is a result: in the record and in every report."""
+"""Memory is predicted beside what is measured, and a lack of it is a result, which is recorded."""
 
 import json
+import os
 import signal
 
 import pytest
-from command_line import MLP, all_runs, only_run, only_sweep
+from command_line import MLP, only_run
 from recorded_sweeps import SYNTHETIC
-from wandb_file import read_wandb_file
+from torch import nn
 
 from ampsweep.config.compose import compose_one
 from ampsweep.launch.isolated_process import ChildExit
@@ -14,10 +15,8 @@ from ampsweep.record import RunRecord
 from ampsweep.run.isolated_run import complete_record
 from ampsweep.run.request import RunRequest
 
-SMALL = (
-    *("model=mlp_small", *SYNTHETIC, "data.batch_size=8", "device=cpu", "trainer.steps=4", "trainer.log_every=1"),
-    "predict.with_runs=false",
-)
+SMALL = ("model=mlp_small", *SYNTHETIC, "data.batch_size=8", "device=cpu", "trainer.steps=4", "tracking=disabled")
+UNPREDICTED = (*SMALL, "predict.with_runs=false")
 
 
 def limited(kib):
@@ -26,31 +25,14 @@ def limited(kib):
 
 @pytest.mark.parametrize(("kib", "phase", "step"), [(1, "build", None), (1000, "optimizer", 1)])
 def test_a_single_run_says_where_it_ended_and_how_much_it_asked_for(kib, phase, step, train):
-    ended = train(*SMALL, "tracking=disabled", limited(kib))
-    record = only_run().record
+    ended = train(*UNPREDICTED, limited(kib))
+    record, oom = only_run().record, only_run().record.oom
     assert (ended.code, record.status) == (0, "oom")
-    oom = record.oom
     assert (oom.phase, oom.step, oom.limit_bytes) == (phase, step, kib * 2**10)
     assert oom.in_use_bytes <= oom.limit_bytes < oom.in_use_bytes + oom.requested_bytes
     where = "while building" if step is None else f"in {phase} of step {step}"
     assert record.error.startswith(f"out of memory {where}: ")
     assert f"oom: out of memory {where}: " in ended.out
-
-
-def test_every_report_of_a_sweep_shows_it(train):
-    ended = train("-m", *SMALL, "tracking.mode=offline", limited(1400), "data.batch_size=512,8")
-    assert ended.code == 0
-    runs = all_runs()
-    assert [run.record.status for run in runs] == ["oom", "completed"]
-    error, sweep = runs[0].record.error, only_sweep()
-    for text in (ended.words, (sweep / "comparison.md").read_text(), (sweep / "comparison.html").read_text()):
-        assert error in text.replace("\\", "")
-    workloads = json.loads((sweep / "comparison.json").read_text())["workloads"]
-    (lost,) = [run["oom"] for workload in workloads for run in workload["runs"] if run["oom"] is not None]
-    assert (lost["phase"], lost["step"]) == (runs[0].record.oom.phase, 1)
-    tracked = read_wandb_file(runs[0].directory / runs[0].record.wandb.directory)
-    assert (tracked.exit_code, tracked.summary["status"]) == (0, "oom")
-    assert tracked.summary["oom"] | {"sentence": error} == lost
 
 
 def test_memory_that_does_not_hold_the_model_is_an_outcome(train):
@@ -62,7 +44,7 @@ def test_memory_that_does_not_hold_the_model_is_an_outcome(train):
 
 
 def test_a_run_that_the_kernel_killed_for_its_memory_is_out_of_memory(tmp_path):
-    request = RunRequest(compose_one([*SMALL, "tracking=disabled"]), tmp_path)
+    request = RunRequest(compose_one(SMALL), tmp_path)
     killed = ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", None, stopped_by="", oom_killed=True)
     record = complete_record(request, killed)
     assert record == RunRecord.read(tmp_path)
@@ -73,7 +55,7 @@ def test_a_run_that_the_kernel_killed_for_its_memory_is_out_of_memory(tmp_path):
 
 
 def test_a_watched_run_has_no_speed_and_says_why(train):
-    ended = train(*SMALL, "tracking=disabled", limited(4000))
+    ended = train(*UNPREDICTED, limited(4000))
     record = only_run().record
     assert (ended.code, record.status) == (0, "completed")
     assert not [key for key in record.summary if key.startswith(("perf/", "instrumentation/"))]
@@ -81,9 +63,6 @@ def test_a_watched_run_has_no_speed_and_says_why(train):
     assert record.contamination.verdict == "contaminated"
     assert "every operator is watched" in record.contamination.reasons[0]
     assert "its speed does not count: under trainer.memory_limit_gib" in ended.out
-
-
-PREDICTED = (*SMALL, "tracking=disabled", "predict.with_runs=true")
 
 
 def test_the_prediction_of_each_arm_is_recorded_and_compared(recorded):
@@ -103,7 +82,7 @@ def test_the_prediction_of_each_arm_is_recorded_and_compared(recorded):
 
 
 def test_runs_that_cannot_fit_are_reported_and_tried(train):
-    too_large = (*PREDICTED, "data.batch_size=400", limited(2097))
+    too_large = (*SMALL, "data.batch_size=400", limited(2097))
     for mode in ((), ("-m", "seed=0,1")):
         ended = train(*mode, *too_large, f"output_dir=tried{len(mode)}")
         assert ended.code == 0
@@ -118,33 +97,23 @@ def test_runs_that_cannot_fit_are_reported_and_tried(train):
     assert only_run("unpredicted").record.prediction is None
 
 
-OWN = """
-import os, signal
-from torch import nn
-
 class Deadly(nn.Linear):
-    def __init__(self):
-        super().__init__(32, 32)
     def forward(self, inputs):
-        if type(inputs).__name__ == 'FakeTensor':
+        if type(inputs).__name__ == "FakeTensor":
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(inputs)
 
+
 class ByValue(nn.Linear):
-    def __init__(self):
-        super().__init__(32, 32)
     def forward(self, inputs):
         return super().forward(inputs if inputs.sum() > 0 else -inputs)
-"""
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("name", "mode", "why"), [("Deadly", ("-m",), None), ("ByValue", (), "depends on values")])
-def test_a_model_that_cannot_be_predicted_trains_all_the_same(name, mode, why, train, tmp_path, monkeypatch):
-    (tmp_path / "unpredictable.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    own = ("model=custom", f"model._target_=unpredictable.{name}", *PREDICTED[1:])
-    assert train(*mode, *own).code == 0
+def test_a_model_that_cannot_be_predicted_trains_all_the_same(name, mode, why, train):
+    own = (f"model._target_={__name__}.{name}", "+model.in_features=32", "+model.out_features=32")
+    assert train(*mode, "model=custom", *own, *SMALL[1:]).code == 0
     record = only_run().record
     assert (record.status, record.error) == ("completed", None)
     assert record.prediction is None if why is None else why in record.prediction.refused

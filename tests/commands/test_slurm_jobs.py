@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,41 +151,28 @@ def test_the_recorded_end_of_a_run_stands_and_no_run_no_record(tmp_path):
 def watched(queue, tmp_path):
     """A run that a watch follows as its job goes on: `look(state)` is one look of the watch."""
     jobs, lines, counts = SubmittedJobs(tmp_path), [], {}
-    shown = SimpleNamespace(
-        say=lines.append,
-        run_ends=lambda config, record: lines.append(record.status),
-        runs_elsewhere=lambda number: counts.update(going_on=number),
-        runs_queued=lambda number: counts.update(queued=number),
-    )
+    shown = SimpleNamespace(say=lines.append, run_ends=lambda config, record: lines.append(record.status))
+    shown.runs_elsewhere, shown.runs_queued = partial(counts.__setitem__, 0), partial(counts.__setitem__, 1)
     submit(tmp_path, "4")
     watch = RunWatch(tmp_path, [CONFIG], shown, jobs)
 
-    def look(state: str, *, has_result: bool = False) -> tuple[list[str], tuple[int, int]]:
+    def look(state, *, has_result=False):
         queue({"4": state})
         if has_result:
             (tmp_path / ".submitit/4/4_0_result.pkl").touch()
         jobs.look()
         watch._look()
         watch._look_at_jobs(jobs)
-        return lines, (counts["going_on"], counts["queued"])
+        return lines, (counts[0], counts[1])
 
     return SimpleNamespace(directory=tmp_path / run_directory_name(CONFIG), look=look)
 
 
-def test_a_requeued_run_has_not_ended(watched):
+def test_a_run_that_ends_is_reported_once_and_a_requeued_one_has_not_ended(watched):
     assert watched.look("PENDING") == ([], (0, 1))
-    begun(watched.directory)
-    assert watched.look("RUNNING") == ([], (1, 0))
-    begun(watched.directory, ended=True)
-    assert watched.look("PENDING") == ([], (0, 1))
-    begun(watched.directory)
-    assert watched.look("RUNNING") == ([], (1, 0))
-    begun(watched.directory, ended=True, status="completed")
-    watched.look("RUNNING")
-    assert watched.look("COMPLETED", has_result=True)[0] == ["completed"]
-
-
-def test_a_run_that_ends_with_its_job_is_reported_once(watched):
+    for state, counts, ended in (("RUNNING", (1, 0), False), ("PENDING", (0, 1), True), ("RUNNING", (1, 0), False)):
+        begun(watched.directory, ended=ended)
+        assert watched.look(state) == ([], counts)
     begun(watched.directory, ended=True)
     assert watched.look("RUNNING")[0] == []
     watched.look("RUNNING", has_result=True)

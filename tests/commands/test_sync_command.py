@@ -2,11 +2,9 @@
 
 import json
 import os
-import socket
 from pathlib import Path
 
 import pytest
-from command_line import all_runs
 from wandb_server import Fault
 
 
@@ -28,7 +26,7 @@ def everything(server):
 
 def test_a_sweep_is_sent_once_as_a_group_with_its_comparison(copied, online, sync):
     """It was trained with `tracking=disabled`."""
-    runs = all_runs(copied.directory)
+    runs = copied.runs
     code, lines, said = sync(copied.directory)
     assert (code, said) == (0, [])
     there = {run.name: run for run in online.runs}
@@ -56,7 +54,7 @@ def test_a_sweep_is_sent_once_as_a_group_with_its_comparison(copied, online, syn
 
 @pytest.mark.nightly
 def test_a_run_that_cannot_be_sent_keeps_none_back(copied, online, sync):
-    sent, refused, other, damaged, running = runs = all_runs(copied.directory)[:5]
+    sent, refused, other, damaged, running = runs = copied.runs[:5]
     for run in runs:
         record = run.record
         record.config["tracking"]["entity"] = "nobody" if run is refused else "team"
@@ -75,9 +73,8 @@ def test_a_run_that_cannot_be_sent_keeps_none_back(copied, online, sync):
 
 
 def test_wrong_input_or_a_server_in_trouble_costs_a_sentence(copied, online, sync, monkeypatch, tmp_path):
-    first, *_, last = (run.directory for run in all_runs(copied.directory))
-    file = first / "run.json"
-    before = file.read_bytes()
+    first, *_, last = (run.directory for run in copied.runs)
+    file, before = first / "run.json", (first / "run.json").read_bytes()
     (tmp_path / "empty").mkdir()
 
     def refusal(directory):
@@ -91,16 +88,12 @@ def test_wrong_input_or_a_server_in_trouble_costs_a_sentence(copied, online, syn
         code, (sent, lacking), _ = sync(last)
     assert (code, sent.partition(",")[0]) == (1, f"{last.name}: sent 0 rows and its end")
     assert lacking == f"{last.name}: W&B lacks record.json: it does not show them"
-    with monkeypatch.context() as patch:
-        patch.setenv("WANDB_API_KEY", "1" * 40)
-        assert refusal(first) == f"W&B: the server {online.url} refuses the API key: user is not logged in"
-        patch.delenv("WANDB_API_KEY")
-        assert refusal(first) == "wandb is not logged in (`wandb login` or WANDB_API_KEY)"
-    with socket.socket() as unused, monkeypatch.context() as patch:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        patch.setenv("WANDB_BASE_URL", url)
-        assert refusal(copied.directory).startswith(f"the W&B server {url} cannot be reached: ")
+    monkeypatch.setenv("WANDB_API_KEY", "1" * 40)
+    assert refusal(first) == f"W&B: the server {online.url} refuses the API key: user is not logged in"
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    assert refusal(copied.directory).startswith("the W&B server http://127.0.0.1:9 cannot be reached: ")
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert refusal(first) == "wandb is not logged in (`wandb login` or WANDB_API_KEY)"
     assert file.read_bytes() == before
     file.write_text(json.dumps(json.loads(before) | {"schema": 0}))
     assert refusal(first) == f"{file} is a run record of schema 0; this version of ampsweep reads schema 1"

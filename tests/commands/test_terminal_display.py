@@ -53,9 +53,8 @@ def test_a_sweep_shows_its_run_then_lines_and_the_comparison(terminal, tmp_path)
     assert shown.finish() == 0
     lines = shown.lines
     ended = on(lines, r"^ ?\d/2  ")
-    assert [line.split()[:5] for line in ended] == [
-        [f"{number}/2", "amp_fp16", "seed", str(number - 1), "completed"] for number in (1, 2)
-    ]
+    shown_first = [" ".join(line.split()[:5]) for line in ended]
+    assert shown_first == ["1/2 amp_fp16 seed 0 completed", "2/2 amp_fp16 seed 1 completed"]
     assert all(re.search(r"[\d.]+ ms a step +peak [\d.]+ KiB  val loss \d\.\d{4}", line) for line in ended)
     assert not on(lines, "runs done"), "the live part is erased"
     assert lines.index(ended[-1]) < lines.index(on(lines, "compared with")[0])
@@ -94,8 +93,3 @@ def test_a_name_is_printed_as_it_is():
             assert (line[0], line[-1], steering in line) == ("a", "b", False)
     line = printed(Text("fp32", style="bold red"), force_terminal=True, color_system="standard")
     assert line == "\x1b[1;31mfp32\x1b[0m", "the colours of the suite stay"
-
-
-@pytest.mark.nightly
-def test_names_like_markup_are_printed_by_commands(train):
-    assert "o[/b]/" in train("-m", *MLP, "precision=tf32", "device=cpu", "output_dir='o[/b]'").out

@@ -5,12 +5,10 @@ from copy import deepcopy
 
 def with_value(config, key, value):
     """A copy of a config with a value at a dotted key, which is not checked."""
-    part = config = deepcopy(config)
+    config = deepcopy(config)
+    part = vars(config)
     *path, name = key.split(".")
     for step in path:
-        part = part[step] if isinstance(part, dict) else getattr(part, step)
-    if isinstance(part, dict):
-        part[name] = value
-    else:
-        setattr(part, name, value)
+        part = part[step] if isinstance(part[step], dict) else vars(part[step])
+    part[name] = value
     return config

@@ -110,20 +110,9 @@ def test_the_gpts_have_the_sizes_of_gpt_2():
 
 
 def test_custom_components_take_any_key():
-    config = compose_one(
-        [
-            *("model=custom", "model._target_=mine.Net", "+model.width=8", "+model.layers=[1,2]"),
-            *("data=custom", "data._target_=mine.Data", "data.batch_size=4", "+data.noise=0.5"),
-            *("task=custom", "task._target_=mine.Task", "+task.weights={a:1}"),
-        ]
-    )
+    model = ["model=custom", "model._target_=mine.Net", "+model.width=8", "+model.layers=[1,2]"]
+    data = ["data=custom", "data._target_=mine.Data", "data.batch_size=4", "+data.noise=0.5"]
+    config = compose_one([*model, *data, "task=custom", "task._target_=mine.Task", "+task.weights={a:1}"])
     assert config.model == {"_target_": "mine.Net", "name": "custom", "width": 8, "layers": [1, 2]}
     assert config.data == {"_target_": "mine.Data", "name": "custom", "batch_size": 4, "provides": {}, "noise": 0.5}
     assert config.task == {"_target_": "mine.Task", "name": "custom", "weights": {"a": 1}}
-
-
-def test_a_config_outside_the_repository_is_found(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "mine.yaml").write_text("_target_: mine.Net\nname: mine\nwidth: 8\n")
-    config = compose_one([f"hydra.searchpath=['file://{tmp_path}']", "model=mine", "model.width=16"])
-    assert config.model == {"_target_": "mine.Net", "name": "mine", "width": 16}

@@ -15,7 +15,7 @@ from ampsweep.config.identity import resolved_values
 COMMAND_LINES = {
     "an experiment, one of its sweeps replaced": ["experiment=smoke", "precision=tf32", "trainer.steps=2"],
     "a key that only the swept options have": ["model=resnet18,resnet50", "data.image_size=32"],
-    "lists": ["seed=0,1", "precision=fp32", "trainer.steps=5,6"],
+    "lists": ["seed=0,1", "precision=fp32", "trainer.steps=5,6", "optimizer=adamw,sgd", "optimizer.lr=1e-3,0.1"],
     "an experiment with another list": ["experiment=smoke", "precision=tf32,pure_bf16"],
     "several experiments, which then sweep nothing themselves": ["experiment=smoke,digits"],
     "a key given twice": ["seed=0,1", "trainer.steps=3", "seed=2"],
@@ -25,35 +25,19 @@ COMMAND_LINES = {
     "quoted and special values": ["data.path='/a b/c(d),e'", "tracking.tags=[a,b],[c]", "tracking.group='x,y'"],
     "null and no value": ["trainer.max_grad_norm=1e-3,null", "data.path=null", "tracking.project="],
 }
-AS_HYDRA_COMPOSES = (
-    ["model=mlp_small,gpt_tiny", "optimizer.lr=1e-3,0.1"],
-    ["precision=amp_fp16", "trainer.eval_every=null,3", "optimizer=adamw,sgd"],
-    ["model=custom", "model._target_=torch.nn.Linear,torch.nn.Identity", "+model.in_features=3"],
-    ["model=gpt_tiny", "model.hidden_size=32,64", "name=a,'b c'"],
-)
 
 
-@pytest.fixture(scope="module")
-def composed():
-    return {kind: compose_points(line, multirun=True) for kind, line in COMMAND_LINES.items()}
-
-
-def test_the_points_are_those_of_hydras_sweeper_in_its_order(composed):
+def test_the_points_are_those_of_hydras_sweeper_in_its_order_and_composed_alike():
     for kind, line in COMMAND_LINES.items():
+        composed = compose_points(line, multirun=True)
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
-            params = [f"{key}={value}" for key, value in (composed[kind].composed.hydra.sweeper.params or {}).items()]
+            params = [f"{key}={value}" for key, value in (composed.composed.hydra.sweeper.params or {}).items()]
             parser = OverridesParser.create(GlobalHydra.instance().config_loader())
             (batch,) = BasicSweeper.split_arguments(parser.parse_overrides([*params, *line]), None)
-        assert (kind, [list(point.overrides) for point in composed[kind].points]) == (kind, batch)
-
-
-@pytest.mark.parametrize("overrides", AS_HYDRA_COMPOSES)
-def test_a_point_is_what_hydra_makes_of_its_overrides(overrides):
-    for point in compose_points(overrides, multirun=True).points:
-        with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
-            by_hydra = to_config(hydra.compose("config", list(point.overrides)))
-        alone = compose_one(point.overrides)
-        assert repr(resolved_values(point.config)) == repr(resolved_values(alone)) == repr(resolved_values(by_hydra))
+            by_hydra = to_config(hydra.compose("config", batch[-1]))
+        last, alone = composed.points[-1], compose_one(batch[-1])
+        assert (kind, [list(point.overrides) for point in composed.points]) == (kind, batch)
+        assert repr(resolved_values(last.config)) == repr(resolved_values(alone)) == repr(resolved_values(by_hydra))
 
 
 def test_hydra_composes_once_for_all_seeds_of_an_arm(monkeypatch):
@@ -66,9 +50,7 @@ def test_hydra_composes_once_for_all_seeds_of_an_arm(monkeypatch):
     assert len(calls) == 5
 
 
-def test_a_line_without_lists_is_one_run(composed):
-    points = composed["a key that only the swept options have"].points
-    assert [(p.config.model["depth"], p.config.data["image_size"]) for p in points] == [(18, 32), (50, 32)]
+def test_a_line_without_lists_is_one_run():
     single = compose_points(["trainer.steps=3"], multirun=False)
     assert not single.multirun
     assert [point.config.trainer.steps for point in single.points] == [3]

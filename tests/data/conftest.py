@@ -1,6 +1,3 @@
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 from children import children
 
@@ -8,15 +5,10 @@ from ampsweep.data.base import stop_workers
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[Any], Any]]:
+def opened():
     """`opened(data)` returns a data set whose workers end with the test; no process may be left then."""
-    made: list[Any] = []
-
-    def opened(data: Any) -> Any:
-        made.append(data)
-        return data
-
-    yield opened
+    made = []
+    yield lambda data: made.append(data) or data
     for data in made:
         stop_workers(data)
     assert children() == []

@@ -30,37 +30,15 @@ class Augmented(Dataset):
         return drawn(item) if item % 3 else torch.full((6,), float(item), dtype=torch.float64)
 
 
-class Broken(Augmented):
-    """Calls a function before it reads item 5."""
+class Read(Augmented):
+    """Its items are what a function makes of their numbers."""
 
-    def __init__(self, fails):
-        super().__init__()
-        self.fails = fails
-
-    def __getitem__(self, item):
-        if item == 5:
-            self.fails()
-        return super().__getitem__(item)
-
-
-class Unpicklable(Augmented):
-    def __init__(self):
-        super().__init__()
-        self.read = lambda item: item
-
-
-class Unsendable(Augmented):
-    """Its items cannot be pickled."""
+    def __init__(self, read, length=24):
+        super().__init__(length)
+        self.read = read
 
     def __getitem__(self, item):
-        return {"item": item, "reads": lambda: item}
-
-
-class Watched(Augmented):
-    """Its items are the number of active dispatch modes."""
-
-    def __getitem__(self, item):
-        return torch.tensor(torch._C._len_torch_dispatch_stack())
+        return self.read(item)
 
 
 class Stream(IterableDataset):

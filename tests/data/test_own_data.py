@@ -3,8 +3,8 @@
 import pytest
 import torch
 from every_data import NUMBERS, noisy, rows, same
-from own_datasets import Augmented, Shuffled, Stream
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from own_datasets import Augmented, Read, Shuffled, Stream
+from torch.utils.data import IterableDataset, TensorDataset
 
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.stream_batches import StreamItems
@@ -14,19 +14,12 @@ COMMON = {"batch_size": 4, "seed": 3, "device": torch.device("cpu")}
 of_hugging_face = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-class Squares(Dataset):
-    def __init__(self, length=10, power=2):
-        self.length, self.power = length, power
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        return {"inputs": torch.tensor(float(index)), "labels": index**self.power, "name": f"item {index}"}
+def squares(length=10, power=2):
+    return Read(lambda i: {"inputs": torch.tensor(float(i)), "labels": i**power, "name": f"item {i}"}, length)
 
 
 def adapted(train=None, val=None, **changes):
-    train, val = Squares() if train is None else train, Squares(5) if val is None else val
+    train, val = squares() if train is None else train, squares(5) if val is None else val
     return MapDataset(train=train, val=val, **COMMON | changes)
 
 
@@ -61,7 +54,7 @@ def test_items_arrive_as_default_collate_makes_them():
 
 
 def test_fingerprints_tell_datasets_apart(make):
-    datasets = [Squares(), Squares(11), Squares(power=3), Augmented(10), TensorDataset(torch.arange(10.0))]
+    datasets = [squares(), squares(11), squares(power=3), Augmented(10), TensorDataset(torch.arange(10.0))]
     assert len({adapted(dataset).fingerprint for dataset in datasets}) == len(datasets)
     assert adapted(Augmented()).fingerprint == adapted(Augmented(), seed=1).fingerprint
     assert make().fingerprint == make(seed=5, batch_size=3, num_workers=2).fingerprint
@@ -72,7 +65,7 @@ def test_datasets_and_settings_that_do_not_fit_are_refused(make):
     for part in ("train", "val"):
         for kind, dataset, sentence in (
             (adapted, Stream(), f"{part} must be a map-style dataset with a length and items, got Stream"),
-            (adapted, Squares(0), rf"{part} is an empty dataset \(Squares\)"),
+            (adapted, Augmented(0), rf"{part} is an empty dataset \(Augmented\)"),
             (make, Augmented(), f"{part} must be a torch IterableDataset, got Augmented"),
             (make, Stream(0), rf"{part} is an empty dataset \(Stream\)"),
         ):

@@ -98,9 +98,11 @@ def test_the_first_id_outside_the_vocabulary_is_named(counting, tmp_path):
             data.validate()
 
 
-@pytest.mark.parametrize(
-    ("make", "changes", "sentence"),
-    [
+def test_files_and_settings_that_do_not_fit_are_refused(alphabet, counting, monkeypatch):
+    monkeypatch.chdir(alphabet.parent)
+    (alphabet.parent / "empty").touch()
+    (alphabet.parent / "torn").write_bytes(bytes(1001))
+    for make, changes, sentence in (
         (text, {"path": "absent.txt"}, r"data file .*absent\.txt cannot be read: No such file or directory"),
         (text, {"path": "empty"}, "empty is empty"),
         (text, {"batch_size": 45}, "has 180 tokens for training, but batches of 45 with seq_len 4 need at least 181"),
@@ -111,11 +113,6 @@ def test_the_first_id_outside_the_vocabulary_is_named(counting, tmp_path):
         (tokens, {"path": "torn"}, r"torn is no sequence of uint16: its size is no multiple of 2 bytes"),
         (tokens, {"dtype": "float32"}, "must be one of uint8, uint16, uint32, int32, int64, got float32"),
         (tokens, {"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
-    ],
-)
-def test_files_and_settings_that_do_not_fit_are_refused(alphabet, counting, make, changes, sentence, monkeypatch):
-    monkeypatch.chdir(alphabet.parent)
-    (alphabet.parent / "empty").touch()
-    (alphabet.parent / "torn").write_bytes(bytes(1001))
-    with pytest.raises(ValueError, match=sentence):
-        make(**{"path": alphabet if make is text else counting} | changes)
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            make(**{"path": alphabet if make is text else counting} | changes)

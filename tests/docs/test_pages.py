@@ -12,6 +12,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 from users_machine import users_machine
 
 from ampsweep.commands.main import main as ampsweep_main
@@ -19,6 +21,7 @@ from ampsweep.commands.train import main as train_main
 from ampsweep.config.modes import MODES, PRECISION_MODES, step_dtypes
 from ampsweep.config.schema import ParallelConfig, PrecisionConfig, TrackingConfig, TrainerConfig
 from ampsweep.metrics import METRICS
+from ampsweep.precision import Precision
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -182,6 +185,33 @@ def test_the_pages_of_modes_and_devices_have_all_dtypes():
         for name, mode in PRECISION_MODES.items()
         if name != "pure_fp16" and (strategy, name) not in takes_no_shards
     }
+
+
+def test_a_parameter_has_the_dtypes_and_takes_the_bytes_of_the_table():
+    pytest.importorskip("torchao")
+    section = (ROOT / "docs/modes.md").read_text().partition("## Bytes a parameter")[2].partition("## ")[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in section.splitlines() if row.startswith("| `")]
+    shown = {mode: row[1:] for row in rows for mode in re.findall(r"`(\w+)`", row[0])}
+    dtypes = {name: list(asdict(step_dtypes(mode)).values()) for name, mode in PRECISION_MODES.items()}
+    assert {mode: row[:5] for mode, row in shown.items()} == dtypes
+    bytes_shown = [(mode, None, float(re.match(r"\d+", row[5])[0])) for mode, row in shown.items() if mode != "tf32"]
+    other_states = [("fp32", "bfloat16"), ("pure_bf16", "float32"), ("master_bf16", "bfloat16"), ("bf16_sr", "float32")]
+    for mode, state_dtype, expected in (*bytes_shown, *((*of, 12) for of in other_states)):
+        precision = Precision(mode, "cpu")
+        model = precision.convert(nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 256), nn.Linear(256, 16)))
+        optimizer = precision.optimizer(torch.optim.AdamW, model.parameters(), state_dtype=state_dtype)
+        for _ in range(2):
+            with precision.flags():
+                with precision.autocast():
+                    loss = model(torch.ones(16, 256, dtype=precision.parameters_dtype)).float().square().mean()
+                precision.backward(loss)
+            taken = sum(p.nbytes + p.grad.nbytes for p in model.parameters())
+            precision.step(optimizer)
+            precision.update()
+            optimizer.zero_grad()
+        state = [value for state in optimizer.state.values() for key, value in state.items() if key != "step"]
+        taken += sum(value.nbytes for value in state)
+        assert taken / sum(p.numel() for p in model.parameters()) == expected, mode
 
 
 def test_keys_that_pages_name_exist():

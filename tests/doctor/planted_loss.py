@@ -131,16 +131,13 @@ class Likelihood(nn.Module):
 
 
 class LogLoss(OwnLoss):
-    eps = 0.0
+    def __init__(self, eps=0.0):  # float16 does not have 1e-8
+        self.eps = eps
 
     def loss(self, model, batch):
         probabilities, wanted = model(batch[0]), batch[1] > 0
         chosen = torch.where(wanted, probabilities, 1 - probabilities)
         return -torch.log(chosen + self.eps if self.eps else chosen).mean()
-
-
-class GuardedLogLoss(LogLoss):
-    eps = 1e-8  # which float16 does not have
 
 
 class CrossEntropy(OwnLoss):
@@ -191,7 +188,7 @@ PLANTED: tuple[Planted, ...] = (
     _case("three of 71 modules", _deep("+model.culprits=[2,6,13]"), "value_overflow", "2.spread"),
     _case("every other module", model("SpreadEverywhere", "amp_fp16"), "whole_model"),
     _case("log of a rounded probability", _likely("amp_fp16", task="LogLoss"), "log_of_zero", "leave", "aten.log"),
-    _case("eps vanishes in a log", _likely("amp_fp16", task="GuardedLogLoss"), "eps_vanishes", "leave", "aten.log"),
+    _case("eps vanishes", _likely("amp_fp16", "+task.eps=1e-8", task="LogLoss"), "eps_vanishes", "leave", "aten.log"),
     _case("rounded probabilities", _likely("amp_bf16", task="CrossEntropy"), "coarse_rounding", "leave"),
     _case("variance below zero in bf16", net("variance", "amp_bf16", shift=20), "cancellation", "inner", "aten.sqrt"),
     _case("gradient leaves the range", net("steep", "amp_fp16"), "gradient_overflow", "inner"),

@@ -10,41 +10,26 @@ from planted import Planted, around
 WIDTH = 64
 
 
-@torch.library.custom_op("planted::row_sums", mutates_args=())
-def row_sums(x: torch.Tensor) -> torch.Tensor:
-    """Sums of rows, added up one by one in the dtype of the input, as in a kernel without an accumulator."""
-    total = torch.zeros_like(x[..., 0])
-    for column in x.unbind(-1):
-        total = total + column
-    return total
-
-
-row_sums.register_autograd(
-    lambda ctx, grad: grad.unsqueeze(-1).expand(ctx.shape),
-    setup_context=lambda ctx, inputs, output: setattr(ctx, "shape", inputs[0].shape),
-)
-
-
-def sum_without_accumulator(self, x):
-    long = (1 + x / 10).repeat(1, 64)
-    return x + row_sums(long).unsqueeze(-1) / long.shape[-1]
-
-
 @torch.library.custom_op("planted::fast_exp", mutates_args=())
-def schraudolph_exp(x: torch.Tensor) -> torch.Tensor:
-    """Schraudolph's approximation in half precision, which is 4 % off; exact in float32."""
+def schraudolph_exp(x: torch.Tensor, shift: float) -> torch.Tensor:
+    """Schraudolph's approximation in half precision, which is 4 % off, with a shift more; exact in float32."""
     if x.dtype == torch.float32:
         return x.exp()
-    return ((x.float() * (2**23 / math.log(2)) + 1064866805.0).to(torch.int32).view(torch.float32)).to(x.dtype)
+    bits = x.float() * (2**23 / math.log(2)) + 1064866805.0 + shift * 2**23
+    return bits.to(torch.int32).view(torch.float32).to(x.dtype)
 
 
 schraudolph_exp.register_autograd(
-    lambda ctx, grad: grad * ctx.output, setup_context=lambda ctx, inputs, output: setattr(ctx, "output", output)
+    lambda ctx, grad: (grad * ctx.output, None),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "output", output),
 )
 
 
-def fast_exp(self, x):
-    return x * schraudolph_exp(-self.layers[0](x).abs())
+def fast_exp(self, x, shift=0.0):
+    return x * schraudolph_exp(-self.layers[0](x).abs(), shift)
+
+
+crude_exp = partial(fast_exp, shift=0.4)
 
 
 def one_pass_variance(self, x):
@@ -60,21 +45,12 @@ def half_positions(self, x):
     return x * (positions[:, None] * torch.ones(WIDTH, dtype=x.dtype)).sin()
 
 
-class Int8Activations(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        if x.dtype == torch.float32:
-            return x.clone()
-        step = x.abs().amax() / 7
-        return (x / step).round() * step
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.clone()
-
-
 def quantized_path(self, x):
-    return Int8Activations.apply(self.layers[0](x))
+    y = self.layers[0](x)
+    if y.dtype == torch.float32:
+        return y
+    step = y.detach().abs().amax() / 7
+    return y + ((y / step).round() * step - y).detach()
 
 
 def large_phase(self, x):
@@ -99,7 +75,6 @@ def net(inner: str, *more: str, precision: str = "amp_bf16", batch_size: int = 3
 _case = partial(Planted, "numerics")
 
 PLANTED = (
-    _case("no accumulator", net("sum_without_accumulator"), "unexplained_error", "inner", "planted.row_sums"),
     _case("fast path of a kernel", net("fast_exp"), "unexplained_error", "inner", "planted.fast_exp"),
     _case("one-pass variance", net("one_pass_variance"), "no_digits_left", "inner"),
     _case("positions in half precision", net("half_positions"), "no_digits_left", "inner"),

@@ -1,42 +1,23 @@
 """Trainings that gain little time by half precision, as users write them."""
 
-import math
 import time
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from planted import Planted, around
-from torch import nn
+
+from ampsweep.data.synthetic import SyntheticRegression
 
 
-class Batches:
-    tokens_per_batch = num_train_batches = None
-    fingerprint = "slow batches"
-
-    def __init__(self, batch_size: int, seed: int, device: torch.device, read_ms: float) -> None:
-        self.batch_size, self.seed, self.device, self.read_ms = batch_size, seed, device, read_ms
-
+class SlowBatches(SyntheticRegression):
     def train_batch(self, index: int):
-        end, total = time.perf_counter() + self.read_ms / 1e3, 0.0
-        while time.perf_counter() < end:  # decoding, tokenizing, augmenting
-            total += math.sqrt(total + 1)
-        drawn = torch.Generator().manual_seed(self.seed * 1000 + index + 1)
-        return torch.randn(2, self.batch_size, 512, generator=drawn).to(self.device).unbind()
-
-    def val_batches(self):
-        yield self.train_batch(-1)
+        time.sleep(0.02)
+        return super().train_batch(index)
 
 
 def relu(self, x):
     return F.relu(x)
-
-
-def statistics(self, x):
-    largest = 0.0
-    for value in x.detach()[:32].flatten().tolist():
-        largest = max(largest, math.fabs(value))
-    return x.clamp(-largest - 1e6, largest + 1e6)
 
 
 def waiting(self, x):
@@ -50,16 +31,6 @@ def recurrence(self, x):
     for part in x.unflatten(1, (-1, 4)).unbind(1):
         state = torch.tanh(state * self.scale[:4] * 0.9 + part)
     return x * state.sum(1, keepdim=True)
-
-
-class FullPrecision(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, x):
-        with torch.autocast(x.device.type, enabled=False):
-            return self.down(F.relu(self.up(x.float())))
 
 
 def careful(self, x):
@@ -92,17 +63,15 @@ def net(inner: str, *more: str, precision="amp_bf16", width=512, hidden=1024, ba
 
 _case = partial(Planted, "speed")
 _WITHOUT = ("data=synthetic", "data.in_features=512", "data.out_features=512", "data.num_batches=8")
-_READ = ("data=custom", "data._target_=planted_speed.Batches", "+data.read_ms=20")
+_READ = ("data=custom", "data._target_=planted_speed.SlowBatches", *(f"+{given}" for given in _WITHOUT[1:]))
 _WIDE = {"width": 128, "hidden": 4096}
 
 PLANTED = (
     _case("slow reader", (*(o for o in net("relu") if o not in _WITHOUT), *_READ), "data_bound"),
-    _case("Python loop", net("statistics"), "host_bound", "inner"),
     _case("sleep", net("waiting"), "host_bound", "inner"),
     _case("tiny operators", net("recurrence", hidden=512, batch_size=32), "launch_bound", "inner"),
     _case("batch of two", net("relu", hidden=4096, batch_size=2), "small_batch"),
     _case("float16 on a CPU", net("relu", precision="amp_fp16"), "no_fast_units"),
-    _case("autocast off", net("FullPrecision"), "float32_products", "inner"),
     _case("forgotten override", net("relu", "precision.fp32_modules=[head]"), "float32_products", "head"),
     _case("careful activation", net("careful", **_WIDE), "activation_casts", "inner"),
     _case("slow kernel", net("warp", precision="pure_bf16", **_WIDE), "slower_operators", "inner"),

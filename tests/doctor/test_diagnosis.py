@@ -1,6 +1,5 @@
-"""The findings of the doctor: their order, their sentences, and the trainings that have planted ones."""
+"""The findings of the doctor: their order and their sentences."""
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from itertools import count
@@ -10,8 +9,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import ampsweep.doctor.examine  # noqa: F401  all findings
 from ampsweep.config.schema import COMPLAINTS
 from ampsweep.doctor.diagnosis import Change, DoctorFinding, in_order
-
-PLANTED = [fault for complaint in COMPLAINTS for fault in importlib.import_module(f"planted_{complaint}").PLANTED]
 
 
 def kinds(base: type[DoctorFinding] = DoctorFinding) -> list[type[DoctorFinding]]:
@@ -46,6 +43,7 @@ def made(kind: type[DoctorFinding], **facts: object) -> DoctorFinding:
 def test_every_kind_has_its_sentences(golden):
     """The page has them with invented facts; those of a base only once."""
     document = {}
+    assert len({(kind.complaint, kind.kind()) for kind in kinds()}) == len(kinds())
     for kind in sorted(kinds(), key=lambda kind: (COMPLAINTS.index(kind.complaint), kind.kind())):
         document[f"## {kind.complaint}: {kind.kind()}"] = None
         for change in (Change(), Change(overrides=["a=1"])):
@@ -57,12 +55,6 @@ def test_every_kind_has_its_sentences(golden):
         assert content["headline"]
         assert set(content["evidence"]) == set(made(kind).facts)
     golden("sentences.md", "".join(f"{line}\n" for line in document))
-
-
-def test_planted_faults_are_of_known_kinds():
-    names = [(kind.complaint, kind.kind()) for kind in kinds()]
-    assert len(names) == len(set(names))
-    assert {(fault.complaint, fault.kind) for fault in PLANTED} <= set(names)
 
 
 def test_what_breaks_a_training_comes_first_then_the_price():

@@ -3,14 +3,13 @@ import math
 import pytest
 import torch
 from planted import CPU, examined_of
-from planted_numerics import PLANTED
+from planted_numerics import net
 
 from ampsweep.doctor.side_by_side.comparison import SideBySide
 from ampsweep.doctor.side_by_side.examine import NoDigitsLeft, growth
 from ampsweep.doctor.side_by_side.recorded_step import Noise, relative_error, selected, to_nearest
 
 GPT = ("model=gpt_tiny", "data.batch_size=4", "data.seq_len=16")
-BY_NAME = {planted.name: planted for planted in PLANTED}
 
 
 def test_explained_errors_of_float16_are_an_eighth_of_those_of_bfloat16():
@@ -27,7 +26,7 @@ def test_explained_errors_of_float16_are_an_eighth_of_those_of_bfloat16():
 
 
 def test_an_error_that_is_known_is_explained():
-    sides = SideBySide(examined_of(*BY_NAME["no accumulator"].overrides))
+    sides = SideBySide(examined_of(*net("crude_exp")))
     wrong = [call for call in sides.compared() if sides.is_unexplained(call)]
     assert len(wrong) > 1, "the error goes through what comes after it"
     sides.take_as_known([wrong[0].own])

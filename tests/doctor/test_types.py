@@ -31,7 +31,8 @@ def test_planted_faults_are_named_and_fixed(golden):
             assert re.match(r".* stops with (Runtime|Type)Error: ", found.evidence[0])
             assert found.proof.loss == pytest.approx(found.proof.baseline_loss, rel=0.05)
             facts = {name: found.facts[name] for name in ("stage", "phase", "step", "runs_with", "cast", "cast_to")}
-            lines += [*(operand.sentence for operand in found.operands), *(f"{key}: {of}" for key, of in facts.items())]
+            lines += [operand.sentence for operand in found.operands]
+            lines.append("; ".join(f"{key}: {of}" for key, of in facts.items()))
     golden("types.md", re.sub(r"[\w/]*?(\w+\.py), line \d+", r"\1", "\n".join(lines)))
 
 

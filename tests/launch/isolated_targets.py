@@ -42,13 +42,9 @@ def isolate(value):
     return run_isolated(target("echo"), (value,))
 
 
-def surroundings(names):
+def surroundings():
     """What a run finds before it does anything: variables, directory, whether it was born with torch imported."""
-    return {name: os.environ.get(name) for name in names}, str(Path.cwd()), "torch" in sys.modules
-
-
-def variables():
-    return dict(os.environ)
+    return dict(os.environ), str(Path.cwd()), "torch" in sys.modules
 
 
 def num_threads():
@@ -73,10 +69,6 @@ def by_fate():
     if os.environ["FATE"] == "vanish":
         os._exit(7)
     time.sleep(600)
-
-
-def return_a_function():
-    return lambda: None
 
 
 def write_at_exit(path):

@@ -7,13 +7,6 @@ from torch import nn
 from ampsweep.monitors.compilation import CompilationWatch
 
 
-@pytest.fixture(autouse=True)
-def _reset_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 class Printing(nn.Linear):
     def forward(self, x):
         x = x + 1
@@ -25,7 +18,9 @@ BREAK = f"test_compilation.py, line {Printing.forward.__code__.co_firstlineno + 
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's own inspection of the code after the break
-def test_graphs_breaks_and_recompilations_are_found():
+def test_graphs_breaks_and_recompilations_are_found(request):
+    torch.compiler.reset()
+    request.addfinalizer(torch.compiler.reset)
     watch, idle, model = CompilationWatch(), CompilationWatch(), Printing(4, 4)
     model.compile(backend="eager", dynamic=False)
     model(torch.ones(1, 4))

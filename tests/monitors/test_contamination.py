@@ -21,19 +21,15 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 ALONE = ProcessorUse(window_s=20.0, num_cores=8, own_cores=3.9, foreign_cores=0.04)
 
 
-def keep_busy(seconds):
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-
-
 @pytest.mark.usefixtures("foreign_load")
 def test_a_load_in_another_process_contaminates():
     before = UseBeforeRun(CPU).sentence()
     assert before.startswith("the CPU was busy before the run began: other processes kept ")
     watch = UseDuringRun(CPU)
     watch.after_warmup()
-    keep_busy(0.7)
+    end = time.perf_counter() + 0.7
+    while time.perf_counter() < end:
+        pass
     watch.end()
     found = watch.verdict(Evidence())
     assert found.verdict == "contaminated"
@@ -176,9 +172,7 @@ def test_a_gpu_is_judged_by_its_processes_and_slowdowns(seen, verdict, reasons):
 def test_cuda_memory_of_another_process_is_noticed_before():
     torch.cuda.empty_cache()  # what earlier tests held
     assert UseBeforeRun(torch.device("cuda")).sentence() is None
-    hold = (
-        "import torch; held = torch.zeros(2**31, dtype=torch.uint8, device='cuda'); print('held', flush=True); input()"
-    )
+    hold = "import torch; held = torch.zeros(2**29, device='cuda'); print('held', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
         busy = UseBeforeRun(torch.device("cuda")).sentence()

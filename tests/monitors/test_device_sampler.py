@@ -57,7 +57,6 @@ class Library:
 
 
 def install(monkeypatch, *names, **answers):
-    """Have `pynvml` be such a library, and torch know its GPU's UUID."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=UUID))
     library = Library(*(names or (f"GPU-{UUID}",)), **answers)
     monkeypatch.setitem(sys.modules, "pynvml", library)
@@ -111,7 +110,6 @@ def test_a_thread_samples_until_the_context_ends():
     with sampler:
         sampler.resume()
     assert sampler.latest().keys() == {"device/utilization_pct", "device/busy_cores", "memory/process_gib"}
-    assert sampler.latest().keys() <= METRICS.keys()
     with pytest.raises(ZeroDivisionError), DeviceSampler(CPU, interval_s=60):
         _ = 1 / 0
     assert "device-sampler" not in [thread.name for thread in threading.enumerate()]

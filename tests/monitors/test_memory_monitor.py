@@ -17,14 +17,11 @@ from ampsweep.observe.step import trace_step
 
 CPU = torch.device("cpu")
 MIB, GIB = 2**20, 2**30
-WORKSPACE = 1 << 20
 
 
 @torch.library.custom_op("ampsweep_tests::with_workspace", mutates_args=())
 def with_workspace(x: torch.Tensor) -> torch.Tensor:
-    """An operator that allocates for itself."""
-    workspace = torch.ones(WORKSPACE, dtype=torch.uint8, device=x.device)
-    return x + workspace[0]
+    return x + torch.ones(MIB, dtype=torch.uint8)[0]
 
 
 with_workspace.register_autograd(lambda context, grad: grad)
@@ -37,27 +34,15 @@ def traced_step(monitor, work=torch.clone):
     return trace.result
 
 
-def test_cpu_peaks_come_from_the_traced_step_and_the_system():
-    monitor = MemoryMonitor(CPU)
-    assert set(monitor.summary()) == {"memory/process_gib"}
-    assert monitor.growth() is None, "there is no allocator to watch"
-    monitor.after_warmup()
-    traced = traced_step(monitor)
-    summary = monitor.summary(traced)
-    assert summary["memory/peak_allocated_gib"] * GIB == traced.peak_bytes
-    assert summary["memory/parameters_gib"] * GIB == 4 * 256 * 256
-    assert summary["memory/process_gib"] > 0.1
-    assert not {"memory/peak_reserved_gib", "memory/peak_allocated_run_gib"} & set(summary)
-    assert set(summary) <= set(METRICS)
-
-
 def test_the_workspace_of_a_kernel_is_unattributed():
     monitor = MemoryMonitor(CPU)
+    assert 0.1 < monitor.summary()["memory/process_gib"] < 100
     plain, with_more = (monitor.of_step(traced_step(monitor, work)) for work in (torch.clone, with_workspace))
     assert with_more.peak_bytes == pytest.approx(plain.peak_bytes, abs=4096)
-    assert with_more.unattributed_bytes - plain.unattributed_bytes == pytest.approx(WORKSPACE, rel=0.2)
+    assert with_more.unattributed_bytes - plain.unattributed_bytes == pytest.approx(MIB, rel=0.2)
     for memory in (plain, with_more):
         assert sum(memory.peak.values()) + memory.unattributed_bytes == memory.allocator_peak_bytes
+        assert monitor.row(memory)["memory/parameters_gib"] * GIB == 4 * 256 * 256
 
 
 class Growth(AllocatorGrowth):
@@ -84,27 +69,17 @@ def test_a_step_that_made_the_allocator_grow_is_suspected(step):
     assert len(suspects) <= 32
 
 
-def test_an_allocator_at_rest_is_seldom_read():
-    growth = Growth()
-    assert not any(growth.step_ended() for _ in range(1000))
-    assert growth.num_read < 40
-    growth.num_bytes += MIB
-    assert growth.look() > 0
-    growth.num_bytes += MIB
-    assert (growth.step_ended(), growth.step_ended()) == (1, 0), "after a growth each step is looked at again"
-
-
-def test_a_look_reports_the_steps_since_the_last_look():
+def test_an_allocator_at_rest_is_seldom_looked_at_and_a_full_one_may_grow():
     growth = Growth()
     growth.num_bytes += MIB
     growth.begin()
     assert [growth.step_ended() for _ in range(65)] == [0] * 65, "memory taken before the steps makes none slow"
     growth.num_bytes += MIB
     assert [growth.look(), growth.look()] == [2, 0]  # looks came after 1, 3, 7, 15, 31 and 63 steps
-
-
-def test_growth_on_a_full_device_is_no_exception():
-    growth = Growth()
+    growth.num_bytes += MIB
+    assert (growth.step_ended(), growth.step_ended()) == (1, 0), "after a growth each step is looked at again"
+    assert not any(growth.step_ended() for _ in range(1000))
+    assert growth.num_read < 50
     for _ in range(5):
         growth.num_bytes += MIB
         growth.num_retried += 1
@@ -113,19 +88,12 @@ def test_growth_on_a_full_device_is_no_exception():
     assert growth.look() > 0
 
 
-HOLD = """
-from ampsweep.observe.host_memory import peak_resident_bytes
-before = peak_resident_bytes()
-held = bytearray(b"x") * (300 * 2**20)
-del held
-print(before, peak_resident_bytes())
-"""
-
-
 @pytest.mark.nightly
 def test_the_peak_of_a_process_is_its_own_with_freed_memory():
+    look = "from ampsweep.observe.host_memory import peak_resident_bytes as peak; before = peak()"
+    child = f"{look}; held = bytearray(b'x') * (300 * 2**20); del held; print(before, peak())"
     held = bytearray(b"x") * (1000 * MIB)
-    before, after = map(int, subprocess.check_output([sys.executable, "-c", HOLD]).split())
+    before, after = map(int, subprocess.check_output([sys.executable, "-c", child]).split())
     assert after - before == pytest.approx(300 * MIB, rel=0.3)
     assert before < 700 * MIB < len(held) < peak_resident_bytes()  # torch itself takes some hundred
 

@@ -1,8 +1,8 @@
 """The record describes the environment of a run."""
 
-import importlib.util
 import json
 import platform
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,12 +49,10 @@ def test_a_checkout_is_known_by_its_commit(tmp_path):
         return subprocess.check_output(["git", *identity, *arguments], cwd=tmp_path, text=True).strip()
 
     def facts():
-        return {name: fact for name, fact in module.environment(CPU).items() if name.startswith("git")}
+        return {name: fact for name, fact in module["environment"](CPU).items() if name.startswith("git")}
 
     copied = Path(shutil.copy(environment_module.__file__, tmp_path))
-    spec = importlib.util.spec_from_file_location("copied_environment", copied)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = runpy.run_path(str(copied))
     git("init", "--quiet")
     assert facts() == {}, "inside a checkout, but no part of it"
     git("add", ".")

@@ -15,10 +15,7 @@ class Training:
         self.scaler = torch.amp.GradScaler("cpu", **settings)
         self.weight, self.num_applied = torch.ones((), requires_grad=True), 0
         self.optimizer = torch.optim.SGD([self.weight], lr=1e-3)
-        self.optimizer.register_step_post_hook(self._count)
-
-    def _count(self, *_):
-        self.num_applied += 1
+        self.optimizer.register_step_post_hook(lambda *_: setattr(self, "num_applied", self.num_applied + 1))
 
     def step(self, monitor, overflow=False):
         self.scaler.scale(self.weight * (torch.inf if overflow else 1e-3)).backward()

@@ -1,6 +1,7 @@
 """Step times are those of the steps alone, and the summary is that of the steady steps."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,11 @@ class Queue:
 
     def Event(self, *, enable_timing):  # noqa: N802
         assert enable_timing
-        return Event(self)
+        event = SimpleNamespace(query=lambda: event.at_s <= self.now_s)
+        event.record = lambda stream: setattr(event, "at_s", max(self.now_s, self.free_s))
+        event.synchronize = lambda: setattr(self, "now_s", max(self.now_s, event.at_s))
+        event.elapsed_time = lambda end: 1e3 * (end.at_s - event.at_s)
+        return event
 
     def launch(self, *, host_s, device_s):
         self.now_s += host_s / 2  # until the first launch
@@ -36,28 +41,10 @@ class Queue:
         clock.end(data_wait_s)
 
     def take(self, clock, *seconds):
-        """Take steps of so many seconds of the host."""
         for length in seconds:
             clock.begin()
             self.now_s += length
             clock.end()
-
-
-class Event:
-    def __init__(self, queue):
-        self.queue = queue
-
-    def record(self, stream):
-        self.at_s = max(stream.now_s, stream.free_s)
-
-    def query(self):
-        return self.at_s <= self.queue.now_s
-
-    def synchronize(self):
-        self.queue.now_s = max(self.queue.now_s, self.at_s)
-
-    def elapsed_time(self, end):
-        return 1e3 * (end.at_s - self.at_s)
 
 
 @pytest.fixture
@@ -76,13 +63,11 @@ def warm_clock(device, tokens_per_step=None):
 
 @pytest.fixture
 def clock(queue):
-    """A clock of the host; `queue.now_s` is its time."""
     return warm_clock("cpu", tokens_per_step=512)
 
 
 @pytest.fixture
 def queued(queue):
-    """A clock of the queue."""
     return warm_clock("cuda:0")
 
 

@@ -1,6 +1,7 @@
 """Observed calls: each operator with its module, its line and the phase of the step, and nothing computed otherwise."""
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -21,15 +22,6 @@ class Inner(nn.Module):
 
 
 EXP = f"test_calls.py, line {Inner.forward.__code__.co_firstlineno + 1}"
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = Inner(), nn.Linear(4, 1)
-
-    def forward(self, x):
-        return self.head(self.inner(x) * 2)
 
 
 class Twice(torch.autograd.Function):
@@ -57,7 +49,7 @@ def only(calls, operator, phase="forward"):
 @pytest.fixture
 def net():
     torch.manual_seed(0)
-    return Net()
+    return nn.Sequential(OrderedDict(inner=Inner(), head=nn.Linear(4, 1)))
 
 
 X = torch.linspace(-1, 1, 12).view(3, 4)
@@ -76,9 +68,12 @@ def a_step(model, dtype=torch.bfloat16):
     return step
 
 
-def test_calls_have_their_module_line_and_phase(net):
+def test_calls_and_casts_of_autocast_have_their_module_line_and_phase(net):
     step = a_step(net)
     calls = calls_of(net, step)
+    casts = [call for call in calls if call.is_cast and call.phase == "forward" and call.module == "inner.layer"]
+    assert [(call.inputs, call.outputs) for call in casts] == 3 * [((torch.float32,), (torch.bfloat16,))]
+    assert not any(call.is_cast for call in calls_of(net, a_step(net, dtype=None)))
     exp = only(calls, "aten.exp")
     assert exp.module == "inner"
     assert exp.place.endswith(EXP)
@@ -94,13 +89,6 @@ def test_calls_have_their_module_line_and_phase(net):
     assert {call.module for call in multiplied} == {"inner.layer", "head"}
     assert {call.forward.operator for call in multiplied} == {"aten.addmm"}
     assert all(call.place == call.forward.place for call in multiplied)
-
-
-def test_casts_of_autocast_are_calls_of_their_own(net):
-    calls = calls_of(net, a_step(net))
-    casts = [call for call in calls if call.is_cast and call.phase == "forward" and call.module == "inner.layer"]
-    assert [(call.inputs, call.outputs) for call in casts] == 3 * [((torch.float32,), (torch.bfloat16,))]
-    assert not any(call.is_cast for call in calls_of(net, a_step(net, dtype=None)))
 
 
 def test_custom_functions_and_checkpoints_keep_their_module(net):

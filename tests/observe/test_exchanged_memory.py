@@ -4,7 +4,7 @@ Only one rank of each group is there: torch's fake process group.
 """
 
 import gc
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -61,16 +61,15 @@ class Training:
             is_last = batch is self.batches[-1]
             if isinstance(self.model, FSDPModule):
                 self.model.set_requires_gradient_sync(is_last)
-            waits = isinstance(self.model, DistributedDataParallel) and not is_last
-            with self.model.no_sync() if waits else nullcontext():
-                with torch.autocast("cpu", torch.bfloat16, enabled=self.has_autocast):
-                    loss = self.model(batch).float().square().mean()
-                loss.backward()
+            else:
+                self.model.require_backward_grad_sync = is_last
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.has_autocast):
+                loss = self.model(batch).float().square().mean()
+            loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def traced(self):
-        """A traced step, and the allocator's peak in it."""
         for _ in range(2):  # DDP forms its buckets anew in the second step
             self.step()
         gc.collect()
@@ -114,9 +113,7 @@ def test_compressed_buckets_are_communication():
     assert traced.end_of_forward["communication"] == BYTES, "the buckets themselves"
 
 
-@pytest.mark.parametrize(
-    ("world_size", "rank", "micro_batches"), [(1, 0, 1), (2, 0, 3), (3, 0, 1), (3, 2, 3), (8, 7, 1)]
-)
+@pytest.mark.parametrize(("world_size", "rank", "micro_batches"), [(1, 0, 1), (2, 0, 3), (3, 0, 1), (3, 2, 3)])
 def test_every_byte_of_fsdp2(world_size, rank, micro_batches):
     with one_of(world_size, rank):
         training = fsdp2(world_size, micro_batches=micro_batches)

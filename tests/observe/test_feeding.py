@@ -29,10 +29,6 @@ def views(data, index):
     return tuple(part[index * BATCH : (index + 1) * BATCH] for part in data)
 
 
-def numpys(data, index):
-    return tuple(torch.from_numpy(part.numpy().copy()) for part in views(data, index))
-
-
 def shuffled(data, index):
     """By way of an order and a copy of everything."""
     order = torch.randperm(NUM_ITEMS, generator=torch.Generator().manual_seed(0))
@@ -75,6 +71,7 @@ def other_at_end(model, work):
 def test_a_batch_counts_alike_wherever_its_bytes_are(data, num_batches):
     batches = [own(data, index) for index in range(3)]
     expected, peaks = Training(num_batches).traced(own, data), []
+    numpys = lambda _, index: tuple(torch.from_numpy(part.numpy().copy()) for part in batches[index])  # noqa: E731
     for read in (own, views, numpys, shuffled, lambda _, index: batches[index]):
         training = Training(num_batches)
         training.step(read, data)

@@ -146,8 +146,6 @@ class Net(nn.Module):
 
 
 class Training:
-    """A training after its first step."""
-
     def __init__(self, model, dtype=None, compiled=False):
         self.model, self.dtype = model, dtype
         if compiled:

@@ -35,8 +35,6 @@ def traced(model, step, *optimizers):
 
 
 class Recipe:
-    """A training step with its parts to choose."""
-
     def __init__(self, optimizer="AdamW", dtype=None, scaler=False, micro_batches=1, max_norm=None, **settings):
         self.model = mlp()
         self.optimizer = getattr(torch.optim, optimizer)(self.model.parameters(), lr=1e-3, **settings)
@@ -168,14 +166,8 @@ def test_what_a_step_leaves_behind_is_kept_and_later_other():
     assert (sum(clean.kept.values()), leaking.kept["activations"]) == (0, 3 * HIDDEN)
     assert leaking.peak_bytes - clean.peak_bytes >= 2 * HIDDEN, "those of the micro-batches before"
 
-    seen = [torch.zeros(0, WIDTH)]
-
-    def remember(_, inputs, output):
-        seen[0] = torch.cat([seen[0], inputs[0].detach()])
-        return output + seen[0].mean()
-
-    recipe = Recipe(**PLAIN)
-    recipe.model.register_forward_hook(remember)
+    recipe, seen = Recipe(**PLAIN), [torch.zeros(0, WIDTH)]
+    recipe.model.register_forward_pre_hook(lambda _, inputs: seen.append(torch.cat([seen.pop(), inputs[0]])))
     steps = [recipe.traced_step() for _ in range(3)]
     assert [step.kept["other"] for step in steps] == [HIDDEN, 2 * HIDDEN, 3 * HIDDEN]
     ends = [step.end_of_forward["other"] - steps[0].end_of_forward["other"] for step in steps]

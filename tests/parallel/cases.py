@@ -3,6 +3,8 @@
 import resource
 import tempfile
 import time
+from functools import partial
+from itertools import count
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
@@ -13,10 +15,22 @@ from ampsweep.parallel.rank_environment import RankPlace
 from ampsweep.run.rank import held_devices
 
 
-def train(rank, config):
-    """Train by losses without chance; returns rows and whole parameters."""
-    training = Training(config, rank, loss=seeded).train()
-    return training.rows, training.parameters()
+def train(rank, config, **trouble):
+    """Train by losses without chance, on the second rank with trouble; returns rows, whole parameters and summary."""
+    training = Training(config, rank, loss=partial(troubled, **trouble) if rank else seeded).train()
+    return training.rows, training.parameters(), training.trainer.instruments.summary()
+
+
+def troubled(loss, slow_s=0.0, nan_at=None):
+    """A loss that takes its time, and is NaN at one of its calls."""
+    numbers = count(1)
+
+    def computed(model, batch):
+        time.sleep(slow_s)
+        found = seeded(loss)(model, batch)
+        return found * float("nan") if next(numbers) == nan_at else found
+
+    return computed
 
 
 def train_and_by_hand(rank, config):
@@ -46,7 +60,7 @@ def collectives_of_a_step(rank, configs):
 def waits_of_steps(rank, config, slow_s):
     """Take four steps with a slow second rank: of the last two the ms that this rank waited, the ms that gloo was busy,
     and the number of waits."""
-    trainer = Training(config, rank, loss=slowed_by(slow_s) if rank else None).trainer
+    trainer = Training(config, rank, loss=partial(troubled, slow_s=slow_s) if rank else None).trainer
     waits, found = trainer.parallel.waits, []
     trainer.model.train()
     with trainer.precision.flags():
@@ -59,34 +73,6 @@ def waits_of_steps(rank, config, slow_s):
             spans = waits.end_step()
             found.append((1e3 * sum(end - begin for begin, end in spans), seen.busy_ms, len(spans)))
     return found
-
-
-def train_slowed(rank, config, slow_s):
-    """Train with a slow second rank; returns this rank's rows and summary."""
-    training = Training(config, rank, loss=slowed_by(slow_s) if rank else None).train()
-    return training.rows, training.trainer.instruments.summary()
-
-
-def slowed_by(seconds):
-    def slowed(loss):
-        return lambda model, batch: [time.sleep(seconds), loss(model, batch)][1]
-
-    return slowed
-
-
-def nan_on_one_rank(rank, config, at_step):
-    """Train with a loss that is NaN on the second rank at one step; returns rows and parameters."""
-    count = iter(range(1, 100))
-
-    def sick(loss):
-        def computed(model, batch):
-            is_sick = next(count) == at_step and rank == 1
-            return loss(model, batch) * (float("nan") if is_sick else 1.0)
-
-        return computed
-
-    training = Training(config, rank, loss=sick).train()
-    return training.rows, training.parameters()
 
 
 def disagree(rank, config):

@@ -35,12 +35,6 @@ class Unused(Net):
         self.idle = nn.Linear(3, 3)
 
 
-class Scalar(Net):
-    def __init__(self):
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(()))
-
-
 class Tied(nn.Module):
     """Blocks of which the first and the last share a weight."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from rank_models import Frozen, Net, Normalized, Scalar, Tied
+from rank_models import Frozen, Net, Normalized, Tied
 from torch import nn
 from trainings import GPT, MLP, OWN, STRATEGIES, composed
 
@@ -32,7 +32,7 @@ SHARDED = (*STRATEGIES["policy"], "precision=amp_bf16")
     ("model", "overrides", "sentence"),
     [
         (Tied, SHARDED, r"the parameter blocks\.0\.weight is also blocks\.2\.weight, of another block"),
-        (Scalar, SHARDED, "gain is a scalar"),
+        (lambda: nn.ParameterDict({"gain": torch.tensor(1.0)}), SHARDED, "gain is a scalar"),
         (Normalized, SHARDED, "use parallel.mixed_precision=autocast"),
         (Net, (*SHARDED, "parallel.blocks=['layer*']"), r"no module of the model is called layer\*"),
         (Net, (*STRATEGIES["ddp"], "parallel.sync_batchnorm=true"), "torch has it on CUDA only"),

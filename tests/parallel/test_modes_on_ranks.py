@@ -44,8 +44,8 @@ def test_an_overflow_skips_the_step_of_all_ranks(pair, strategy):
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("autocast", marks=pytest.mark.nightly)])
 def test_a_non_finite_gradient_of_one_rank_skips_all_steps(pair, strategy):
     config = composed(*BASE, *STRATEGIES[strategy], "precision=amp_fp16", "precision.init_scale=64.0")
-    ranks = pair.run("nan_on_one_rank", config=config, at_step=5)
-    for rows, _ in ranks:
+    ranks = pair.run("train", config=config, nan_at=5)
+    for rows, _, _ in ranks:
         assert column(rows, "amp/skipped_steps")[:3] == [0, 0, 1], "of two micro-batches a step"
     assert_same(ranks[0][1], ranks[1][1])
 

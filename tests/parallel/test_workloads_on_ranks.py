@@ -30,7 +30,7 @@ OPTIMIZERS = ("Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax",
 def trained_on_ranks_and_alone(pair, *overrides):
     """Rows of the ranks and of one process, and how far apart their parameters are."""
     config = composed(*overrides, "precision.init_scale=1024.0")
-    (rows, parameters), (_, others) = pair.run("train", config=config)
+    (rows, parameters, _), (_, others, _) = pair.run("train", config=config)
     assert_same(parameters, others)
     alone = Training(single(config), loss=seeded)
     begun = alone.parameters()
@@ -41,9 +41,8 @@ def trained_on_ranks_and_alone(pair, *overrides):
 @pytest.mark.parametrize("case", [*ALWAYS, *NIGHTLY])
 def test_ranks_train_what_one_process_trains(pair, case):
     name, strategy, mode = case.split()
-    rows, rows_alone, is_apart = trained_on_ranks_and_alone(
-        pair, *CASES[name], f"precision={mode}", *STRATEGIES[strategy]
-    )
+    overrides = (*CASES[name], *STRATEGIES[strategy], f"precision={mode}")
+    rows, rows_alone, is_apart = trained_on_ranks_and_alone(pair, *overrides)
     assert is_apart < {"fp32": 1e-4, "amp_fp16": 1e-2}[mode]
     close = {"fp32": 1e-5, "amp_fp16": 1e-3}[mode]
     assert column(rows, "train/loss") == pytest.approx(column(rows_alone, "train/loss"), rel=close)
@@ -54,9 +53,8 @@ def test_ranks_train_what_one_process_trains(pair, case):
 def test_every_optimizer_steps_shards_as_it_steps_the_whole(pair, name):
     optimizer = ("optimizer=custom", f"optimizer._target_=torch.optim.{name}", "optimizer.lr=0.001")
     model = (*OWN, "model._target_=rank_models.Net", "+model.bias=false")  # Muon takes matrices only
-    rows, rows_alone, is_apart = trained_on_ranks_and_alone(
-        pair, *model, *optimizer, *STRATEGIES["autocast"], "precision=amp_fp16"
-    )
+    overrides = (*model, *optimizer, *STRATEGIES["autocast"], "precision=amp_fp16")
+    rows, rows_alone, is_apart = trained_on_ranks_and_alone(pair, *overrides)
     far, loss_apart = (0.05, 1e-3) if name == "Muon" else (1e-4, 1e-5)  # torch's Muon computes in bfloat16
     assert is_apart < far
     assert column(rows, "train/loss") == pytest.approx(column(rows_alone, "train/loss"), rel=loss_apart)

@@ -1,8 +1,6 @@
 """Effects of each precision mode on a model and a step, and of the gradient scaler: overflows, skips, checkpoints."""
 
 import copy
-import doctest
-import importlib
 import re
 from dataclasses import asdict, replace
 from functools import partial
@@ -120,24 +118,19 @@ def test_only_a_missing_kernel_is_a_refusal():
         assert refusal_by_kernel(ValueError(error), PRECISION_MODES[mode], "cpu") is None, "of the user's own code"
 
 
-@pytest.mark.parametrize("module", ["precision.precision", "config.modes", "config.schema"])
-def test_the_examples_in_docstrings_run(module):
-    results = doctest.testmod(importlib.import_module(f"ampsweep.{module}"))
-    assert (results.attempted > 0, results.failed) == (True, 0)
-
-
 KINDS = {"AdamW": torch.optim.AdamW, "SGD": partial(torch.optim.SGD, momentum=0.9)}
 
 
 class Training:
-    """A hand-written loop around `Precision`, in amp_fp16 with the scaler's settings."""
+    """A hand-written loop around `Precision`, in a mode with the scaler's settings."""
 
-    def __init__(self, device="cpu", optimizer="AdamW", *, fused=True, **scaler):
-        self.precision = Precision(of("amp_fp16", **scaler), device)
+    def __init__(self, device="cpu", optimizer="AdamW", mode="amp_fp16", *, fused=True, **scaler):
+        self.precision = Precision(of(mode, **scaler), device)
         torch.manual_seed(0)
         self.model = self.precision.convert(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
-        self.optimizer = KINDS[optimizer](self.model.parameters(), lr=1e-2, fused=fused)
-        self.inputs = torch.linspace(-1, 1, 64, device=device).reshape(8, 8)
+        build = partial(KINDS[optimizer], lr=1e-2, fused=fused)
+        self.optimizer = self.precision.optimizer(build, self.model.parameters())
+        self.inputs = torch.linspace(-1, 1, 64, device=device).reshape(8, 8).to(self.precision.parameters_dtype)
 
     def step(self):
         with self.precision.autocast():
@@ -178,32 +171,17 @@ def test_an_overflow_changes_nothing_but_halves_the_scale(device, optimizer, fus
         torch.testing.assert_close(now, before, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("mode", "tolerance"), [("amp_fp16", 1e-5), ("master_fp16", 1e-2)])
 @pytest.mark.parametrize("device", CPU_AND_CUDA)
-def test_fused_and_other_momenta_begin_alike_after_skips(device):
+def test_fused_and_other_momenta_begin_alike_after_skips(device, mode, tolerance):
     trained = []
     for fused in (True, False):
-        training = Training(device, "SGD", fused=fused, init_scale=2.0**32)
+        training = Training(device, "SGD", mode, fused=fused, init_scale=2.0**32)
         for _ in range(30):
             training.step()
         assert training.precision.scale() < 2.0**30, "several steps were skipped"
         trained.append(training.model.state_dict())
-    torch.testing.assert_close(*trained, rtol=1e-5, atol=1e-5)
-
-
-def test_fused_momentum_of_master_weights_begins_at_zero():
-    precision = Precision("master_fp16", "cpu")
-    layer = precision.convert(nn.Linear(4, 4))
-    precision.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
-    build = partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)
-    optimizer = precision.optimizer(build, layer.parameters())
-    for _ in range(40):
-        precision.backward(layer(torch.ones(2, 4, dtype=torch.float16)).float().square().mean())
-        precision.step(optimizer)
-        precision.update()
-        optimizer.zero_grad()
-    momenta = [optimizer.state[parameter]["momentum_buffer"] for parameter in layer.parameters()]
-    assert all(momentum.isfinite().all() and momentum.abs().max() < 10 for momentum in momenta)
-    assert precision.scale() < 2.0**30, "steps were skipped"
+    torch.testing.assert_close(*trained, rtol=tolerance, atol=tolerance)
 
 
 def test_settings_reach_the_scaler_and_replace_a_checkpoints():

@@ -42,7 +42,6 @@ def call(choose, device, dtype, groups, way, heads):
 
 
 def choices_of_torch():
-    """The initials of the kernels that torch chooses on this device."""
     return "".join("mfec"[call(torch._fused_sdp_choice, "cuda", *inputs)] for inputs in CALLS)
 
 

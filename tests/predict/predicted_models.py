@@ -36,8 +36,6 @@ def hooked() -> Mlp:
 
 
 class Waves(nn.Module):
-    """Weighs the waves of an image by complex parameters."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weights, self.last = nn.Parameter(0.1 * torch.randn(8, 5, dtype=torch.complex64)), nn.Linear(64, 10)
@@ -67,8 +65,6 @@ doubled.register_autograd(lambda _, gradient: 2 * gradient)
 
 
 class Between(nn.Module):
-    """A part of a model that does what a function does."""
-
     def __init__(self, function) -> None:
         super().__init__()
         self.forward = function

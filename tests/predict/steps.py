@@ -32,7 +32,6 @@ TEXT = ("data=text", "data.seq_len=16", "data.batch_size=4")
 
 
 def own(target, data=("data=digits", "data.batch_size=6")):
-    """The overrides of a training of a user's model."""
     return ("model=custom", f"model._target_={target}", *data)
 
 
@@ -60,7 +59,6 @@ def assembled(*overrides, parallel=SINGLE, device=CPU):
 
 
 def predicted(*overrides, target=None, batch_size=None):
-    """The timeline of the same step, predicted."""
     config = composed(*overrides)
     return FakeTraining(config, target or TargetDevice("cpu")).trace(batch_size or config.data["batch_size"])
 

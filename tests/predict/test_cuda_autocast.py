@@ -8,11 +8,7 @@ import torch.nn.functional as F
 from steps import MLP, own, predicted
 from torch import nn
 
-from ampsweep.predict.autocast_dispatch import (
-    RefusedCallError,
-    autocast_operators,
-    call_under_autocast,
-)
+from ampsweep.predict.autocast_dispatch import RefusedCallError, autocast_operators, call_under_autocast
 from ampsweep.predict.cuda_autocast import CAST_ONLY, AutocastRefusalError
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.fake_device import FakeDevice
@@ -58,31 +54,14 @@ def test_refusals_are_errors_of_the_regions_with_autocast():
             assert torch.norm_except_dim(torch.randn(4, 8, dtype=BF16), 2, 0).dtype == FP32, "as in weight_norm"
 
 
-def ancestors(node):
-    if node is not None:
-        yield node
-        for before, _ in node.next_functions:
-            yield from ancestors(before)
-
-
 @pytest.mark.parametrize(("cached", "num_casts"), [(True, 1), (False, 2)])
 def test_a_weight_is_cast_once_with_a_cache(cached, num_casts):
     with FakeDevice(A100)(), torch.autocast("cpu", BF16, cache_enabled=cached):
         weight = nn.Parameter(torch.randn(4, 4))
-        rows = [torch.einsum("ij,kj->ik", torch.randn(2, 4), weight) for _ in range(2)]
-        casts = {node for row in rows for node in ancestors(row.grad_fn) if node.name() == "ToCopyBackward0"}
-        assert len(casts) == num_casts
+        rows = [torch.randn(2, 4) @ weight for _ in range(2)]
+        casts = {row.grad_fn.next_functions[1][0] for row in rows}
+        assert [cast.name() for cast in casts] == ["ToCopyBackward0"] * num_casts
         assert {row.dtype for row in rows} == {BF16}
-
-
-def test_softmax_casts_by_itself():
-    with FakeDevice(A100)():
-        scores = torch.randn(8, 10, dtype=FP16, requires_grad=True)
-        result = F.softmax(scores, -1, dtype=FP32)
-        nodes = [node.name() for node in ancestors(result.grad_fn)]
-        assert nodes == ["SoftmaxBackward0", "torch::autograd::AccumulateGrad"]
-        result.sum().backward()
-        assert (result.dtype, scores.grad.dtype) == (FP32, FP16)
 
 
 PLACES = {

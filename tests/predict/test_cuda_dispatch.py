@@ -53,6 +53,10 @@ def test_losses_softmax_and_dropout_keep_what_cuda_keeps():
             scores = torch.randn(8, 10, dtype=dtype, requires_grad=True)
             with torch.autocast("cpu", dtype):
                 assert len([*chain(scores.softmax(-1).grad_fn)]) == nodes
+            result = F.softmax(scores, -1, dtype=FP32)
+            assert (result.dtype, len([*chain(result.grad_fn)])) == (FP32, nodes)
+            result.sum().backward()
+            assert scores.grad.dtype == dtype
         assert saved_by(F.dropout(torch.randn(8, 8, requires_grad=True), 0.5)) == [torch.bool]
         assert F.dropout(torch.randn(8), 0.5, training=False).grad_fn is None
         with torch.autocast("cpu", BF16):
@@ -60,8 +64,6 @@ def test_losses_softmax_and_dropout_keep_what_cuda_keeps():
 
 
 def choices(target, device):
-    """The initials of the kernels that are predicted."""
-
     def choose(*inputs, enable_gqa):
         return AttentionCall(*inputs, enable_gqa, target).backend()[0]
 
@@ -70,7 +72,6 @@ def choices(target, device):
 
 @pytest.mark.parametrize("line", (Path(__file__).parent / "attention_choices.txt").read_text().splitlines())
 def test_attention_is_by_the_kernel_that_torch_chooses(line):
-    """`attention_choices.txt` has its choices, as `attention_calls.py` asks for them."""
     *pairs, packed = line.split(" ")
     version, capability = (tuple(map(int, pair.split("."))) for pair in pairs)
     truth = zlib.decompress(base64.b85decode(packed)).decode()
@@ -134,8 +135,7 @@ def test_rms_norm_is_one_kernel_and_the_cpu_is_restored():
 
 rows = torch.randn
 FUNCTIONS = {
-    "mse_loss": lambda h: F.mse_loss(h, rows(8, 16)),
-    "cross_entropy": lambda h: F.cross_entropy(h, torch.randint(16, (8,))),
+    "losses": lambda h: F.mse_loss(h, rows(8, 16)) + F.cross_entropy(h, torch.randint(16, (8,))),
     "bce_with_logits": lambda h: F.binary_cross_entropy_with_logits(h, torch.rand(8, 16)),
     "softmax": lambda h: h.softmax(-1) + F.softmax(h, -1, dtype=FP32),
     "elementwise": lambda h: h**2 + h.var(-1, keepdim=True) + h.cumsum(0) + F.dropout(h, 0.1),

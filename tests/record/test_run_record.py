@@ -6,10 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from identities import identity
 
+from ampsweep.config.schema import Config
 from ampsweep.record import RecordError, RunRecord, find_records
-from ampsweep.record.sections import Attempt, MemoryUse, ModeProof, WandbFacts
+from ampsweep.record.sections import Attempt, MemoryUse, ModeProof, StepPrediction, WandbFacts
+from ampsweep.run.ending import add_prediction
+from ampsweep.run.request import RunRequest
 
 RECORD = RunRecord(
     run_id="a1",
@@ -153,3 +157,11 @@ def test_all_that_can_be_read_is_found_in_the_order_of_paths(tmp_path):
     assert [error.path for error in found.unreadable] == [tmp_path / "run.json", tmp_path / "c/run.json"]
     assert [path for path, _ in find_records(tmp_path, mentioning="c").records] == [path for path, _ in found.records]
     assert find_records(tmp_path, mentioning="nowhere in it").records == []
+
+
+def test_a_prediction_above_the_measured_peak_has_a_positive_error():
+    request = RunRequest(Config(), Path(), prediction=StepPrediction(peak_bytes=1010))
+    for compile, error_pct in ((False, 1.0), (True, None)):  # the step of a compiled run is predicted uncompiled
+        record = replace(RECORD, identity=identity(compile=compile), memory=MemoryUse(peak_bytes=1000))
+        add_prediction(record, request, torch.device("cpu"))
+        assert record.prediction.error_pct == error_pct

@@ -6,11 +6,10 @@ import pytest
 from shown_runs import broken_runs, cpu_runs, front_runs, gpu_runs, on_gpu
 
 from shown_runs import document_of, printed, rows, section_of  # isort: skip
-from synthetic_records import contaminated, run, sweep
+from synthetic_records import contaminated, sweep
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.record import HISTORY_NAME, find_records
-from ampsweep.report.comparison_document import write_comparison
+from ampsweep.record import HISTORY_NAME
 from ampsweep.report.data_formats import as_json
 from ampsweep.report.document import Prose
 from ampsweep.report.markdown import blocks_as_markdown, markdown
@@ -53,10 +52,7 @@ def test_the_terminal_and_the_data_of_a_workload():
     assert "amp_bf16/memory_saved_bytes" not in document_of(gpu_runs()).summary, "of several workloads"
 
 
-def test_optional_columns_and_unchecked_speeds():
-    for accuracy, shown in ((0.97, "0.9700"), (None, None)):
-        row, *_ = rows(document_of([run("fp32", accuracy=accuracy), run("amp_bf16", accuracy=accuracy)]), "arms")
-        assert row.get("val accuracy") == shown
+def test_speeds_that_nothing_checked_are_marked():
     unknown = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}}
     fast = [on_gpu("amp_bf16", seed, step_ms=3.2, **unknown) for seed in range(3)]
     _, row = rows(document_of([*(on_gpu("fp32", seed) for seed in range(3)), *fast]), "arms")
@@ -87,18 +83,6 @@ def test_the_front_and_pitfalls(golden):
         assert sentence in f"{workload.verdict.front.sentence} {workload.verdict.sentence}"
 
 
-def test_a_comparison_is_written_anew_from_the_records_beside_it(write, tmp_path):
-    write([run("fp32", step_ms=10.0), run("amp_bf16", step_ms=5.0)])
-    (tmp_path / "comparison.md").write_text("old")
-    for _ in range(2):
-        write_comparison(document_of(find_records(tmp_path).records, tmp_path), tmp_path)
-    written = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir() if path.is_file()}
-    (workload,) = json.loads(written.pop("comparison.json"))["workloads"]
-    assert [entry["directory"] for entry in workload["runs"]] == ["amp_bf16-gpt_tiny-8-s0", "fp32-gpt_tiny-8-s0"]
-    assert workload["arms"][1]["speedup"]["value"] == 2.0
-    assert {name for name, text in written.items() if "2.00x" in text} == {"comparison.md", "comparison.html"}
-    nothing = document_of([])
-    text = " ".join(printed(nothing).split())
+def test_no_runs_are_said_in_a_sentence():
+    text = " ".join(printed(document_of([])).split())
     assert text == "Precision compared with fp32 (0 runs, 0 arms, 0 workloads) No runs to compare."
-    with pytest.raises(FileNotFoundError):
-        write_comparison(nothing, tmp_path / "missing")

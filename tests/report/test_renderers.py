@@ -81,8 +81,6 @@ def test_a_new_format_is_one_function(monkeypatch, capsys, write, tmp_path):
     monkeypatch.setitem(FORMATS, "headlines", lambda document: f"{document.title.upper()}\n")
     assert main(["report", str(tmp_path), "--format", "headlines"]) == 0
     assert capsys.readouterr().out == "PRECISION COMPARED WITH FP32\n"
-    assert main(["report", str(tmp_path), "--format", "knots"]) == 2
-    assert "headlines" in capsys.readouterr().err
 
 
 def test_a_new_kind_of_report_has_every_format_and_goes_to_wandb(tides, capsys, tmp_path):
@@ -148,7 +146,6 @@ def test_the_page_can_be_used_by_keyboard_and_without_scripts(gpu_page):
         assert scrolling.attributes["tabindex"] == "0"
         assert scrolling.attributes["aria-label"]
     assert gpu_page.one("html").attributes["lang"] == "en"
-    assert [button.text for button in gpu_page.all("button", class_="arm")] == ["fp32", "amp_bf16", "amp_fp16"]
     assert not read_page(html(document_of([run("fp32")]))).all("form"), "a single arm has no button"
 
 

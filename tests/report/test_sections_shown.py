@@ -5,7 +5,6 @@ import re
 from itertools import product
 from pathlib import Path
 
-import pytest
 from page_reader import drawn, panel, read_page
 from shown_diagnoses import numerics
 from shown_runs import document_of, on_gpu, printed, rows, section_of
@@ -132,8 +131,7 @@ def test_searches_for_the_largest_batch(golden):
     assert not re.search("argest batch|resumed in another", plain)
 
 
-@pytest.fixture
-def sizes():
+def test_effects_over_a_size_have_their_intervals_and_none_without_figures(golden):
     speedups = {1023: [1.0, 1.1, 1.05], 1024: [2.0, 2.1, 2.05], 511: [1.4, 1.6, 1.5], 100: [1.0] * 3}
     entries = []
     for hidden, seed in product(speedups, range(3)):
@@ -141,21 +139,14 @@ def sizes():
             _, record = on_gpu(arm, seed, step_ms=step_ms, pair_key=f"{hidden} {seed}")
             record.config["model"], record.identity.model_size = {"hidden_size": hidden}, hidden**2
             entries.append((Path(f"{arm}-{hidden}-s{seed}"), record))
-    return entries
-
-
-def test_effects_over_a_size_have_their_intervals(sizes, golden):
-    document = document_of(sizes)
+    document = document_of(entries)
     assert "Against model.hidden_size" in markdown(document)
     page = read_page(html(document))
     shown = [drawn(*panel(page, f"{effect}-against-size")) for effect in ("speedup", "memory-saved")]
     golden("over_a_size.txt", "\n\n".join(shown) + "\n")
-
-
-def test_panels_over_a_size_without_figures_are_left_out(sizes):
-    for _, record in sizes:
+    for _, record in entries:
         record.contamination.verdict, record.contamination.reasons = "contaminated", ["a neighbour"]
-    section = read_page(html(document_of(sizes))).one("section", id="series")
+    section = read_page(html(document_of(entries))).one("section", id="series")
     assert not section.all("figure", data_key="speedup-against-size")
     assert section.all("figure", data_key="memory-saved-against-size")
 

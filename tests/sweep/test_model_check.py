@@ -51,15 +51,13 @@ ODD = {
     "detached": lambda logits, labels: F.cross_entropy(logits, labels).detach(),
     "nothing": lambda logits, labels: (),
     "rounded": lambda logits, labels: Rounded.apply(F.cross_entropy(logits, labels)),
-    "bare": lambda logits, labels: {"loss": F.cross_entropy(logits, labels)},
+    "bare": lambda logits, labels: {},
     "float": lambda logits, labels: ({"loss": 1.0}, 3),
-    "uncounted": lambda logits, labels: ({"loss": F.cross_entropy(logits, labels)}, None),
+    "uncounted": lambda logits, labels: ({}, None),
 }
 
 
 class Odd(Own):
-    """One method gives something odd."""
-
     def __init__(self, method, gives):
         setattr(self, method, lambda model, batch: ODD[gives](model(batch[0]), batch[1]))
 
@@ -71,11 +69,6 @@ class Looking(Own):
         loss = super().loss(model, batch)
         random.random(), np.random.rand(), torch.rand(1)
         return loss * 2 if loss > 1 else loss
-
-
-class LookingInVain(Looking):
-    def evaluate(self, model, batch):
-        raise RuntimeError("no evaluation")
 
 
 class BrokenAfterStep(Own):
@@ -112,10 +105,6 @@ class Seen(Own):
 
     def after_step(self, model):
         self.noted("after_step", model, next(model.parameters()))
-
-
-class NoTurn:
-    """Has neither a loss nor turns."""
 
 
 class Net(nn.Module):
@@ -177,7 +166,6 @@ NOT_TRAINABLE = {
     "Odd method=evaluate gives=float": "evaluate must return means that are scalar tensors, got float as loss",
     "Odd method=evaluate gives=uncounted": "evaluate must return the number of items that its means are of, got None",
     "BrokenAfterStep": "RuntimeError: no target network",
-    "LookingInVain": "RuntimeError: no evaluation",
 }
 
 
@@ -185,9 +173,9 @@ def test_an_error_that_a_training_would_find_is_found_before():
     for words, said in NOT_TRAINABLE.items():
         with pytest.raises(UserError, match=f"^model=net cannot be trained on data=digits with task=custom: {said}"):
             checked(*NET, *task(words))
-    with pytest.raises(UserError, match=r"^task=custom has no turns: AttributeError: 'NoTurn' object"):
-        checked(*NET, *task("NoTurn"))
-    wrapped = ("model=custom", f"model._target_={__name__}.Wrapped", "data=digits")
+    with pytest.raises(UserError, match=r"^task=custom has no turns: AttributeError: 'object' object"):
+        checked(*NET, "task=custom", "task._target_=builtins.object")
+    wrapped = (*NET, f"model._target_={__name__}.Wrapped")
     names = "the model returns a dict with the tensors logits, hidden"
     with pytest.raises(UserError, match=f"{names}; task.output must name the tensor that the task"):
         checked(*wrapped)

@@ -1,7 +1,6 @@
 """Sweeps by the real `wandb sweep` and `wandb agent`: each goes on to its end, whatever becomes of its points."""
 
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import wait_until
 from wandb_command import ROOT, WandbCommand, finish
 from wandb_server import Sweep, WandbServer
 
@@ -81,9 +81,7 @@ def own_sweep(command: WandbCommand, parameters: dict[str, Any], **settings: Any
     always |= {"trainer.steps": 5, "trainer.log_every": 1}
     content = yaml.safe_load((ROOT / "sweeps/fp32_vs_amp.yaml").read_text())
     content["parameters"] = {key: {"value": value} for key, value in always.items()} | parameters
-    content |= settings
-    file = command.directory / "own.yaml"
-    file.write_text(yaml.dump(content))
+    (file := command.directory / "own.yaml").write_text(yaml.dump(content | settings))
     return command.sweep(file)
 
 
@@ -112,14 +110,13 @@ def test_a_run_that_its_sweep_stops_ends_cleanly(command):
     """As early termination, or somebody at the server's page, wants: the run is marked, or only its agent is told."""
     steps = {"trainer.steps": {"value": 1_000_000}, "+model.what": {"value": "is_fine"}, "seed": {"values": [0, 1]}}
     agent = command.agent(own_sweep(command, steps))
-    for number in (1, 2):
-        deadline = time.monotonic() + 60
-        while not (histories := list((command.directory / "outputs").rglob("history.jsonl"))) or not (
-            len(histories) == len(command.server.runs) == number  # which begin beside the training
-            and all(history.read_text().count("\n") > 10 for history in histories)
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+
+    def lengths():
+        return [file.read_text().count("\n") for file in (command.directory / "outputs").rglob("history.jsonl")]
+
+    for number in (1, 2):  # runs on the server begin beside their trainings
+        wait_until(lambda: len(lengths()) == len(command.server.runs) == number, "the run has begun")  # noqa: B023
+        wait_until(lambda: min(lengths()) > 10, "it is under way")
         run = command.server.runs[-1]
         run.should_stop, run.agent_stops = number == 1, number == 2
     assert finish(agent).code == 0

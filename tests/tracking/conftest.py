@@ -8,6 +8,7 @@ from served import Wandb, machine, wandb_process
 from wandb_server import KEY, WandbServer
 
 from ampsweep.record import RunRecord
+from ampsweep.record.sections import RecordedDtypes
 from ampsweep.tracking.wandb.process import WandbAddress
 
 
@@ -57,9 +58,11 @@ def record() -> RunRecord:
         arm="amp_bf16",
         pair_key="pair",
         config_hash="hash",
+        dtypes=RecordedDtypes(compute="bfloat16", reduction="float32"),
         identity=identity(precision_mode="amp_bf16", dtype="bfloat16", **facts),
         config={
-            "precision": {"mode": "amp_bf16"},
+            "precision": {"mode": "amp_bf16", "dtype": "bfloat16"},
+            "data": {"batch_size": 16},
             "model": {"name": "gpt_tiny", "num_layers": 2},
             "seed": 0,
             "into": None,

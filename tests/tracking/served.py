@@ -1,6 +1,8 @@
 """W&B as tests have it: a machine, a server, a W&B process that is logged in to it, and trainings that are tracked."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -86,6 +88,32 @@ class Wandb:
         except WandbError as error:
             return f"WandbError: {error}"
         return str(done[-1])
+
+
+ENDLESS = """
+import sys, time
+from pathlib import Path
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord
+from ampsweep.tracking.tracker import make_tracker
+from ampsweep.tracking.wandb.process import WandbAddress
+directory, mode, *address = Path(sys.argv[1]), *sys.argv[2:]
+wandb = WandbAddress(address[0], bytes.fromhex(address[1]), int(address[2])) if address else None
+record = RunRecord.read(directory)
+tracker = make_tracker(TrackingConfig(mode=mode, project="p"), None, lambda line: None, wandb)
+tracker.start(record, directory, resume_after=None)
+record.write(directory)
+for step in range(1, 3000):
+    tracker.log({"train/loss": 1 / step}, step)
+    time.sleep(0.02)
+"""
+
+
+def endless_training(record, directory, mode, address=None) -> subprocess.Popen[bytes]:
+    """A training in a process that somebody has to kill."""
+    record.write(directory)
+    wandb = [] if address is None else [address.path, address.key.hex(), str(address.pid)]
+    return subprocess.Popen([sys.executable, "-c", ENDLESS, str(directory), mode, *wandb])
 
 
 def train(

@@ -77,14 +77,6 @@ def test_an_end_waits_no_longer_than_it_may(facts, limit_s, mode, started, recor
     assert RunRecord.read(tmp_path).run_id == record.run_id, "the last record was there to be read"
 
 
-def test_an_online_run_that_never_began_there_was_offline(started, record):
-    found, theirs, _, _ = started
-    theirs.send(WandbFacts(id="run0123", mode="online"))
-    theirs.close()
-    found.finish(record)
-    assert (record.wandb.mode, record.wandb.error) == ("offline", "W&B's own process on this machine has ended")
-
-
 def test_a_run_that_never_began_has_no_process(record):
     WandbFollower(TrackingConfig(), None, group=None, say=pytest.fail, on_stop=pytest.fail).finish(record)
     assert not record.wandb

@@ -22,8 +22,9 @@ def write(record, directory, steps, *, resume_after=None):
     return tracker
 
 
-def steps_in(directory):
-    return [row["step"] for row in read_history(directory)]
+def steps_in(directory, record):
+    """The steps of a history that has the record's digest."""
+    return [row["step"] for row in read_history(directory, record.history_digest)]
 
 
 class Follower:
@@ -40,10 +41,6 @@ class Follower:
 
     def finish(self, record):
         self.calls.append(("finish", record.status, record.history_digest is None))
-
-    @property
-    def names(self):
-        return [call[0] for call in self.calls]
 
 
 def test_a_row_is_on_file_as_strict_json_when_log_returns(record, tmp_path):
@@ -76,11 +73,11 @@ def test_a_resume_keeps_the_rows_there_and_adds_the_others(record, tmp_path):
     assert write(record, tmp_path, range(7, 9), resume_after=6).reached == 10
     assert path.read_text() == before
     write(record, tmp_path, range(7, 13), resume_after=6)
-    assert steps_in(tmp_path) == list(range(1, 13))
+    assert steps_in(tmp_path, record) == list(range(1, 13))
     assert path.read_text().startswith(before)
     assert path.stat().st_ino == inode
     assert write(record, tmp_path, range(1, 3)).reached == 0, "a run from nothing starts an empty history"
-    assert steps_in(tmp_path) == [1, 2]
+    assert steps_in(tmp_path, record) == [1, 2]
 
 
 def test_a_torn_last_line_is_cut_atomically_and_a_damaged_one_left(record, tmp_path):
@@ -91,7 +88,7 @@ def test_a_torn_last_line_is_cut_atomically_and_a_damaged_one_left(record, tmp_p
     with path.open() as reader:
         assert write(record, tmp_path, range(3, 13), resume_after=2).reached == 10
         assert reader.read() == old, "the old file stays as it was for whoever has it open"
-    assert steps_in(tmp_path) == list(range(1, 13))
+    assert steps_in(tmp_path, record) == list(range(1, 13))
     assert [entry.name for entry in tmp_path.iterdir()] == [HISTORY_NAME]
     damaged = '{"step": 1}\nloss,step\n{"step": 3}\n{"st'
     path.write_text(damaged)
@@ -146,7 +143,7 @@ def test_a_follower_gets_the_run_and_no_rows(record, tmp_path):
     record.status = "completed"
     tracker.finish(record)
     assert follower.calls == [("start", "interrupted", True, 4), ("finish", "completed", False)], "a closed history"
-    assert steps_in(tmp_path) == [4, 5]
+    assert steps_in(tmp_path, record) == [4, 5]
 
 
 def test_a_follower_ends_even_where_rows_are_lost_or_it_failed_to_start(record, tmp_path, monkeypatch):
@@ -154,7 +151,7 @@ def test_a_follower_ends_even_where_rows_are_lost_or_it_failed_to_start(record, 
     with pytest.raises(OSError, match="start failed"):
         unstarted.start(record, tmp_path, resume_after=None)
     unstarted.finish(record)
-    assert follower.names == ["start", "finish"]
+    assert [name for name, *_ in follower.calls] == ["start", "finish"]
     (tmp_path / "run" / HISTORY_NAME).mkdir(parents=True)
     unopened = Tracker(follower := Follower())
     with pytest.raises(RecordError):
@@ -170,7 +167,7 @@ def test_a_follower_ends_even_where_rows_are_lost_or_it_failed_to_start(record, 
     monkeypatch.setattr(Tracker, "_write", write)
     with pytest.raises(OSError, match="no room"):
         tracker.finish(record)
-    assert follower.names == ["start", "finish"]
+    assert [name for name, *_ in follower.calls] == ["start", "finish"]
 
 
 @pytest.mark.parametrize(("mode", "variable"), [("disabled", "online"), ("auto", "disabled")])

@@ -168,11 +168,6 @@ def test_a_server_that_does_not_answer_is_given_up(project, monkeypatch):
     monkeypatch.setattr(copying, "_LISTING_S", 1.0)
     with project.server.failing(Fault("RunParquetHistory", status=500)):
         assert project.refused() == f"wandb://team/{project.name}: not done in 1 s"
-    with project.server.away():
-        sentence = project.refused()
-    assert sentence.startswith(
-        f"wandb://team/{project.name}: the W&B server {project.server.url} cannot be reached: no connection"
-    )
 
 
 def test_a_missing_project_sweep_or_group_is_an_error(project):

@@ -9,17 +9,16 @@ import tempfile
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Event, Thread
 
 import psutil
 import pytest
-from served import train, wait_until, wandb_process
+from served import endless_training, train, wait_until, wandb_cores, wandb_process
 from wandb_file import read_wandb_file
 
 from ampsweep.record import read_history
 from ampsweep.socket_folder import socket_folder
 from ampsweep.tracking.wandb.follower import SYNC_LATER
-from ampsweep.tracking.wandb.process import FAMILY, KEY_BYTES
+from ampsweep.tracking.wandb.process import FAMILY, KEY_BYTES, kill_family
 
 
 def test_a_training_can_start_its_own_wandb_process(record, tmp_path, monkeypatch):
@@ -34,55 +33,28 @@ def test_a_training_can_start_its_own_wandb_process(record, tmp_path, monkeypatc
     assert record.wandb.error is None
 
 
-KILLED = """
-import os, signal, sys, time
-from pathlib import Path
-from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
-from ampsweep.tracking.tracker import make_tracker
-from ampsweep.tracking.wandb.process import WandbAddress
-path, key, directory = sys.argv[1], bytes.fromhex(sys.argv[2]), Path(sys.argv[3])
-tracker = make_tracker(TrackingConfig(mode="offline"), None, print, WandbAddress(path, key, os.getppid()))
-tracker.start(RunRecord.read(directory), directory, resume_after=None)
-for step in range(1, 6):
-    tracker.log({"train/loss": 1 / step}, step)
-while not list(directory.glob("wandb/offline-run-*/*.wandb")):
-    time.sleep(0.02)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 def test_a_killed_training_leaves_a_finished_run_with_its_rows(shared, record, tmp_path):
-    record.write(tmp_path)
-    command = [sys.executable, "-c", KILLED, shared.path, shared.key.hex(), str(tmp_path)]
-    assert subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    with endless_training(record, tmp_path, "offline", shared) as training:
+        wait_until(lambda: [*tmp_path.glob("wandb/offline-run-*/*.wandb")])
+        training.kill()
     (directory,) = (tmp_path / "wandb").glob("offline-run-*")
     wait_until(lambda: read_wandb_file(directory).exit_code is not None)
     found = read_wandb_file(directory)
-    assert found.history == read_history(tmp_path)
-    assert len(found.history) == 5
+    assert found.history == read_history(tmp_path) != []
     assert (found.exit_code, found.summary["status"]) == (1, "interrupted")
 
 
-def test_a_killed_wandb_process_costs_a_line_and_no_row(record, tmp_path):
-    over = Event()
+@pytest.mark.parametrize("step", [0, 10])
+def test_a_killed_wandb_process_costs_a_line_and_no_row(step, record, tmp_path):
     with wandb_process(tmp_path) as address:
 
         def kill():
-            while not over.wait(0.01):
-                with suppress(psutil.Error):
-                    served = psutil.Process(address.pid)
-                    for process in (*served.children(recursive=True), served):
-                        process.kill()
+            if step > 0:
+                wait_until(wandb_cores)  # the run has begun there
+            kill_family(address.pid)
 
-        killer = Thread(target=kill)
-        killer.start()
-        try:
-            tracked = train(record, tmp_path, address)
-        finally:
-            over.set()
-            killer.join()
-    assert tracked.said == [f"W&B: lost ({record.wandb.error}); {SYNC_LATER}"]
+        tracked = train(record, tmp_path, address, events={step: kill})
+    assert tracked.said[-1] == f"W&B: lost ({record.wandb.error}); {SYNC_LATER}"
     assert len(read_history(tmp_path)) == 20
 
 
@@ -100,14 +72,11 @@ def test_signals_and_strangers_do_not_end_a_wandb_process(shared, record, tmp_pa
 
 
 def test_a_wandb_process_ends_with_its_creator():
-    script = "\n".join(
-        [
-            "import os, signal",
-            "from ampsweep.tracking.wandb.process import WandbProcess",
-            "print(WandbProcess().__enter__().address.pid, flush=True)",
-            "os.kill(os.getpid(), signal.SIGKILL)",
-        ]
-    )
+    script = """
+import os, signal
+from ampsweep.tracking.wandb.process import WandbProcess
+print(WandbProcess().__enter__().address.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
     with suppress(psutil.NoSuchProcess):

@@ -5,20 +5,16 @@ import pytest
 from ampsweep.tracking.wandb.selection import Selection
 
 
-@pytest.mark.parametrize(
-    ("address", "selection"),
-    [
+def test_an_address_is_read_and_written():
+    for address, selection in (
         ("wandb://team/mine", Selection("team", "mine")),
         ("wandb://Team/mine/", Selection("Team", "mine")),
         ("wandb://team/mine/abc123", Selection("team", "mine", "abc123")),
-        ("wandb://team/mine?group=train_2026", Selection("team", "mine", groups=("train_2026",))),
         ("wandb://team/mine?group=b&group=a%26c", Selection("team", "mine", groups=("a&c", "b"))),
         ("wandb://team/my%20project/s?group=a", Selection("team", "my project", "s", ("a",))),
-    ],
-)
-def test_an_address_is_read_and_written(address, selection):
-    assert Selection.parse(address) == selection
-    assert Selection.parse(str(selection)) == selection
+    ):
+        assert Selection.parse(address) == selection
+        assert Selection.parse(str(selection)) == selection
 
 
 @pytest.mark.parametrize("rest", ["", "team", "team/", "/mine", "team/mine/s/run", "t/m?job=a", "t/m?group=", "t/m#a"])

@@ -1,21 +1,18 @@
 """Evaluation weights every item alike and leaves the training as it was."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from assembled import CPU, assemble, own, trained
-from assembled import MLP as MLP_ON_DIGITS
+from assembled import CPU, MLP, assemble, trained
 from torch import nn
 
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.data.digits import Digits
-from ampsweep.models.mlp import MLP
 from ampsweep.precision import Precision
 from ampsweep.run.ending import add_autocast_penalty
 from ampsweep.run.request import new_record
-from ampsweep.tasks.classification import Classification
 from ampsweep.training import evaluate as module
 
 
@@ -43,12 +40,6 @@ def test_every_item_counts_alike():
     large = numbers([1e8], *([[1.0]] * 100))
     assert evaluate(nn.Identity(), large)["val/loss"] == pytest.approx((1e8 + 100) / 101, rel=1e-12), "in float64"
     assert evaluate(nn.Identity(), numbers()) == {}
-    torch.manual_seed(0)
-    model = MLP(in_features=64, hidden_size=16, out_features=10, num_layers=2)
-    batches = [Digits(val_fraction=0.2, batch_size=size, seed=0, device=CPU) for size in (359, 100)]
-    whole, parts = (evaluate(model, data, Classification()) for data in batches)
-    assert whole.keys() == {"val/loss", "val/accuracy"}
-    assert parts == pytest.approx(whole, rel=1e-6)
 
 
 def test_evaluation_takes_no_gradients_and_restores_the_mode():
@@ -76,7 +67,7 @@ def with_penalty(training, status="completed"):
 
 @pytest.mark.parametrize(("mode", "how"), [("amp_bf16", "full"), ("amp_fp16", "full"), ("amp_bf16", "autocast")])
 def test_the_penalty_is_what_autocast_adds_to_the_loss(mode, how):
-    training = trained(*MLP_ON_DIGITS, f"precision={mode}", f"precision.eval={how}", "trainer.steps=3")
+    training = trained(*MLP, f"precision={mode}", f"precision.eval={how}", "trainer.steps=3")
     trainer = training.trainer
     parts = trainer.model, trainer.data, trainer.task, trainer.precision, trainer._prepare
     with trainer.precision.flags():
@@ -88,36 +79,22 @@ def test_the_penalty_is_what_autocast_adds_to_the_loss(mode, how):
 
 
 def test_without_autocast_or_validation_there_is_no_penalty(monkeypatch):
-    training = assemble(*MLP_ON_DIGITS, "precision=amp_bf16", "trainer.steps=3")
+    training = assemble(*MLP, "precision=amp_bf16", "trainer.steps=3")
     training.trainer.data.val_batches = lambda: iter(())
     training.train()
     assert training.trainer.autocast_penalty() is None
-    training = trained(*MLP_ON_DIGITS, "precision=pure_bf16", "precision.eval=autocast", "trainer.steps=3")
+    training = trained(*MLP, "precision=pure_bf16", "precision.eval=autocast", "trainer.steps=3")
     monkeypatch.setattr("ampsweep.training.trainer.evaluate", None)
     assert training.trainer.autocast_penalty() is None
 
 
-class Evaluated(nn.Linear):
-    """Needs autocast if it casts its inputs; otherwise its loss is infinite in float16, while it is evaluated."""
-
-    def __init__(self, casts):
-        super().__init__(64, 10)
-        self.casts = casts
-
-    def forward(self, images):
-        if self.casts:
-            return super().forward(images.flatten(1).bfloat16())
-        return super().forward(images.flatten(1)) * (1.0 if self.training else 1e6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (("+model.casts=true", "precision=amp_bf16", "precision.eval=autocast"), "evaluation failed: RuntimeError: "),
-        (("+model.casts=false", "precision=amp_fp16", "optimizer.lr=1e-6"), "not finite"),
-    ],
-)
-def test_an_evaluation_that_fails_is_recorded_and_ends_nothing(settings, reason):
-    record = with_penalty(trained(*own(__name__, "Evaluated", *settings), "trainer.steps=3"))
-    assert (record.status, record.summary) == ("completed", {})
-    assert reason in record.absent["val/autocast_penalty"]
+def test_an_evaluation_that_fails_is_recorded_and_ends_nothing():
+    training = trained(*MLP, "precision=amp_bf16", "trainer.steps=3")
+    for evaluated, reason in (
+        (lambda model, batch: 1 / 0, "the second evaluation failed: ZeroDivisionError: division by zero"),
+        (lambda model, batch: ({"loss": torch.tensor(math.inf)}, 1), "one of the two validation losses is not finite"),
+    ):
+        training.built.task.evaluate = evaluated
+        record = with_penalty(training)
+        assert (record.status, record.summary) == ("completed", {})
+        assert record.absent["val/autocast_penalty"].startswith(reason)

@@ -1,6 +1,8 @@
-"""The suite's figures are bitwise those of a loop that anyone would write by hand from torch's own parts."""
+"""Trainings, of a stranger's project too, are bitwise the loops that anyone would write from torch's own parts."""
 
+import importlib
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,12 @@ from hand_loop import MODES, OVERFLOWS, assert_same, by_hand, settings
 from torch import nn
 
 from ampsweep.config.errors import UserError
+from ampsweep.config.identity import resolved_values
+from ampsweep.data.base import stop_workers
+from ampsweep.predict.fake_training import FakeTraining
+from ampsweep.predict.target_device import TargetDevice
 from ampsweep.training.components.instantiate import locate
+from ampsweep.user_code import own_code
 
 LR, NUM_STEPS, HEAD = 3e-3, 12, "precision.fp32_modules=[head]"
 
@@ -128,3 +135,81 @@ def test_modules_kept_in_float32_are_a_subregion_by_hand(tmp_path):
     assert all(map(torch.equal, others.parameters(), by_hand.parameters())), "its checkpoint fits others"
     with pytest.raises(UserError, match="there are blocks, head"):
         assemble(*MLP, "precision.fp32_modules=[haed]")
+
+
+PROJECT = Path(__file__).parents[1] / "benchmarks/own_workloads"
+NAMES = sorted(path.stem for path in (PROJECT / "conf/experiment").glob("*.yaml"))
+ALWAYS = ("digits_gan", "dqn")
+WORKLOADS = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.nightly) for name in NAMES]
+STEPS = 8
+
+
+@pytest.fixture
+def own_project(request, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(PROJECT)
+    workload = request.node.callspec.params["workload"]
+    if workload in ("bert", "gpt2"):
+        pytest.importorskip("transformers")
+    if workload == "images":
+        pytest.importorskip("PIL")
+        from zoo.folder import write_digits
+
+        monkeypatch.chdir(tmp_path)
+        write_digits(Path("images"))
+
+
+def of_project(workload, mode):
+    chosen = (f"hydra.searchpath=['file://{PROJECT / 'conf'}']", f"experiment={workload}", f"precision={mode}")
+    return (*chosen, f"trainer.steps={STEPS}", "trainer.warmup_steps=0")
+
+
+@pytest.mark.usefixtures("own_project")
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_it_trains_as_written_by_hand_and_as_predicted(workload):
+    import plain_loops
+
+    for mode in ("fp32", "amp_bf16"):
+        training = trained(*of_project(workload, mode))
+        stop_workers(training.built.data)
+        theirs = plain_loops.train(workload, resolved_values(training.config))
+        losses, weights = [*training.column("train/loss").values()], training.built.model.state_dict()
+        if mode == "fp32":
+            assert losses == theirs["losses"]
+            assert all(torch.equal(weights[name], theirs["weights"][name]) for name in weights)
+        assert losses == pytest.approx(theirs["losses"], rel=2**-8)
+        if workload == "experts":  # shapes that depend on values have no prediction
+            continue
+        step = FakeTraining(training.config, TargetDevice("cpu")).trace(training.built.data.batch_size)
+        assert step.peak().categories == training.instruments.memory().peak
+
+
+@pytest.mark.usefixtures("own_project")
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_it_resumes_bitwise_in_float16(workload, tmp_path):
+    mode = "amp_fp16" if workload != "lstm" else "amp_bf16"  # oneDNN trains no LSTM in float16
+    assert_resumes_bitwise(tmp_path, *of_project(workload, mode), stop_after=STEPS // 2)
+
+
+@pytest.mark.parametrize(
+    "use", ["from my_layers import Layer", "import my_layers", "from my_layers import Layer as L\nlayer = L()\ndel L"]
+)
+def test_a_change_in_the_model_or_its_imports_is_a_new_version(use, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def version(nets, layers):
+        """The version of these modules of the user, imported as by a process that has just begun."""
+        for name, source in (("my_layers", layers), ("my_nets", nets)):
+            (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+            monkeypatch.delitem(importlib.sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        importlib.import_module("my_nets")
+        return own_code({"_target_": "ampsweep.data.digits.Digits"}, {"_target_": "my_nets.Net"})
+
+    nets, layers = f"from torch import nn\n{use}\n\nclass Net(nn.Module): ...\n", "class Layer: ...\n"
+    before = version(nets, layers)
+    assert before.keys() == {"my_layers", "my_nets"}, "without installed packages and the suite itself"
+    assert version(nets, layers) == before
+    assert version(nets, layers + "# other\n")["my_layers"] != before["my_layers"]
+    assert version(nets + "# other\n", layers)["my_nets"] != before["my_nets"]
+    nested = {"_target_": "ampsweep.x.Y", "dataset": {"_target_": "my_nets.Net"}}
+    assert own_code(nested, {"_target_": "torch.nn.Linear"}, {"_target_": "json.x"}).keys() == before.keys()

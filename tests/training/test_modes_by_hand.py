@@ -3,16 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from assembled import CPU, StopAfter, assemble, resumed, trained
-from assembled import MLP as MLP_ON_DIGITS
+from assembled import CPU, MLP, StopAfter, assemble, resumed, trained
+from hand_loop import OVERFLOWS, SEED, Loop, assert_same, settings
 from torch import nn
 
-from ampsweep.data.digits import Digits
-from ampsweep.models.mlp import MLP
 from ampsweep.precision.stochastic_rounding import RoundingNoise, round_stochastically_
 
-SEED, LR, NUM_STEPS = 5, 3e-3, 8
-OVERFLOWS = 2.0**24
+LR, NUM_STEPS = 3e-3, 8
 
 
 def adamw(parameters):
@@ -86,38 +83,29 @@ class Stochastic(Pure):
 
 
 @pytest.mark.parametrize(
-    ("mode", "loop", "init_scale"),
+    ("mode", "kind", "init_scale"),
     [
-        *(("pure_bf16", Pure, None), ("bf16_sr", Stochastic, None), ("master_bf16", Master, None)),
+        *(("pure_bf16", Pure, 1.0), ("bf16_sr", Stochastic, 1.0), ("master_bf16", Master, 1.0)),
         *(("master_fp16", Master, 1024.0), ("master_fp16", Master, OVERFLOWS)),
     ],
 )
-def test_a_mode_is_bitwise_the_loop_written_by_hand(mode, loop, init_scale):
-    torch.manual_seed(SEED)
-    scaler = torch.amp.GradScaler(
-        "cpu", init_scale=init_scale or 1.0, growth_interval=4, enabled=init_scale is not None
-    )
-    hand = loop(MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3), scaler)
-    data, losses = Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU), []
-    for step in range(NUM_STEPS):
-        inputs, classes = data.train_batch(step)
+def test_a_mode_is_bitwise_the_loop_written_by_hand(mode, kind, init_scale):
+    hand = Loop(mode, init_scale)
+    mode_by_hand, scaler = kind(hand.model, hand.scaler), hand.scaler
+    for _ in range(NUM_STEPS):
+        inputs, classes = hand.batch()
         loss = F.cross_entropy(hand.model(inputs.to(hand.model.head.weight.dtype)).float(), classes)
         scaler.scale(loss).backward()
-        hand.step()
+        hand.losses.append(loss.item())
+        hand.scales.append(scaler.get_scale())
+        mode_by_hand.step()
         hand.model.zero_grad()
-        losses.append(loss.item())
-    scale = [f"precision.init_scale={init_scale}", "precision.growth_interval=4"] if init_scale else []
-    training = trained(
-        *MLP_ON_DIGITS, f"precision={mode}", *scale, f"optimizer.lr={LR}", "scheduler=constant", f"seed={SEED}",
-        f"trainer.steps={NUM_STEPS}", "trainer.max_grad_norm=1",
-    )  # fmt: skip
-    assert list(training.column("train/loss").values()) == losses
-    assert all(map(torch.equal, training.parameters(), hand.model.parameters()))
-    assert (init_scale == OVERFLOWS) == (training.trainer.recorder.values.get("amp/skipped_steps", 0) > 0)
+    steps = (f"optimizer.lr={LR}", "scheduler=constant", f"trainer.steps={NUM_STEPS}", "trainer.max_grad_norm=1")
+    assert_same(trained(*MLP, *settings(mode, init_scale), *steps), hand)
 
 
 def of_mode(mode):
-    return (*MLP_ON_DIGITS, f"precision={mode}", "scheduler=cosine", "trainer.steps=9", "precision.init_scale=1048576")
+    return (*MLP, f"precision={mode}", "scheduler=cosine", "trainer.steps=9", "precision.init_scale=1048576")
 
 
 @pytest.mark.parametrize(
@@ -134,11 +122,8 @@ def test_no_digit_of_a_weight_is_lost_if_both_modes_keep_it(pair, tmp_path):
     stopped.train(StopAfter(5))
     going, _ = resumed(tmp_path, *of_mode(after))
     saved, taken = (
-        [
-            training.optimizer.state[p].get("master_weight", p).detach().clone()
-            for p in training.built.model.parameters()
-        ]
-        for training in (stopped, going)
+        [each.optimizer.state[p].get("master_weight", p).detach().clone() for p in each.built.model.parameters()]
+        for each in (stopped, going)
     )
     for weight, other in zip(saved, taken, strict=True):
         assert torch.equal(weight.to(other.dtype), other)

@@ -29,6 +29,10 @@ def half_frozen():
     return model
 
 
+def of_complex_numbers():
+    return nn.Linear(2, 3, dtype=torch.complex64)
+
+
 def built(target="torch.optim.Adam", model=None, trains=TRAINS, device=None, **settings):
     config = {"_target_": target, "name": "custom", "lr": None, **settings}
     return build_optimizers(config, model or net(), trains, Precision("fp32", "cpu"), device=device)
@@ -115,6 +119,8 @@ REFUSED = {
     "optimizer._target_=own_optimizers.counted gave a int, not a torch Optimizer": {"target": "own_optimizers.counted"},
     "optimizer=forgetful does not train 0.bias, which it was given": {"target": "own_optimizers.forgetful"},
     "optimizer=SparseAdam cannot take a step: RuntimeError: SparseAdam does": {"target": "torch.optim.SparseAdam"},
+    "the model has no parameters to train": {"model": lambda: net().requires_grad_(False)},
+    "optimizer.fused=true: torch fuses no step of complex weight": {"fused": True, "model": of_complex_numbers},
     "0 is an embedding with sparse=True; gradients here are dense": {"model": lambda: nn.Sequential(SPARSE)},
 }
 
@@ -145,6 +151,7 @@ def test_torchs_optimizers_are_fused_where_torch_has_the_kernels(name):
         optimizer = single(f"torch.optim.{name}", device=device)
         assert optimizer.defaults["fused"] is has_fused_kernels(type(optimizer), device.type) is True
         assert is_fused(optimizer) == skips_itself
+    assert not is_fused(built(f"torch.optim.{name}", of_complex_numbers())["optimizer"])
     assert not any(is_fused(single(f"torch.optim.{name}", **other)) for other in ({"fused": False}, {"foreach": True}))
 
 
@@ -157,11 +164,12 @@ def test_an_optimizer_without_a_rate_logs_none():
 
 
 def test_state_is_loaded_and_hyperparameters_are_the_runs_own(tmp_path):
-    overrides = (*MLP, *chosen("own_optimizers.Decaying", lr=0.5), "trainer.steps=8")
-    assemble(*overrides, directory=tmp_path).train(StopAfter(3))
-    rest, _ = resumed(tmp_path, *overrides, "optimizer.lr=0.25")
+    steps = (*MLP, "trainer.steps=8")
+    assemble(*steps, *chosen("own_optimizers.Decaying", lr=0.5), directory=tmp_path).train(StopAfter(3))
+    rest, notes = resumed(tmp_path, *steps, *chosen("own_optimizers.Decaying", lr=0.25, power=0.5))
+    assert notes == []
     (group,) = rest.optimizer.param_groups
-    assert (group["taken"], group["lr"]) == (3, 0.25), "a class may keep state in its groups"
+    assert (group["lr"], group["power"], group["taken"]) == (0.25, 0.5, 3), "a class may keep state in its groups"
     rest, notes = resumed(tmp_path, *MLP, "optimizer=adam", "trainer.steps=4")
     assert notes == ["the checkpoint's own_optimizers.Decaying state is ignored; Adam starts fresh"]
     assert rest.optimizer.state == {}

@@ -91,8 +91,8 @@ def test_a_setting_without_effect_is_a_finding():
 COMPILED = (*MLP, "trainer.compile=true", "trainer.steps=4", "precision=amp_bf16")
 
 
-@pytest.fixture
-def without_kernels(monkeypatch):
+@pytest.fixture(autouse=True)
+def _without_kernels(monkeypatch):
     """Compile by a backend that makes no kernels, as these take seconds each."""
     compile_model = lambda model, task: model.compile(backend="aot_eager")  # noqa: E731
     monkeypatch.setattr("ampsweep.training.components.built._compile", compile_model)
@@ -101,7 +101,6 @@ def without_kernels(monkeypatch):
     torch.compiler.reset()
 
 
-@pytest.mark.usefixtures("without_kernels")
 def test_every_step_runs_compiled_and_so_does_the_proof():
     eager, compiled = (trained(*COMPILED, f"trainer.compile={value}").instruments for value in ("false", "true"))
     proof, expected = compiled.proof(), eager.proof()
@@ -121,7 +120,6 @@ def test_every_step_runs_compiled_and_so_does_the_proof():
     assert contradictions(training.config.precision, proof) == []
 
 
-@pytest.mark.usefixtures("without_kernels")
 def test_a_step_that_compiles_is_not_profiled():
     """The last batch of an epoch is smaller: the second step compiles again, and the third is profiled."""
     training = assemble(*COMPILED)
@@ -133,9 +131,13 @@ def test_a_step_that_compiles_is_not_profiled():
     assert training.instruments.proof().traced == "compiled"
 
 
-@pytest.mark.usefixtures("without_kernels")
 @pytest.mark.parametrize("setting", ["trainer.grad_accum_steps=2", "precision=amp_fp16"])
 def test_a_compiled_model_trains_as_the_eager_model_does(setting):
     eager, compiled = (trained(*COMPILED, setting, f"trainer.compile={value}") for value in ("false", "true"))
     pairs = zip(eager.parameters(), compiled.parameters(), strict=True)
     assert all(torch.allclose(parameter, other, atol=1e-4) for parameter, other in pairs)
+
+
+def test_of_a_compiled_model_the_parameters_are_watched():
+    rows = trained(*COMPILED, "numerics.watch=true", "numerics.every=1").instruments.watch.numerics().magnitudes
+    assert {row.kind for row in rows} == {"gradient", "weight", "update"}

@@ -48,17 +48,6 @@ def test_a_resumed_training_is_bitwise_an_unbroken_one(settings, tmp_path):
         assert losses[0] != losses[1], "random numbers count"
 
 
-def test_the_hyperparameters_are_those_of_the_run_that_resumes(stopped):
-    sgd = (*MLP, "optimizer=sgd", "trainer.steps=8")
-    directory = stopped(*sgd, "optimizer.lr=0.1", "optimizer.momentum=0.9")
-    changed = ("optimizer.lr=0.01", "optimizer.momentum=0.5", "optimizer.weight_decay=0.1")
-    training, notes = resumed(directory, *sgd, *changed)
-    assert notes == []
-    (group,) = training.optimizer.param_groups
-    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.01, 0.5, 0.1)
-    assert all("momentum_buffer" in state for state in training.optimizer.state.values())
-
-
 def test_scaler_and_schedule_take_the_resuming_runs_settings(stopped):
     amp = (*MLP, "precision=amp_fp16", "precision.init_scale=128", "trainer.steps=14", "scheduler=linear")
     directory = stopped(*amp, "optimizer.lr=1e-2")

@@ -195,10 +195,3 @@ def test_each_activation_is_counted_once():
     plain, again = (trained(*GPT, *EACH, "trainer.steps=1", *more) for more in ((), (recomputes,)))
     assert rows_of(plain, "activation") == rows_of(again, "activation")
     assert {*rows_of(plain, "activation_gradient")} == {*rows_of(again, "activation_gradient")}
-
-
-def test_of_a_compiled_model_the_parameters_are_seen(monkeypatch):
-    compile_model = lambda model, task: model.compile(backend="aot_eager")  # noqa: E731  inductor warns, and is slow
-    monkeypatch.setattr("ampsweep.training.components.built._compile", compile_model)
-    training = trained(*MLP, *EACH, "trainer.steps=4", "trainer.compile=true")
-    assert {row.kind for row in numerics(training).magnitudes} == {"gradient", "weight", "update"}

@@ -41,10 +41,10 @@ class Operations:
     def __init__(self, recorded: Recorded, url: str) -> None:
         self._recorded, self._url = recorded, url
         self._by_name = {
-            **dict.fromkeys(("Viewer", "GetDefaultEntity"), self._viewer),
+            **dict.fromkeys(("Viewer", "GetDefaultEntity"), lambda given: {"viewer": _user()}),
             **dict.fromkeys(("Entity", "OrganizationCoreWeaveOrganizationID"), self._entity),
             "ServerFeaturesQuery": lambda given: {"serverInfo": {"features": []}},
-            "GetProjects": self._projects,
+            "GetProjects": lambda given: {"models": _page(list(map(_project_node, sorted(self._project_names()))))},
             **dict.fromkeys(_ABOUT_A_PROJECT, self._project),
             "UpsertBucket": self._upsert_run,
             "CreateRunFiles": self._create_run_files,
@@ -65,15 +65,9 @@ class Operations:
             raise RefusedError(f"Cannot answer {name!r}", 400)
         return self._by_name[name](given)
 
-    def _viewer(self, given: Given) -> Node:
-        return {"viewer": _user()}
-
     def _entity(self, given: Given) -> Node:
         is_there = ENTITY in (given.get("name"), given.get("entityName"))
         return {"entity": {"available": False, "organization": None} if is_there else None}
-
-    def _projects(self, given: Given) -> Node:
-        return {"models": _page([_project_node(name) for name in sorted(self._project_names())])}
 
     def _project_names(self) -> set[str]:
         return {project for _, project, _ in (*self._recorded.runs, *self._recorded.sweeps)}
@@ -166,7 +160,7 @@ class Operations:
         same = [artifact for artifact in known if (artifact.place, artifact.digest) == (place, asked["digest"])]
         if not same:
             id, run = f"artifact-{new_name()}", asked.get("runName")
-            same = [Artifact(id, *place, run, asked["artifactTypeName"], asked["digest"])]
+            same = [Artifact(id, place, run, asked["artifactTypeName"], asked["digest"])]
             known += same
         return {"createArtifact": {"artifact": self._artifact_node(same[-1])}}
 
@@ -174,9 +168,9 @@ class Operations:
         return next((artifact for artifact in reversed(self._recorded.artifacts) if artifact.place == place), None)
 
     def _artifact_node(self, artifact: Artifact) -> Node:
-        latest = self._latest(artifact.place)
-        sequence = {"__typename": "ArtifactSequence", "name": artifact.collection}
-        sequence |= {"project": _project_node(artifact.project), "latestArtifact": latest and {"id": latest.id}}
+        latest, (_, project, collection) = self._latest(artifact.place), artifact.place
+        sequence = {"__typename": "ArtifactSequence", "name": collection}
+        sequence |= {"project": _project_node(project), "latestArtifact": latest and {"id": latest.id}}
         about = {"id": artifact.id, "state": artifact.state, "digest": artifact.digest, "versionIndex": 0}
         more = {"artifactType": {"name": artifact.type}, "size": 0, "fileCount": 0, "tags": [], "createdAt": now()}
         more |= {"ttlDurationSeconds": -1, "ttlIsInherited": False}
@@ -193,19 +187,13 @@ class Operations:
 
     def _create_manifest(self, given: Given) -> Node:
         id = given["artifactID"]
-        file = {"id": id, **self._upload(id, "wandb_manifest.json")}
-        return {"createArtifactManifest": {"artifactManifest": {"id": id, "file": file}}}
+        manifest = {"id": id, "file": {"id": id, **self._upload(id, "wandb_manifest.json")}}
+        return {"createArtifactManifest": {"artifactManifest": manifest}}
 
     def _create_artifact_files(self, given: Given) -> Node:
-        files = [
-            {
-                "storagePath": file["name"],
-                "uploadMultipartUrls": None,
-                "artifact": {"id": file["artifactID"]},
-                **self._upload(file["artifactID"], file["name"]),
-            }
-            for file in given["input"]["artifactFiles"]
-        ]
+        asked = [(file["artifactID"], file["name"]) for file in given["input"]["artifactFiles"]]
+        more = {"uploadMultipartUrls": None}
+        files = [{"storagePath": name, "artifact": {"id": id}, **self._upload(id, name), **more} for id, name in asked]
         return {"createArtifactFiles": {"files": _page(files)}}
 
     def _commit_artifact(self, given: Given) -> Node:
@@ -236,9 +224,7 @@ class Operations:
         return {**about, **content, **rest, **times, **nothing}
 
     def _create_agent(self, given: Given) -> Node:
-        sweep = self._recorded.sweeps.get(_key(given))
-        if sweep is None:
-            raise RefusedError(f"sweep {given['sweep']} not found")
+        sweep = self._recorded.sweeps[_key(given)]
         sweep.agents.append(f"agent:{new_name()}")
         return {"createAgent": {"agent": {"id": sweep.agents[-1]}}}
 
@@ -285,19 +271,18 @@ def _entity_of(given: Given, operation: str) -> str:
 def _is_chosen(run: Run, given: Given) -> bool:
     """Return True if the filters of a `Selection` choose the run."""
     columns = {"jobType": "jobType", "group": "groupName", "sweep": "sweep"}
-    for condition in json.loads(given.get("filters") or "{}").get("$and", []):
-        ((column, wanted),) = condition.items()
-        value = run.attributes.get(columns[column])
-        match wanted:
-            case {"$ne": other}:
-                fits = value != other
-            case {"$in": names}:
-                fits = value in names
-            case name:
-                fits = value == name
-        if not fits:
-            return False
-    return True
+    conditions = json.loads(given.get("filters") or "{}").get("$and", [])
+    wanted = [(run.attributes.get(columns[key]), value) for one in conditions for key, value in one.items()]
+    return all(_fits(*pair) for pair in wanted)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    match wanted:
+        case {"$ne": other}:
+            return bool(value != other)
+        case {"$in": names}:
+            return value in names
+    return bool(value == wanted)
 
 
 def _strict(value: Any) -> Any:

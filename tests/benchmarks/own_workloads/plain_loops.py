@@ -1,7 +1,7 @@
 """Trainings of the same models on the same batches, written by hand from torch's own parts.
 
 The loops are those of PyTorch's documentation: the recipe "Automatic Mixed Precision" and the notes "Automatic Mixed
-Precision examples". Of the suite they use the data sets alone.
+Precision examples". Of the suite they use the data sets alone, of the project its models and losses.
 """
 
 import math
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from hydra.utils import instantiate
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from zoo import adversarial, autoencoder, contrastive, control, physics, vision
 
 DTYPES = {"fp32": torch.float32, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
@@ -54,9 +55,8 @@ def recipe(
         # A cosine under a scaler has its learning rate in a tensor, as torch's fused optimizers take it.
         for group in optimizer.param_groups if scaler.is_enabled() else ():
             group["lr"] = torch.tensor(group["lr"])
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / num_steps))
-        )
+        cosine = [0.5 * (1 + math.cos(math.pi * step / num_steps)) for step in range(num_steps + 1)]
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, cosine.__getitem__)
     while True:
         loss_of_step = 0.0
         for _ in range(accumulate):
@@ -88,77 +88,44 @@ def classes(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def pixels(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    images, wanted = batch
-    logits = model(images).float()
-    found, target = torch.softmax(logits, 1), F.one_hot(wanted, 3).permute(0, 3, 1, 2).float()
-    dice = 2 * (found * target).sum((0, 2, 3)) / (found.sum((0, 2, 3)) + target.sum((0, 2, 3)) + 1e-6)
-    return F.cross_entropy(logits, wanted) + 1 - dice.mean()
-
-
-def partners(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    first, second = F.normalize(model(batch[0]), dim=-1), F.normalize(model(batch[1]), dim=-1)
-    logits, labels = first @ second.T / 0.2, torch.arange(len(first))
-    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
-
-
-def heat(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    inside, start, temperatures = batch
-    inside = inside.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(model(inside).sum(), inside, create_graph=True)
-    (second,) = torch.autograd.grad(slope[:, 1:].sum(), inside, create_graph=True)
-    residual = (slope[:, :1] - second[:, 1:] / 10).square().mean()
-    return residual + (model(start) - temperatures).square().mean()
-
-
 LOSSES: dict[str, Callable[[nn.Module, Any], Tensor]] = {
     "gpt2": lambda model, batch: model(input_ids=batch[0], labels=batch[0]).loss,
     "bert": lambda model, batch: model(**batch).loss,
     **dict.fromkeys(("vit", "cnn", "images"), classes),
     **dict.fromkeys(("lstm", "gru", "experts", "stream"), next_tokens),
     "regression": lambda model, batch: F.mse_loss(model(batch[0]), batch[1]),
-    "segmentation": pixels,
-    "contrastive": partners,
-    "pinn": heat,
+    "segmentation": vision.Segmentation().loss,
+    "contrastive": contrastive.InBatchNegatives().loss,
+    "pinn": physics.HeatEquation().loss,
 }
 
 
 def adversaries(
-    judged_loss: Callable[[Any, Any, Tensor, GradScaler], Tensor],
-    fooled_loss: Callable[[Tensor], Tensor],
+    judged_loss: Callable[[nn.Module, Any, GradScaler], Tensor],
+    fooled_loss: Callable[[nn.Module, Any], Tensor],
     model: nn.ModuleDict,
     batches: Iterator[Any],
     scaler: GradScaler,
     autocast: torch.autocast,
 ) -> Iterator[Tensor]:
     """Two models and two optimizers in turn, each on a batch of its own, with one scaler and one update a step."""
-    generator, judge = model["generator"], model["judge"]
-    of_judge, of_generator = adamw(judge), adamw(generator)
+    of_judge, of_generator = adamw(model["judge"]), adamw(model["generator"])
     while True:
-        images, _ = next(batches)
         with autocast:
-            judged = judged_loss(generator, judge, images, scaler)
-        backward_and_step(scaler, judged, of_judge, judge)
-
-        images, _ = next(batches)
+            judged = judged_loss(model, next(batches), scaler)
+        backward_and_step(scaler, judged, of_judge, model)
         with autocast:
-            fooled = fooled_loss(judge(generator(torch.randn(len(images), 16))))
-        backward_and_step(scaler, fooled, of_generator, generator)
+            fooled = fooled_loss(model, next(batches))
+        backward_and_step(scaler, fooled, of_generator, model)
         scaler.update()
-        model.zero_grad()
         yield judged.detach() + fooled.detach()
 
 
-def gan(generator: nn.Module, judge: nn.Module, images: Tensor, scaler: GradScaler) -> Tensor:
-    with torch.no_grad():
-        made = generator(torch.randn(len(images), 16))
-    return F.softplus(-judge(images)).mean() + F.softplus(judge(made)).mean()
-
-
-def wgan_gp(generator: nn.Module, judge: nn.Module, images: Tensor, scaler: GradScaler) -> Tensor:
+def wgan_gp(model: nn.ModuleDict, batch: tuple[Tensor, Tensor], scaler: GradScaler) -> Tensor:
     """A penalty on unscaled gradients of scaled scores, after the notes' "Gradient penalty"."""
+    images, judge = batch[0], model["judge"]
     with torch.no_grad():
-        made = generator(torch.randn(len(images), 16)).float()
+        made = model["generator"](torch.randn(len(images), 16)).float()
     share = torch.rand(len(images), 1, 1, 1)
     between = (share * images + (1 - share) * made).requires_grad_()
     scores = judge(between).sum()
@@ -171,7 +138,7 @@ def wgan_gp(generator: nn.Module, judge: nn.Module, images: Tensor, scaler: Grad
 
 
 def backward_and_step(scaler: GradScaler, loss: Tensor, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    model.zero_grad()  # gradients that the other model's loss has left there
+    model.zero_grad()  # also gradients that another model's loss has left there
     scaler.scale(loss).backward()
     scaler.step(optimizer)
 
@@ -181,10 +148,9 @@ def two_heads(
 ) -> Iterator[Tensor]:
     """Two losses through one graph, and two optimizers, as in the notes' "Working with Multiple Models, Losses"."""
     first, second = adamw(nn.ModuleList([model.encoder, model.decoder])), adamw(model.head, lr=1e-2)
-    for images, names in batches:
+    for batch in batches:
         with autocast:
-            made = model(images)
-            copied, named = F.mse_loss(made["copies"], images), F.cross_entropy(made["logits"], names)
+            copied, named = autoencoder.CopyAndName().losses(model, batch)
         scaler.scale(copied).backward(retain_graph=True)
         scaler.scale(named).backward()
         scaler.step(first)
@@ -198,25 +164,21 @@ def q_learning(
     model: nn.Module, batches: Iterator[Any], scaler: GradScaler, autocast: torch.autocast
 ) -> Iterator[Tensor]:
     """One net learns from what another expects, which follows it after each step."""
-    optimizer = adamw(model.online)
+    optimizer, task = adamw(model.online), control.QLearning()
     for batch in batches:
         with autocast:
-            with torch.no_grad():
-                ahead = model.target(batch["next_state"]).amax(1)
-                wanted = batch["reward"] + 0.97 * (1 - batch["ended"]) * ahead
-            values = model.online(batch["state"]).gather(1, batch["action"][:, None]).squeeze(1)
-            loss = F.smooth_l1_loss(values, wanted)
+            loss = task.loss(model, batch)
         backward_and_step(scaler, loss, optimizer, model.online)
         scaler.update()
         with torch.no_grad():
-            for followed, leader in zip(model.target.parameters(), model.online.parameters(), strict=True):
-                followed.lerp_(leader, 0.05)
+            task.after_step(model)
         yield loss.detach()
 
 
+GAN, WGAN_GP = adversarial.Gan(), adversarial.WassersteinGan()
 LOOPS: dict[str, Callable[..., Iterator[Tensor]]] = {
-    "digits_gan": partial(adversaries, gan, lambda scores: F.softplus(-scores).mean()),
-    "digits_wgan_gp": partial(adversaries, wgan_gp, lambda scores: -scores.mean()),
+    "digits_gan": partial(adversaries, lambda model, batch, _: GAN.judges(model, batch), GAN.generates),
+    "digits_wgan_gp": partial(adversaries, wgan_gp, WGAN_GP.generates),
     "autoencoder": two_heads,
     "dqn": q_learning,
 }

@@ -9,6 +9,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from zoo import OneLoss
+
 
 class TwoViews(Dataset):
     """Two views (64,) of a digit: shifted by what ``random`` draws, with noise that NumPy and torch draw."""
@@ -35,7 +37,7 @@ class Encoder(nn.Sequential):
         super().__init__(nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, size))
 
 
-class InBatchNegatives:
+class InBatchNegatives(OneLoss):
     """The symmetric InfoNCE loss: each view has to find its partner among all of the batch."""
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -43,7 +45,3 @@ class InBatchNegatives:
         similarities = first @ second.T / 0.2
         partners = torch.arange(len(similarities), device=similarities.device)
         return (F.cross_entropy(similarities, partners) + F.cross_entropy(similarities.T, partners)) / 2
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
-        return {"loss": self.loss(model, batch)}, len(batch[0])

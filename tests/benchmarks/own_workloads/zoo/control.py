@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from zoo import OneLoss
+
 
 class Recorded(Dataset):
     """Steps of a pendulum pushed at random: state (3,), action, reward, next state (3,), and whether it ended there."""
@@ -46,7 +48,7 @@ class QNet(nn.Module):
         return self.online(states)
 
 
-class QLearning:
+class QLearning(OneLoss):
     """The Huber loss between values and those that the target network expects; the target follows after each step."""
 
     def loss(self, model: QNet, batch: dict[str, Tensor]) -> Tensor:
@@ -55,10 +57,6 @@ class QLearning:
             wanted = batch["reward"] + 0.97 * (1 - batch["ended"]) * ahead
         values = model(batch["state"]).gather(1, batch["action"][:, None])[:, 0]
         return F.smooth_l1_loss(values, wanted)
-
-    @torch.no_grad()
-    def evaluate(self, model: QNet, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], int]:
-        return {"loss": self.loss(model, batch)}, len(batch["action"])
 
     def after_step(self, model: QNet) -> None:
         for follower, parameter in zip(model.target.parameters(), model.online.parameters(), strict=True):

@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import TensorDataset
 
 
 class Mlp(nn.Sequential):
@@ -11,17 +11,11 @@ class Mlp(nn.Sequential):
         super().__init__(*first, nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
 
 
-class Friedman(Dataset):
+class Friedman(TensorDataset):
     """Ten uniform features, of which five matter; targets (1,) are scaled to about one."""
 
     def __init__(self, num_items, seed):
         generator = torch.Generator().manual_seed(seed)
-        self.features = x = torch.rand(num_items, 10, generator=generator)
+        x = torch.rand(num_items, 10, generator=generator)
         y = 10 * torch.sin(torch.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
-        self.targets = (y + torch.randn(num_items, generator=generator) - 14) / 5
-
-    def __len__(self):
-        return len(self.features)
-
-    def __getitem__(self, item):
-        return self.features[item], self.targets[item : item + 1]
+        super().__init__(x, (y[:, None] + torch.randn(num_items, 1, generator=generator) - 14) / 5)

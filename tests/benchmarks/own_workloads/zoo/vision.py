@@ -1,6 +1,7 @@
-"""Models of images: a vision transformer, a convolutional net with batch norm, and a U-Net with its data."""
+"""Models of images: a vision transformer, a convolutional net with batch norm, and a U-Net with its data and task."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -49,7 +50,7 @@ class UNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         fine = self.down(images)
-        coarse = self.bottom(nn.functional.max_pool2d(fine, 2))
+        coarse = self.bottom(F.max_pool2d(fine, 2))
         return self.out(torch.cat([fine, self.up(coarse)], dim=1))
 
 
@@ -76,3 +77,22 @@ class Shapes(Dataset):
             classes[(dy**2 + dx**2 <= 16) if number == 1 else (torch.maximum(dy, dx) <= 3)] = number
         noise = 0.2 * torch.randn(1, self.size, self.size, generator=generator)
         return classes[None] / 2 + noise, classes
+
+
+class Segmentation:
+    """Cross-entropy over pixels plus a soft Dice loss (Milletari et al. 2016); evaluates the pixels' accuracy."""
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, classes = batch
+        logits = model(images).float()
+        wanted = F.one_hot(classes, logits.shape[1]).movedim(-1, 1).to(logits.dtype)
+        found = logits.softmax(1)
+        overlap = (found * wanted).sum((0, 2, 3))
+        dice = 2 * overlap / (found.sum((0, 2, 3)) + wanted.sum((0, 2, 3)) + 1e-6)
+        return F.cross_entropy(logits, classes) + 1 - dice.mean()
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
+        images, classes = batch
+        accuracy = (model(images).argmax(1) == classes).float().mean()
+        return {"loss": self.loss(model, batch), "accuracy": accuracy}, len(images)
