@@ -66,7 +66,7 @@ FAULTS = (
     ),
     Fault("report/markup.py", 'html.escape(child or "")', '(child or "")'),
     Fault("report/markup.py", 'for character in "<>&', 'for character in ">&'),
-    Fault("report/tables.py", '"+" if sign and value > 0', '"+" if sign and value < 0'),
+    Fault("report/tables.py", "of.text(digits=2, sign=True)", "of.text(digits=2, sign=False)"),
     # The doctor takes positive inputs for negative ones, gains for losses, shares for percent.
     Fault("doctor/loss/nonfinite_origins.py", "(signed < 0).any()", "(signed < 0).all()"),
     Fault(
@@ -106,11 +106,16 @@ FAULTS = (
     ),
     # Rounding that truncates; a gradient that is scaled twice; modules outside of fp32 kept; switches left as they are.
     Fault("precision/stochastic_rounding.py", ".add_(2**15)", ""),
-    Fault("precision/precision.py", "one_over_scale = 1.0 / self.scaler", "one_over_scale = 1.0 * self.scaler"),
+    Fault(
+        "precision/precision.py",
+        "one_over_scale = 1.0 / self.scaler",
+        "one_over_scale = 1.0 * self.scaler",
+        "precision training",
+    ),
     Fault("precision/arithmetic.py", "default=FLOAT32_BITS + 1) - 1", "default=FLOAT32_BITS + 1)"),
     Fault("precision/flags.py", "        cudnn.benchmark = benchmark_before\n        for", "        for"),
     Fault("models/gpt.py", "math.sqrt(2 * num_layers)", "math.sqrt(num_layers)"),
-    Fault("tasks/gan.py", "on_fake - on_real", "on_real - on_fake"),
+    Fault("tasks/gan.py", "on_fake - on_real", "on_real - on_fake", "tasks training"),
     Fault("tasks/language_modeling.py", "batch[1].numel()", "len(batch[1])"),
     # The emptiest rank's memory for the fullest's; a run that never diverges; a row out of order; an endless search.
     Fault(
@@ -118,8 +123,13 @@ FAULTS = (
         "max(ranks, key=lambda other: other.memory.peak_bytes",
         "min(ranks, key=lambda other: other.memory.peak_bytes",
     ),
-    Fault("recorder/divergence.py", "num_skipped >= _MAX_LAST_STEPS_WITHOUT_LOSS and", "num_skipped > 10**9 and"),
-    Fault("record/history.py", "if step <= before:", "if step < before:"),
+    Fault(
+        "recorder/divergence.py",
+        "num_skipped >= _MAX_LAST_STEPS_WITHOUT_LOSS and",
+        "num_skipped > 10**9 and",
+        "recorder training",
+    ),
+    Fault("record/history.py", "if step <= before:", "if step < before:", "record report"),
     Fault("record/batch_search.py", "min(low + further, self.limit)", "low + further"),
     # A skip that is not counted; milliseconds for seconds; energy of a step for that of a sample; a host that is busy.
     Fault("monitors/scaler.py", "skipped = scale < before", "skipped = scale > before"),
@@ -156,21 +166,28 @@ FAULTS = (
         "launch/signal_handlers.py", "elif now - self._signalled_at > _ECHO_S:", "elif now - self._signalled_at > 1e9:"
     ),
     Fault("launch/isolated_process.py", "name = signal.Signals(-exitcode).name", 'name = "SIGKILL"'),
-    Fault("run/ending.py", "100 * (predicted - measured) / measured", "100 * (measured - predicted) / measured"),
-    Fault("run/directories.py", "return max(candidates)[1]", "return min(candidates)[1]"),
-    Fault("run/ending.py", "sum(norm > limit for norm in finite)", "sum(norm < limit for norm in finite)"),
+    Fault(
+        "run/ending.py",
+        "100 * (predicted - measured) / measured",
+        "100 * (measured - predicted) / measured",
+        "run record",
+    ),
+    Fault("run/directories.py", "return max(candidates)[1]", "return min(candidates)[1]", "commands"),
+    Fault(
+        "run/ending.py", "sum(norm > limit for norm in finite)", "sum(norm < limit for norm in finite)", "run commands"
+    ),
     Fault(
         "search/largest_batch.py",
         "return self._with_batch(max(search.largest, 1))",
         "return self._with_batch(search.largest + 1)",
     ),
-    Fault("sweep/estimate.py", "return train_s + num_evals * eval_s", "return train_s"),
+    Fault("sweep/estimate.py", "return until_last_step_s + eval_s", "return until_last_step_s"),
     Fault("sweep/device_checks.py", "if at_most <= limit:", "if at_most > limit:"),
     # A secret in a file of Hydra's; a failed run that ends with exit code 0.
     Fault(
         "commands/hydra_job.py",
-        "        _hide_in(sweep / MULTIRUN_NAME, beside=resolved_values(config))\n",
-        "",
+        "hidden(OmegaConf.to_container(config), beside)",
+        "OmegaConf.to_container(config)",
         "commands",
     ),
     Fault("record/outcome.py", "ALL_ENDED if OUTCOMES.issuperset(statuses) else SOME_FAILED", "ALL_ENDED", "commands"),

@@ -75,11 +75,11 @@ def waits_of_steps(rank, config, slow_s):
     return found
 
 
-def disagree(rank, config):
-    """Train with another scale on the second rank; returns the error."""
+def error_of(rank, config, grows_alone=False):
+    """Train, perhaps with a scale that grows on the second rank alone; returns the error."""
     training = Training(config, rank)
-    if rank == 1:
-        training.trainer.precision.scaler._growth_interval = 1  # grows, while the other's does not
+    if grows_alone and rank:
+        training.trainer.precision.scaler._growth_interval = 1
     try:
         training.train()
     except RuntimeError as error:

@@ -49,6 +49,15 @@ def test_ranks_train_what_one_process_trains(pair, case):
     assert column(rows, "amp/applied_steps") == column(rows_alone, "amp/applied_steps")
 
 
+def test_an_unused_parameter_is_named_in_its_step_or_does_not_matter(pair):
+    overrides = (*OWN, "model._target_=rank_models.Unused", *STRATEGIES["ddp"], "precision=fp32")
+    for error in pair.run("error_of", config=composed(*overrides, "trainer.steps=1")):
+        assert "the loss does not depend on the parameter idle.weight, and DDP waits" in error
+    rows, rows_alone, is_apart = trained_on_ranks_and_alone(pair, *overrides, "parallel.find_unused_parameters=true")
+    assert is_apart < 1e-4
+    assert column(rows, "train/loss") == pytest.approx(column(rows_alone, "train/loss"), rel=1e-5)
+
+
 @pytest.mark.parametrize("name", ["Muon", *(pytest.param(name, marks=pytest.mark.nightly) for name in OPTIMIZERS)])
 def test_every_optimizer_steps_shards_as_it_steps_the_whole(pair, name):
     optimizer = ("optimizer=custom", f"optimizer._target_=torch.optim.{name}", "optimizer.lr=0.001")

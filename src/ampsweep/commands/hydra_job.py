@@ -32,7 +32,7 @@ from ampsweep.launch.signal_handlers import forward_signal
 from ampsweep.record import RunRecord, find_records, remove_leftovers, write_atomically
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.sections import StepPrediction
-from ampsweep.redaction import hidden, hide
+from ampsweep.redaction import hidden
 from ampsweep.run.directories import MULTIRUN_NAME, checkpoint_path, has_checkpoint, own_directory
 from ampsweep.run.isolated_run import run_in_own_process
 from ampsweep.run.messages import MessagePrinter
@@ -88,7 +88,6 @@ class SweepJob:
             return
         directory = own_directory(directory)
         keep_hydra_files(composed, directory)
-        _hide_in(sweep / MULTIRUN_NAME, beside=resolved_values(config))
         shared = training_hash(replace(config, seed=0))
         request = RunRequest(
             config,
@@ -153,7 +152,7 @@ def run_all(points: Points, directory: Path, job: Callable[[DictConfig], None]) 
     with initialized():
         _settle(composed, "hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
         composed.hydra.overrides.task = list(points.overrides)
-        _save(composed, directory / MULTIRUN_NAME, beside=resolved_values(points.points[0].config))
+        _save(composed, directory / MULTIRUN_NAME, [resolved_values(point.config) for point in points.points])
         launcher = plugins.instantiate_launcher(config=composed, hydra_context=_context(composed), task_function=job)
         calls = [point.overrides for point in points.points]
         size = 1 if points.launcher == "here" else len(calls)
@@ -201,10 +200,3 @@ def keep_hydra_files(composed: DictConfig, directory: Path) -> None:
 
 def _save(config: Container, path: Path, beside: object) -> None:
     write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(hidden(OmegaConf.to_container(config), beside))))
-
-
-def _hide_in(path: Path, beside: object) -> None:
-    """Hide secrets, including those named in `beside`, in a file that Hydra has written."""
-    text = path.read_text(encoding="utf-8")
-    if (safe := hide(text, beside)) != text:
-        write_atomically(path, safe)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from ampsweep.text import GIB, milliseconds, num_bytes, number, percent, signed
+from ampsweep.text import GIB, milliseconds, num_bytes, number, percent
 
 if TYPE_CHECKING:  # a training that prints tables does not wait for SciPy
     from ampsweep.analysis.statistics import Estimate, Spread
@@ -150,21 +150,19 @@ def spread_cell(of: "Spread | None", text: Callable[[float], str]) -> Cell:
 _TEXTS: Final = {"samples": "{:.0f}".format, "ms": milliseconds, "%": percent}
 
 
-def quantity(value: float, unit: str, *, sign: bool = False) -> str:
+def quantity(value: float, unit: str) -> str:
     """A value of a metric with its unit, in the digits that every report uses.
 
-    >>> quantity(0.5, "GiB"), quantity(12.34, "ms"), quantity(7.0, "%"), quantity(1.0, "", sign=True)
-    ('512 MiB', '12.3 ms', '7.0%', '+1.00')
+    >>> quantity(0.5, "GiB"), quantity(12.34, "ms"), quantity(7.0, "%"), quantity(1.0, "")
+    ('512 MiB', '12.3 ms', '7.0%', '1.00')
     >>> quantity(40.0, "samples")
     '40'
     """
-    plus = "+" if sign and value > 0 else ""
     if unit == "GiB":
-        return ("" if num_bytes(value * GIB) == "0 B" else plus) + num_bytes(value * GIB)
+        return num_bytes(value * GIB)
     if unit in _TEXTS:
-        return plus + _TEXTS[unit](value)
-    text = (signed if sign else number)(value)
-    return f"{text} {unit}" if unit else text
+        return _TEXTS[unit](value)
+    return f"{number(value)} {unit}".rstrip()
 
 
 def quantity_cell(value: float | None, unit: str) -> Cell:

@@ -51,12 +51,11 @@ def _measure(config: Config) -> float | None:
         return None
     finally:
         stop_workers(data)
-    every = config.trainer.eval_every
-    num_evals = 1 if every is None else 1 + built.num_steps // every
-    train_s = built.num_steps * step_s
+    every = config.trainer.eval_every or built.num_steps
+    until_last_step_s = built.num_steps * step_s + (built.num_steps - 1) // every * eval_s
     if config.trainer.max_seconds is not None:
-        train_s = min(train_s, config.trainer.max_seconds)
-    return train_s + num_evals * eval_s
+        until_last_step_s = min(until_last_step_s, config.trainer.max_seconds)
+    return until_last_step_s + eval_s
 
 
 def _seconds_per_step(trainer: Trainer, device: torch.device) -> float:

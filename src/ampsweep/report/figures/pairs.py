@@ -15,7 +15,7 @@ from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Effect, Panel
 from ampsweep.report.tables import Cell, Column, Table, axis_unit, count_cell, estimate_cell, quantity
 from ampsweep.report.workload_data import WorkloadData
-from ampsweep.text import GIB, milliseconds, num_bytes, number, ratio
+from ampsweep.text import GIB, milliseconds, num_bytes, number, ratio, signed
 
 
 class EffectOf(NamedTuple):
@@ -29,7 +29,9 @@ class EffectOf(NamedTuple):
     unit: str
 
     def text(self, value: float) -> str:
-        return ratio(value) if self.unit == "x" else quantity(value, self.unit, sign=self.unit == "")
+        if self.unit == "x":
+            return ratio(value)
+        return quantity(value, self.unit) if self.unit else signed(value)
 
 
 _EFFECTS: Final[dict[Effect, EffectOf]] = {
