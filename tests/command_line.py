@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from ampsweep.analysis.runs import Run
-from ampsweep.record import RunRecord, find_records, read_history
+from ampsweep.records import RunRecord, find_records, read_history
 
 MLP = ("model=mlp_small", "tracking=disabled", "trainer.log_every=2", "predict.with_runs=false")
 """A training of milliseconds."""

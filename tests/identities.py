@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ampsweep.record import Identity
+from ampsweep.records import Identity
 
 
 def identity(**more: Any) -> Identity:

@@ -103,3 +103,11 @@ class Shares(list):
 
 def no_scheduler(optimizer):
     return len(optimizer.param_groups)
+
+
+class ByLoss(torch.optim.lr_scheduler.LRScheduler):
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self, loss):
+        """Follow the training loss."""

@@ -38,7 +38,7 @@ def read_wandb_file(directory: Path) -> WandbFile:
             for item in record.summary.remove:
                 content.summary.pop(_key(item), None)
         elif kind == "metric":
-            content.metrics[record.metric.name] = record.metric
+            content.metrics[record.metric.name or record.metric.glob_name] = record.metric
         elif kind == "exit":
             content.exit_code = record.exit.exit_code
     return content

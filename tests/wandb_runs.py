@@ -7,7 +7,7 @@ from typing import Any
 from wandb_server import ENTITY, Run, WandbServer
 from wandb_server.recorded import HISTORY
 
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 
 
 def record_run(

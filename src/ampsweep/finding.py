@@ -7,13 +7,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from string import Formatter
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
-from ampsweep.text import milliseconds, num_bytes, number, percent, plural, seeds_text
+from ampsweep.text import listed, milliseconds, num_bytes, number, percent, plural, seeds_text
 
 Severity = Literal["note", "warning", "fault"]
 """`note`: worth knowing; `warning`: some figures do not count; `fault`: none does, or the training goes wrong."""
 
 _FORMATS: Final[dict[str, Callable[[Any], Any]]] = {
     "bytes": num_bytes,
+    "few": lambda names: listed(names, limit=4) or "none",
     "joined": lambda values: ", ".join(map(str, values)),
     "ms": milliseconds,
     "number": number,

@@ -3,6 +3,7 @@
 Code, history, W&B, sweeps, reports and the README use only these names.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -21,11 +22,12 @@ class Metric:
 
 AUTOCAST_PENALTY: Final = "val/autocast_penalty"
 CLIPPED: Final = "train/clipped_pct"
+GRAD_NORM: Final = "train/grad_norm"
 
 _METRICS = (
     Metric("train/loss", "", "mean training loss of the step, summed over its turns (each `train/loss/NAME`)", "lower"),
-    Metric("train/grad_norm", "", "2-norm of all gradients, unscaled, before clipping"),
-    Metric(CLIPPED, "%", "share of logged steps whose gradient norm was above `trainer.max_grad_norm`"),
+    Metric(GRAD_NORM, "", "2-norm of all gradients, unscaled, before clipping"),
+    Metric(CLIPPED, "%", "share of logged steps with a gradient norm above its limit (0 or 100 in a row)"),
     Metric("train/lr", "", "learning rate the step was taken with, of the first parameter group"),
     Metric("val/loss", "", "mean validation loss", "lower"),
     Metric("val/accuracy", "", "share of validation items classified correctly", "higher"),
@@ -92,9 +94,44 @@ _METRICS = (
 
 METRICS: Final[dict[str, Metric]] = {metric.key: metric for metric in _METRICS}
 
+Goal = Literal["minimize", "maximize"]
+"""Which way a metric is better, in W&B's words."""
+
+LOSSES: Final = (
+    *("val/loss", "eval/loss", "eval_loss", "val_loss", "valid/loss", "valid_loss"),
+    *("validation/loss", "validation_loss", "dev/loss", "dev_loss", "loss/val"),
+)
+"""Names of a validation loss: the suite's own, and those of other trainings, the most common first."""
+
+_MINIMIZED: Final = (
+    *("loss", "nll", "perplexity", "ppl", "error", "err", "mae", "mse", "rmse", "mape", "wer", "cer", "fid", "kl"),
+    "bpb",
+)
+_MAXIMIZED: Final = (
+    *("accuracy", "acc", "f1", "auc", "auroc", "auprc", "map", "ap", "precision", "recall", "mcc", "dice", "iou"),
+    *("miou", "bleu", "rouge", "meteor", "psnr", "ssim", "r2"),
+)
+
+
+def goal_of(key: str) -> Goal | None:
+    """Which way a metric is better, by the last word of its name that tells; None without such a word.
+
+    >>> goal_of("eval/rouge1"), goal_of("val/f1_macro"), goal_of("eval/loss"), goal_of("reward")
+    ('maximize', 'maximize', 'minimize', None)
+    """
+    for word in reversed(re.findall(r"[a-z0-9]+", key.lower())):
+        for name in (word, word.rstrip("0123456789")):
+            if name in _MINIMIZED or name in _MAXIMIZED:
+                return "minimize" if name in _MINIMIZED else "maximize"
+    return None
+
+
 MEASURED: Final = ("perf/", "memory/", "device/", "instrumentation/")
 """Prefixes of keys that measure the process. A row holds the figure of its step, the summary that of all steps after
 warm-up. Of the other keys, which are values of the training, the summary repeats the last row's."""
+
+MEDIA: Final = "media/"
+"""Prefix of a row's keys that list files of images or a table, as paths within the run's directory."""
 
 STEP: Final = "step"
 """The key of the step in every history row: optimizer steps attempted so far, from 1."""

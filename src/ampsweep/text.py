@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from ampsweep.user_code import place_of
@@ -108,6 +109,11 @@ def listed(names: Iterable[str], limit: int = 20) -> str:
     known = [*names]
     more = f" and {len(known) - limit:,} more" if len(known) > limit else ""
     return ", ".join(known[:limit]) + more
+
+
+def by_likeness(name: str, known: Sequence[str]) -> list[str]:
+    """The known names, the most like `name` first."""
+    return get_close_matches(name, known, n=len(known) or 1, cutoff=0.0)
 
 
 def as_sentence(clause: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import yaml
 from campaign.call import RUNS, Call, Entry
 
-from ampsweep.record.run_record import run_directories
+from ampsweep.records.run_record import run_directories
 from ampsweep.text import first_line
 
 HERE: Final = Path(__file__).resolve().parent

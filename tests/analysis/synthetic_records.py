@@ -8,10 +8,10 @@ from typing import Any
 from identities import identity as make_identity
 
 from ampsweep.analysis.comparison import WorkloadComparison, compare
-from ampsweep.record import RunRecord
-from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
-from ampsweep.record.outcome import OutOfMemory
-from ampsweep.record.sections import Attempt, ModeProof, StepPrediction
+from ampsweep.records import RunRecord
+from ampsweep.records.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
+from ampsweep.records.outcome import OutOfMemory
+from ampsweep.records.sections import Attempt, ModeProof, StepPrediction
 
 MIB_IN_GIB = 2**20 / 2**30
 

@@ -15,7 +15,7 @@ from ampsweep.analysis.float8_layers import float8_summary
 from ampsweep.analysis.run_findings import Contaminated, merged
 from ampsweep.analysis.time_to_loss import LossCurve
 from ampsweep.finding import as_data
-from ampsweep.record.sections import Float8Layer, Float8Proof, KeptLayer, RankFigures
+from ampsweep.records.sections import Float8Layer, Float8Proof, KeptLayer, RankFigures
 
 
 def test_models_are_compared_each_with_its_own_baseline():

@@ -47,6 +47,8 @@ FIGURES = {
         failed("amp_fp16", 2, "diverged", "nan"),
     ],
     "a run without a partner": a_run_without_a_partner(),
+    "stopped early": sweep("fp32", [10.0, 11.0, 12.0], val_loss=[1.0, 1.1, 1.2])
+    + sweep("amp_fp16", [5.0] * 3, val_loss=[1.0, 1.1, 1.2], stopped_early=True, cut_short="after step 6 of 9"),
     "cut short": sweep("fp32", [10.0, 11.0, 12.0]) + sweep("amp_fp16", [100.0] * 3, cut_short="time", val_loss=9.0),
     "two disproved": [
         *(disproved("fp32", seed, step_ms=1.0, val_loss=9.0, skipped=5) for seed in (0, 1)),
@@ -73,7 +75,7 @@ FIGURES = {
     "loss not finite": [run("fp32"), run("tf32", val_loss=float("nan"))],
     "penalties of autocast": penalties_of_autocast(),
 }
-NO_FIGURES = ("arm", "num_operators", "us_per_operator", "limits", "notes", "is_baseline")
+NO_FIGURES = ("arm", "num_operators", "us_per_operator", "limits", "notes", "is_baseline", "keys")
 
 
 def test_the_figures_of_arms(golden):

@@ -5,7 +5,7 @@ import pytest
 from synthetic_records import document
 
 from ampsweep.analysis.headroom import MAX_LOST_PCT, ExponentCounts, headroom_lines, headroom_of
-from ampsweep.record.numerics import Magnitudes, RunNumerics
+from ampsweep.records.numerics import Magnitudes, RunNumerics
 
 
 def tensor(layer, kind, values, *, dtype="float32"):

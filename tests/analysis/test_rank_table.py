@@ -8,8 +8,8 @@ from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.rank_table import ranks_of_arm, ranks_of_run
 from ampsweep.analysis.runs import Run
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.record.sections import RankFigures
 from ampsweep.recorder.rank_figures import add_rank_figures
+from ampsweep.records.sections import RankFigures
 
 
 def ranks(*peaks_gib, step_ms=None, waits=None):

@@ -5,8 +5,8 @@ from pathlib import Path
 from synthetic_records import UNKNOWN, contaminated, document, failed, figures, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
-from ampsweep.record.outcome import OutOfMemory
+from ampsweep.records.batch_search import BatchSearch, PredictedBatch, Probe
+from ampsweep.records.outcome import OutOfMemory
 
 REFUSED = Probe(batch_size=5, outcome="refused", error="data=digits: the batch is larger than the data.")
 BEGUN = {"batch_search": BatchSearch(limit=65536, first=1, stride=1), "facts": {"model_size": None}}

@@ -4,7 +4,7 @@ from synthetic_records import document, figures, run, workload
 
 from ampsweep.analysis.time_to_loss import MetricSeries, loss_curves
 from ampsweep.config.modes import arm_after
-from ampsweep.record.sections import Attempt
+from ampsweep.records.sections import Attempt, BestEvaluation
 
 STEPS = 200
 LOGGED = np.arange(10.0, STEPS + 1, 10.0)
@@ -28,6 +28,9 @@ def candidates(*of):
     for name, histories, more in of:
         for seed, logged in enumerate(histories):
             entry = run(name, seed, step_ms=float(logged["perf/step_ms"].values[-1]), config=TRAINER, **more(seed))
+            if logged is WAITED:
+                entry[1].config["trainer"] = {**TRAINER["trainer"], "patience": 4}
+                entry[1].best = BestEvaluation(metric="val/loss", step=120, value=1.8)
             entries.append(entry)
             curves[entry[0]] = loss_curves(entry[1], logged)
     return {arm.arm: arm.time_to_loss for arm in workload(entries, curves=curves).verdict.arms}
@@ -40,6 +43,8 @@ def time_of(arm, baseline, **more):
 
 OFTEN = history(evaluate_every=40)
 NOISY = [history(10.0, losses=1 + np.exp(-LOGGED / 50.0) - noise) for noise in (0.002, -0.002, 0.001)]
+WAITED = history(evaluate_every=20, losses=np.where(LOGGED <= 120, 3 - LOGGED / 100, 2.5))  # best at step 120
+STOPPED = {"cut_short": "after step 200", "stopped_early": True}
 CASES = {
     "half the step time": time_of(history(5.0), history(10.0)),
     "learning sooner": time_of(history(10.0, decay=25.0), history(10.0, decay=50.0)),
@@ -50,6 +55,7 @@ CASES = {
     "often evaluated": time_of(OFTEN, OFTEN),
     "seldom evaluated baseline": time_of(OFTEN, history(evaluate_every=100)),
     "contaminated": time_of(history(), history(), contamination={"verdict": "contaminated", "reasons": ["load"]}),
+    "stopped early": time_of(WAITED, WAITED, **STOPPED),
     "cut short": time_of(history(), history(), cut_short="time"),
     "without history": workload([run("fp32"), run("amp_bf16")]).verdict.arms[0].time_to_loss,
 }

@@ -9,7 +9,7 @@ from synthetic_records import UNKNOWN, contaminated, disproved, document, failed
 
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.analysis.time_to_loss import TimeToLoss
-from ampsweep.record.sections import Float8Proof, ModeProof
+from ampsweep.records.sections import Float8Proof, ModeProof
 
 LOSSES, SAME, OPEN = [2.00, 2.02, 1.98], [2.001, 2.019, 1.981], [2.02, 2.005, 2.0]
 WORSE, BETTER = [2.10, 2.12, 2.08], [1.90, 1.92, 1.88]

@@ -26,8 +26,8 @@ from rounds import machine
 
 from ampsweep.commands import fork_server  # noqa: F401 (imports what a run needs, once for all)
 from ampsweep.commands.train import main as train
-from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, find_records, read_history
-from ampsweep.record.files import CHECKPOINTS, LAST, PREVIOUS
+from ampsweep.records import HISTORY_NAME, RecordError, RunRecord, find_records, read_history
+from ampsweep.records.files import CHECKPOINTS, LAST, PREVIOUS
 from ampsweep.training.checkpoint import CheckpointError, load_checkpoint
 
 TRAINING: Final = (

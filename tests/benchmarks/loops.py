@@ -41,7 +41,7 @@ def ampsweep(size: Size, directory: Path, *, log_every: int) -> float:
     """`train.py`'s own path from a composed config to the record, with W&B, the progress bar and all."""
     from ampsweep.config.compose import compose_points
     from ampsweep.launch.signal_handlers import StopRequest
-    from ampsweep.record import read_history
+    from ampsweep.records import read_history
     from ampsweep.run.lifecycle import run_once
     from ampsweep.run.request import RunRequest
     from ampsweep.sweep.plan import Plan
@@ -62,7 +62,7 @@ def own_estimate(directory: Path) -> dict[str, float]:
     """What the suite says of itself: its overhead, and how many metrics a row has; of other variants nothing."""
     if not (directory / "run.json").exists():
         return {}
-    from ampsweep.record import RunRecord, read_history
+    from ampsweep.records import RunRecord, read_history
 
     *_, row, _ = read_history(directory)
     num_metrics = len(row) - 1  # the step is none

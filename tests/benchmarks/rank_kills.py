@@ -25,7 +25,7 @@ from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.parallel import ddp, fsdp2  # noqa: F401
-from ampsweep.record import CHECKPOINTS, HISTORY_NAME, RunRecord
+from ampsweep.records import CHECKPOINTS, HISTORY_NAME, RunRecord
 from ampsweep.run.directories import has_checkpoint
 from ampsweep.run.rank import run_rank
 from ampsweep.run.request import RunRequest

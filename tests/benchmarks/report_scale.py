@@ -26,9 +26,9 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.monitors.environment import environment
-from ampsweep.record import HISTORY_NAME, RunRecord, history_line
-from ampsweep.record.digests import digest_of
-from ampsweep.record.sections import Attempt, Contamination, MemoryUse, ModeProof
+from ampsweep.records import HISTORY_NAME, RunRecord, history_line
+from ampsweep.records.digests import digest_of
+from ampsweep.records.sections import Attempt, Contamination, MemoryUse, ModeProof
 from ampsweep.run.request import new_record
 
 NUM_ROWS = 1000

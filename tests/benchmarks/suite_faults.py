@@ -129,8 +129,8 @@ FAULTS = (
         "num_skipped > 10**9 and",
         "recorder training",
     ),
-    Fault("record/history.py", "if step <= before:", "if step < before:", "record report"),
-    Fault("record/batch_search.py", "min(low + further, self.limit)", "low + further"),
+    Fault("records/history.py", "if step <= before:", "if step < before:", "records report"),
+    Fault("records/batch_search.py", "min(low + further, self.limit)", "low + further"),
     # A skip that is not counted; milliseconds for seconds; energy of a step for that of a sample; a host that is busy.
     Fault("monitors/scaler.py", "skipped = scale < before", "skipped = scale > before"),
     Fault("monitors/step_clock.py", "1e3 * work * len(times.step_ms)", "work * len(times.step_ms)"),
@@ -190,7 +190,7 @@ FAULTS = (
         "OmegaConf.to_container(config)",
         "commands",
     ),
-    Fault("record/outcome.py", "ALL_ENDED if OUTCOMES.issuperset(statuses) else SOME_FAILED", "ALL_ENDED", "commands"),
+    Fault("records/outcome.py", "ALL_ENDED if OUTCOMES.issuperset(statuses) else SOME_FAILED", "ALL_ENDED", "commands"),
     Fault(
         "text.py",
         'return f"{number(value / BYTES_OF[unit])} {unit}"',

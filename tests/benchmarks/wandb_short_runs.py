@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rounds import machine
 from wandb_server import Fault, WandbServer
 
-from ampsweep.record import find_records, read_history
+from ampsweep.records import find_records, read_history
 
 TRAIN: Final = Path(__file__).parents[2] / "train.py"
 NUM_STEPS: Final = 40

@@ -13,7 +13,7 @@ from devices import needs_cuda
 from ampsweep.config.compose import compose_one
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.observe.feeding import resident
-from ampsweep.record.sections import MemoryUse, ModeProof
+from ampsweep.records.sections import MemoryUse, ModeProof
 from ampsweep.training.components.built import build_data
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -45,7 +45,7 @@ SINGLE = {
     "device=cpu trainer.cudnn_benchmark=true": "trainer.cudnn_benchmark",
     "device=cpu precision=tf32": "precision=tf32: ",
     "optimizer=custom optimizer._target_=own_optimizers.Lion +optimizer.beta=1": "unexpected keyword argument 'beta'",
-    "scheduler=custom scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau": "needs metrics for its step",
+    "scheduler=custom scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau": "set trainer.eval_every",
     "precision=fp8_rowwise model.num_layers=1": "no layer of the model multiplies in float8",
     "parallel=ddp parallel.num_processes=5000": "num_processes=5000: at most",
     "tracking.mode=online": "tracking.mode is online, but wandb is not logged in",

@@ -13,7 +13,7 @@ from command_line import MLP, PATIENCE_S, only_run
 from recorded_sweeps import FAILURES
 from wandb_file import read_wandb_file
 
-from ampsweep.record import files, find_records
+from ampsweep.records import files, find_records
 
 OWN = (
     *("model=custom", "data=digits", "model._target_=own_models.Broken", "trainer.steps=5", "trainer.log_every=1"),
@@ -117,8 +117,9 @@ def test_a_checkpoint_without_room_stops_no_training(train):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     without = "no room for checkpoints, the training goes on without: .*checkpoints/last.pt: File too large"
-    assert re.fullmatch(without, "\n".join(ended.said))
-    assert (ended.code, only_run().record.status) == (0, "completed")
+    not_kept = "the final weights are not kept: .*checkpoints/final.pt: File too large"
+    assert re.fullmatch(f"{without}\n{not_kept}", "\n".join(ended.said))
+    assert (ended.code, only_run().record.status, only_run().record.weights) == (0, "completed", [])
     assert not list((only_run().directory / "checkpoints").iterdir())
 
 

@@ -7,7 +7,7 @@ import pytest
 from command_line import all_runs, only_run, only_sweep, wait_until
 from recorded_sweeps import MEMORY_LIMIT_GIB, SEARCH
 
-from ampsweep.record.batch_search import PredictedBatch
+from ampsweep.records.batch_search import PredictedBatch
 
 
 def test_the_largest_batch_trains_and_the_next_does_not(recorded, train):

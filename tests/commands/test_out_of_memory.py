@@ -11,7 +11,7 @@ from torch import nn
 
 from ampsweep.config.compose import compose_one
 from ampsweep.launch.isolated_process import ChildExit
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 from ampsweep.run.isolated_run import complete_record
 from ampsweep.run.request import RunRequest
 

@@ -165,3 +165,50 @@ def test_a_killed_training_leaves_no_worker(start):
     wait_until(lambda: [*Path("outputs").rglob("history.jsonl")], "a row is logged")
     command.signal(signal.SIGKILL)
     wait_until(lambda: command.alive() == [], "the workers have ended")
+
+
+SHOWN = """
+import torch
+from ampsweep.tasks.classification import Classification
+
+class Shown(Classification):
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        return loss, {"drawn": torch.rand_like(loss), "weight": 0.5}
+
+    def media(self, model, batch):
+        images, classes = batch
+        torch.rand(3)
+        return {"first": images[0] / 16, "classes": [{"class": one} for one in classes[:2].tolist()]}
+
+class Odd(Shown):
+    def media(self, model, batch):
+        return {"first": "no image"}
+"""
+
+
+def test_images_and_tables_are_files_that_the_rows_of_evaluations_name(train):
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    Path("pictures.py").write_text(SHOWN)
+    digits = ("model=mlp_small", "data=digits", "task=custom", "tracking=disabled", "predict.with_runs=false")
+
+    def run_of(name, *arguments):
+        ended = train(*digits, "trainer.steps=6", "trainer.log_every=1", f"output_dir={name}", *arguments)
+        assert ended.code == 0, ended.err
+        return only_run(name)
+
+    shown = run_of("shown", "task._target_=pictures.Shown", "trainer.eval_every=2", "trainer.checkpoint_every=4")
+    named = {step: [f"media/classes-{step}.json"] for step in (2, 4, 6)}
+    assert shown.column("media/classes") == named
+    assert {path for paths in named.values() for path in paths} < {
+        path.relative_to(shown.directory).as_posix() for path in shown.directory.glob("media/*")
+    }
+    assert shown.record.summary["train/weight"] == 0.5
+    assert not any(key.startswith("media/") for key in shown.record.summary)
+    rare = run_of("rare", "task._target_=pictures.Shown")
+    assert rare.column("train/drawn") == shown.column("train/drawn"), "what media draws changes no random numbers"
+    resumed = run_of("resumed", "task._target_=pictures.Shown", "trainer.eval_every=2", f"resume={shown.directory}")
+    assert resumed.column("train/drawn") == {step: shown.column("train/drawn")[step] for step in (5, 6)}
+    refused = train(*digits, "task._target_=pictures.Odd", "output_dir=odd")
+    said = "media must be images or tables (lists of mappings), got str as first"
+    assert (refused.code, said in refused.err, Path("odd").exists()) == (2, True, False)

@@ -4,12 +4,15 @@ import os
 import re
 from dataclasses import asdict
 
+import pytest
+import torch
 from command_line import GPT, MLP, all_runs, only_run
 from devices import needs_cuda
 from recorded_sweeps import COMMANDS
 from wandb_file import read_wandb_file
 
 from ampsweep.metrics import MEASURED, METRICS, STEP
+from ampsweep.records.sections import KeptWeights
 
 
 def test_a_run_leaves_a_complete_record(train, machine):
@@ -42,7 +45,11 @@ def test_a_run_leaves_a_complete_record(train, machine):
     assert not record.wandb
     assert re.fullmatch(r"[0-9a-f]{12}", record.pair_key)
     assert run.directory.name == f"amp_bf16-mlp_small-s3-{record.config_hash[:8]}"
-    assert {path.name for path in run.directory.iterdir()} == {"run.json", "history.jsonl", ".hydra"}
+    assert {path.name for path in run.directory.iterdir()} == {"run.json", "history.jsonl", ".hydra", "checkpoints"}
+    weights = torch.load(run.directory / "checkpoints/final.pt", weights_only=True)
+    assert sum(weight.numel() for weight in weights.values()) == record.identity.model_size
+    final = KeptWeights(file="checkpoints/final.pt", step=12, value=record.summary["val/loss"])
+    assert (record.weights, record.best.step) == ([final], 12)
     assert not list(machine.iterdir()), "wandb, which is disabled, leaves no file"
     assert list(run.column("train/loss")) == [2, 4, 6, 8, 10, 12]
     for key in ("val/loss", "val/accuracy"):
@@ -114,6 +121,37 @@ def test_a_run_cut_short_in_its_warmup_has_completed_without_later_figures(train
     assert run.history[0]["perf/step_ms"] > 0
     assert not [key for key in run.record.summary if key.startswith(MEASURED) and not key.startswith("memory/")]
     assert {"train/loss", "val/loss"} <= run.record.summary.keys()
+
+
+EARLY = (*MLP, "trainer.steps=200", "trainer.eval_every=5", "trainer.patience=2", "optimizer.lr=0.03")
+
+
+def test_a_run_that_stops_early_keeps_its_best_and_final_weights(train):
+    assert train(*EARLY).code == 0
+    run = only_run()
+    record, losses = run.record, run.column("val/loss")
+    best = min(losses, key=losses.get)
+    assert (record.status, record.stopped_early, record.best.step) == ("completed", True, best)
+    assert record.cut_short.startswith("trainer.patience=2 reached by val/loss, best ")
+    assert {kept.file: (kept.step, kept.value) for kept in record.weights} == {
+        "checkpoints/best.pt": (best, losses[best]),
+        "checkpoints/final.pt": (max(losses), losses[max(losses)]),
+    }
+    assert (record.summary["val/loss"], max(losses)) == (losses[best], best + 10)
+    assert record.summary["val/accuracy"] == run.column("val/accuracy")[best]
+
+
+@pytest.mark.nightly
+def test_a_sweep_keeps_weights_if_asked_and_changes_no_figure_by_it(train):
+    for keep, files in (("auto", set()), ("both", {"best.pt", "final.pt"})):
+        assert train("-m", *EARLY, f"trainer.keep_weights={keep}", f"output_dir={keep}").code == 0
+        folder = only_run(keep).directory / "checkpoints"
+        assert {path.name for path in (folder.iterdir() if folder.exists() else ())} == files
+    plain, kept = only_run("auto").record, only_run("both").record
+    assert (plain.pair_key, plain.config_hash) == (kept.pair_key, kept.config_hash)
+    assert (plain.memory, plain.best) == (kept.memory, kept.best)
+    for key in ("val/loss", "train/loss", "memory/peak_allocated_gib"):
+        assert plain.summary[key] == kept.summary[key]
 
 
 @needs_cuda

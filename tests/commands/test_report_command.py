@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import all_runs
 
-from ampsweep.record import find_records
+from ampsweep.records import find_records
 
 FIGURES = ("step_ms", "peak_memory_bytes", "val_loss", "val_accuracy", "skipped_steps")
 

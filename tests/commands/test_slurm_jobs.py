@@ -19,8 +19,8 @@ from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.launch.slurm import JobState
-from ampsweep.record import RunRecord, now
-from ampsweep.record.sections import Attempt
+from ampsweep.records import RunRecord, now
+from ampsweep.records.sections import Attempt
 from ampsweep.run.request import new_record
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Slurm is for Linux")

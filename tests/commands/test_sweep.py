@@ -10,7 +10,7 @@ from command_line import MLP, all_runs, only_run, only_sweep, wait_until
 from devices import device_lock
 from recorded_sweeps import SEARCH
 
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 
 
 def test_each_run_has_its_own_process_and_seeds_vary_slowest(swept):

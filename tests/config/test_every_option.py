@@ -34,7 +34,7 @@ def chosen(group, option):
 def test_every_option_composes(group):
     for option in options(group):
         own_model = chosen("model", "custom") if group == "data" else []
-        config = compose_one([*chosen(group, option), *own_model])
+        config = compose_one([*chosen(group, option), *own_model, "trainer.eval_every=9"])
         if group in ("model", "data"):
             assert getattr(config, group)["name"] == option
         if group == "precision":

@@ -25,10 +25,11 @@ WITHOUT_RESULT = {
     *("name", "output_dir", "into", "dry_run", "max_batch.limit", "precision.fp32_modules"),
     *(f"{group}.{key}" for group in ("tracking", "report", "predict", "doctor") for key in vars(getattr(PLAIN, group))),
     *("numerics.watch", "numerics.every"),
-    *("trainer.log_every", "trainer.checkpoint_every", "trainer.grace_seconds"),
+    *("trainer.log_every", "trainer.checkpoint_every", "trainer.grace_seconds", "trainer.keep_weights"),
+    *("trainer.metric", "trainer.goal", "trainer.min_delta"),
 }
 """Keys that change where and how results are kept and shown. `max_batch.limit` counts in a search only,
-`precision.fp32_modules` under autocast only."""
+`precision.fp32_modules` under autocast only, the metric with `trainer.patience` or a scheduler that may follow it."""
 OF_SEVERAL_PROCESSES = {f"parallel.{key}" for key in vars(PLAIN.parallel) if key != "strategy"}
 """Keys without effect in a single process."""
 OF_THE_ARM = {"data.path", "parallel.num_processes", "resume", "device", *DOTTED_ARM_KEYS}

@@ -114,7 +114,7 @@ def test_a_file_without_a_sweep_is_refused(points, tmp_path, golden):
     for text in NO_SWEEPS:
         with pytest.raises(UserError) as raised:
             points(text)
-        lines.append(f"- `{'`, `'.join(text.splitlines())}`\n  {raised.value}".replace(f"{tmp_path}/", ""))
+        lines.append(f"- `{'`, `'.join(text.splitlines())}`\n  {raised.value}")
     golden("no_sweeps.md", "\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=r"nowhere\.yaml: cannot be read"):
+    with pytest.raises(UserError, match=r"cannot be read: .*nowhere\.yaml"):
         sweep_points(tmp_path / "nowhere.yaml")

@@ -68,11 +68,13 @@ REFUSED = {
     "The run": (
         *("trainer.steps=null trainer.epochs=null", "max_batch.search=true resume=elsewhere", "device=cuda:0/0"),
         *("name=key-sk-aaaaaaaaaaaaaaaaaaaaaaaa", "hydra.run.dir=x"),
+        *("trainer.patience=3", "scheduler=plateau", "trainer.keep_weights=best", "trainer.metric=train/loss"),
+        "trainer.eval_every=9 trainer.patience=3 trainer.metric=val/reward",
     ),
     "Without effect in any point": (
         *("parallel.reduce_dtype=float16", "precision.fp32_modules=[head]", "scheduler.min_lr_ratio=0.5"),
         *("numerics.every=5", "max_batch.limit=5", "trainer.grace_seconds=1", "predict.capability=9.0"),
-        *("doctor.steps=3", "experiment=digits trainer.steps=40"),
+        *("doctor.steps=3", "experiment=digits trainer.steps=40", "trainer.min_delta=0.1"),
         "precision=pure_bf16 precision.fp32_matmul=medium",
         "-m parallel=single,fsdp2 parallel.num_processes=null parallel.sync_batchnorm=true",
     ),

@@ -6,6 +6,7 @@ from every_data import NUMBERS, noisy, rows, same
 from own_datasets import Augmented, Read, Shuffled, Stream
 from torch.utils.data import IterableDataset, TensorDataset
 
+from ampsweep.data.base import for_rank, val_sets
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.stream_batches import StreamItems
 from ampsweep.data.stream_dataset import StreamDataset
@@ -51,6 +52,43 @@ def test_items_arrive_as_default_collate_makes_them():
     assert sorted(seen[:10]) == sorted(seen[10:]) == [*range(10)]
     assert seen[:10] != seen[10:]
     assert [batch["inputs"].tolist() for batch in data.val_batches()] == [[0, 1, 2, 3], [4]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_several_validation_sets_have_names(make, opened, num_workers):
+    near, far = squares(5), squares(3, power=1)
+    data = opened(adapted(val={"near": near, "far": far}, num_workers=num_workers))
+    for ranks in ([data], [for_rank(data, rank, 2) for rank in range(2)]):
+        found = [val_sets(of_rank) for of_rank in ranks]
+        for name, labels in (("near", [0, 1, 4, 9, 16]), ("far", [0, 1, 2])):
+            batches = [batch for sets in found for batch, counts in sets[name] if counts]
+            assert [label for batch in batches for label in batch["labels"].tolist()] == labels
+    assert next(data.val_batches())["labels"].tolist() == [0, 1, 4, 9], "the first set stands for all"
+    fingerprints = {adapted(val=val).fingerprint for val in (near, {"a": near}, {"b": near}, {"a": near, "b": far})}
+    assert len(fingerprints) == 4
+    streams = make(val={"long": Stream(10), "short": Stream(3)}, num_workers=num_workers)
+    assert {name: sum(len(batch) for batch, _ in rounds) for name, rounds in val_sets(streams).items()} == {
+        "long": 10,
+        "short": 3,
+    }
+    assert [*val_sets(make())] == [""]
+
+
+def test_sets_of_unsuitable_names_or_content_are_refused():
+    def streamed(val):
+        return StreamDataset(train=Stream(), val=val, **COMMON)
+
+    for kind, val, sentence in (
+        (
+            adapted,
+            {"a/b": squares()},
+            "val.a/b: the name of a validation set has letters, digits, '_', '-' and '.' only",
+        ),
+        (adapted, {"far": Stream()}, "val.far must be a map-style dataset with a length and items, got Stream"),
+        (streamed, {"far": Stream(0)}, r"val.far is an empty dataset \(Stream\)"),
+    ):
+        with pytest.raises(ValueError, match=f"^{sentence}"):
+            kind(val=val)
 
 
 def test_fingerprints_tell_datasets_apart(make):
@@ -148,5 +186,5 @@ def test_each_worker_has_an_epoch_of_its_own(wrap):
     shared = inner._epoch
     assert shared.is_shared()
     items = StreamItems(wrap(inner), key=("key",), least=1, who="")
-    items.read(88, 2, list, "key")  # two passes, and a part of the third
+    items.read(44, 2, int, list, "key")  # two passes, and a part of the third
     assert (inner.epoch, shared.item()) == (2, 0)

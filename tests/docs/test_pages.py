@@ -30,6 +30,9 @@ ELSEWHERE = {
     "wandb sweep ": "tests/sweeps/test_agents.py",
     "wandb agent ": "tests/sweeps/test_agents.py",
     "ampsweep doctor ": "tests/doctor/test_doctor_command.py",
+    "ampsweep record ": "tests/integrations/test_recorded_commands.py",
+    "ampsweep compare ": "tests/commands/test_command_runs.py",
+    "ampsweep sweep their_sweep.yaml": "tests/commands/test_command_runs.py",
     "ampsweep sync ": "tests/commands/test_sync_command.py",
     "ampsweep report wandb://": "tests/commands/test_wandb_online.py",
     "ampsweep report 'wandb://": "tests/commands/test_wandb_online.py",
@@ -43,6 +46,9 @@ ELSEWHERE = {
 NEEDS = {
     "data=image_folder": "PIL",
     "data=stored": "datasets",
+    "python finetune.py": "transformers",
+    "python lit.py": "lightning",
+    "python accelerated.py": "accelerate",
     "data=streamed": "datasets",
     **dict.fromkeys(("fp8_", "adamw_8bit", "experiment=modes", "experiment=optimizer_states"), "torchao"),
 }

@@ -6,7 +6,7 @@ import pytest
 
 from ampsweep.commands.main import main
 from ampsweep.doctor.diagnosis import DIAGNOSIS_NAME
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 
 SMALL = (*planted_numerics.net("fast_exp"), "tracking=disabled", "doctor.steps=4", "doctor.complaints=[numerics]")
 PLAIN = ("model=mlp_small", "data=synthetic", "data.batch_size=8", "model.hidden_size=16", "tracking=disabled")

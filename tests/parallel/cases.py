@@ -13,6 +13,7 @@ from trainings import Training, assert_same, by_hand, profiled_collectives, seed
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.parallel.rank_environment import RankPlace
 from ampsweep.run.rank import held_devices
+from ampsweep.training.kept_weights import keep_weights
 
 
 def train(rank, config, **trouble):
@@ -31,6 +32,26 @@ def troubled(loss, slow_s=0.0, nan_at=None):
         return found * float("nan") if next(numbers) == nan_at else found
 
     return computed
+
+
+def evaluated(rank, config, place):
+    """Evaluate, and keep the weights; returns the evaluation, what was kept, and the whole parameters."""
+    place.mkdir(exist_ok=True)
+    training = Training(config, rank)
+    kept = keep_weights(training.trainer, place, "best")
+    return training.trainer.evaluate(), kept, training.parameters()
+
+
+def kept_without_room(rank, config, place):
+    """Keep weights while rank 0 may write no more than 2 kB; returns the error."""
+    training, limits = Training(config, rank), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000 if rank == 0 else limits[0], limits[1]))
+    try:
+        keep_weights(training.trainer, place, "final")
+    except OSError as error:
+        return error.errno, error.filename
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def train_and_by_hand(rank, config):

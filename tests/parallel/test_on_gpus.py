@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampsweep.record import RunRecord, read_history
+from ampsweep.records import RunRecord, read_history
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")]
 

@@ -58,6 +58,20 @@ def test_an_unused_parameter_is_named_in_its_step_or_does_not_matter(pair):
     assert column(rows, "train/loss") == pytest.approx(column(rows_alone, "train/loss"), rel=1e-5)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "autocast"])
+def test_a_schedule_unfreezes_and_metrics_are_means_on_ranks_too(pair, strategy):
+    task = ("task=custom", "task._target_=rank_models.Gradual")
+    overrides = (*OWN, "model._target_=rank_models.Net", *task, *STRATEGIES[strategy], "precision=fp32")
+    if strategy == "ddp":
+        for error in pair.run("error_of", config=composed(*overrides)):
+            assert "the loss does not depend on the parameter first.weight, and DDP waits" in error
+        overrides = (*overrides, "parallel.find_unused_parameters=true")
+    rows, rows_alone, is_apart = trained_on_ranks_and_alone(pair, *overrides)
+    assert is_apart < 1e-4
+    assert column(rows, "train/loss") == pytest.approx(column(rows_alone, "train/loss"), rel=1e-5)
+    assert column(rows, "train/accuracy") == column(rows_alone, "train/accuracy")
+
+
 @pytest.mark.parametrize("name", ["Muon", *(pytest.param(name, marks=pytest.mark.nightly) for name in OPTIMIZERS)])
 def test_every_optimizer_steps_shards_as_it_steps_the_whole(pair, name):
     optimizer = ("optimizer=custom", f"optimizer._target_=torch.optim.{name}", "optimizer.lr=0.001")

@@ -12,7 +12,7 @@ import torch
 
 from ampsweep.analysis.runs import Run
 from ampsweep.config.modes import MODES
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 
 DIFF = Path(__file__).with_name("new_mode.diff")
 """Adds the mode `rounded`: float32 whose parameters are rounded to bfloat16 after each step."""

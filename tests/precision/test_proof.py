@@ -17,7 +17,7 @@ from ampsweep.monitors.environment import effective_flags
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import exact_or_rounded, flops_by_arithmetic
 from ampsweep.precision.flags import fp32_arithmetic
-from ampsweep.record.sections import ModeProof
+from ampsweep.records.sections import ModeProof
 
 CPU = torch.device("cpu")
 FP32, TF32, AMP_BF16, PURE_BF16 = (PRECISION_MODES[mode] for mode in ("fp32", "tf32", "amp_bf16", "pure_bf16"))

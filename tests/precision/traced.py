@@ -1,7 +1,7 @@
 """The proof of a mode from one traced step."""
 
 from ampsweep.observe.step import trace_step
-from ampsweep.record.sections import ModeProof
+from ampsweep.records.sections import ModeProof
 
 
 def traced(precision, model, inputs):

@@ -9,7 +9,7 @@ import torch
 from ampsweep.commands.main import main
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.observe.host_memory import peak_resident_bytes
-from ampsweep.record import find_records
+from ampsweep.records import find_records
 
 SMALL = (*steps.REGRESSION, "model.hidden_size=64", "data.in_features=32", "data.out_features=16")
 GPT = (*steps.GPT, "predict.target=cuda")

@@ -19,7 +19,7 @@ from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.run_prediction import predict_batch, predict_run
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import doubt_about
-from ampsweep.record import find_records
+from ampsweep.records import find_records
 
 LOSSES = (
     *(F.mse_loss, F.huber_loss, F.smooth_l1_loss, F.kl_div, F.binary_cross_entropy_with_logits),

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from identities import identity
 
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.record import RunRecord
-from ampsweep.record.sections import MemoryUse, RankFigures
 from ampsweep.recorder.rank_figures import add_rank_figures
+from ampsweep.records import RunRecord
+from ampsweep.records.sections import MemoryUse, RankFigures
 
 
 def record_of(peak_bytes, step_ms):

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from ampsweep.doctor.diagnosis import Change, Diagnosis, DoctorFinding, TriedChange, Unexamined
-from ampsweep.record.numerics import Magnitudes, RunNumerics
+from ampsweep.records.numerics import Magnitudes, RunNumerics
 
 LONG_MODULE = "transformer.encoder.layers.11.cross_attention.self_attention.output_projection.lora_adapter.down"
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from synthetic_records import contaminated, disproved, failed, run, sweep
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.record import HISTORY_NAME, find_records, history_line
+from ampsweep.records import HISTORY_NAME, find_records, history_line
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import comparison_document
 from ampsweep.report.console import show

@@ -9,7 +9,7 @@ from shown_runs import document_of, printed, rows, section_of  # isort: skip
 from synthetic_records import contaminated, sweep
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.record import HISTORY_NAME
+from ampsweep.records import HISTORY_NAME
 from ampsweep.report.data_formats import as_json
 from ampsweep.report.document import Prose
 from ampsweep.report.markdown import blocks_as_markdown, markdown

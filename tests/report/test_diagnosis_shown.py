@@ -9,7 +9,7 @@ from shown_runs import document_of, on_gpu, printed
 
 from ampsweep.doctor.diagnosis import Change, Diagnosis, in_order
 from ampsweep.doctor.diagnosis_document import diagnosis_document
-from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics
+from ampsweep.records.numerics import NUMERICS_NAME, RunNumerics
 from ampsweep.redaction import hidden
 from ampsweep.report.figures.magnitude_map import MAX_ROWS, magnitude_map
 from ampsweep.report.html import html

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from synthetic_records import failed, run
 
-from ampsweep.record import HISTORY_NAME, history_digest, history_line
+from ampsweep.records import HISTORY_NAME, history_digest, history_line
 from ampsweep.report.histories import Curve, band, read_curves, read_histories, short_numbers
 
 LOSS = "train/loss"

@@ -13,7 +13,7 @@ from shown_runs import GIB, document_of, front_runs, like, on_gpu, rows, section
 from synthetic_records import contaminated, failed, sweep
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.record import HISTORY_NAME
+from ampsweep.records import HISTORY_NAME
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import comparison_document
 from ampsweep.report.data_formats import as_json

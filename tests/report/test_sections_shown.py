@@ -11,10 +11,10 @@ from shown_runs import document_of, on_gpu, printed, rows, section_of
 from synthetic_records import contaminated, disproved, failed, out_of_memory, run, searched
 
 from ampsweep.config.modes import arm_after
-from ampsweep.record import write_atomically
-from ampsweep.record.batch_search import BatchSearch, PredictedBatch
-from ampsweep.record.history import HISTORY_NAME, history_line
-from ampsweep.record.sections import RankFigures, StepPrediction
+from ampsweep.records import write_atomically
+from ampsweep.records.batch_search import BatchSearch, PredictedBatch
+from ampsweep.records.history import HISTORY_NAME, history_line
+from ampsweep.records.sections import RankFigures, StepPrediction
 from ampsweep.report.compare import compare_directories
 from ampsweep.report.comparison_document import comparison_document
 from ampsweep.report.data_formats import as_json

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from ampsweep.record.batch_search import BatchSearch, Probe
-from ampsweep.record.outcome import OutOfMemory
+from ampsweep.records.batch_search import BatchSearch, Probe
+from ampsweep.records.outcome import OutOfMemory
 
 LIMIT = 40
 

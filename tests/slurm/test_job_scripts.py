@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cluster import TRAINING, OneNodeSlurm, wait_until
 
-from ampsweep.record import find_records, read_history
+from ampsweep.records import find_records, read_history
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(600)]  # the first one starts all jobs
 

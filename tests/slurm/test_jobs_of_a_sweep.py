@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from cluster import PATIENCE_S, TRAINING, wait_until
 
-from ampsweep.record import find_records, read_history
+from ampsweep.records import find_records, read_history
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(600)]  # the first one starts all jobs
 

@@ -1,6 +1,7 @@
 """Before any work: model, data and task are tried together as a training does it, without its memory and its time."""
 
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ampsweep.sweep.device_checks import too_large
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tasks.base import Turn
+from ampsweep.tasks.classification import Classification
 from ampsweep.training.components.built import build_data
 
 
@@ -51,6 +53,9 @@ ODD = {
     "detached": lambda logits, labels: F.cross_entropy(logits, labels).detach(),
     "nothing": lambda logits, labels: (),
     "rounded": lambda logits, labels: Rounded.apply(F.cross_entropy(logits, labels)),
+    "figure": lambda logits, labels: (F.cross_entropy(logits, labels), {"lr": logits.mean()}),
+    "many": lambda logits, labels: (F.cross_entropy(logits, labels), {"accuracy": logits.argmax(1) == labels}),
+    "read": lambda logits, labels: (F.cross_entropy(logits, labels), {"accuracy": "good"}),
     "bare": lambda logits, labels: {},
     "float": lambda logits, labels: ({"loss": 1.0}, 3),
     "uncounted": lambda logits, labels: ({}, None),
@@ -135,6 +140,31 @@ def task(words):
     return "task=custom", f"task._target_={__name__}.{name}", *(f"+task.{argument}" for argument in arguments)
 
 
+class Whole(Classification):
+    def evaluate(self, model, batch):
+        values, count = super().evaluate(model, batch)
+        return {**values, "logits": model(batch[0])}, count
+
+    def evaluation_metrics(self, outputs):
+        return {"largest": outputs["logits"].max()}
+
+
+@pytest.mark.parametrize(
+    ("metric", "parts", "given"),
+    [
+        ("val/loss", (), None),
+        ("val/f1", (), "val/loss, val/accuracy"),
+        ("val/far/loss", (), "val/loss, val/accuracy"),
+        ("val/f1", task("Whole"), None),  # which metrics it has is known after an evaluation
+    ],
+)
+def test_a_metric_to_follow_is_one_of_an_evaluation(metric, parts, given):
+    settings = ("trainer.eval_every=5", "trainer.patience=2", f"trainer.metric={metric}")
+    refused = pytest.raises(UserError, match=f": trainer.metric={metric}: an evaluation here gives {given}$")
+    with refused if given else nullcontext():
+        checked(*NET, *parts, *settings)
+
+
 def test_a_task_that_trains_is_accepted_and_no_random_state_changes():
     def states():
         return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
@@ -162,6 +192,9 @@ NOT_TRAINABLE = {
     "Odd method=loss gives=nothing": "the loss must be a tensor, or several in a tuple, got an empty tuple",
     "Odd method=loss gives=detached": "the loss has no gradient: it is detached, or computed from nothing that is",
     "Odd method=loss gives=rounded": "RuntimeError: rounding has no gradient",
+    "Odd method=loss gives=figure": "train/lr is a figure of the suite; the task must name its metric otherwise",
+    "Odd method=loss gives=many": "metrics must be numbers or scalar tensors, got shape",
+    "Odd method=loss gives=read": "metrics must be numbers or scalar tensors, got str as",
     "Odd method=evaluate gives=bare": "evaluate must return a mapping of means and a count, got dict",
     "Odd method=evaluate gives=float": "evaluate must return means that are scalar tensors, got float as loss",
     "Odd method=evaluate gives=uncounted": "evaluate must return the number of items that its means are of, got None",

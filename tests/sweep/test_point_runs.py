@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ampsweep.commands.hydra_job import is_finished
 from ampsweep.config.compose import compose_one
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 from ampsweep.run.request import new_record
 
 

@@ -12,8 +12,8 @@ from command_line import wait_until
 from wandb_command import ROOT, WandbCommand, finish
 from wandb_server import Sweep, WandbServer
 
-from ampsweep.record import find_records, read_history
-from ampsweep.record.outcome import OUTCOMES
+from ampsweep.records import find_records, read_history
+from ampsweep.records.outcome import OUTCOMES
 
 SMALL: dict[str, dict[str, list[Any]]] = {
     "fp32_vs_amp": {"seed": [0], "model.num_layers": [1], "model.hidden_size": [16]},

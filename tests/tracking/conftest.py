@@ -7,8 +7,8 @@ from identities import identity
 from served import Wandb, machine, wandb_process
 from wandb_server import KEY, WandbServer
 
-from ampsweep.record import RunRecord
-from ampsweep.record.sections import RecordedDtypes
+from ampsweep.records import RunRecord
+from ampsweep.records.sections import RecordedDtypes
 from ampsweep.tracking.wandb.process import WandbAddress
 
 

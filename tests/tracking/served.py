@@ -15,7 +15,7 @@ import pytest
 from wandb_server import Run, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
@@ -94,7 +94,7 @@ ENDLESS = """
 import sys, time
 from pathlib import Path
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
 directory, mode, *address = Path(sys.argv[1]), *sys.argv[2:]

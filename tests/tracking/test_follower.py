@@ -7,8 +7,8 @@ from threading import Event
 import pytest
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
-from ampsweep.record.sections import WandbFacts
+from ampsweep.records import RunRecord
+from ampsweep.records.sections import WandbFacts
 from ampsweep.tracking.wandb import follower
 from ampsweep.tracking.wandb.follower import WandbFollower
 from ampsweep.tracking.wandb.process import Answer, WandbWork

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import HISTORY_NAME, RecordError, read_history
+from ampsweep.records import HISTORY_NAME, RecordError, read_history
 from ampsweep.tracking.tracker import Tracker, make_tracker
 
 

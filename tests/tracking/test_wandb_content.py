@@ -7,8 +7,8 @@ import pytest
 from served import bits, train
 from wandb_server import KEY
 
-from ampsweep.record import read_history
-from ampsweep.record.sections import Contamination, StepPrediction, WandbFacts
+from ampsweep.records import read_history
+from ampsweep.records.sections import Contamination, KeptWeights, StepPrediction, WandbFacts
 from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
 from ampsweep.standard_streams import OUTPUT_NAME
 from ampsweep.tracking.wandb.content import alerts
@@ -94,9 +94,13 @@ def test_a_sweep_sends_an_alert_once_for_each_state(online, record, tmp_path):
     assert [alert.text for alert in online.run(record).alerts] == [page.alert, "Out of memory: 3 runs (a: why)"]
 
 
-@pytest.mark.parametrize("names", [["last.pt"], ["last/rank-0.pt", "last/rank-1.pt", "previous/rank-0.pt"]])
+@pytest.mark.parametrize(
+    "names",
+    [["last.pt", "best.pt"], ["last/rank-0.pt", "last/rank-1.pt", "previous/rank-0.pt"], ["best.pt", "final.pt"]],
+)
 def test_a_checkpoint_is_an_artifact_where_that_is_wanted(names, track, record, online, tmp_path):
     record.config["tracking"]["checkpoints"] = True
+    record.weights = [KeptWeights(file=f"checkpoints/{name}", step=3) for name in names if name[0] in "bf"]
     for file in (tmp_path / "checkpoints" / name for name in names):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(file.name)
@@ -105,5 +109,5 @@ def test_a_checkpoint_is_an_artifact_where_that_is_wanted(names, track, record, 
     found = artifact.type, artifact.state, artifact.place
     assert found == ("checkpoint", "COMMITTED", ("team", "mine", f"checkpoint-{record.run_id}"))
     sent = {name: content.decode() for name, content in artifact.files.items() if name.endswith(".pt")}
-    expected = [name.rpartition("/")[2] for name in names if name.startswith("last")]
+    expected = [name.rpartition("/")[2] for name in names if name.startswith(names[0][:4])]
     assert sent == {name: name for name in expected}

@@ -8,8 +8,8 @@ from served import bits
 from wandb_runs import record_run
 from wandb_server import Fault, Sweep
 
-from ampsweep.record import FILE_NAME, find_records, read_history
-from ampsweep.record.sections import WandbFacts
+from ampsweep.records import FILE_NAME, find_records, read_history
+from ampsweep.records.sections import WandbFacts
 from ampsweep.tracking.wandb import copy as copying
 from ampsweep.tracking.wandb.copy import Copied, copy_runs
 from ampsweep.tracking.wandb.library import WandbError
@@ -180,7 +180,7 @@ def test_a_missing_project_sweep_or_group_is_an_error(project):
         assert project.refused(selection) == sentence
     record_run(project.server, "other", None, project=f"{name}-others")
     assert project.refused(Selection("team", f"{name}-others")).startswith(
-        f"wandb://team/{name}-others: none of its runs can be compared (1; run other has no record.json"
+        f"wandb://team/{name}-others: none of its runs is of this suite; --arm-key KEY compares others"
     )
     project.server.key = "9" * 40
     assert "user is not logged in" in project.refused()

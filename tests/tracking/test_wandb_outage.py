@@ -11,7 +11,7 @@ from served import train, wait_until, wandb_cores, wandb_process
 from wandb_server import Fault
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import history_line, read_history
+from ampsweep.records import history_line, read_history
 from ampsweep.tracking.tracker import TrackingCheck
 from ampsweep.tracking.wandb import process
 from ampsweep.tracking.wandb.follower import SYNC_LATER

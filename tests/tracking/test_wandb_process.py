@@ -15,7 +15,7 @@ import pytest
 from served import endless_training, train, wait_until, wandb_cores, wandb_process
 from wandb_file import read_wandb_file
 
-from ampsweep.record import read_history
+from ampsweep.records import read_history
 from ampsweep.socket_folder import socket_folder
 from ampsweep.tracking.wandb.follower import SYNC_LATER
 from ampsweep.tracking.wandb.process import FAMILY, KEY_BYTES, kill_family

@@ -9,8 +9,8 @@ from wandb_file import read_wandb_file
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
-from ampsweep.record import read_history
-from ampsweep.record.sections import MemoryUse, ModeProof
+from ampsweep.records import read_history
+from ampsweep.records.sections import MemoryUse, ModeProof
 from ampsweep.tracking.tracker import TrackingCheck
 
 
@@ -48,8 +48,9 @@ def test_wandb_has_config_rows_and_end_of_a_run(track, record, tmp_path):
     own = {"model": {"name": "gpt_tiny", "num_layers": 2}, "precision": {"mode": "amp_bf16"}, "into": None}
     rest = {"config": {**own, "tracking": record.config["tracking"]}, "environment": record.environment}
     assert found.config == {**asdict(record.identity), **dtypes, **hashes, **rest}, "a fact has one name"
-    assert set(found.metrics) == {"step", *METRICS}
-    assert {found.metrics[key].step_metric for key in METRICS} == {"step"}
+    of_users = ("train/*", "val/*", "media/*")
+    assert set(found.metrics) == {"step", *METRICS, *of_users}
+    assert {found.metrics[key].step_metric for key in (*METRICS, *of_users)} == {"step"}
     assert "stats" in found.kinds, "W&B samples what the machine does"
     assert found.exit_code == 0
     expected = {**summary, "train/loss": 1 / 2002, "status": "completed", "cut_short": "trainer.max_seconds"}

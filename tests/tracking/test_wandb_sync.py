@@ -10,8 +10,8 @@ import pytest
 from served import endless_training, train, wait_until
 from wandb_server import Fault
 
-from ampsweep.record import HISTORY_NAME, RunRecord, history_line, read_history
-from ampsweep.record.sections import ModeProof
+from ampsweep.records import HISTORY_NAME, RunRecord, history_line, read_history
+from ampsweep.records.sections import ModeProof
 from ampsweep.tracking.wandb.run import sending_lock
 
 COMPLETE = "was_complete=True"

@@ -15,7 +15,7 @@ import torch
 from devices import CPU_AND_CUDA
 from torch import nn
 
-from ampsweep.record import write_atomically
+from ampsweep.records import write_atomically
 from ampsweep.training import checkpoint as module
 from ampsweep.training.checkpoint import CheckpointError, load_checkpoint, rng_state, save_checkpoint
 from ampsweep.training.found_checkpoint import find_checkpoint
@@ -111,7 +111,7 @@ def test_other_files_are_refused_and_never_run(tmp_path, monkeypatch):
     without_scaler = {key: value for key, value in asdict(CHECKPOINT).items() if key != "scaler"}
     for content in (torch.ones(3), [7], asdict(CHECKPOINT) | {"format": 0}, without_scaler):
         torch.save(content, path)
-        assert refusal(load_checkpoint, path) == f"{path} is not a checkpoint of this version (format 4)"
+        assert refusal(load_checkpoint, path) == f"{path} is not a checkpoint of this version (format 5)"
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, saved):

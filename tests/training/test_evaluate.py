@@ -42,6 +42,42 @@ def test_every_item_counts_alike():
     assert evaluate(nn.Identity(), numbers()) == {}
 
 
+class Spread(Mean):
+    """Also the spread and the first of all outputs, which no means over batches give."""
+
+    def evaluate(self, model, batch):
+        values, count = super().evaluate(model, batch)
+        return {**values, "outputs": model(batch)}, count
+
+    def evaluation_metrics(self, outputs):
+        self.given = outputs["outputs"]
+        return {"spread": self.given.max() - self.given.min(), "first": float(self.given[0])}
+
+
+def several(**sets):
+    """Data with these validation sets, each of these batches."""
+    return SimpleNamespace(val_names=[*sets], val_batches=lambda name: map(torch.tensor, sets[name]))
+
+
+def test_a_metric_may_be_over_the_whole_set():
+    task = Spread()
+    found = evaluate(nn.Identity(), numbers([1.0, 2.0], [7.0]), task)
+    assert found == {"val/loss": 10 / 3, "val/spread": 6.0, "val/first": 1.0}
+    assert torch.equal(task.given, torch.tensor([1.0, 2.0, 7.0]))
+    short = numbers([1.0])
+    short.is_partial = True
+    assert evaluate(nn.Identity(), short, task) == {"val/loss": 1.0}, "a part has no metrics of the whole"
+    assert evaluate(nn.Identity(), numbers(), task) == {}
+
+
+def test_each_of_several_sets_has_its_keys_and_the_rest_is_of_all_items():
+    data = several(near=[[1.0, 2.0], [3.0]], far=[[10.0]])
+    assert evaluate(nn.Identity(), data) == {"val/loss": 4.0, "val/near/loss": 2.0, "val/far/loss": 10.0}
+    found = evaluate(nn.Identity(), data, Spread())
+    spreads = [found[f"val/{name}spread"] for name in ("", "near/", "far/")]
+    assert spreads == [9.0, 2.0, 0.0]
+
+
 def test_evaluation_takes_no_gradients_and_restores_the_mode():
     for was_training in (True, False):
         model, task = nn.Identity().train(was_training), Mean()

@@ -57,6 +57,30 @@ def test_accumulation_clipping_and_schedule(mode, init_scale, accumulate, max_no
     assert_same(training, hand)
 
 
+@pytest.mark.parametrize(("mode", "init_scale"), [MODES[0], MODES[3]])
+def test_a_group_with_a_limit_of_its_own_is_clipped_by_itself(mode, init_scale):
+    norms = []
+
+    def clip(parameters):
+        rest, biases = ([p for p in parameters if (p.ndim == 1) == is_bias] for is_bias in (False, True))
+        norms.append([float(nn.utils.clip_grad_norm_(part, limit)) for part, limit in ((rest, 0.15), (biases, 0.2))])
+
+    def sgd(parameters):
+        return torch.optim.SGD(parameters, lr=LR, fused=True)
+
+    hand = by_hand(mode, sgd, steps=NUM_STEPS, init_scale=init_scale, clip=clip)
+    training = trained(
+        *MLP, *settings(mode, init_scale), "optimizer=sgd", f"optimizer.lr={LR}", "optimizer.momentum=0",
+        "scheduler=constant", "optimizer.groups=[{match: ['*.bias'], max_grad_norm: 0.2}]",
+        "trainer.max_grad_norm=0.15", f"trainer.steps={NUM_STEPS}",
+    )  # fmt: skip
+    hand.norms = [float(torch.linalg.vector_norm(torch.tensor(pair))) for pair in norms]
+    assert_same(training, hand)
+    clipped = [100.0 * (rest > 0.15 or biases > 0.2) for rest, biases in norms]
+    assert [*training.column("train/clipped_pct").values()] == clipped
+    assert {*clipped} == {0.0, 100.0}
+
+
 def test_forward_and_loss_are_under_autocast_and_backward_is_not():
     training, seen = assemble(*MLP, "precision=amp_bf16", "trainer.steps=1"), {}
     model, loss = training.built.model, training.built.task.loss

@@ -17,7 +17,7 @@ from ampsweep.doctor.side_by_side.examine import note_lowered_layers
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.monitors.observation_schedule import ObservationSchedule
 from ampsweep.precision import Precision
-from ampsweep.record.numerics import INPUT_LAYER
+from ampsweep.records.numerics import INPUT_LAYER
 
 VERDICTS = {
     "mlp, loss x 1e-11": "works_with_another_scale",

@@ -33,6 +33,21 @@ def of_complex_numbers():
     return nn.Linear(2, 3, dtype=torch.complex64)
 
 
+class Asking(torch.optim.SGD):
+    def step(self, closure=None):
+        assert closure is not None, "a closure is required"
+
+
+class Sam(Asking):
+    """As the SAM of many repositories."""
+
+    def first_step(self):
+        """Climb."""
+
+    def second_step(self):
+        """Step from where the climb began."""
+
+
 def built(target="torch.optim.Adam", model=None, trains=TRAINS, device=None, **settings):
     config = {"_target_": target, "name": "custom", "lr": None, **settings}
     return build_optimizers(config, model or net(), trains, Precision("fp32", "cpu"), device=device)
@@ -101,7 +116,7 @@ def test_each_of_several_optimizers_can_differ():
 
 SPARSE = nn.Embedding(5, 3, sparse=True)
 GROUP = {"match": ["*.bias"], "lr": 0.5}
-GROUPS_OF_SGD = "a group can have; allowed are dampening, lr, maximize, momentum, nesterov, weight_decay"
+GROUPS_OF_SGD = "a group can have; allowed are dampening, lr, max_grad_norm, maximize, momentum, nesterov, weight_decay"
 REFUSED = {
     "no optimizer trains 1.weight; the task has generator for 0.*, and ": {"trains": {"generator": ["0.*"]}},
     "0.weight is trained by two optimizers, one and two": {"trains": {"one": ["*"], "two": ["0.*"]}},
@@ -115,6 +130,8 @@ REFUSED = {
     "optimizer.fused=true: torch has no fused SGD on xla": {"fused": True, "device": torch.device("xla")},
     "optimizer.fused=true: Lion has no such argument": {"target": "own_optimizers.Lion", "fused": True},
     "optimizer=LBFGS: its step needs a closure that computes the loss again": {"target": "torch.optim.LBFGS"},
+    "optimizer=Sam: it takes two steps with the loss at two places (SAM); let the task": {"target": f"{__name__}.Sam"},
+    "optimizer=Asking: its step needs a closure that computes the loss again": {"target": f"{__name__}.Asking"},
     "optimizer=Muon: Muon only supports 2D parameters whereas we found": {"target": "torch.optim.Muon"},
     "optimizer._target_=own_optimizers.counted gave a int, not a torch Optimizer": {"target": "own_optimizers.counted"},
     "optimizer=forgetful does not train 0.bias, which it was given": {"target": "own_optimizers.forgetful"},

@@ -13,7 +13,7 @@ from ampsweep.analysis.contradictions import contradictions
 from ampsweep.analysis.run_findings import without_effect
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.record.sections import ModeProof
+from ampsweep.records.sections import ModeProof
 
 
 class Blocks(nn.Module):

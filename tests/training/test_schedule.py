@@ -152,7 +152,7 @@ CYCLE = {"max_lr": 0.1, "total_steps": 5}
     [
         (f"{TORCHS}OneCycleLR", CYCLE, f"OneCycleLR: OneCycleLR {MOMENTUM} it"),
         (f"{TORCHS}OneCycleLR", CYCLE | {"cycle_momentum": False}, "OneCycleLR fails for 6 applied steps: Tried to "),
-        (f"{TORCHS}ReduceLROnPlateau", {}, "ReduceLROnPlateau: ReduceLROnPlateau needs metrics for its step, and a "),
+        ("own_optimizers.ByLoss", {}, "ByLoss: ByLoss needs loss for its step, and a "),
         ("own_optimizers.Shares", {"_args_": [[1.0, 0.5]]}, "Shares fails for 2 applied steps: IndexError: list index"),
         ("own_optimizers.Shares", {"_args_": [[math.nan]]}, "Shares gives nan for 0 applied steps"),
         ("math.sin", {}, "sin gives -0.75"),

@@ -9,7 +9,7 @@ import torch
 from assembled import CPU, GPT, MLP, StopAfter, assemble, own, resumed, trained
 from torch import nn
 
-from ampsweep.record.numerics import INPUT_LAYER, RunNumerics
+from ampsweep.records.numerics import INPUT_LAYER, RunNumerics
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.components.built import build, build_data
 

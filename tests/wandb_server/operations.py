@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from .recorded import ENTITY, HISTORY, Artifact, Recorded, Run, Sweep, new_name, now
+from .recorded import ENTITY, EVENTS, HISTORY, Artifact, Recorded, Run, Sweep, new_name, now
 from .sweeps import commands
 
 Node = dict[str, Any]
@@ -17,7 +17,16 @@ Given = Mapping[str, Any]
 """The variables of an operation."""
 
 _ABOUT_A_PROJECT = (
-    *("ProjectInternalId", "Runs", "Run", "RunResumeStatus", "RunFiles", "RunHistoryKeys", "RunParquetHistory"),
+    *(
+        "ProjectInternalId",
+        "Runs",
+        "Run",
+        "RunFullHistory",
+        "RunResumeStatus",
+        "RunFiles",
+        "RunHistoryKeys",
+        "RunParquetHistory",
+    ),
     *("HistoryPage", "SampledHistoryPage", "GetSweep", "SweepWithRuns", "ArtifactType", "ArtifactMembershipByName"),
 )
 
@@ -116,6 +125,7 @@ class Operations:
             "historyKeys": keys,
             "historyTail": json.dumps(lines[-1:]),
             "eventsTail": "[]",
+            "events": run.streams.get(EVENTS, []),
             "history": [json.dumps(row) for row in rows if first <= row["_step"] < last],
             "sampledHistory": [_sampled(rows, **json.loads(given["spec"]))] if "spec" in given else [],
             "parquetHistory": {"parquetUrls": [], "liveData": rows},

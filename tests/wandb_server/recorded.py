@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 ENTITY = "team"
+EVENTS = "wandb-events.jsonl"
 HISTORY = "wandb-history.jsonl"
 SUMMARY = "wandb-summary.json"
 

@@ -2,13 +2,14 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
+from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS, FigureKeys
 from ampsweep.analysis.pairing import Pair, figures_of_runs, one_side, paired_figures, peaks_of
 from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
-from ampsweep.analysis.run_findings import RunFinding, findings_of_arm
-from ampsweep.analysis.runs import PEAK_MEMORY, SKIPPED_STEPS, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
+from ampsweep.analysis.run_findings import MissingSeeds, RunFinding, findings_of_arm
+from ampsweep.analysis.runs import SKIPPED_STEPS, STEP_MS, VAL_ACCURACY, Run
 from ampsweep.analysis.statistics import (
     Estimate,
     Spread,
@@ -61,6 +62,7 @@ class ArmComparison:
     casts: str | None  # see `Run.casts`
     ranks: RankTable | None
     notes: tuple[Finding, ...]
+    keys: FigureKeys = field(default_factory=FigureKeys, repr=False)
 
     def figure(self, key: str) -> float | None:
         """Figure of metric `key` in its unit; None for metrics shown as medians over runs."""
@@ -126,14 +128,22 @@ def summarise_arm(
         val_loss=spread(own(VAL_LOSS)),
         loss_gap=gap,
         loss_gap_pct=None if gap is None or not baseline_loss else 100 * gap.value / abs(baseline_loss),
-        val_accuracy=spread(own(VAL_ACCURACY)),
+        val_accuracy=None if runs[0].keys.metric == VAL_ACCURACY else spread(own(VAL_ACCURACY)),
         autocast_penalty=mean_difference([*figures_of_runs(runs, AUTOCAST_PENALTY).values()]),
         skipped_steps=round(sum(skipped)) if skipped else None,
         dtypes=next((known for run in runs if (known := run.dtypes)), {}),
         casts=next((cast for run in runs if (cast := run.casts) is not None), None),
         ranks=ranks_of_arm(runs),
-        notes=findings_of_arm(runs, findings),
+        notes=(*findings_of_arm(runs, findings), *_missing_seeds(runs, baseline_runs)),
+        keys=runs[0].keys,
     )
+
+
+def _missing_seeds(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> Iterator[MissingSeeds]:
+    """Of other trainings, whose sweeps nobody here has planned, the seeds that only the baseline was run with."""
+    missing = {run.seed for run in baseline_runs} - {run.seed for run in runs}
+    if missing and runs[0].record.source != "suite":
+        yield MissingSeeds(seeds=tuple(sorted(missing)))
 
 
 def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:

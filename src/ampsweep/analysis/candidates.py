@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.runs import PEAK_MEMORY, Run, metric_words
+from ampsweep.analysis.runs import Run, metric_words
 from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate
 from ampsweep.analysis.step_limits import TOO_SMALL
 from ampsweep.analysis.time_to_loss import TimeToLoss
@@ -125,8 +126,9 @@ class SpeedNotKnown(Missing):
 
 
 class NoFinalLoss(Missing):
-    template = "no validation loss was recorded"
-    remedy = "use data with a validation part, so that there is a final loss to compare"
+    template = "no {metric} was recorded"
+    metric: str
+    remedy = "use data with a validation part, or another report.metric, so that there is a final value to compare"
 
 
 class ParityOpen(Missing):
@@ -183,8 +185,9 @@ class Candidate:
         speedup = self.judgements.figures.speedup
         if speedup is None or not is_known(speedup):
             return SpeedNotKnown(arm=self.arm, speed=self.judgements.speed_text)
+        keys = self.judgements.figures.keys
         if self.judgements.parity == "not measured":
-            return NoFinalLoss(arm=self.arm)
+            return NoFinalLoss(arm=self.arm, metric=keys.named("validation loss"))
         unsettled = tuple(parity for parity in self.judgements.parities if not parity.not_worse)
         return ParityOpen(arm=self.arm, unsettled=unsettled) if unsettled else None
 
@@ -223,8 +226,8 @@ def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Seque
     if disproved := [run for run in runs if run.contradictions]:
         yield ContradictsMode(cause="; ".join(disproved[0].contradictions), seeds=_seeds(disproved))
     # If the baseline diverges too, the learning rate or the data is to blame.
-    baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
-    if alone := [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]:
+    baseline_too = {run.recorded_key for run in baseline_runs if run.outcome == "diverged"}
+    if alone := [run for run in runs if run.outcome == "diverged" and run.recorded_key not in baseline_too]:
         yield Diverged(cause=first_line(alone[0].record.error or ""), seeds=_seeds(alone))
     yield from _mostly(runs, "oom", "failed")
     emulated = [run.emulated for run in runs if run.measured]

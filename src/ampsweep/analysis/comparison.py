@@ -2,11 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Final, Literal, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
+from ampsweep.analysis.figure_keys import FigureKeys
+from ampsweep.analysis.foreign_runs import prepare
 from ampsweep.analysis.pairing import Pair, pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.analysis.resumed_runs import AllSeries, ResumedArm, resumed_arms
@@ -19,7 +21,8 @@ from ampsweep.analysis.time_to_loss import Curves
 from ampsweep.analysis.verdict import Verdict, reach_verdict
 from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.finding import Finding, Severity
-from ampsweep.record import RunRecord
+from ampsweep.metrics import goal_of
+from ampsweep.records import RunRecord
 from ampsweep.text import predicted_bytes
 
 
@@ -32,6 +35,10 @@ class WorkloadComparison:
     cautions: tuple[Finding, ...]  # why figures of the baseline may not carry over to larger workloads
     runs: tuple[RunEntry, ...]
     resumed: tuple[ResumedArm, ...]
+
+    @property
+    def keys(self) -> FigureKeys:
+        return self.arms[0].keys
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -144,6 +151,27 @@ class OtherMargin(Finding):
     recorded_margin_pct: float
 
 
+class LeftOut(Finding):
+    """Runs of a W&B project that cannot be compared."""
+
+    severity = "warning"
+    template = "left out: {names:few}: {reason}"
+    names: tuple[str, ...]
+    reason: str  # a clause about one run: `has no seed in its config`
+
+
+class MetricNotLogged(Finding):
+    severity = "warning"
+    template = "no run has logged {metric}, which was to decide parity; logged were {logged:few}{remedy}"
+    metric: str
+    logged: tuple[str, ...]
+
+    @property
+    def remedy(self) -> str:
+        known = next((key for key in self.logged if goal_of(key) is not None), None)
+        return "" if known is None else f"; choose one of them, such as --metric {known}"
+
+
 class ContaminationUnknown(Finding):
     template = "whether anything else slowed {num_runs:count run} down is unknown: {cause}"
     num_runs: int
@@ -160,6 +188,7 @@ class Comparison:
     memory_gib: float | None = None  # limit on the peak of the fullest rank; None: the memory of the device
     series: tuple[Series, ...] = ()
     file_problems: tuple[FileProblem, ...] = ()
+    keys: FigureKeys = field(default_factory=FigureKeys)
 
     @property
     def compared(self) -> tuple[WorkloadComparison | SearchComparison, ...]:
@@ -200,9 +229,11 @@ def compare(
     baseline: str,
     margin_pct: float,
     memory_gib: float | None = None,
+    keys: FigureKeys | None = None,
     curves: Curves | None = None,
     series: AllSeries | None = None,
     file_problems: Sequence[FileProblem] = (),
+    notes: Sequence[Finding] = (),
 ) -> Comparison:
     """Compare every arm with the arm `baseline` within each workload.
 
@@ -210,15 +241,18 @@ def compare(
         records: run directories with their records; duplicates count once, predicted runs not at all.
         margin_pct: loss gap, in percent of the baseline's loss, that counts as none; a ValueError unless above 0.
         memory_gib: the memory that a recommended arm must fit into; None: the memory of the device.
+        keys: the metric that decides parity (`chosen_metric`). None: the validation loss.
         curves: `loss_curves` by run directory.
         series: `RESUMED_KEYS` by run directory.
+        notes: more findings, such as on runs that are not among `records`.
     """
     if not margin_pct > 0:
         raise ValueError(f"report.margin_pct is {margin_pct}; it must be above 0")
     unique: dict[Path, Run] = {}
     for directory, record in records:
         unique.setdefault(directory.resolve(), Run(directory, record))
-    measured = [run for run in unique.values() if run.record.kind == "measured"]
+    keys = keys or FigureKeys()
+    measured, own_notes = prepare([run for run in unique.values() if run.record.kind == "measured"], keys)
     searches = [run for run in measured if run.record.batch_search is not None]
     runs = [run for run in measured if run.record.batch_search is None]
     by_id = {run.record.run_id: run for run in runs}
@@ -259,13 +293,15 @@ def compare(
         )
 
     workloads, num_twice = group_workloads(runs), len(records) - len(unique)
+    found = _notes(num_twice, len(unique) - len(measured), measured, pairing.pairs, margin_pct)
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
         memory_gib=memory_gib,
         workloads=tuple(map(of_workload, workloads)),
         searches=tuple(compare_search(search, baseline) for search in group_workloads(searches)),
-        notes=tuple(_notes(num_twice, len(unique) - len(measured), measured, pairing.pairs, margin_pct)),
+        notes=(*notes, *own_notes, *found),
+        keys=measured[0].keys if len({run.keys for run in measured}) == 1 else keys,
         series=swept_series(workloads),
         file_problems=tuple(file_problems),
     )

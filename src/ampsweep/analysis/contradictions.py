@@ -6,7 +6,7 @@ from typing import Final
 
 from ampsweep.config.modes import fp32_matmul, step_dtypes
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.record.sections import Float8Proof, ModeProof
+from ampsweep.records.sections import Float8Proof, ModeProof
 from ampsweep.text import listed
 
 _ROUNDING_FLAGS: Final = ("tf32", "bf16")  # values of torch's `fp32_precision` switches that round float32 operands

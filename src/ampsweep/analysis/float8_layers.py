@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Final
 
 from ampsweep.finding import Finding
-from ampsweep.record.sections import Float8Proof, WhyKept
+from ampsweep.records.sections import Float8Proof, WhyKept
 from ampsweep.text import listed, plural
 
 _WHY: Final[dict[WhyKept, str]] = {

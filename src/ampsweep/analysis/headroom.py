@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from ampsweep.finding import Finding
 from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, FORMATS, NumericFormat
-from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
+from ampsweep.records.numerics import Magnitudes, RunNumerics, TensorKind
 from ampsweep.text import number, percent, plural
 
 MAX_LOST_PCT: Final = 5.0  # of the sum of a layer's magnitudes: that of the smallest quarter of normal values

@@ -7,6 +7,7 @@ from operator import neg
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.figure_keys import VAL_LOSS, FigureKeys
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import metric_words
 from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate, in_brackets, two_one_sided_tests
@@ -14,8 +15,6 @@ from ampsweep.analysis.step_limits import SmallStep, StepLimit, limits_text
 from ampsweep.finding import Finding
 from ampsweep.metrics import METRICS
 from ampsweep.text import num_bytes, number, percent, plural, signed
-
-_NO_LOSS: Final = "no final loss to compare"
 
 ParityVerdict = Literal["equivalent", "worse", "better", "inconclusive"]
 
@@ -42,7 +41,8 @@ class Parity(Finding):
     margin_pct: float
     further_seeds: int | None  # that would probably settle an inconclusive verdict (0 for others); None: more than 100
     not_worse: bool  # True if the interval excludes that the arm is worse by the margin
-    is_share: bool  # True if the metric is a share and better higher; gaps are in percentage points
+    is_share: bool  # True if the metric is a share; gaps are in percentage points
+    is_higher_better: bool = False
 
     @property
     def is_tested(self) -> bool:
@@ -58,7 +58,7 @@ class Parity(Finding):
         if not self.is_tested:
             return f"gap {self._gap_alone} in {plural(self.n, 'pair')}, at least {MIN_PAIRS} are needed"
         margin = f"±{number(self._factor * self.margin, 2)}{self._unit}"
-        is_above = self.verdict == ("better" if self.is_share else "worse")
+        is_above = self.verdict == ("better" if self.is_higher_better else "worse")
         place = {"equivalent": "inside", "inconclusive": "crosses"}.get(self.verdict, "above" if is_above else "below")
         share = "" if self.is_share else f" ({self.margin_pct:g}%)"
         return f"gap {self._gap_with_interval} {place} {margin}{share}, n={self.n}"
@@ -106,11 +106,13 @@ class Parity(Finding):
         return f"{value}{self._unit}{in_brackets(ends)}"
 
 
-def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity | None:
+def parity(pairs: Sequence[Pair], metric: str, keys: FigureKeys, *, margin_pct: float) -> Parity | None:
     """Test the paired gaps of the final `metric` against a margin above 0, in percent of the baseline's mean loss, or
     in percentage points of a share. None if no pair has the metric, or if the baseline's loss is 0."""
     values = [figures for pair in pairs if (figures := pair.figures(metric)) is not None]
-    is_share = METRICS[metric].better == "higher"
+    recorded = keys.recorded(metric)
+    is_share = recorded in METRICS and METRICS[recorded].better == "higher"
+    is_higher_better = is_share if metric != VAL_LOSS else keys.is_higher_better
     scale = 1.0 if is_share or not values else abs(statistics.fmean(value for value, _ in values))
     if not values or scale == 0:
         return None
@@ -119,8 +121,8 @@ def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity |
     tested = two_one_sided_tests(gaps, margin) if len(gaps) >= MIN_PAIRS else None
     verdict = _VERDICTS["open" if tested is None else tested.position]
     return Parity(
-        metric=metric,
-        verdict=_OPPOSITE.get(verdict, verdict) if is_share else verdict,
+        metric=recorded,
+        verdict=_OPPOSITE.get(verdict, verdict) if is_higher_better else verdict,
         n=len(gaps),
         gap=statistics.fmean(gaps),
         low=None if tested is None else tested.low,
@@ -128,8 +130,9 @@ def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity |
         margin=margin,
         margin_pct=margin_pct,
         further_seeds=MIN_PAIRS - len(gaps) if tested is None else tested.further_pairs,
-        not_worse=tested is not None and (tested.low > -margin if is_share else tested.high < margin),
+        not_worse=tested is not None and (tested.low > -margin if is_higher_better else tested.high < margin),
         is_share=is_share,
+        is_higher_better=is_higher_better,
     )
 
 
@@ -174,7 +177,8 @@ class Judgements:
         remarks = self._remarks([limit for limit in self.figures.limits if not isinstance(limit, left_out)])
         speed = self._speed_text + _in_brackets([*self._of_which_runs, *remarks])
         memory = self._memory_text + _n_unless(n, self.figures.memory_saved_bytes)
-        learned = [f"{parity.short}{_n_unless(n, parity)}" for parity in self.parities] or [_NO_LOSS]
+        nothing = f"no final {self.figures.keys.metric_words} to compare"
+        learned = [f"{parity.short}{_n_unless(n, parity)}" for parity in self.parities] or [nothing]
         return ", ".join([speed, memory, *learned])
 
     @property
@@ -212,13 +216,14 @@ class Judgements:
 
     @property
     def _memory_text(self) -> str:
+        memory = self.figures.keys.memory_words
         saved, share = self.figures.memory_saved_bytes, self.figures.memory_saved_pct
         if saved is None or share is None:
             return "memory not measured"
         if saved.value == 0:
-            return "no resolved memory difference" if self.memory == "unresolved" else "the same peak memory"
+            return "no resolved memory difference" if self.memory == "unresolved" else f"the same {memory}"
         word, part = ("saves", share) if saved.value > 0 else ("adds", share.mapped(neg))
-        size = f"{num_bytes(abs(saved.value))} of peak memory"
+        size = f"{num_bytes(abs(saved.value))} of {memory}"
         figure = f"{word} {size} ({percent(part.value)}{in_brackets(part.text()[1])})"
         return f"no resolved memory difference, {figure}" if self.memory == "unresolved" else figure
 

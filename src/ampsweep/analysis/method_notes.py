@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
+from ampsweep.records.sections import FigureSources
 
 _TIME_TO_LOSS: Final = (
     "time in steps until the loss (validation loss if evaluated five times or more, else training loss averaged over a "
@@ -52,19 +53,39 @@ _RECOMMENDATION: Final = (
 )
 
 
+def _from_wandb(taken: FigureSources) -> Iterator[tuple[str, str]]:
+    """How figures of a run were taken that is known from W&B alone."""
+    if taken.time == "_runtime":
+        how = "the median between two logged rows, with waits for data, logging and evaluations of which no row tells"
+        yield "step time on W&B", f"wall time by W&B's _runtime and {taken.steps}: {how} the end."
+    elif taken.time is not None:
+        how = f"the training's own {taken.time}: the median of what it logged, or a total over its steps"
+        yield "step time on W&B", f"{how}; by {taken.steps}."
+    if taken.memory is not None:
+        yield (
+            "memory on W&B",
+            f"the largest of W&B's samples of {taken.memory}, of which it takes one in 15 s. It is more than the peak "
+            "of tensors (the device's context, what the allocator keeps) and may miss a short peak.",
+        )
+
+
 def method(of: Comparison) -> Iterator[tuple[str, str]]:
     arms = [arm for workload in of.workloads for arm in workload.arms]
     verdicts = [workload.verdict for workload in of.workloads]
-    parity = (
+    named = of.keys.named
+    parity = named(
         f"the gap of the final validation loss, pair by pair, against a margin of {of.margin_pct:g}% of the baseline's "
         "mean loss: equivalent if the gap's 90% t-interval lies inside the margin (two one-sided tests at 5%), worse "
-        "or better if it lies wholly beyond it, else inconclusive. Fewer than 3 pairs decide nothing."
+        f"or better if it lies wholly beyond it{', higher being better' if of.keys.is_higher_better else ''}, else "
+        "inconclusive. Fewer than 3 pairs decide nothing."
     )
+    taken = [entry.run.record.taken_from for workload in of.workloads for entry in workload.runs]
+    yield from dict.fromkeys(note for of_run in taken for note in _from_wandb(of_run))
     for is_shown, name, text in (
         (bool(of.workloads), "parity", parity),
-        (bool(of.workloads), "recommendation", _RECOMMENDATION),
-        (any(arm.time_to_loss for verdict in verdicts for arm in verdict.arms), "time to loss", _TIME_TO_LOSS),
-        (any(verdict.front for verdict in verdicts), "front", _FRONT),
+        (bool(of.workloads), "recommendation", named(_RECOMMENDATION)),
+        (any(arm.time_to_loss for verdict in verdicts for arm in verdict.arms), "time to loss", named(_TIME_TO_LOSS)),
+        (any(verdict.front for verdict in verdicts), "front", named(_FRONT)),
         (any(arm.ranks is not None for arm in arms), "ranks", _RANKS),
         (any(series.in_words for series in of.series), "side by side", _SIDE_BY_SIDE),
         (bool(of.searches), "largest batch", _LARGEST_BATCH),

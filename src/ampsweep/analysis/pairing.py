@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.analysis.runs import PEAK_MEMORY, VAL_ACCURACY, VAL_LOSS, Run, Scalar
+from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS
+from ampsweep.analysis.runs import VAL_ACCURACY, Run, Scalar
 from ampsweep.analysis.statistics import Values
 from ampsweep.config.field_rules import NULL
 from ampsweep.finding import Finding
@@ -121,7 +122,7 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
     left = [run for run in runs if run.measured and (run.pair_key, run.arm) not in paired]
     of_baseline = [run for run in runs if run.arm == baseline]
-    without_figures = {run.record.pair_key: run.outcome for run in reversed(of_baseline) if not run.measured}
+    without_figures = {run.recorded_key: run.outcome for run in reversed(of_baseline) if not run.measured}
     of_seed: dict[int, list[Run]] = defaultdict(list)
     for run in of_baseline:
         of_seed[run.seed].append(run)
@@ -130,7 +131,7 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     def reason(run: Run) -> Unpaired:
         if run.arm == baseline:
             return NoOtherArm(baseline=baseline)
-        if (outcome := without_figures.get(run.record.pair_key)) is not None:
+        if (outcome := without_figures.get(run.recorded_key)) is not None:
             return BaselineWithoutFigures(baseline=baseline, outcome=outcome)
         if run.seed not in nearest:
             return NoBaselineRun(baseline=baseline, seed=run.seed if nearest else None)

@@ -15,9 +15,10 @@ from itertools import permutations
 from typing import Final, Literal
 
 from ampsweep.analysis.candidates import MAX_DOUBT
+from ampsweep.analysis.figure_keys import VAL_LOSS
 from ampsweep.analysis.pairing import Figures, Pair, one_side, paired_figures, peaks_of
 from ampsweep.analysis.recommendation import MIN_DIFFERENCE
-from ampsweep.analysis.runs import STEP_MS, VAL_LOSS
+from ampsweep.analysis.runs import STEP_MS
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
     Estimate,
@@ -98,7 +99,7 @@ def values_of_arms(baseline: str, pairs_of: Mapping[str, Sequence[Pair]]) -> dic
     return found
 
 
-def front(values: Mapping[str, ArmValues], *, margin: float | None) -> Front | None:
+def front(values: Mapping[str, ArmValues], *, margin: float | None, is_higher_better: bool = False) -> Front | None:
     """Place the arms (the baseline first) on the Pareto front; None unless two arms have step time and memory. `margin`
     is the largest loss gap that counts as none; None without losses."""
     placed = {arm: own for arm, own in values.items() if own["time"] and own["memory"]}
@@ -109,7 +110,7 @@ def front(values: Mapping[str, ArmValues], *, margin: float | None) -> Front | N
         relations[arm, other] = {
             "time": _by_ratio(placed[arm]["time"], placed[other]["time"]),
             "memory": _by_ratio(placed[arm]["memory"], placed[other]["memory"]),
-            "loss": _by_gap(placed[arm]["loss"], placed[other]["loss"], margin),
+            "loss": _by_gap(placed[arm]["loss"], placed[other]["loss"], margin, is_higher_better),
         }
     beaten = _beaten([*placed], relations)
     baseline, reference = next(iter(values.items()))
@@ -121,7 +122,7 @@ def front(values: Mapping[str, ArmValues], *, margin: float | None) -> Front | N
                 time_ratio=None if arm == baseline else ratio_between(own["time"], reference["time"]),
                 peak_bytes=statistics.fmean(own["memory"].values()),
                 loss_gap=None if arm == baseline else mean_difference(_gaps(own["loss"], reference["loss"])),
-                loss="same" if arm == baseline else _by_gap(own["loss"], reference["loss"], margin),
+                loss="same" if arm == baseline else _by_gap(own["loss"], reference["loss"], margin, is_higher_better),
                 beaten=beaten.get(arm),
             )
             for arm, own in placed.items()
@@ -144,10 +145,10 @@ def _by_ratio(own: Values, other: Values) -> Relation:
     return "same" if is_known else "open"
 
 
-def _by_gap(own: Values, other: Values, margin: float | None) -> Relation:
+def _by_gap(own: Values, other: Values, margin: float | None, is_higher_better: bool) -> Relation:
     if margin is None or not (own or other):
         return "not measured"
-    gaps = _gaps(own, other)
+    gaps = _gaps(other, own) if is_higher_better else _gaps(own, other)
     if len(gaps) < MIN_PAIRS:
         return "open"
     tested = two_one_sided_tests(gaps, margin)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ampsweep.analysis.runs import LARGEST_FIGURE, Run
 from ampsweep.analysis.statistics import known_median
 from ampsweep.finding import Finding
-from ampsweep.record.sections import RankFigures
+from ampsweep.records.sections import RankFigures
 from ampsweep.text import GIB, MIB, milliseconds, num_bytes, plural
 
 

@@ -10,7 +10,7 @@ from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.config.modes import mode_of
 from ampsweep.finding import Finding
 from ampsweep.numeric_formats import FORMATS
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 
 MAX_MFU_PCT: Final = 20.0  # percent of peak FLOPS below which something other than arithmetic limits a step
 MIN_FLOAT32_SHARE: Final = 0.05
@@ -129,7 +129,7 @@ def odd_sizes(record: RunRecord) -> dict[str, int]:
     if "hidden_size" in known and "num_heads" in known:
         sizes["model.hidden_size / model.num_heads"] = known["hidden_size"] // known["num_heads"]
     rows = "data.batch_size" if identity.seq_len is None else "data.batch_size * data.seq_len"
-    sizes[rows] = identity.batch_size * (identity.seq_len or 1)
+    sizes[rows] = (identity.batch_size or 0) * (identity.seq_len or 1)
     return {key: size for key, size in sizes.items() if size % MULTIPLE}
 
 

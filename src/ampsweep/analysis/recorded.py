@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from ampsweep.record.sections import Compilation, Doubt, UnvouchedOperator
+from ampsweep.records.sections import Compilation, Doubt, UnvouchedOperator
 from ampsweep.text import listed, number, plural
 
 _MAX_LISTED: Final = 3

@@ -5,14 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
+from ampsweep.analysis.figure_keys import VAL_LOSS, logged_keys
 from ampsweep.analysis.float8_layers import Float8Summary, float8_summary
 from ampsweep.analysis.pairing import Unpaired
 from ampsweep.analysis.rank_table import RankTable, ranks_of_run
 from ampsweep.analysis.runs import STEP_MS, Run
+from ampsweep.config.modes import MODES
 from ampsweep.finding import Finding
-from ampsweep.record import RunRecord
-from ampsweep.record.outcome import OutOfMemory
-from ampsweep.text import first_line, merge_figures, num_bytes, seeds_text
+from ampsweep.records import RunRecord
+from ampsweep.records.outcome import OutOfMemory
+from ampsweep.text import by_likeness, first_line, listed, merge_figures, num_bytes, seeds_text
 
 
 class RunFinding(Finding):
@@ -41,6 +43,14 @@ class RunFinding(Finding):
         return self.cause  # the name says the rest
 
 
+class _Clause(RunFinding):
+    """A finding whose name does not say the rest."""
+
+    @property
+    def why(self) -> str:
+        return self.clause
+
+
 class NotCompleted(RunFinding):
     severity = "fault"
     consequence = "no figures"
@@ -61,6 +71,10 @@ class CutShort(RunFinding):
     consequence = "its loss does not count"
 
 
+class StoppedEarly(RunFinding):
+    template = "stopped early, its validation metrics are those of its best evaluation: {cause}"
+
+
 class Disproved(RunFinding):
     severity = "fault"
     template = "disproved, hence compared with nothing: {cause}"
@@ -77,14 +91,32 @@ class NotTimed(RunFinding):
     template = "no speed: {cause}"
 
 
-class Leaks(RunFinding):
+class RoundedFloat32(_Clause):
+    """TF32 in a training of others that was said to be in another mode."""
+
+    severity = "warning"
+    template = "{mode} was asked for, and a {cause} in float32 was rounded, as TF32 does"
+    consequence = "its speed and losses are those of TF32, as far as it computes in float32"
+    mode: str
+
+
+class EvaluatedNarrower(_Clause):
+    severity = "warning"
+    template = "evaluated with parameters in {cause}, trained with others: its evaluations have another precision"
+    consequence = "its evaluations tell nothing of the training's precision"
+
+
+class WithoutMetric(_Clause):
+    severity = "warning"
+    template = "no {metric} was logged; there are {cause}"
+    consequence = "it does not count for parity"
+    metric: str
+
+
+class Leaks(_Clause):
     severity = "warning"
     template = "a step left {cause} behind"
     consequence = "its memory may grow beyond the peak shown here"
-
-    @property
-    def why(self) -> str:
-        return self.clause
 
 
 class NotCarriedOver(RunFinding):
@@ -130,6 +162,12 @@ class Repeats(Finding):
     num_runs: int
 
 
+class MissingSeeds(Finding):
+    severity = "warning"
+    template = "there is no run of {seeds:seeds}, with which the baseline has one"
+    seeds: tuple[int, ...]
+
+
 _Found = TypeVar("_Found", bound=RunFinding)
 
 
@@ -158,24 +196,39 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
     if record.status != "completed":
         yield NotCompleted(seeds=seeds, status=record.status, cause=first_line(record.error or ""))
     elif record.cut_short is not None and record.batch_search is None:  # a search needs no final loss
-        yield CutShort(seeds=seeds, cause=first_line(record.cut_short))
+        kind = StoppedEarly if record.stopped_early else CutShort
+        yield kind(seeds=seeds, cause=first_line(record.cut_short))
     if run.contradictions:
         yield Disproved(seeds=seeds, cause="; ".join(run.contradictions))
     if run.measured and run.contamination is not None:
         yield Contaminated(seeds=seeds, cause=run.contamination)
     elif run.measured and (why := record.absent.get(STEP_MS)) is not None:
         yield NotTimed(seeds=seeds, cause=why)
+    if run.finished and run.keys.is_recorded and run.figure(VAL_LOSS) is None and record.batch_search is None:
+        there = listed(by_likeness(run.keys.metric, logged_keys([record])), limit=4)
+        yield WithoutMetric(seeds=seeds, metric=run.keys.metric, cause=there or "no numbers")
     if run.measured:
         yield from _of_compilation(run)
     if run.measured and (float8 := float8_summary(record.proof.float8)) is not None:
         yield InFloat8(seeds=seeds, layers=float8)
     for note in () if record.origin is None else record.origin.notes or ():
         yield NotCarriedOver(seeds=seeds, cause=note)
+    if run.measured and record.source != "suite":
+        yield from _rounded(record)
+    if (dtype := record.proof.eval_parameters) is not None:
+        yield EvaluatedNarrower(seeds=seeds, cause=dtype)
     if run.leaked_bytes is not None:
         yield Leaks(seeds=seeds, cause=num_bytes(run.leaked_bytes))
     if run.measured and unpaired is not None:
         yield NotPaired(seeds=seeds, reason=unpaired)
     yield from without_effect(record)
+
+
+def _rounded(record: RunRecord) -> Iterator[RunFinding]:
+    mode = MODES.get(record.identity.precision_mode)
+    kinds = [kind for kind, how in (record.proof.fp32_arithmetic or {}).items() if how == "rounded"]
+    if kinds and mode is not None and mode.settings.parameters == "float32" and not mode.settings.tf32:
+        yield RoundedFloat32(seeds=(record.identity.seed,), mode=mode.name, cause=" and a ".join(kinds))
 
 
 def without_effect(record: RunRecord) -> Iterator[RunFinding]:

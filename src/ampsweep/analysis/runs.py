@@ -1,25 +1,25 @@
 """A run as the analysis sees it: its directory, its record and the facts derived from them."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.analysis.contradictions import contradictions
+from ampsweep.analysis.figure_keys import FigureKeys
+from ampsweep.config.identity import digest_of_values
 from ampsweep.config.modes import DOTTED_ARM_KEYS
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.record import RunRecord
-from ampsweep.record.sections import UnvouchedOperator
+from ampsweep.metrics import METRICS
+from ampsweep.records import RunRecord
+from ampsweep.records.sections import UnvouchedOperator
 from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
 
 STEP_MS: Final = "perf/step_ms"
-PEAK_MEMORY: Final = "memory/peak_allocated_gib"
-VAL_LOSS: Final = "val/loss"
 VAL_ACCURACY: Final = "val/accuracy"
 SKIPPED_STEPS: Final = "amp/skipped_steps"
 
@@ -38,7 +38,7 @@ _NO_FACTS: Final = frozenset({"precision_mode", "dtype", "seed", "data_fingerpri
 """Parts of the identity that are the arm or the seed, or may change with them."""
 _NOT_WORKLOAD: Final = frozenset(
     {"precision", "seed", "tracking", "report", "predict", "name", "device", "resume", "into", "dry_run", "output_dir"}
-    | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every"}
+    | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every", "trainer.keep_weights"}
     | {"parallel.num_processes", *DOTTED_ARM_KEYS}
 )
 """Parts of the config that are the arm or the seed, do not change the computation, or are in the identity."""
@@ -54,6 +54,9 @@ _OTHER_VARIABLES: Final = frozenset(
 class Run:
     directory: Path
     record: RunRecord
+    keys: FigureKeys = field(default_factory=FigureKeys)
+    own: Mapping[str, Scalar] = field(default_factory=dict)
+    """Of a training that is not the suite's: the keys of its own config that distinguish workloads."""
 
     @property
     def arm(self) -> str:
@@ -70,14 +73,19 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return self.measured and self.record.cut_short is None
+        return self.measured and not self.cut_short
+
+    @property
+    def cut_short(self) -> bool:
+        """True if it took fewer steps than it should (`trainer.patience` is a rule of its own)."""
+        return self.record.cut_short is not None and not self.record.stopped_early
 
     @property
     def outcome(self) -> str:
         """The status, with `disproved` and `cut short` separate from `completed`."""
         if self.record.status != "completed":
             return self.record.status
-        return "disproved" if self.contradictions else "completed" if self.record.cut_short is None else "cut short"
+        return "disproved" if self.contradictions else "cut short" if self.cut_short else "completed"
 
     @cached_property
     def contradictions(self) -> tuple[str, ...]:
@@ -102,7 +110,12 @@ class Run:
 
     @property
     def leaked_bytes(self) -> int | None:
-        """Bytes that its traced step left alive beyond new state and some scalars."""
+        """Bytes that its traced step left alive beyond new state and some scalars.
+
+        Loops of others may free in a step what the one before has left: its gradients, its batch, its outputs.
+        """
+        if self.record.source != "suite":
+            return None
         kept = self.record.memory.kept or {}
         leaked = sum(num_bytes for category, num_bytes in kept.items() if category not in _KEPT)
         return leaked if leaked > _KEPT_BYTES else None
@@ -160,7 +173,7 @@ class Run:
         left_out = _NO_FACTS.union(searched)
         facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
         kind = self.record.identity.device.partition(":")[0]
-        return facts | {"device": None if kind == "auto" else kind}
+        return facts | {"device": None if kind == "auto" else kind, "source": self.record.source}
 
     @cached_property
     def trained_on(self) -> str:
@@ -173,6 +186,8 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Scalar]:
+        if self.record.source != "suite":
+            return dict(self.own)
         left_out = _NOT_WORKLOAD.union(() if self.record.batch_search is None else ("data.batch_size",))
         known = ((key, of) for key, of in leaves(self.record.config) if key.partition(".")[0] not in _NOT_WORKLOAD)
         return {key: value for key, value in known if key not in left_out}
@@ -195,13 +210,18 @@ class Run:
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @cached_property
+    def recorded_key(self) -> str:
+        """Of the record's pair key and, of other trainings, the source and the keys of their config that count."""
+        return digest_of_values([self.record.pair_key, self.record.source, self.own])
+
+    @cached_property
     def pair_key(self) -> str:
-        """Equal for runs that differ in precision only: the record's key and a hash of the conditions."""
-        conditions = json.dumps(self.conditions, sort_keys=True)
-        return f"{self.record.pair_key} {hashlib.sha256(conditions.encode()).hexdigest()[:8]}"
+        """Equal for runs that differ in precision only: the recorded key and a hash of the conditions."""
+        return f"{self.recorded_key} {digest_of_values(self.conditions)}"
 
     def figure(self, key: str) -> float | None:
-        return figure(self.record, key)
+        """The summary's value of metric `key`, or of what stands for it (`keys`)."""
+        return figure(self.record, self.keys.recorded(key))
 
     def compared_figure(self, key: str) -> float | None:
         """The figure if comparable: no speed of a contaminated run, no loss of a run cut short."""
@@ -225,7 +245,7 @@ def figure(record: RunRecord, key: str) -> float | None:
 
 
 def metric_words(metric: str) -> str:
-    return metric.replace("/", " ")
+    return metric.replace("/", " ") if metric in METRICS else metric
 
 
 def leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]]:

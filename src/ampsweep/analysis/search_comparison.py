@@ -5,15 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.pairing import figures_of_runs
 from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.analysis.run_findings import Contaminated, NotCompleted, RunEntry, merged, run_entry, statuses_text
-from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
+from ampsweep.analysis.runs import LARGEST_FIGURE, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, ratio_between
 from ampsweep.analysis.step_limits import StepLimit, limits_text, step_limits
 from ampsweep.analysis.workloads import Workload
 from ampsweep.finding import Finding
-from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
+from ampsweep.records.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.text import GIB, first_line, num_bytes, ratio
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"

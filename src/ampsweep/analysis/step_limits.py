@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, Run
+from ampsweep.analysis.figure_keys import PEAK_MEMORY
+from ampsweep.analysis.runs import STEP_MS, Run
 from ampsweep.analysis.statistics import known_median
 from ampsweep.finding import Finding
 from ampsweep.text import milliseconds, num_bytes, number

@@ -14,11 +14,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ampsweep.analysis.figure_keys import VAL_LOSS, FigureKeys
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, Run, figure, metric_words
+from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, Run, figure, metric_words
 from ampsweep.analysis.statistics import Estimate, mean_ratio
 from ampsweep.finding import Finding
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 
 TRAIN_LOSS: Final = "train/loss"
 SERIES_KEYS: Final = (STEP_MS, VAL_LOSS, TRAIN_LOSS)  # metrics of the history that the curves need
@@ -75,6 +76,8 @@ def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[s
     curves = {}
     for key in (VAL_LOSS, TRAIN_LOSS):
         steps, losses = _finite(series.get(key))
+        if record.best is not None and record.config.get("trainer", {}).get("patience") and key == VAL_LOSS:
+            steps, losses = steps[steps <= record.best.step], losses[steps <= record.best.step]  # later ones are waits
         window = 1 if key == VAL_LOSS else max(MIN_SMOOTHED, math.ceil(SMOOTHED_SHARE * losses.size))
         if losses.size >= (MIN_EVALUATIONS if key == VAL_LOSS else 2 * window):
             sums = np.cumsum(np.concatenate(([0.0], losses)))
@@ -137,13 +140,13 @@ class TimeToLoss(Finding):
         return f"reached {loss} {self.speedup.ratio_text} as fast (n={self.n})"
 
 
-def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) -> TimeToLoss | None:
+def time_to_loss(pairs: Sequence[Pair], curves: Curves, keys: FigureKeys, *, margin_pct: float) -> TimeToLoss | None:
     """Compare an arm with the baseline by the time to the baseline's final loss; None without curves."""
-    for metric in (VAL_LOSS, TRAIN_LOSS):
+    for metric in (TRAIN_LOSS,) if keys.is_higher_better else (VAL_LOSS, TRAIN_LOSS):
         found = {pair.pair_key: both for pair in pairs if (both := _curves_of(pair, curves, metric)) is not None}
         finished = [pair for pair in pairs if _counted(pair.baseline_runs) and _counted(pair.arm_runs)]
         if found and (len(found) == len(finished) or metric == TRAIN_LOSS):
-            return _compare(metric, found, margin_pct)
+            return _compare(keys.recorded(metric), found, margin_pct)
     return None
 
 

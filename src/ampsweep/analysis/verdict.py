@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate, baseline_refusal, over_memory, refusal, too_few_pairs
+from ampsweep.analysis.figure_keys import VAL_LOSS
 from ampsweep.analysis.judgements import judge, parity
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.pareto_front import Front, front, values_of_arms
 from ampsweep.analysis.reasons import Pitfall, Reason, find_pitfalls, find_reasons
 from ampsweep.analysis.recommendation import NoBaseline, Recommendation, recommend
-from ampsweep.analysis.runs import VAL_ACCURACY, VAL_LOSS, Run
+from ampsweep.analysis.runs import VAL_ACCURACY, Run
 from ampsweep.analysis.step_limits import small_step
 from ampsweep.analysis.time_to_loss import Curves, time_to_loss
 from ampsweep.analysis.waterfall import waterfall
@@ -56,12 +57,14 @@ def reach_verdict(
     if reference is None:
         nothing = Recommendation(baseline=baseline, arm=None, undecided=NoBaseline(baseline=baseline))
         return Verdict(recommendation=nothing, arms=(), reasons=(), pitfalls=pitfalls)
-    candidates = []
+    keys, candidates = reference.keys, []
+    # A metric that was chosen decides alone.
+    metrics = (VAL_LOSS, VAL_ACCURACY) if keys.metric == VAL_LOSS else (VAL_LOSS,)
     for arm in arms:
         if arm.is_baseline:
             continue
         own_pairs = tuple(pair for pair in pairs if pair.arm == arm.arm)
-        found = (parity(own_pairs, metric, margin_pct=margin_pct) for metric in (VAL_LOSS, VAL_ACCURACY))
+        found = (parity(own_pairs, metric, keys, margin_pct=margin_pct) for metric in metrics)
         parities = tuple(parity for parity in found if parity is not None)
         candidates.append(
             Candidate(
@@ -69,7 +72,7 @@ def reach_verdict(
                 too_few_pairs=too_few_pairs(arm),
                 judgements=judge(arm, reference, parities),
                 waterfall=waterfall(own_pairs),
-                time_to_loss=time_to_loss(own_pairs, curves, margin_pct=margin_pct),
+                time_to_loss=time_to_loss(own_pairs, curves, keys, margin_pct=margin_pct),
                 refusal=refusal(runs_of[arm.arm], runs_of[baseline], parities, memory_gib),
                 pairs=own_pairs,
             )
@@ -86,11 +89,12 @@ def reach_verdict(
     )
     out = {arm.arm for arm in candidates if arm.refusal is not None and not arm.refusal.trains}
     placed = {arm: own for arm, own in values.items() if arm not in out}
-    margins = [parity.margin for arm in candidates for parity in arm.judgements.parities if parity.metric == VAL_LOSS]
+    tested = [parity for arm in candidates for parity in arm.judgements.parities if parity.metric == keys.metric]
+    margin = max((parity.margin for parity in tested), default=None)
     return Verdict(
         recommendation=recommended,
         arms=tuple(candidates),
         reasons=find_reasons(runs_of, {arm.arm: arm.waterfall for arm in candidates}, baseline=baseline),
-        front=None if refused is not None else front(placed, margin=max(margins, default=None)),
+        front=None if refused is not None else front(placed, margin=margin, is_higher_better=keys.is_higher_better),
         pitfalls=pitfalls,
     )

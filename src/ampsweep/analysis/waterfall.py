@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.runs import PEAK_MEMORY, Run
+from ampsweep.analysis.runs import Run
 from ampsweep.finding import Finding
 from ampsweep.text import num_bytes
 

@@ -48,7 +48,8 @@ class Workload:
     def title_of(self, naming: Sequence[str]) -> str:
         """The facts that distinguish it from other workloads, else those that name it."""
         of_ranks = () if self.facts.get("parallel") in (None, "single") else _OF_RANKS
-        return _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in (*naming, *of_ranks)})
+        named = _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in (*naming, *of_ranks)})
+        return named or str(self.facts.get("experiment", ""))
 
 
 def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
@@ -66,7 +67,7 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
     stay together. A run that ended early may lack facts: it joins the only workload that its known facts agree with."""
     pools: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        pools[run.record.pair_key].append(run)
+        pools[run.recorded_key].append(run)
     position = {run.directory: index for index, run in enumerate(runs)}
     groups = [
         ({key: (facts | derived)[key] for key in members[0].facts} | swept, members)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,8 +18,8 @@ from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import COMPLAINTS, Complaint, Config, component_name
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.launch.signal_handlers import stop_signals_as_interrupt
-from ampsweep.record import FILE_NAME, RecordError, RunRecord, read_history, write_atomically
-from ampsweep.record.numerics import RunNumerics
+from ampsweep.records import FILE_NAME, RecordError, RunRecord, read_history, write_atomically
+from ampsweep.records.numerics import RunNumerics
 from ampsweep.redaction import hidden
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.run.directories import has_checkpoint, new_directory
@@ -43,14 +43,14 @@ and in float32; for a run that failed, it replays the steps before the failure. 
 
 
 @dataclass(frozen=True)
-class RecordedRun:
+class RunToExamine:
     directory: Path
     record: RunRecord
     overrides: tuple[str, ...]
     """Of its command line or, in a sweep, of its point."""
 
     @staticmethod
-    def read(directory: Path) -> "RecordedRun":
+    def read(directory: Path) -> "RunToExamine":
         """Read the run in `directory`; UserError if there is none, or its command line is missing."""
         directory = directory.expanduser().resolve()
         try:
@@ -63,7 +63,7 @@ class RecordedRun:
             raise UserError(f"{directory} holds a prediction, and no run")
         of_hydra = map(str, settings["hydra"]["overrides"]["hydra"])
         searched = [item for item in of_hydra if item.startswith("hydra.searchpath=")]
-        return RecordedRun(directory, record, (*map(str, given), *searched))
+        return RunToExamine(directory, record, (*map(str, given), *searched))
 
     def require_same(self, config: Config) -> None:
         """Raise UserError if the command line now means another training because config files have changed."""
@@ -99,14 +99,14 @@ def doctor_command(argv: Sequence[str]) -> int:
 
         with taken_device(config.device, lambda text: print(text, file=sys.stderr)) as taken:
             diagnosis, numerics = _diagnose(config, run, taken)
-    _show(diagnosis, numerics, config, None if run is None else run.directory, chosen)
+    show(diagnosis, numerics, lambda: new_directory(config) if run is None else run.directory, chosen)
     return 0
 
 
-def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, RecordedRun | None]:
+def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, RunToExamine | None]:
     run = None
     if overrides and (Path(overrides[0]).expanduser() / FILE_NAME).exists():
-        run = RecordedRun.read(Path(overrides[0]))
+        run = RunToExamine.read(Path(overrides[0]))
         overrides = (*run.overrides, *overrides[1:])
     elif overrides and "=" not in overrides[0] and not overrides[0].startswith("~"):
         raise UserError(f"{overrides[0]}: neither the directory of a run nor key=value")
@@ -127,7 +127,7 @@ def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, Recor
     return config, run
 
 
-def _diagnose(config: Config, run: RecordedRun | None, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics | None]:
+def _diagnose(config: Config, run: RunToExamine | None, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics | None]:
     import torch
 
     from ampsweep.doctor.diagnosis import Diagnosis, in_order
@@ -180,7 +180,7 @@ def _diagnose(config: Config, run: RecordedRun | None, taken: "RunDevice") -> tu
     return diagnosis, examined.numerics
 
 
-def _before_fault(examined: "ExaminedTraining", run: RecordedRun) -> "ExaminedTraining":
+def _before_fault(examined: "ExaminedTraining", run: RunToExamine) -> "ExaminedTraining":
     """Start the training shortly before the run went wrong, or at its beginning."""
     from ampsweep.doctor.examined_training import checkpoint_before_fault
     from ampsweep.training.checkpoint import CheckpointError
@@ -200,10 +200,8 @@ def _before_fault(examined: "ExaminedTraining", run: RecordedRun) -> "ExaminedTr
     return examined
 
 
-def _show(
-    diagnosis: "Diagnosis", numerics: RunNumerics | None, config: Config, directory: Path | None, chosen: str
-) -> None:
-    """Print the diagnosis, then write its files to `directory` or a new one, which may fail on a full disk."""
+def show(diagnosis: "Diagnosis", numerics: RunNumerics | None, directory: Callable[[], Path], chosen: str) -> None:
+    """Print the diagnosis, then write its files to the directory, which may fail on a full disk."""
     from ampsweep.doctor.diagnosis_document import diagnosis_document
     from ampsweep.report.html import html
     from ampsweep.report.markdown import markdown
@@ -211,15 +209,15 @@ def _show(
     document = diagnosis_document(hidden(diagnosis), numerics)
     put_out(document, chosen)
     try:
-        directory = directory or new_directory(config)
-        diagnosis.write(directory)
-        write_atomically(directory / "diagnosis.md", markdown(document))
-        write_atomically(directory / _PAGE_NAME, html(document))
+        folder = directory()
+        diagnosis.write(folder)
+        write_atomically(folder / "diagnosis.md", markdown(document))
+        write_atomically(folder / _PAGE_NAME, html(document))
     except (OSError, UserError) as error:
         print(escaped(f"the diagnosis's files are not written: {error}"), file=sys.stderr)
     else:
         if chosen == CONSOLE:
-            print(escaped(f"\n{directory / _PAGE_NAME}", keeps="\n"))
+            print(escaped(f"\n{folder / _PAGE_NAME}", keeps="\n"))
 
 
 def _show_progress(text: str) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from ampsweep.standard_streams import guard_streams
 
 _SOME_FAILED: Final = 1
-"""The same as `ampsweep.record.outcome.SOME_FAILED`, which takes time to import."""
+"""The same as `ampsweep.records.outcome.SOME_FAILED`, which takes time to import."""
 _STOPS: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """`ampsweep.stop_signals.STOP_SIGNALS` takes time to import; Python itself raises KeyboardInterrupt for SIGINT."""
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
@@ -52,7 +52,7 @@ def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
     except Exception as error:
         from ampsweep.config.errors import UserError
         from ampsweep.launch.isolated_process import ChildError
-        from ampsweep.record.outcome import WRONG_INPUT
+        from ampsweep.records.outcome import WRONG_INPUT
         from ampsweep.run.failure import RunFailedError
 
         if isinstance(error, OSError):

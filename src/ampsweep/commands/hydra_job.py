@@ -29,9 +29,9 @@ from ampsweep.config.overrides import parse_overrides
 from ampsweep.config.schema import Config
 from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.launch.signal_handlers import forward_signal
-from ampsweep.record import RunRecord, find_records, remove_leftovers, write_atomically
-from ampsweep.record.outcome import OUTCOMES
-from ampsweep.record.sections import StepPrediction
+from ampsweep.records import RunRecord, find_records, remove_leftovers, write_atomically
+from ampsweep.records.outcome import OUTCOMES
+from ampsweep.records.sections import StepPrediction
 from ampsweep.redaction import hidden
 from ampsweep.run.directories import MULTIRUN_NAME, checkpoint_path, has_checkpoint, own_directory
 from ampsweep.run.isolated_run import run_in_own_process
@@ -97,6 +97,7 @@ class SweepJob:
             wandb=self._wandb,
             prediction=self._predictions.get(shared),
             predictor=PREDICT_RUN,
+            in_sweep=True,
         )
         if config.max_batch.search:
             search_and_train(request, composed, sweep, display)

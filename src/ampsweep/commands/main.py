@@ -5,12 +5,13 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from ampsweep import __version__
 from ampsweep.commands.entry import ended
 from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
+from ampsweep.metrics import Goal
 from ampsweep.report.data_formats import CONSOLE, formats
 from ampsweep.tracking.wandb.selection import SCHEME
 
@@ -32,10 +33,18 @@ def _main(given: Sequence[str]) -> int:
         from ampsweep.commands.predict import predict_command
 
         return predict_command(given[1:])
+    if given[:1] == ["doctor"] and "--" in given:  # everything behind it is another command's
+        from ampsweep.commands.doctor_script import doctor_script_command
+
+        return doctor_script_command(given[1:])
     if given[:1] == ["doctor"]:
         from ampsweep.commands.doctor import doctor_command
 
         return doctor_command(given[1:])
+    if given[:1] == ["record"]:  # everything behind `--` is another command's
+        from ampsweep.commands.record import record_command
+
+        return record_command(given[1:])
     arguments = _arguments(given)
     if arguments.command == "report":
         with paused_garbage_collection():
@@ -46,11 +55,13 @@ def _main(given: Sequence[str]) -> int:
         from ampsweep.commands.sync import sync_command
 
         return sync_command(arguments.directories)
-    if arguments.count is not None and arguments.count < 1:
-        raise UserError(f"--count {arguments.count}: must be at least 1")
-    from ampsweep.commands.sweep import run_sweep
+    if arguments.command == "compare":
+        from ampsweep.commands.compare import compare_command
 
-    return run_sweep(arguments.file, arguments.overrides, arguments.count)
+        return compare_command(arguments)
+    from ampsweep.commands.sweep import sweep_command
+
+    return sweep_command(arguments)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -78,7 +89,7 @@ def _parser() -> _Parser:
     address = f"{SCHEME}ENTITY/PROJECT[/SWEEP][?group=NAME]"
     report.add_argument("sources", nargs="+", metavar="DIR", help=f"a multirun's directory, or {address}")
     report.add_argument("--output", type=Path, metavar="DIR", help=f"where runs at {SCHEME}... and their report go")
-    report.add_argument("--baseline", help="arm the others are compared with (default: as recorded)")
+    report.add_argument("--time-key", metavar="KEY", help="their time, such as train_runtime (default: wall time)")
     report.add_argument("--margin-pct", type=float, help="loss gap that counts as equal (default: as recorded)")
     report.add_argument("--memory-gib", type=float, help="memory that an arm must fit into (default: as recorded)")
     report.add_argument("--publish", action="store_true", help="save it as a report and a workspace on W&B")
@@ -86,14 +97,30 @@ def _parser() -> _Parser:
     report.add_argument("--format", choices=formats(), default=CONSOLE)
     commands.add_parser("predict", help="predict the memory of a training without running it")
     commands.add_parser("doctor", help="find out why a training goes wrong in low precision, or gains nothing")
+    commands.add_parser("record", help="run a training of your own, of which nothing is changed, and record it")
     sync = commands.add_parser("sync", help="send to W&B what it lacks of runs and of their comparison")
     sync.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="a multirun's or a run's directory")
     sweep = commands.add_parser("sweep", help="run the points of a sweep file here, without a W&B server")
-    sweep.add_argument("file", type=Path, metavar="FILE", help="such as sweeps/fp32_vs_amp.yaml; grid or random")
+    sweep.add_argument("file", type=Path, metavar="FILE", help="of train.py or any other program; grid or random")
     sweep.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="for every point; into=DIR goes on with a sweep"
     )
     sweep.add_argument("--count", type=int, help="how many points at most (default: the file's run_cap)")
+    compare = commands.add_parser("compare", help="run commands that train, record and compare them")
+    compare.add_argument(
+        "commands", nargs="+", metavar="'ARM: COMMAND'", help="such as 'bf16: python t.py --seed {seed}'"
+    )
+    compare.add_argument("--seeds", metavar="N,N", help="seeds to put for {seed}, such as 0,1,2")
+    compare.add_argument("--into", type=Path, metavar="DIR", help="where runs go; finished ones there are not repeated")
+    for command in (report, sweep, compare):
+        command.add_argument("--metric", metavar="KEY", help="decides parity, such as eval/f1 (a validation loss)")
+        command.add_argument("--goal", choices=get_args(Goal), help="of the metric (by its name)")
+        command.add_argument("--baseline", metavar="ARM", help="arm the others are compared with (float32's)")
+    for command in (report, sweep):
+        command.add_argument(
+            "--arm-key", action="append", metavar="KEY", help="names the arms of runs that are not ours"
+        )
+        command.add_argument("--seed-key", metavar="KEY", help="is their seed (seed)")
     return parser
 
 

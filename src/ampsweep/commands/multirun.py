@@ -3,10 +3,10 @@
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.commands.hydra_job import SweepEnded, SweepJob, run_all
 from ampsweep.commands.run_watch import RunWatch
@@ -17,8 +17,8 @@ from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.processes import start_fork_server
-from ampsweep.record import find_records
-from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
+from ampsweep.records import find_records
+from ampsweep.records.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.data_formats import put_out
 from ampsweep.report.wandb.send_comparison import publish_after
 from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory, requeued_multirun
@@ -29,10 +29,8 @@ from ampsweep.text import escaped
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 if TYPE_CHECKING:
-    from ampsweep.record import RunRecord
+    from ampsweep.report.compare import Compared
     from ampsweep.report.document import Document
-
-    Runs = Sequence[tuple[Path, RunRecord]]
 
 _TIME_SHARE: Final = 20
 """The live page may take one part in this many of the sweep's time."""
@@ -67,7 +65,7 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     collect_new_garbage_only()
     plan = Plan(points.points, () if into is None else finished_hashes(into))
     jobs = SubmittedJobs(directory) if elsewhere else None
-    page = _LivePage(directory, first)
+    page = SweepPage(directory, vars(first.report))
     interrupted, goes_on_alone = False, None
     with ExitStack() as stack:
         display = stack.enter_context(ProgressDisplay(plan))
@@ -97,10 +95,7 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     if interrupted and into is None and goes_on_alone is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # made above, and without any record
         return SOME_FAILED
-    if left.records:
-        _show_comparison(directory, first, address)
-    all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
-    return ALL_ENDED if all_ended and not interrupted else SOME_FAILED
+    return page.show_at_end(map(config_hash, configs), address, interrupted=interrupted)
 
 
 def _begun_before(config: Config) -> Path | None:
@@ -127,43 +122,49 @@ def _say(line: str | None) -> None:
         print(escaped(line), file=sys.stderr)
 
 
-class _LivePage:
-    """Rewrites the files of the comparison after runs, in at most a twentieth of the time so far."""
+class SweepPage:
+    """The comparison of a directory's runs, while they run and at their end.
 
-    def __init__(self, directory: Path, config: Config) -> None:
-        self._directory, self._config = directory, config
+    Args:
+        settings: fields of `ReportConfig`; those that are None are as the runs recorded them.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, Any]) -> None:
+        self._directory, self._settings = directory, settings
         self._began_s, self._spent_s = time.monotonic(), 0.0
 
     def rewrite(self) -> None:
+        """Rewrite its files after a run, in at most a twentieth of the time so far."""
         began_s = time.monotonic()
         if self._spent_s * _TIME_SHARE >= began_s - self._began_s:
             return
         from ampsweep.report.comparison_document import write_comparison
 
         with suppress(OSError, MemoryError):  # the runs go on; a lasting error is reported at their end
-            document, _ = _compared(self._directory, self._config)
-            write_comparison(document, self._directory)
+            write_comparison(self._document()[0], self._directory)
         self._spent_s += time.monotonic() - began_s
 
+    def show_at_end(self, hashes: Iterable[str], address: WandbAddress | None = None, *, interrupted: bool) -> int:
+        """Print, write and send what there is; return the exit code, 0 if the runs with these hashes have all ended."""
+        from ampsweep.report.comparison_document import write_comparison
 
-def _compared(directory: Path, config: Config) -> "tuple[Document, Runs]":
-    # Imported only here: the statistics take 0.2 s to import, and no training should wait for that.
-    from ampsweep.report.compare import compare_directories
-    from ampsweep.report.comparison_document import comparison_document
+        if find_records(self._directory).records:
+            document, compared = self._document()
+            put_out(document)
+            try:
+                write_comparison(document, self._directory)
+                files = [f"{self._directory / 'comparison'}.{kind}" for kind in ("html", "md")]
+                print(escaped("\n" + "\n".join(files), keeps="\n"))
+            except OSError as error:
+                print(f"the comparison's files are not written: {error.filename}: {error.strerror}", file=sys.stderr)
+            if address is not None:
+                _say(publish_after(self._directory, document, compared.records, address))
+        return ALL_ENDED if finished_hashes(self._directory).issuperset(hashes) and not interrupted else SOME_FAILED
 
-    compared = compare_directories([directory], **vars(config.report))
-    return comparison_document(compared, directory), compared.records
+    def _document(self) -> "tuple[Document, Compared]":
+        # Imported only here: the statistics take 0.2 s to import, and no training should wait for that.
+        from ampsweep.report.compare import compare_directories
+        from ampsweep.report.comparison_document import comparison_document
 
-
-def _show_comparison(directory: Path, config: Config, wandb: WandbAddress | None) -> None:
-    from ampsweep.report.comparison_document import write_comparison
-
-    document, records = _compared(directory, config)
-    put_out(document)
-    try:
-        write_comparison(document, directory)
-        print(escaped(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", keeps="\n"))
-    except OSError as error:
-        print(f"the comparison's files are not written: {error.filename}: {error.strerror}", file=sys.stderr)
-    if wandb is not None:
-        _say(publish_after(directory, document, records, wandb))
+        compared = compare_directories([self._directory], **self._settings)
+        return comparison_document(compared, self._directory), compared

@@ -8,14 +8,19 @@ from typing import Final
 
 from rich.text import Text
 
+from ampsweep.analysis.comparison import LeftOut
+from ampsweep.analysis.figure_keys import logged_keys
 from ampsweep.config.errors import UserError
-from ampsweep.report.compare import compare_directories
+from ampsweep.finding import Finding
+from ampsweep.metrics import goal_of
+from ampsweep.report.compare import Compared, compare_directories
 from ampsweep.report.comparison_document import comparison_document, write_comparison
 from ampsweep.report.data_formats import CONSOLE, put_out
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import resolved_directory
-from ampsweep.text import escaped, listed, plural
+from ampsweep.text import by_likeness, escaped, listed, plural
 from ampsweep.tracking.wandb.copy import copy_runs
+from ampsweep.tracking.wandb.foreign_run import ForeignKeys
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import SCHEME, Selection
 
@@ -39,19 +44,29 @@ def report_command(arguments: Namespace) -> int:
             raise UserError(
                 "--publish needs the optional package wandb-workspaces: pip install -e '.[publish]'"
             ) from error
+    foreign, left_out = _foreign_keys(arguments, address), list[Finding]()
     directories = [
-        _copied_runs(source, arguments.output) if source.startswith(SCHEME) else resolved_directory(Path(source))
+        _copied_runs(source, arguments.output, foreign, left_out)
+        if source.startswith(SCHEME)
+        else resolved_directory(Path(source))
         for source in arguments.sources
     ]
     compared = compare_directories(
         directories,
+        left_out,
         baseline=arguments.baseline,
         margin_pct=arguments.margin_pct,
+        metric=arguments.metric,
+        goal=arguments.goal,
         memory_gib=arguments.memory_gib,
     )
+    if arguments.metric is not None:
+        _check_metric(arguments.metric, arguments.goal, compared)
     arms = dict.fromkeys(record.arm for _, record in compared.records)
     if arguments.baseline is not None and arguments.baseline not in arms:
         raise UserError(f"--baseline {arguments.baseline}: no run is of this arm; there are {', '.join(arms)}")
+    if foreign is not None and compared.comparison.baseline not in arms:
+        raise UserError(f"--baseline is needed: which of {', '.join(arms)} are the others compared with?")
     document = comparison_document(compared, directories[0] if is_alone else None)
     put_out(document, arguments.format)
     sys.stdout.flush()  # before writing files, which may fail on a full disk
@@ -73,8 +88,30 @@ def report_command(arguments: Namespace) -> int:
     return 0
 
 
-def _copied_runs(address: str, directory: Path | None) -> Path:
-    """Load the runs at `address` that are not yet in `directory`, by default a folder of `wandb_reports`."""
+def _foreign_keys(arguments: Namespace, address: str | None) -> ForeignKeys | None:
+    arms, seed, time = arguments.arm_key, arguments.seed_key, arguments.time_key
+    if arms is None and seed is None and time is None:
+        return None
+    if arms is None or address is None:
+        raise UserError(
+            f"--seed-key and --time-key need --arm-key, the config key that tells the arms of runs at {SCHEME}... apart"
+        )
+    if arguments.publish:
+        raise UserError("--publish shows runs that this suite tracked, --arm-key reads others")
+    return ForeignKeys(tuple(arms), seed or ForeignKeys.seed, time or ForeignKeys.time)
+
+
+def _check_metric(metric: str, goal: str | None, compared: Compared) -> None:
+    if not compared.comparison.keys.is_recorded:
+        logged = by_likeness(metric, logged_keys(record for _, record in compared.records))
+        raise UserError(f"--metric {metric}: no run has logged it; there are {listed(logged) or 'no numbers'}")
+    if goal is None and goal_of(metric) is None:
+        raise UserError(f"--metric {metric}: its name does not say its goal; add --goal minimize or --goal maximize")
+
+
+def _copied_runs(address: str, directory: Path | None, foreign: ForeignKeys | None, left_out: list[Finding]) -> Path:
+    """Load the runs at `address` that are not yet in `directory`, by default a folder of `wandb_reports`; adds findings
+    on those that cannot be compared to `left_out`."""
     try:
         selection = Selection.parse(address)
     except ValueError as error:
@@ -87,7 +124,7 @@ def _copied_runs(address: str, directory: Path | None) -> Path:
             def show(number: int, of: int) -> None:
                 status.update(Text(f"{selection}: {number} of {of}"))
 
-            copied = copy_runs(selection, place, show)
+            copied = copy_runs(selection, place, show, foreign)
     except WandbError as error:
         raise UserError(str(error)) from error
     except OSError as error:
@@ -95,6 +132,7 @@ def _copied_runs(address: str, directory: Path | None) -> Path:
     counts = f"{plural(copied.num_loaded, 'run')} loaded, {copied.num_kept} unchanged"
     console.print(f"{selection}: {counts}, in {place}", soft_wrap=True)
     for reason in dict.fromkeys(reason for _, reason in copied.skipped):
-        names = listed([name for name, why in copied.skipped if why == reason], limit=3)
-        console.print(f"left out: {names}: {reason}", soft_wrap=True)
+        names = tuple(name for name, why in copied.skipped if why == reason)
+        left_out.append(LeftOut(names=names, reason=reason))
+        console.print(left_out[-1].sentence, soft_wrap=True)
     return place

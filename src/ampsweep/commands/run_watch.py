@@ -10,9 +10,9 @@ from ampsweep.commands.submitted_jobs import SubmittedJobs
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import Config
 from ampsweep.launch.slurm import JobState
-from ampsweep.record import FILE_NAME, RecordError, RunRecord, now
-from ampsweep.record.outcome import OUTCOMES, OutOfMemory
-from ampsweep.record.sections import Attempt
+from ampsweep.records import FILE_NAME, RecordError, RunRecord, now
+from ampsweep.records.outcome import OUTCOMES, OutOfMemory
+from ampsweep.records.sections import Attempt
 from ampsweep.run.failure import write_error
 from ampsweep.run.request import new_record
 from ampsweep.sweep.progress.display import ProgressDisplay

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ampsweep.config.errors import UserError
-from ampsweep.record import Found, RecordError, RunRecord, find_records
-from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
+from ampsweep.records import Found, RecordError, RunRecord, find_records
+from ampsweep.records.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
 from ampsweep.text import escaped, listed
@@ -32,7 +32,7 @@ def sync_command(directories: Sequence[Path]) -> int:
     unreadable = [error for records in found for error in records.unreadable]
     for error in unreadable:
         _say(f"{error.path.parent.name}: nothing sent, {error}")
-    runs = [run for records in found for run in records.records if run[1].kind == "measured"]
+    runs = [run for records in found for run in records.records if _can_be_sent(run[1])]
     try:
         with WandbProcess() as process:
             left, are_right = _send_runs(runs, process.address)
@@ -102,9 +102,16 @@ def _found(directory: Path) -> Found:
     if not directory.is_dir():
         raise UserError(f"{directory}: no such directory")
     found = find_records(directory)
-    if not any(record.kind == "measured" for _, record in found.records):
+    if not any(_can_be_sent(record) for _, record in found.records):
+        if any(record.source == "wandb" for _, record in found.records):
+            raise UserError(f"{directory}: its runs are copies of runs on W&B, which are their authors' own")
         raise UserError(str(found.unreadable[0]) if found.unreadable else f"{directory}: no runs (run.json) in it")
     return found
+
+
+def _can_be_sent(record: RunRecord) -> bool:
+    """Return False for a prediction, and for the copy of a run on W&B that the suite did not track."""
+    return record.kind == "measured" and record.source != "wandb"
 
 
 def _is_multirun(directory: Path) -> bool:

@@ -30,8 +30,8 @@ from ampsweep.launch.isolated_process import ChildError, ChildExit, run_isolated
 from ampsweep.launch.signal_handlers import StopRequest, stop_signals_as_interrupt
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.parallel.rank_environment import RankPlace, place_in
-from ampsweep.record import RunRecord
-from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED, Status, exit_code
+from ampsweep.records import RunRecord
+from ampsweep.records.outcome import ALL_ENDED, SOME_FAILED, Status, exit_code
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
@@ -229,7 +229,13 @@ def _request(
         display.say(checked.too_large)
     address = None if wandb is None else wandb.address
     return RunRequest(
-        config, directory, group=config.tracking.group, checkpoint=resume, wandb=address, predictor=PREDICT_RUN
+        config,
+        directory,
+        group=config.tracking.group,
+        checkpoint=resume,
+        wandb=address,
+        predictor=PREDICT_RUN,
+        in_sweep=is_agents_run(),
     )
 
 

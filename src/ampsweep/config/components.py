@@ -1,5 +1,6 @@
 """Schemas of the components: models, data sets, tasks, optimizers and schedulers, which are built from a `_target_`."""
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final
 
@@ -187,6 +188,11 @@ class SchedulerConfig(Schema):
     num_warmup_steps: int = field(default=0, metadata=within(NOT_NEGATIVE))
     min_lr_ratio: float = field(default=0.0, metadata=needs("scheduler.name", "linear", "cosine") | within(UP_TO_ONE))
     """Share of the peak learning rate at the end of linear and cosine."""
+
+
+def is_plateau(scheduler: Mapping[str, Any]) -> bool:
+    """Whether a scheduler is torch's ReduceLROnPlateau, which follows `trainer.metric`."""
+    return str(scheduler.get("_target_", "")).endswith("ReduceLROnPlateau")
 
 
 OPTIMIZERS: Final[dict[str, type[OptimizerConfig]]] = {

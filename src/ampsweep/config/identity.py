@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ampsweep import __version__
+from ampsweep.config.components import is_plateau
 from ampsweep.config.modes import ARM_KEYS, arm_of, outside_differences, with_effect
 from ampsweep.config.schema import Config, component_name
 from ampsweep.redaction import hide
@@ -18,7 +19,8 @@ from ampsweep.text import folder_name
 _NOT_HASHED = ("name", "tracking", "report", "predict", "doctor", "numerics", "resume", "into", "dry_run", "output_dir")
 # The fingerprint stands for the content of the data, wherever it is.
 _LOCATIONS = ("path", "val_path")
-_CADENCE = ("log_every", "checkpoint_every", "grace_seconds")
+_CADENCE = ("log_every", "checkpoint_every", "grace_seconds", "keep_weights")
+_OF_METRIC = ("metric", "goal", "min_delta")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def config_hash(config: Config) -> str:
     The checkpoint that a run continues from counts.
     """
     origin = {"resume": config.resume} if config.begins_elsewhere else {}
-    return _digest(_result_settings(config) | origin)
+    return digest_of_values(_result_settings(config) | origin)
 
 
 def training_hash(config: Config) -> str:
@@ -42,7 +44,7 @@ def training_hash(config: Config) -> str:
 
 def workload_hash(config: Config) -> str:
     """Twelve hex digits, equal for configs that differ only in their arm."""
-    return _digest(_without_arm(_result_settings(config)))
+    return digest_of_values(_without_arm(_result_settings(config)))
 
 
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
@@ -57,7 +59,7 @@ def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerpr
     # `world_size` counts instead, given or detected.
     settings["parallel"] = _without(settings["parallel"], ("num_processes",))
     facts = [device_name, world_size, __version__, data_fingerprint]
-    return _digest([settings, facts])
+    return digest_of_values([settings, facts])
 
 
 @cache
@@ -86,6 +88,8 @@ def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
     # Settings without effect do not count, so that they do not split the baseline.
+    if config.trainer.patience is None and not is_plateau(config.scheduler):
+        settings["trainer"] = _without(settings["trainer"], _OF_METRIC)
     effective = with_effect(config.precision)
     settings["precision"] |= {"fp32_modules": effective.fp32_modules, "fp32_matmul": effective.fp32_matmul}
     settings["parallel"] = {} if config.parallel.strategy == "single" else settings["parallel"]
@@ -108,6 +112,7 @@ def _without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in keys}
 
 
-def _digest(content: Any) -> str:
+def digest_of_values(content: Any) -> str:
+    """Twelve hex digits, equal for equal values of JSON."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -68,6 +68,17 @@ class TrainerConfig(Schema):
     """Single gradients are clamped to at most this magnitude, before the norm is clipped."""
     log_every: int = 10
     eval_every: int | None = None  # None: evaluate at the end only
+    metric: str = "val/loss"
+    """The validation metric that best weights, `patience` and `scheduler=plateau` follow."""
+    goal: str | None = field(default=None, metadata=one_of("minimize", "maximize"))
+    """Whether a low or a high `metric` is better. None: known for the suite's own metrics."""
+    patience: int | None = field(default=None, metadata=needs("trainer.eval_every"))
+    """Evaluations in a row without a better `metric` after which training stops early. None: never."""
+    min_delta: float = field(default=0.0, metadata=needs("trainer.patience") | within(NOT_NEGATIVE))
+    """The least improvement of `metric` that counts for `patience`."""
+    keep_weights: str = field(default="auto", metadata=one_of("auto", "none", "final", "best", "both"))
+    """Weights that a completed run leaves: final, of its last step; best, by `metric`; both; or none. auto: in a single
+    run final, and best too with `patience`; in a sweep none."""
     checkpoint_every: int | None = None  # None: a checkpoint only if the run is interrupted
     compile: bool = False
     cudnn_benchmark: bool | None = None
@@ -116,7 +127,7 @@ class TrackingConfig(Schema):
     notes: str | None = None  # text shown with the run in W&B
     alerts: bool = True
     """Send a W&B alert for a run that runs out of memory, diverges, is slowed down, or whose scale collapses."""
-    checkpoints: bool = False  # upload the newest checkpoint, if there is one, to W&B as an artifact
+    checkpoints: bool = False  # upload the newest checkpoint, or else the kept weights, to W&B as an artifact
     code: bool = False  # upload the Python files of the working directory to W&B as an artifact
     console: bool = False  # keep the output of the run's process in `output.log`, and upload it to W&B as the run's log
 
@@ -125,6 +136,11 @@ class ReportConfig(Schema):
     baseline: str = "fp32"  # the arm that the others are compared with
     margin_pct: float = 1.0
     """Loss gap, in percent of the baseline's loss, within which two arms count as having learned the same."""
+    metric: str = "val/loss"
+    """The metric whose last values decide whether two arms have learned the same: any key that the runs log. Without
+    val/loss in any run, another well-known name of a validation loss counts."""
+    goal: str | None = field(default=None, metadata=one_of("minimize", "maximize"))
+    """Which way `metric` is better. None: by its name, such as loss or accuracy."""
     memory_gib: float | None = None
     """Memory that the recommended arm must fit into: peak of allocated tensor bytes, on the fullest rank. None: the
     memory of the device it ran on."""

@@ -1,4 +1,4 @@
-"""Reads W&B sweep files without W&B: the points of a sweep as overrides.
+"""Reads W&B sweep files without W&B: the points of a sweep, as overrides for those of train.py.
 
 The keys are those of https://docs.wandb.ai/guides/sweeps/sweep-config-keys/.
 """
@@ -9,6 +9,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,63 +18,90 @@ import yaml
 from ampsweep.config.errors import UserError
 
 Parameter = Mapping[str, Any]  # one parameter of a sweep, as written in its file
+Key = tuple[str, ...]  # of a parameter; nested ones have several names
+Values = dict[Key, Any]  # of a point's parameters
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w./+-]*")
 """Text that needs no quotes in an override (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
 
 
-def sweep_points(path: Path, count: int | None = None) -> list[tuple[str, ...]]:
-    """The points of the sweep in `path`, each as overrides, in the order in which an agent gets them.
+@dataclass(frozen=True)
+class SweepFile:
+    """A sweep that grid or random search can take the points of, without a W&B server."""
 
-    In a grid the first parameter varies slowest. A random sweep has `count` or `run_cap` points, whichever is less, and
-    the same each time.
+    content: Mapping[str, Any]
+    digest: str
+    """Of the text, which seeds the draws."""
 
-    Raises:
-        UserError: the file cannot be read, is not a sweep, or needs a W&B server.
-    """
+    @property
+    def command(self) -> list[str]:
+        return [str(word) for word in self.content.get("command") or ()]
+
+    @property
+    def program(self) -> str | None:
+        """The program, which a file may name in its command only; `train.py` if it does not say."""
+        is_open = not self.command or "${program}" in self.command
+        of_command = next((word for word in self.command if word.endswith(".py")), "train.py" if is_open else None)
+        return str(self.content.get("program") or "") or of_command
+
+    def points(self, count: int | None = None) -> list[Values]:
+        """The values of each point, in the order in which an agent gets them.
+
+        In a grid the first parameter varies slowest. A random sweep has `count` or `run_cap` points, whichever is less,
+        and the same each time. Raises UserError if it has no such points, or needs a W&B server.
+        """
+        method, parameters = self.content.get("method"), dict(_flat(self.content["parameters"]))
+        most = min((limit for limit in (count, self.content.get("run_cap")) if limit is not None), default=None)
+        points: Iterator[Values]
+        if method == "grid":
+            values = [_values(".".join(key), of) for key, of in parameters.items()]
+            points = (dict(zip(parameters, point, strict=True)) for point in itertools.product(*values))
+        elif method != "random":
+            raise UserError(
+                f"method {method}: needs a W&B server (`wandb sweep`); without one there are grid and random"
+            )
+        elif most is None:
+            raise UserError("a random sweep has no end; say how many points with --count or run_cap")
+        else:
+            sources = (random.Random(f"{self.digest}/{number}") for number in itertools.count())
+            points = ({key: draw(".".join(key), of, source) for key, of in parameters.items()} for source in sources)
+        return list(itertools.islice(points, most))
+
+
+def read_sweep(path: Path) -> SweepFile:
+    """Read a sweep file; UserError: it cannot be read, or is not a sweep."""
     try:
         text = path.read_text(encoding="utf-8")
         content = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
+        raise UserError(f"cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not isinstance(content.get("parameters"), dict):
-        raise UserError(f"{path}: not a sweep (it has no parameters)")
-    try:
-        return list(_points(content, count, seed=hashlib.sha256(text.encode()).hexdigest()))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError("not a sweep (it has no parameters)")
+    return SweepFile(content, hashlib.sha256(text.encode()).hexdigest())
 
 
-def _points(content: Mapping[str, Any], count: int | None, *, seed: str) -> Iterator[tuple[str, ...]]:
-    method, cap = content.get("method"), content.get("run_cap")
-    parameters = dict(_flat(content["parameters"]))
-    program, words = content.get("program", "train.py"), map(str, content.get("command", ()))
-    if Path(str(program)).name != "train.py":
-        raise UserError(f"program {program}: is not train.py")
-    fixed = [word for word in words if "=" in word and not word.startswith(("$", "-"))]
-    if method == "grid":
-        keys = [[f"{key}={_hydra(value)}" for value in _values(key, of)] for key, of in parameters.items()]
-        points: Iterator[tuple[str, ...]] = itertools.product(*keys)
-    elif method == "random":
-        if count is None and cap is None:
-            raise UserError("a random sweep has no end; say how many points with --count or run_cap")
-        points = (_drawn(parameters, random.Random(f"{seed}/{number}")) for number in itertools.count())
-    else:
-        raise UserError(f"method {method}: needs a W&B server (`wandb sweep`); without one there are grid and random")
-    limits = [limit for limit in (count, cap) if limit is not None]
-    yield from ((*fixed, *point) for point in itertools.islice(points, min(limits) if limits else None))
+def sweep_points(path: Path, count: int | None = None) -> list[tuple[str, ...]]:
+    """The points of the sweep of train.py in `path`, each as overrides (see `SweepFile.points`)."""
+    sweep = read_sweep(path)
+    if Path(sweep.program or "train.py").name != "train.py":
+        raise UserError(f"program {sweep.program}: is not train.py")
+    fixed = [word for word in sweep.command if "=" in word and not word.startswith(("$", "-"))]
+    return [
+        (*fixed, *(f"{'.'.join(key)}={_hydra(value)}" for key, value in point.items())) for point in sweep.points(count)
+    ]
 
 
-def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-    for key, parameter in parameters.items():
+def _flat(parameters: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Key, Parameter]]:
+    for name, parameter in parameters.items():
+        key = (*prefix, str(name))
         if not isinstance(parameter, dict):
-            raise UserError(f"parameter {prefix}{key}: has neither value nor values")
+            raise UserError(f"parameter {'.'.join(key)}: has neither value nor values")
         if "parameters" in parameter:
-            yield from _flat(parameter["parameters"], f"{prefix}{key}.")
+            yield from _flat(parameter["parameters"], key)
         else:
-            yield f"{prefix}{key}", parameter
+            yield key, parameter
 
 
 def _values(key: str, parameter: Parameter) -> Sequence[Any]:
@@ -81,10 +109,6 @@ def _values(key: str, parameter: Parameter) -> Sequence[Any]:
     if not isinstance(values, list) or not values:
         raise UserError(f"parameter {key}: a grid takes a value or a list of values")
     return values
-
-
-def _drawn(parameters: Mapping[str, Parameter], source: random.Random) -> tuple[str, ...]:
-    return tuple(f"{key}={_hydra(draw(key, parameter, source))}" for key, parameter in parameters.items())
 
 
 def _hydra(value: Any) -> str:

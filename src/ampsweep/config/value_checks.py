@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from ampsweep.config.components import OPTIMIZERS, SchedulerConfig
+from ampsweep.config.components import OPTIMIZERS, SchedulerConfig, is_plateau
 from ampsweep.config.errors import UserError
 from ampsweep.config.field_rules import ALLOWED, POSITIVE, RANGE
 from ampsweep.config.modes import PRECISION_MODES, mode_of, step_dtypes
-from ampsweep.config.schema import FIELDS, Config, PrecisionConfig
+from ampsweep.config.schema import FIELDS, Config, PrecisionConfig, component_name
+from ampsweep.metrics import goal_of
 from ampsweep.redaction import hide
 
 _LARGEST_GIB = 2**30  # a memory size that no device has and whose bytes still fit into 64 bits
@@ -39,6 +40,7 @@ def _faults(config: Config) -> Iterator[str]:
     yield from _precision(config.precision)
     if config.trainer.steps is None and config.trainer.epochs is None:
         yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
+    yield from _watched_metric(config)
     yield from _parallel(config)
     yield from _gradient_penalty(config.task, config.trainer.compile, config.parallel.strategy)
     if (config.predict.memory_gib or 0) > _LARGEST_GIB:
@@ -46,6 +48,9 @@ def _faults(config: Config) -> Iterator[str]:
     if mode_of(config.report.baseline) is None:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
+    if config.report.goal is None and goal_of(config.report.metric) is None:
+        given = f"report.metric={config.report.metric}"
+        yield f"{given}: its name does not say which way it is better; add report.goal=minimize or maximize"
     if config.max_batch.search and config.begins_elsewhere:
         yield f"max_batch.search=true with resume={config.resume}: a search starts each training from scratch"
     if not 0 <= config.seed < 2**32:
@@ -150,6 +155,28 @@ def _parallel(config: Config) -> Iterator[str]:
         )
 
 
+def _watched_metric(config: Config) -> Iterator[str]:
+    metric = config.trainer.metric
+    if not metric.startswith("val/"):
+        yield f"trainer.metric={metric}: must be a validation metric, such as val/loss or val/accuracy"
+    for setting in metric_users(config):
+        if config.trainer.eval_every is None:
+            yield f"{setting}: needs evaluations during the training; set trainer.eval_every"
+        if config.trainer.goal is None and goal_of(metric) is None:
+            yield f"{setting} by trainer.metric={metric}: trainer.goal must say minimize or maximize"
+
+
+def metric_users(config: Config) -> Iterator[str]:
+    """Yield the settings that follow `trainer.metric`."""
+    trainer = config.trainer
+    if trainer.patience is not None:
+        yield f"trainer.patience={trainer.patience}"
+    if trainer.keep_weights in ("best", "both"):
+        yield f"trainer.keep_weights={trainer.keep_weights}"
+    if is_plateau(config.scheduler):
+        yield f"scheduler={component_name(config.scheduler)}"
+
+
 def _sharded_states(optimizer: dict[str, Any]) -> Iterator[str]:
     each = optimizer.get("each")
     of_each = {f"each.{name}.": own for name, own in (each if isinstance(each, dict) else {}).items()}
@@ -213,6 +240,8 @@ def _common_settings(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}: must have match, a list of patterns of parameter names such as [*.bias, *norm*]"
         elif len(group) == 1:
             yield f"{where}: must have a hyperparameter beside match, such as weight_decay: 0"
+        elif not isinstance(limit := group.get("max_grad_norm", 1.0), int | float) or not limit > 0:
+            yield f"{where}.max_grad_norm={limit}: must be a number greater than 0"
 
 
 def _scheduler(scheduler: Any) -> Iterator[str]:

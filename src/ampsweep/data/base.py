@@ -1,6 +1,7 @@
 """The protocol of data as the training loop uses it, its division among ranks, and the form of its batches."""
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -91,7 +92,10 @@ class Data(Protocol):
         """
 
     def val_batches(self) -> Iterator[Any]:
-        """The validation batches, always the same in the same order for every seed; the last may be smaller."""
+        """The validation batches, always the same in the same order for every seed; the last may be smaller.
+
+        Data with several validation sets has `val_names`, of which it takes one here; without it yields the first's.
+        """
 
 
 @runtime_checkable
@@ -119,8 +123,8 @@ class Divisible(Protocol):
     def for_rank(self, share: Share) -> Data:
         """The data as a rank sees it."""
 
-    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        """The rank's validation batches, and whether each counts.
+    def val_rounds(self, *name: str) -> Iterator[tuple[Any, bool]]:
+        """The rank's validation batches (of the set `name`, if there are several), and whether each counts.
 
         Every rank has as many, since a sharded model computes on all ranks or on none. Each batch counts on one rank;
         in an incomplete last round the other ranks get a batch that does not count.
@@ -139,11 +143,27 @@ def for_rank(data: Data, rank: int, world_size: int) -> Data:
     return data.for_rank(share) if isinstance(data, Divisible) else _DividedByIndex(data, share)
 
 
-def val_rounds(data: Data) -> Iterator[tuple[Any, bool]]:
+def val_rounds(data: Data, *name: str) -> Iterator[tuple[Any, bool]]:
     """The validation batches of data, and whether each counts: in a single process all do."""
     if isinstance(data, Divisible | _DividedByIndex):
-        return data.val_rounds()
-    return ((batch, True) for batch in data.val_batches())
+        return data.val_rounds(*name)
+    return ((batch, True) for batch in data.val_batches(*name))
+
+
+def val_sets(data: Data) -> dict[str, Iterator[tuple[Any, bool]]]:
+    """The `val_rounds` of each validation set by its name, which is empty if there is only one."""
+    names = getattr(data, "val_names", ())
+    return {name: val_rounds(data, name) for name in names} or {"": val_rounds(data)}
+
+
+def named_sets(val: Any) -> dict[tuple[str, ...], Any]:
+    """The validation sets by `("val", NAME)`, or `("val",)`. ValueError: a name that cannot be part of a key."""
+    if not isinstance(val, Mapping):
+        return {("val",): val}
+    for name in val:
+        if not re.fullmatch(r"[\w.-]+", str(name)):
+            raise ValueError(f"val.{name}: the name of a validation set has letters, digits, '_', '-' and '.' only")
+    return {("val", str(name)): dataset for name, dataset in val.items()}
 
 
 class _DividedByIndex:
@@ -162,15 +182,15 @@ class _DividedByIndex:
     def train_batch(self, index: int) -> Any:
         return self._data.train_batch(self._share.index(index))
 
-    def val_batches(self) -> Iterator[Any]:
-        return (batch for batch, _ in self.val_rounds())
+    def val_batches(self, *name: str) -> Iterator[Any]:
+        return (batch for batch, _ in self.val_rounds(*name))
 
-    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        if isinstance(self._data, Indexed):
+    def val_rounds(self, *name: str) -> Iterator[tuple[Any, bool]]:
+        if isinstance(self._data, Indexed) and not name:
             for index, counts in self._share.rounds(self._data.num_val_batches):
                 yield self._data.val_batch(index), counts
             return
-        yield from self._share.dealt(self._data.val_batches())
+        yield from self._share.dealt(self._data.val_batches(*name))
 
 
 def stop_workers(data: object) -> None:

@@ -149,6 +149,7 @@ class ReadDataset(ABC):
     tokens_per_batch: int | None = None
     copies_ahead = True  # on CUDA the next batch of large items is on the device during a step: see ``CopiedAhead``
     batch_size: int
+    val_names: tuple[str, ...] = ()  # of several validation sets
     _device: torch.device
     _reader: BatchReader
     _batches: CopiedAhead
@@ -165,11 +166,11 @@ class ReadDataset(ABC):
     def train_batch(self, index: int) -> Any:
         return self._batches(index)
 
-    def val_batches(self) -> Iterator[Any]:
-        return (batch for batch, _ in self.val_rounds())
+    def val_batches(self, *name: str) -> Iterator[Any]:
+        return (batch for batch, _ in self.val_rounds(*name))
 
     @abstractmethod
-    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
+    def val_rounds(self, *name: str) -> Iterator[tuple[Any, bool]]:
         """See `ampsweep.data.base.Divisible`."""
 
     def stop_workers(self) -> None:

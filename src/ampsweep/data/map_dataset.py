@@ -1,6 +1,6 @@
 """Any of torch's map-style datasets as training data."""
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from functools import partial
 from typing import Any
 
@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from ampsweep.argument_checks import require_positive
-from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
+from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device, named_sets
 from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, WorkerSettings
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.generators import read_items, seeded
 from ampsweep.data.seeding import Shuffle
+from ampsweep.data.training_step import made_for
 from ampsweep.data.workers import require_sendable
 
 _NUM_SAMPLES = 8
@@ -21,6 +22,8 @@ _NUM_SAMPLES = 8
 
 class MapDataset(ReadDataset):
     """A pair of the user's own ``torch.utils.data.Dataset``; ``collate`` makes batches of their items.
+
+    ``val`` may be several datasets by name.
 
     torch's CPU generator, ``random`` and NumPy's global generator are seeded from (seed, position in the order) while
     an item is read, and restored afterwards: augmentations are the same in every arm, after a resume, with any number
@@ -32,7 +35,7 @@ class MapDataset(ReadDataset):
         self,
         *,
         train: Dataset[Any],
-        val: Dataset[Any],
+        val: Dataset[Any] | Mapping[str, Dataset[Any]],
         batch_size: int,
         seed: int,
         device: torch.device,
@@ -43,19 +46,26 @@ class MapDataset(ReadDataset):
         """Raise a ``ValueError`` for a dataset that is not map-style, empty or smaller than a batch."""
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)
-        for name, dataset in (("train", train), ("val", val)):
-            _require_items(name, dataset)
-        require_sendable(num_workers, train, val, collate)
+        sets = named_sets(val)
+        self.val_names = tuple(name for _, *names in sets for name in names)
+        for key, dataset in {("train",): train, **sets}.items():
+            _require_items(".".join(key), dataset)
+        require_sendable(num_workers, train, *sets.values(), collate)
         self.batch_size = batch_size
         self._train: Any = train
         self._collate, self._seed, self._device = collate, seed, device
-        self._val = ItemBatches(val, batch_size=batch_size, collate=collate, shuffle=None, key=("val",))
+        self._val = {
+            key: ItemBatches(dataset, batch_size=batch_size, collate=collate, shuffle=None, key=key)
+            for key, dataset in sets.items()
+        }
         self._begin(WHOLE)
-        self.fingerprint = digest(self._source.fingerprint(), self._val.fingerprint())
+        of_sets = (batches.fingerprint() for batches in self._val.values())
+        self.fingerprint = digest(self._source.fingerprint(), *self.val_names, *of_sets)
 
-    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        rounds = [*self._share.rounds(len(self._val))]
-        batches = self._reader.one_pass(self._val, [index for index, _ in rounds])
+    def val_rounds(self, *name: str) -> Iterator[tuple[Any, bool]]:
+        val = self._val[("val", *name) if name else next(iter(self._val))]
+        rounds = [*self._share.rounds(len(val))]
+        batches = self._reader.one_pass(val, [index for index, _ in rounds])
         for (_, counts), batch in zip(rounds, batches, strict=True):
             yield batch_to_device(batch, self._device), counts
 
@@ -101,7 +111,8 @@ class ItemBatches:
             items = torch.arange(first, min(first + self._batch_size, len(self._dataset)))
         if (batch := self._indexed(items)) is not None:
             return batch
-        return read_items(self._fetch, self._collate, items.tolist(), self._key, first=first, index=key_of_batch)
+        with made_for(None if self._shuffle is None else index):
+            return read_items(self._fetch, self._collate, items.tolist(), self._key, first=first, index=key_of_batch)
 
     def close(self) -> None:
         """Nothing is open between two batches."""

@@ -1,7 +1,7 @@
 """Batches of a stream by index: the next batch continues the stream, any other index reads it from the beginning."""
 
 import copy
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
@@ -14,6 +14,7 @@ from torch.utils.data._utils import worker as torch_worker
 from ampsweep.data.base import Collate, Share
 from ampsweep.data.generators import OwnGenerators, seed_all, seeded
 from ampsweep.data.seeding import seed_of
+from ampsweep.data.training_step import made_for
 
 
 class StreamItems:
@@ -31,16 +32,18 @@ class StreamItems:
         self._generators = OwnGenerators()
         self._items = self._endless()
 
-    def read(self, num_before: int, number: int, collate: Collate, *key: str | int) -> Any:
-        """Make a batch of the items after the first `num_before`; `key` seeds the generators of `collate`.
+    def read(self, batch: int, size: int, index_of: Callable[[int], int], collate: Collate, *key: str | int) -> Any:
+        """Make the stream's batch of this number; `key` seeds the generators of `collate`.
 
-        Raises a ``ValueError`` if a pass has too few items.
+        Items are read for the step of their batch, `index_of` its number, also those of earlier batches, which are
+        dropped. Raises a ``ValueError`` if a pass has too few items.
         """
-        with self._generators:
-            for _ in islice(self._items, num_before - self.num_before):
-                pass
-            items = [*islice(self._items, number)]
-        return seeded(partial(collate, items), *key)
+        items: list[Any] = []
+        for number in range(self.num_before // size, batch + 1):
+            with self._generators, made_for(index_of(number)):
+                items = [*islice(self._items, size)]
+        with made_for(index_of(batch)):
+            return seeded(partial(collate, items), *key)
 
     def close(self) -> None:
         self._items.close()
@@ -94,11 +97,15 @@ class StreamBatches:
 
     def __getitem__(self, index: int) -> Any:
         number, stream = divmod(self._share.index(index), self._num_streams)
-        num_before, items = number * self._batch_size, self._open.pop(stream, None)
-        if items is None or items.num_before > num_before:
+        items, key = self._open.pop(stream, None), ("stream", self._seed, stream, number)
+        if items is None or items.num_before > number * self._batch_size:
             items = self._opened(stream)
+
+        def index_of(number: int) -> int:
+            return (number * self._num_streams + stream) // self._share.world_size
+
         with self._worker_info(stream):
-            batch = items.read(num_before, self._batch_size, self._collate, "stream", self._seed, stream, number)
+            batch = items.read(number, self._batch_size, index_of, self._collate, *key)
         self._open[stream] = items  # not after an error, which has ended the generator
         return batch
 

@@ -1,7 +1,7 @@
 """Any of torch's iterable datasets as training data."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from ampsweep.argument_checks import require_positive
-from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device
+from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device, named_sets
 from ampsweep.data.batch_reader import BatchReader, CopiedAhead, ReadDataset, WorkerSettings
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.generators import OwnGenerators, seed_all, seeded
@@ -24,6 +24,8 @@ _END: Final = object()
 class StreamDataset(ReadDataset):
     """A pair of the user's own ``torch.utils.data.IterableDataset``; ``collate`` makes batches of their items.
 
+    ``val`` may be several datasets by name.
+
     The stream restarts where it ends, with ``set_epoch`` if the dataset has that, and within a batch if need be.
     ``train_batch`` reads forwards; any other index, as after a resume, is read from the start. One worker reads the
     same batches as this process; several take turns, and each dataset finds its items by ``get_worker_info``. A rank
@@ -37,7 +39,7 @@ class StreamDataset(ReadDataset):
         self,
         *,
         train: IterableDataset[Any],
-        val: IterableDataset[Any],
+        val: IterableDataset[Any] | Mapping[str, IterableDataset[Any]],
         batch_size: int,
         seed: int,
         device: torch.device,
@@ -52,25 +54,28 @@ class StreamDataset(ReadDataset):
         """
         require_positive(batch_size=batch_size)
         self._settings = WorkerSettings(num_workers, prefetch_factor)
-        for name, dataset in (("train", train), ("val", val)):
+        self._val = named_sets(val)
+        self.val_names = tuple(name for _, *names in self._val for name in names)
+        datasets = {".".join(key): dataset for key, dataset in {("train",): train, **self._val}.items()}
+        for name, dataset in datasets.items():
             if not isinstance(dataset, IterableDataset):
                 raise ValueError(f"{name} must be a torch IterableDataset, got {type(dataset).__name__}")
-        self.fingerprint = digest(_fingerprint("train", train), _fingerprint("val", val))
+        self.fingerprint = digest(*self.val_names, *(_fingerprint(name, dataset) for name, dataset in datasets.items()))
         require_sendable(num_workers, train, collate)
         self.batch_size = batch_size
-        self._train, self._val, self._num_val_batches = train, val, num_val_batches
+        self._train, self._num_val_batches = train, num_val_batches
         self._collate, self._seed, self._device = collate, seed, device
         self._begin(WHOLE)
 
-    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        for (index, items), counts in self._share.dealt(enumerate(self._val_items())):
-            yield batch_to_device(seeded(partial(self._collate, items), "val", index), self._device), counts
+    def val_rounds(self, *name: str) -> Iterator[tuple[Any, bool]]:
+        for (index, items), counts in self._share.dealt(enumerate(self._val_items(*name))):
+            yield batch_to_device(seeded(partial(self._collate, items), "val", *name, index), self._device), counts
 
-    def _val_items(self) -> Iterator[list[Any]]:
+    def _val_items(self, *name: str) -> Iterator[list[Any]]:
         generators = OwnGenerators()
         with generators:
-            seed_all(seed_of("val", 0))
-            source = iter(self._val)
+            seed_all(seed_of("val", *name, 0))
+            source = iter(self._val[("val", *name) if name else next(iter(self._val))])
         for _ in itertools.count() if self._num_val_batches is None else range(self._num_val_batches):
             with generators:
                 items = list(itertools.islice(source, self.batch_size))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from ampsweep.config.schema import COMPLAINTS, Complaint, PrecisionConfig
 from ampsweep.finding import Finding, Severity, as_data
-from ampsweep.record.files import write_atomically
+from ampsweep.records.files import write_atomically
 from ampsweep.redaction import hidden
 from ampsweep.text import duration, listed, milliseconds, num_bytes, number, percent, ratio
 

@@ -9,7 +9,7 @@ from ampsweep.analysis.headroom import layer_text
 from ampsweep.config.schema import COMPLAINTS, Complaint
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
 from ampsweep.doctor.loss.findings import OfOperator
-from ampsweep.record.numerics import RunNumerics
+from ampsweep.records.numerics import RunNumerics
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section, items_of, section_of
 from ampsweep.report.figure import Figure, axis, scatter
 from ampsweep.report.numerics_shown import numerics_blocks

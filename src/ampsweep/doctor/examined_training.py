@@ -13,7 +13,7 @@ import torch
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config, PrecisionConfig
 from ampsweep.doctor.replay import KeptBatches, Replay, TakenSteps, taken_steps
-from ampsweep.record.numerics import RunNumerics
+from ampsweep.records.numerics import RunNumerics
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 
 _SHARE: Final = 0.1  # the share of the remaining time that the first steps may take; of a large model fewer steps fit

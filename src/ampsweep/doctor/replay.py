@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.data.training_step import CurrentStep
 from ampsweep.nested_tensors import tensors_in, wraps_others
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.checkpoint import Checkpoint
@@ -107,6 +108,7 @@ class Replay:
 
     def read_ahead(self) -> None:
         """Read the batches of the next step, so that the step does not."""
+        CurrentStep.batches = self.trainer.step + 1, self.next_batches.start, len(self.next_batches)
         for number in self.next_batches:
             self.data.train_batch(number)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from traceback import FrameSummary
 from typing import Any, Final
 
-from ampsweep.record.sections import Compilation, GraphBreak, Recompilation
+from ampsweep.records.sections import Compilation, GraphBreak, Recompilation
 from ampsweep.user_code import is_own_source, shown_path
 
 _IN_CALL: Final = "what is called here breaks the graph"

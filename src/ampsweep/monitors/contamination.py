@@ -9,7 +9,7 @@ import torch
 
 from ampsweep.monitors.nvml import NvmlDevice, query_nvml
 from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, nobody_else_runs, own_processes
-from ampsweep.record.sections import Contamination
+from ampsweep.records.sections import Contamination
 from ampsweep.text import GIB, plural
 
 MAX_FOREIGN_CORES: Final = 0.25

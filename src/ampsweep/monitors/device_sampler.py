@@ -139,7 +139,7 @@ class EnergyMeter:
     everything the machine does, and only root may read them since CVE-2020-8694."""
 
     def __init__(
-        self, read: Callable[[], float | None], samples_per_step: int, min_stretch_s: float = MIN_STRETCH_S
+        self, read: Callable[[], float | None], samples_per_step: int | None, min_stretch_s: float = MIN_STRETCH_S
     ) -> None:
         self._read, self._samples_per_step, self._min_stretch_s = read, samples_per_step, min_stretch_s
         self._began: tuple[float, float, int] | None = None
@@ -162,7 +162,7 @@ class EnergyMeter:
             self._num_steps += num_steps - began[2]
 
     def summary(self) -> dict[str, float]:
-        if self._num_steps == 0:
+        if self._num_steps == 0 or self._samples_per_step is None:
             return {}
         return {"device/energy_per_sample_j": self._joules / (self._num_steps * self._samples_per_step)}
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.record.numerics import TENSOR_KINDS, Magnitudes, TensorKind
+from ampsweep.records.numerics import TENSOR_KINDS, Magnitudes, TensorKind
 
 NUM_SELECTED: Final = 4096
 """Most elements counted per tensor; the standard error of a share is at most 0.8 percentage points."""

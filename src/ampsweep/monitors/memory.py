@@ -11,7 +11,7 @@ from ampsweep.memory_categories import memory_key
 from ampsweep.monitors.nvml import NvmlDevice, query_nvml
 from ampsweep.observe.host_memory import HostPeak, measure_host_peak, peak_resident_bytes
 from ampsweep.observe.step import TracedStep
-from ampsweep.record.sections import MemoryUse
+from ampsweep.records.sections import MemoryUse
 from ampsweep.text import GIB
 
 _WITH_STATISTICS: Final = ("cuda", "xpu")
@@ -48,9 +48,9 @@ class MemoryMonitor:
             self._retried = self._counted().num_retried
 
     @contextmanager
-    def one_step(self, *, is_profiled: bool = False) -> Iterator[None]:
-        """Measure the peak inside separately; the other peaks include it. On a host, a profile measures it instead."""
-        if self._device.type == "cpu" and not is_profiled:
+    def one_step(self, *, by_profiler: bool = True) -> Iterator[None]:
+        """Measure the peak inside separately; the other peaks include it. On a host only a profiler could."""
+        if self._device.type == "cpu" and by_profiler:
             with measure_host_peak() as self._host_peak:
                 yield
             return

@@ -28,7 +28,7 @@ from ampsweep.numeric_formats import FLOAT16
 from ampsweep.observe.operators import backward_node
 from ampsweep.observe.step import parameters_of
 from ampsweep.precision import Precision
-from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind
+from ampsweep.records.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind
 
 _GRADIENTS: Final = ("activation_gradient", "gradient")
 

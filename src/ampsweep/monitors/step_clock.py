@@ -27,11 +27,10 @@ class StepClock:
     quantiles exclude such steps, unless they are the majority. They also exclude warm-up, the steps before `end_warmup`
     and the marked steps."""
 
-    def __init__(self, device: torch.device, samples_per_step: int, tokens_per_step: int | None) -> None:
+    def __init__(self, device: torch.device, samples_per_step: int | None, tokens_per_step: int | None) -> None:
         self._timer = Moments(device)
-        self._work = {"perf/samples_per_sec": samples_per_step}
-        if tokens_per_step is not None:
-            self._work["perf/tokens_per_sec"] = tokens_per_step
+        work = {"perf/samples_per_sec": samples_per_step, "perf/tokens_per_sec": tokens_per_step}
+        self._work = {key: number for key, number in work.items() if number is not None}
         self.now = self._timer.now
         """Takes a moment, seconds on the host or an event in the device's queue, without waiting."""
         self.sampling = 16 if self._timer.has_queue else 1
@@ -139,6 +138,12 @@ class StepClock:
         """Share of the time after warm-up in which the host waited for data."""
         self._read()
         return self._steady.data_wait_ms / self._steady.wall_ms if self._steady.step_ms else 0.0
+
+    @property
+    def share_between(self) -> float:
+        """Share of the time after warm-up between steps, in which a loop waits for data, among other things."""
+        self._read()
+        return self._steady.between_ms / self._steady.wall_ms if self._steady.step_ms else 0.0
 
     def overhead(self) -> dict[str, float]:
         """The suite's share of the time after warm-up in the steps read so far; empty without such steps."""

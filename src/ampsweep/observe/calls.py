@@ -1,9 +1,10 @@
 """The operators that a step calls, each with the module and the line that called it, and the phase of the step."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import Any, Final, Literal
 
 import torch
@@ -82,26 +83,33 @@ class CallObserver:
     sequence numbers (not public), as in torch's profiler."""
 
     def __init__(self, model: nn.Module, on_call: OnCall, *, around: AroundOperator | None, places: bool) -> None:
-        self._names = {module: name for name, module in model.named_modules()}
+        self.names: MutableMapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
         self._on_call, self._around, self._places = on_call, around, places
         self._running: list[nn.Module] = []
+        self._thread = get_ident()
         self._by_sequence: dict[int, Call] = {}
         self._num_calls, self._is_updating = 0, False
         self.begun: Call | None = None  # the running call, without outputs
         self.failed: Call | None = None  # the last call that raised an error, without outputs
 
     def module_begins(self, module: nn.Module, *_: object) -> None:
-        self._is_updating = False
-        self._running.append(module)
+        if self._is_in_step:
+            self._is_updating = False
+            self._running.append(module)
 
     def module_ends(self, *_: object) -> None:
-        if self._running:
+        if self._running and self._is_in_step:
             self._running.pop()
+
+    @property
+    def _is_in_step(self) -> bool:
+        """Return False in other threads, unless autograd runs a checkpoint's forward there."""
+        return get_ident() == self._thread or backward_node() is not None
 
     @property
     def module(self) -> str | None:
         """Name of the innermost running module of the model; None outside the model."""
-        return next((self._names[module] for module in reversed(self._running) if module in self._names), None)
+        return next((self.names[module] for module in reversed(self._running) if module in self.names), None)
 
     @property
     def phase(self) -> Phase:

@@ -30,6 +30,9 @@ class StorageCounter:
         self.ledger = ledger
         self.is_feeding = False  # True while operators only build data or read batches
         self.is_blind = False  # True while operators stand for compiled kernels
+        self.is_tolerant = False
+        """Whatever fails in counting does not fail the operator: the counter then sees no more."""
+        self.failure: Exception | None = None  # what failed, if tolerant
         self._context: ExitStack
 
     def __enter__(self) -> Self:
@@ -60,13 +63,34 @@ class StorageCounter:
     def _around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self._is_off:
             return func(*args, **kwargs)
+        if not self.is_tolerant:
+            noted = self._before(func, args, kwargs)
+            return self._after(func, args, kwargs, *noted, func(*args, **kwargs))
+        try:
+            noted = self._before(func, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - of another's training, which goes on
+            self.failure, self.is_blind = error, True
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        try:
+            return self._after(func, args, kwargs, *noted, result)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failure, self.is_blind = error, True
+            return result
+
+    def _before(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Tensor], bool]:
+        """Hold the inputs of an operator; returns them, and whether its result is a view."""
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
         # On a host memory counts as far as it is used, and a view uses none. Composite operators return a view or a
         # copy; tensor subclasses call them whole.
         is_view = self.ledger.is_host and getattr(func, "is_view", False) and not is_made_of_others(func)
         if not is_view and not self._copies_from_gloo(func, inputs):
             self.ledger.hold_unknown(inputs, "data" if self.is_feeding else "other")
-        result = func(*args, **kwargs)
+        return inputs, is_view
+
+    def _after(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], is_view: bool, result: Any
+    ) -> Any:
         self._note(func, args, kwargs, inputs, result, () if is_view else tensors_in(result))
         if getattr(func, "namespace", None) in _EXCHANGING:
             self.ledger.exchange((*inputs, *tensors_in(result)))

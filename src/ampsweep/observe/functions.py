@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 from ampsweep.user_code import frame_of_caller, shown_place
 
@@ -61,6 +61,10 @@ class FunctionMode(FunctionCalls):
     def watching(self) -> Iterator[None]:
         with _followed_backward(self), self:
             yield
+
+    def is_innermost(self) -> bool:
+        """Return True if this mode can be left now; torch has no public name for it."""
+        return bool(_get_current_function_mode() is self)  # type: ignore[no-untyped-call]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}

@@ -11,7 +11,8 @@ from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 from torch.utils.module_tracker import ModuleTracker
 
 AroundOperator = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
@@ -71,6 +72,12 @@ def is_in_backward() -> bool:
 def backward_node() -> Any:
     """The node of autograd that computes gradients now in this thread, or None."""
     return torch._C._current_autograd_node()
+
+
+def innermost_mode() -> TorchDispatchMode | None:
+    """The dispatch mode of this thread that sees operators first; a mode can only be left while it is this one."""
+    mode: TorchDispatchMode | None = _get_current_dispatch_mode()
+    return mode
 
 
 @contextmanager

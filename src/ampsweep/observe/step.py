@@ -54,7 +54,8 @@ class TracedStep(Operations):
 class Trace:
     """The trace of a step: its ledger while the step runs, and its result afterwards."""
 
-    result: TracedStep  # set after the step; for a failed step, the part before the failure
+    result: TracedStep | None = None  # set after the step; for a failed step, the part before the failure
+    failure: Exception | None = None  # what failed in tracing, if that was tolerant; there is no result then
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -153,6 +154,7 @@ def trace_step(
     is_host: bool | None = None,
     scratch: Scratch | None = None,
     region: Callable[[], str | None] | None = None,
+    is_tolerant: bool = False,
 ) -> Iterator[Trace]:
     """Trace the optimizer step taken inside; it computes bitwise the same as without a trace.
 
@@ -177,6 +179,7 @@ def trace_step(
         fake, is_host: see `Ledger`.
         scratch: the bytes of kernels' own memory; they appear in the trace's lives only.
         region: names the running part of the model, whose work is also counted separately; None outside any.
+        is_tolerant: what fails in tracing fails the trace, not the step.
     """
     parameters = [
         *model.parameters(),
@@ -193,6 +196,7 @@ def trace_step(
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
     trace, tracer = Trace(ledger), OperatorTracer(ledger, scratch, region)
+    tracer.is_tolerant = is_tolerant
     try:
         # Compiled code is invisible to a dispatch mode, and inside one torch.compile gives up on functions for good.
         with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), tracer.recorded.following(), tracer:
@@ -208,7 +212,8 @@ def trace_step(
             yield trace
     finally:
         _hold_state(ledger, optimizers)
-        trace.result = _traced(ledger, tracer)
+        trace.failure = tracer.failure
+        trace.result = _traced(ledger, tracer) if tracer.failure is None else None
         ledger.close()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.parallel.communication_time import Waits
 from ampsweep.precision import Precision
-from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.records.outcome import OutOfMemory, Status
 from ampsweep.text import one_line
 
 Item = TypeVar("Item")

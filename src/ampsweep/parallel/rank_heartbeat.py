@@ -10,7 +10,7 @@ import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]  # public by torch's docs
 
 from ampsweep.parallel.base import RankFault
-from ampsweep.record.reading import converted
+from ampsweep.records.reading import converted
 
 Report = Callable[[RankFault], None]
 _KEY: Final = "fault"

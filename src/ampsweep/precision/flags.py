@@ -48,3 +48,12 @@ def _matmul_precision() -> str:
     if _BACKENDS.cuda.matmul.fp32_precision != "tf32":
         return "highest"
     return "medium" if _BACKENDS.mkldnn.matmul.fp32_precision == "bf16" else "high"
+
+
+def float32_settings(device: torch.device) -> dict[str, Any]:
+    """torch's current switches for float32 on a device as fields of `PrecisionConfig`: `tf32` and `fp32_matmul`."""
+    has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+    switch = _BACKENDS.mkldnn.matmul.fp32_precision if device.type == "cpu" else _BACKENDS.cuda.matmul.fp32_precision
+    tf32 = has_tf32 and _BACKENDS.cudnn.conv.fp32_precision == "tf32"
+    matmul = "medium" if switch == "bf16" else "high" if switch == "tf32" and has_tf32 else "highest"
+    return {"tf32": tf32, "fp32_matmul": None if matmul == ("high" if tf32 else "highest") else matmul}

@@ -12,7 +12,7 @@ from ampsweep.precision.float8_layers import ALIGNMENT, Float8Layers, plan_layer
 from ampsweep.precision.precision import Precision
 from ampsweep.precision.support import Abilities, ModeUnavailableError, abilities_of
 from ampsweep.precision.torchao_import import import_torchao, require_torchao
-from ampsweep.record.sections import Float8Layer, Float8Proof, ModeProof
+from ampsweep.records.sections import Float8Layer, Float8Proof, ModeProof
 
 _LOST_BIT: Final = 2.0**-5
 """The last bit of 1 + 2**-5: bfloat16 has 7 mantissa bits, float8_e4m3fn 3."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampsweep.precision.fp32_modules import find_modules
-from ampsweep.record.sections import KeptLayer, WhyKept
+from ampsweep.records.sections import KeptLayer, WhyKept
 
 ALIGNMENT: Final = 16
 """The float8 kernels (`torch._scaled_mm`) take sizes that are multiples of 16."""

@@ -18,7 +18,7 @@ from ampsweep.precision.float32_update import Build, Float32Update, Keeping, beg
 from ampsweep.precision.fp32_modules import FP32_MODULES, Fp32Modules, find_modules, uncover
 from ampsweep.precision.parameter_chunks import HALF
 from ampsweep.precision.support import Abilities, abilities_of, missing_ability
-from ampsweep.record.sections import ModeProof
+from ampsweep.records.sections import ModeProof
 
 _NOTHING: Final = nullcontext()
 _in_force: list["Precision"] = []

@@ -1,6 +1,6 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +23,8 @@ from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.step_memory import Timeline, timeline
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.record.sections import UnvouchedOperator
-from ampsweep.tasks.base import HasTurns, Loss, Task
+from ampsweep.records.sections import UnvouchedOperator
+from ampsweep.tasks.base import HasTurns, Loss, Losses, PrecedesStep, Task
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.components.built import Built, adapt_model, build_around, build_data, build_model
 from ampsweep.training.components.instantiate import build_component
@@ -64,8 +64,10 @@ class FakeTraining:
         UserError: the data does not have that many items. UntraceableError: the step depends on values."""
         del self.trainer.data  # resident for another batch size
         self.trainer.data = self._data(batch_size)
+        self.trainer.step = step
         with self._as_rank(), self._device.setting_up():
             self.trainer.after_step(self.trainer.model)  # of the previous step; it may allocate averaged weights
+            self.trainer.before_step(step)
         taken, trained = self._traced(step, evaluates=evaluates)
         if self._forget_state_except_of(trained):
             taken, _ = self._traced(step, evaluates=evaluates)
@@ -105,6 +107,8 @@ class FakeTraining:
             self._varies = data.latest_sizes != earlier
         if self._varies:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
+        if isinstance(trainer.task, PrecedesStep):
+            unvouched += (UnvouchedOperator(name="a model that the task prepares for each step", doubt="varies"),)
         return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
@@ -155,7 +159,7 @@ class FakeTraining:
     def _noted(self, loss: Loss) -> Loss:
         """The same loss, during which the operators are attributed to the model's modules."""
 
-        def noted(model: nn.Module, batch: Any) -> Tensor | Sequence[Tensor]:
+        def noted(model: nn.Module, batch: Any) -> Losses:
             with self._device.kernels.forward_of(model):
                 return loss(model, batch)
 

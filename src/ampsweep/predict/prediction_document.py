@@ -9,7 +9,7 @@ from ampsweep.analysis.recorded import unvouched
 from ampsweep.config.schema import component_name
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
-from ampsweep.record.sections import Doubt
+from ampsweep.records.sections import Doubt
 from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table

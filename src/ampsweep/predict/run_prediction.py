@@ -20,8 +20,8 @@ from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
 from ampsweep.predict.step_memory import StepMemory, Timeline, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
-from ampsweep.record.batch_search import PredictedBatch
-from ampsweep.record.sections import StepPrediction
+from ampsweep.records.batch_search import PredictedBatch
+from ampsweep.records.sections import StepPrediction
 from ampsweep.text import one_line
 from ampsweep.training.components.device import taken_device
 

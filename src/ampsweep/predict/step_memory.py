@@ -9,7 +9,7 @@ from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 from ampsweep.observe.ledger import Integers, Ledger, Lives
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.record.sections import UnvouchedOperator
+from ampsweep.records.sections import UnvouchedOperator
 
 _STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
 

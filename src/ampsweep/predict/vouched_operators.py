@@ -5,7 +5,7 @@ from typing import Any, Final
 from ampsweep.observe.operators import OpOverload
 from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.record.sections import Doubt, UnvouchedOperator
+from ampsweep.records.sections import Doubt, UnvouchedOperator
 
 
 class Vouching:

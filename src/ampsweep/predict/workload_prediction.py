@@ -22,8 +22,8 @@ from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, M
 from ampsweep.predict.run_prediction import as_prediction, as_user_error, world_size_of
 from ampsweep.predict.step_memory import StepMemory, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
-from ampsweep.record import RunRecord, now
-from ampsweep.record.sections import MemoryUse, UnvouchedOperator
+from ampsweep.records import RunRecord, now
+from ampsweep.records.sections import MemoryUse, UnvouchedOperator
 from ampsweep.run.directories import new_directory
 from ampsweep.run.request import new_record
 from ampsweep.text import GIB

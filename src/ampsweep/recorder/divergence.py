@@ -21,6 +21,7 @@ class Ending:
     status: Literal["completed", "diverged", "interrupted"]
     error: str | None = None
     cut_short: str | None = None
+    stopped_early: bool = False  # cut short by the training's own rule
 
 
 class DivergenceWatch:

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from ampsweep.config.schema import PrecisionConfig
 from ampsweep.metrics import MEASURED
 from ampsweep.monitors.compilation import CompilationWatch
 from ampsweep.monitors.contamination import Evidence, UseDuringRun
@@ -22,24 +24,41 @@ from ampsweep.observe.feeding import resident
 from ampsweep.observe.profiled_step import StepProfile, profile_step
 from ampsweep.observe.step import Trace, TracedStep, trace_step
 from ampsweep.parallel.communication_time import Waits
-from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import flops_by_arithmetic
-from ampsweep.record.numerics import RunNumerics
-from ampsweep.record.reading import converted
-from ampsweep.record.sections import Compilation, Contamination, MemoryUse, ModeProof, as_json
+from ampsweep.records.numerics import RunNumerics
+from ampsweep.records.reading import converted
+from ampsweep.records.sections import Compilation, Contamination, MemoryUse, ModeProof, as_json
+from ampsweep.text import one_line
 
 if TYPE_CHECKING:
     from ampsweep.monitors.numerics import NumericsWatch
 
 _OF_EMULATION: Final = ("perf/step_ms", "memory/peak_allocated_gib", "device/utilization_pct")
 """Absent figures of an emulated mode."""
+_UNKNOWN_IN_OTHER_LOOPS: Final = ("perf/data_wait_ms", "instrumentation/overhead_pct")
 _MAX_PROFILES: Final = 5  # tries to profile a step that compiles nothing and applies an optimizer step
+
+
+class MeasuredPrecision(Protocol):
+    """What the instruments ask of the precision of a training: `Precision`, or one that a training chose by itself."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def config(self) -> PrecisionConfig: ...
+    @property
+    def emulated(self) -> str | None: ...
+    @property
+    def region(self) -> Callable[[], str | None] | None: ...
+    def scale(self) -> Tensor | None: ...
+    def prove_step(self, work: TracedStep) -> ModeProof: ...
 
 
 class Instruments:
     """Clock, memory, device sampler, scale counters and the traced step of one training.
 
     Args:
+        samples_per_step: of all ranks; None if unknown, and then no figure is per sample.
         data: delivers the batches; tensors that it keeps on an accelerator count as memory of the training.
         warmup_steps: steps of this process that are in no figure except the run's own memory peak.
         warmup_seconds: least duration of warm-up in ordinary steps; for memory, `warmup_steps` alone decides.
@@ -47,6 +66,8 @@ class Instruments:
         num_optimizer_steps: optimizer steps in a training step.
         is_compiled: the steps run compiled; the examined step is then profiled, else traced.
         waits: measures the time a step waits for other ranks; None with a single rank, or if it cannot be measured.
+        owns_loop: False for a loop that others wrote: waits for data within its steps are unknown, and what it does
+            between them is neither the suite's nor told apart.
         watch: records magnitudes in steps of its choice; None to record none.
     """
 
@@ -54,17 +75,18 @@ class Instruments:
         self,
         model: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
-        precision: Precision,
+        precision: MeasuredPrecision,
         data: object,
         *,
         warmup_steps: int,
         warmup_seconds: float = 0.0,
-        samples_per_step: int,
+        samples_per_step: int | None,
         tokens_per_step: int | None,
         is_fused: bool,
         num_optimizer_steps: int = 1,
         is_compiled: bool = False,
         waits: Waits | None = None,
+        owns_loop: bool = True,
         watch: "NumericsWatch | None" = None,
     ) -> None:
         self._model, self._optimizers, self._precision, self._data = model, optimizers, precision, data
@@ -94,12 +116,14 @@ class Instruments:
         self._applied_on_host = self._applied_before = 0
         self._num_calls, self._calls_per_step = 0, num_optimizer_steps
         """Optimizer calls in this step, and in an applied step."""
+        self._hooks: list[RemovableHandle] = []
         if scaler.grad_scaler and not is_fused:  # to skip a step, the scaler does not call the optimizer
-            for optimizer in optimizers:
-                optimizer.register_step_post_hook(self._on_optimizer_step)
+            self._hooks = [optimizer.register_step_post_hook(self._on_optimizer_step) for optimizer in optimizers]
         self.data_wait_s = 0.0  # seconds spent waiting for the data of the current step; the trainer adds to it
-        self._emulated = precision.emulated
+        self._emulated, self._owns_loop = precision.emulated, owns_loop
+        self._not_traced: str | None = None  # why no step can be traced, if so
         self._traced: TracedStep | None = None
+        self._examines = True  # a step is to be examined
         self._use, self._unreported = MemoryUse(), False  # the memory of the traced step; whether no row has it yet
         self._efficiency: Efficiency | None = None
         self._flags: dict[str, Any] = {}
@@ -115,6 +139,8 @@ class Instruments:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
         self._others.end()
         self._compilations.end()
         self._sampler.__exit__(*error)
@@ -122,12 +148,26 @@ class Instruments:
     def step(self) -> AbstractContextManager[None]:
         """Time a training step, or examine it if that is due."""
         self.data_wait_s = 0.0
-        can_examine = not self._is_compiled or self._num_profiles_left
-        if self._traced is None and can_examine and self._trace_is_due():
+        can_examine = self._not_traced is None and (not self._is_compiled or self._num_profiles_left)
+        if self._examines and can_examine and (self._traced is not None or self._trace_is_due()):
             return self._traced_step()
         if self.watch is not None and self.watch.schedule.is_due(self.num_steps + 1):
             return self._watched_step(self.watch)
         return self._timed_step
+
+    def examine_again(self) -> None:
+        """Examine the next step, too: the work of a step has changed. Memory is that of the step with the most."""
+        self._examines = True
+
+    def other_step(self, kind: Literal["timed", "untimed"]) -> AbstractContextManager[None]:
+        """A step that cannot be examined, or not even timed, because it does other work, too."""
+        return self._timed_step if kind == "timed" else self._untimed_step()
+
+    @contextmanager
+    def _untimed_step(self) -> Iterator[None]:
+        with self.aside():
+            yield from self._untimed()
+            self._end_untimed()
 
     @property
     def num_steps(self) -> int:
@@ -155,11 +195,18 @@ class Instruments:
         """Trace the step; a compiled step is profiled, since it could be traced only as an eager step."""
         unfreed = self.scale_values()  # the memory monitor would miss their allocation, but see them freed
         with self.aside():
-            with self._memory.one_step(is_profiled=self._is_compiled), self._examine() as examined:
+            # A profiler measures compiled steps already, and has words of its own on the stderr of others.
+            by_profiler = self._owns_loop and not self._is_compiled
+            with self._memory.one_step(by_profiler=by_profiler), self._examine() as examined:
                 yield from self._untimed()
             del unfreed
+            self._examines = False  # now: a step that turned out to be none is left before
             self._num_profiles_left -= self._is_compiled
-            if examined.result is not None:
+            if isinstance(examined, Trace) and examined.failure is not None:
+                self._not_traced = one_line(examined.failure)
+            elif examined.result is None:
+                self._examines = True
+            else:
                 self._after_trace(examined.result)
             self._warmup_began_s = perf_counter()  # the device had little to do until now
             self._end_untimed()
@@ -196,7 +243,8 @@ class Instruments:
         data = [] if device.type == "cpu" else resident(self._data)
         if self._is_compiled:
             return profile_step(self._model, *self._optimizers, device=device, data=data, is_void=lambda: seen.compiled)
-        return trace_step(self._model, *self._optimizers, data=data, region=self._precision.region)
+        region, is_tolerant = self._precision.region, not self._owns_loop
+        return trace_step(self._model, *self._optimizers, data=data, region=region, is_tolerant=is_tolerant)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -290,14 +338,17 @@ class Instruments:
         """Why `summary` lacks metrics that the device supports; complete once the instruments are closed."""
         if self._emulated is not None:
             return dict.fromkeys(_OF_EMULATION, "the mode is emulated on this device")
+        untraced = {}
+        if self._not_traced is not None and self._precision.device.type == "cpu":
+            untraced = {"memory/peak_allocated_gib": f"no step could be traced: {self._not_traced}"}
         if not self.num_steps_seen or self._clock.summary():
-            return {}
+            return untraced
         if self._num_left_out is not None and self.num_steps_seen > self._num_left_out:
             why = "each step after warm-up was traced, compiled something or made the allocator grow"
         else:
             seconds = f" and {self._warmup_seconds:g} s" if self._warmup_seconds else ""
             why = f"the training ended before its warm-up ({self._warmup_steps} steps{seconds}) was over"
-        return {"perf/step_ms": why}
+        return {"perf/step_ms": why} | untraced
 
     def memory(self) -> MemoryUse:
         return self._use
@@ -345,7 +396,7 @@ class Instruments:
         return self._others.verdict(
             Evidence(
                 busy_before=busy_before,
-                data_wait_share=self._clock.data_wait_share,
+                data_wait_share=self._clock.data_wait_share if self._owns_loop else self._clock.share_between,
                 waits_for_host=self._clock.waits_for_host,
                 throttled_pct=self._sampler.summary().get("device/throttled_pct"),
             )
@@ -396,9 +447,10 @@ class Instruments:
         return times | self._efficiency.figures(times["perf/step_ms"])
 
     def _of_mode(self, figures: dict[str, float]) -> dict[str, float]:
-        if self._emulated is None:
+        if self._emulated is None and self._owns_loop:
             return figures
-        return {key: value for key, value in figures.items() if not key.startswith(MEASURED)}
+        left_out = MEASURED if self._emulated is not None else _UNKNOWN_IN_OTHER_LOOPS
+        return {key: value for key, value in figures.items() if not key.startswith(left_out)}
 
     def _look_for_growth(self) -> None:
         if self._growth is not None:

@@ -6,7 +6,7 @@ import psutil
 import torch
 
 from ampsweep.observe.memory_limit import MemoryLimit, MemoryLimitError, is_out_of_memory
-from ampsweep.record.outcome import OutOfMemory, Phase
+from ampsweep.records.outcome import OutOfMemory, Phase
 from ampsweep.text import BYTES_OF, one_line
 
 

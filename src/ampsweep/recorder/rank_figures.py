@@ -9,8 +9,8 @@ from typing import Final
 from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.parallel.base import Parallel
-from ampsweep.record import RunRecord
-from ampsweep.record.sections import Contamination, RankFigures
+from ampsweep.records import RunRecord
+from ampsweep.records.sections import Contamination, RankFigures
 
 _SUMMED: Final = ("device/energy_j", "device/energy_per_sample_j", "device/busy_cores")
 """Figures that add up over devices."""
@@ -19,17 +19,26 @@ _VERDICTS: Final = ("clean", "unknown", "contaminated")  # verdicts on other use
 
 
 def add_rank_figures(record: RunRecord, precision: PrecisionConfig, parallel: Parallel, num_steps: int) -> None:
-    """Exchange the ranks' figures and replace those of the record by the whole training's; every rank calls it.
+    """Exchange the ranks' figures and replace those of the record by the whole training's; every rank calls it."""
+    if parallel.world_size == 1:
+        return
+    merge_ranks(record, parallel.gather(of_rank(record, parallel.rank)), precision)
+    if num_steps:
+        record.summary["perf/reduced_mib"] = parallel.reduced_bytes / num_steps / 2**20
+
+
+def of_rank(record: RunRecord, rank: int) -> RunRecord:
+    """The record that a rank contributes."""
+    return replace(record, ranks=[_figures(record, rank)])
+
+
+def merge_ranks(record: RunRecord, ranks: Sequence[RunRecord], precision: PrecisionConfig) -> None:
+    """Replace the record's figures by those of the whole training, from the records `of_rank`, in their order.
 
     The proof is that of the rank with most contradictions to the mode, rank 0's if there are none.
     """
-    if parallel.world_size == 1:
-        return
-    ranks = parallel.gather(replace(record, ranks=[_figures(record, parallel.rank)]))
     record.ranks = [own for other in ranks for own in other.ranks]
     record.summary = _summary(ranks)
-    if num_steps:
-        record.summary["perf/reduced_mib"] = parallel.reduced_bytes / num_steps / 2**20
     record.memory = max(ranks, key=lambda other: other.memory.peak_bytes or 0).memory
     record.contamination = _contamination([other.contamination for other in ranks])
     record.proof = max(ranks, key=lambda other: len(contradictions(precision, other.proof))).proof

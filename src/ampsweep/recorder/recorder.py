@@ -6,23 +6,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
-from ampsweep.metrics import MEASURED
+from ampsweep.metrics import MEASURED, MEDIA
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.precision import Precision
-from ampsweep.record import RunRecord
-from ampsweep.record.outcome import OutOfMemory, Phase, Status
-from ampsweep.record.run_record import now
 from ampsweep.recorder.divergence import DivergenceWatch, Ending
-from ampsweep.recorder.instruments import Instruments
+from ampsweep.recorder.instruments import Instruments, MeasuredPrecision
+from ampsweep.recorder.media import write_media
 from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.recorder.rank_figures import add_rank_figures
+from ampsweep.records import NO_ROOM, RunRecord
+from ampsweep.records.outcome import OutOfMemory, Phase, Status
+from ampsweep.records.run_record import now
 from ampsweep.text import one_line
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _WIDTH: Final = 8  # most values on the device in a row, beside those of several
 @dataclass(slots=True)
 class _Unread:
     step: int
-    numbers: dict[str, float]
+    numbers: dict[str, Any]
     on_device: list[str]  # keys of this row's values in the buffer, in order
 
 
@@ -69,25 +68,28 @@ class UnreadRows:
 
     def add(self, step: int, values: Mapping[str, float | Tensor]) -> None:
         """Add a row without waiting for its values; tensors are 0-dim, on the device, without gradient."""
-        numbers: dict[str, float] = {}
+        numbers: dict[str, Any] = {}
         on_device: list[str] = []
         places = iter(self._places[len(self._unread)])
         for key, value in values.items():
-            if isinstance(value, Tensor):
-                next(places).copy_(value)
-                on_device.append(key)
-            else:
+            if not isinstance(value, Tensor):
                 numbers[key] = value
+            elif (place := next(places, None)) is None:  # a row with many metrics of the user's
+                numbers[key] = value.clone()
+            else:
+                place.copy_(value)
+                on_device.append(key)
         self._unread.append(_Unread(step, numbers, on_device))
 
     def take(self) -> list[tuple[int, dict[str, float]]]:
         """Remove and return all rows, oldest first, as (step, values), read in one copy; waits for the device."""
         unread, self._unread = self._unread, []
         read = self._buffer[: len(unread)].tolist()
-        return [
-            (row.step, row.numbers | dict(zip(row.on_device, values, strict=False)))
-            for row, values in zip(unread, read, strict=True)
-        ]
+        rows = []
+        for row, values in zip(unread, read, strict=True):
+            numbers = {key: value.item() if isinstance(value, Tensor) else value for key, value in row.numbers.items()}
+            rows.append((row.step, numbers | dict(zip(row.on_device, values, strict=False))))
+        return rows
 
 
 def do_nothing(*_: object) -> None:
@@ -97,13 +99,17 @@ def do_nothing(*_: object) -> None:
 class Recorder:
     """Times the steps of a training, logs its rows and fills in its record.
 
-    As a context manager it begins the record, and ends it with the loop's outcome::
+    The loop encloses each step by `step`, calls `log` after it, and fills in the record by `end`::
 
-        with Recorder(instruments, precision, record=record, tracker=Tracker(), directory=directory) as run:
+        recorder.begin()
+        with recorder.instruments:
             for batch in batches:
-                with run.step():
+                with recorder.step():
                     ...
-                run.log({"train/loss": loss})
+                recorder.log({"train/loss": loss})
+            recorder.flush()
+        recorder.end()
+        recorder.close()
 
     Args:
         parallel: the ranks of the training, which all call the same methods in the same order.
@@ -112,12 +118,13 @@ class Recorder:
         tracker: keeps the history, if given.
         directory: the run's, for `record`; None on ranks that do not write the record.
         on_rows: called after rows were logged.
+        ends_at_divergence: rows after a divergence are dropped; False: the loop goes on, and its last row decides.
     """
 
     def __init__(
         self,
         instruments: Instruments,
-        precision: Precision,
+        precision: MeasuredPrecision,
         *,
         parallel: Parallel = SINGLE,
         num_losses: int = 0,
@@ -125,10 +132,12 @@ class Recorder:
         tracker: "Tracker | None" = None,
         directory: Path | None = None,
         on_rows: Callable[[], None] = do_nothing,
+        ends_at_divergence: bool = True,
     ) -> None:
         self.instruments, self._precision, self._parallel = instruments, precision, parallel
         self._record, self._tracker, self._directory, self._on_rows = record, tracker, directory, on_rows
         self.step, self.count_update = instruments.step, instruments.count_update
+        self._ends_at_divergence = ends_at_divergence
         self._log_row = do_nothing if tracker is None else tracker.log
         self.phase: Phase | None = None  # the current part of a step; None if the loop does not say
         self.values: dict[str, float] = {}  # the latest value of every logged metric
@@ -144,20 +153,17 @@ class Recorder:
         assert self._record is not None, "this training leaves no record"
         return self._record
 
-    def __enter__(self) -> Self:
-        self.begin()
-        self.instruments.__enter__()
-        return self
+    def leave(self, error: BaseException | None, busy_before: str | None = None) -> RuntimeError | None:
+        """End measuring and fill in the record of a training that ended, with `error` if any; `close` writes it.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+        Returns the error with which the device no longer answered, if so.
+        """
         lost = None
         try:
             self.flush()
         except RuntimeError as raised:  # the device no longer answers
             lost = raised
-        self.instruments.__exit__(kind, error, trace)
+        self.instruments.__exit__()
         if (failure := error or lost) is None:
             self.conclude(self.diverged or self.at_end() or Ending("completed"))
         else:
@@ -165,10 +171,8 @@ class Recorder:
             oom = out_of_memory(failure, device, MemoryLimit(device, None), self.phase, step)
             status: Status = "oom" if oom else "failed" if isinstance(failure, Exception) else "interrupted"
             self.fail(status, oom.sentence if oom else one_line(failure), oom)
-        self.end()
-        self.close()
-        if error is None and lost is not None:
-            raise lost
+        self.end(busy_before)
+        return lost
 
     def begin(self, resume_after: int | None = None) -> None:
         """Write the record and open the history; `resume_after`: last step of the checkpoint, if any."""
@@ -184,11 +188,11 @@ class Recorder:
             yield
         self.phase = before
 
-    def log(self, values: Mapping[str, float | Tensor], step: int | None = None, *, now_s: float | None = None) -> None:
+    def log(self, values: Mapping[str, Any], step: int | None = None, *, now_s: float | None = None) -> None:
         """Add a row; waiting rows are read together when they are due.
 
         Args:
-            values: by metric; tensors are 0-dim and stay on their device until the row is read.
+            values: by metric; tensors are 0-dim and stay on their device until the row is read. May have `kept` media.
             step: from 1; None: the latest step. A ValueError unless it is later than that of the last row.
             now_s: the time by the ranks' common clock; None to ask for it.
         """
@@ -207,6 +211,15 @@ class Recorder:
         if self._rows.full or now_s >= self.flush_due_s:
             self.flush(now_s)
 
+    def kept(self, media: Mapping[str, Any], step: int) -> dict[str, Any]:
+        """Write images and tables by name (see `write_media`); return what the step's row says of them."""
+        try:
+            return {**write_media(self._directory, media, step)} if media and self._directory is not None else {}
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return {}  # a training on a full disk goes on without pictures, as without checkpoints
+
     def flush(self, now_s: float = -math.inf) -> None:
         """Read and log the waiting rows; rows after a divergence are dropped."""
         if not self._rows:
@@ -215,7 +228,7 @@ class Recorder:
         self.instruments.wait()
         figures = iter(self.instruments.rows())
         for step, values in self._rows.take():
-            if self.diverged is not None:
+            if self.diverged is not None and self._ends_at_divergence:
                 return
             self.diverged = self._numbers.row(step, values)
             if "train/loss" in values:
@@ -223,7 +236,7 @@ class Recorder:
                 values |= next(figures)
             self.values |= values
             self._log_row(values, step)
-            if self.diverged is not None:
+            if self.diverged is not None and self._ends_at_divergence:
                 return
         self._on_rows()
 
@@ -232,6 +245,7 @@ class Recorder:
 
     def conclude(self, ending: Ending) -> None:
         self.record.status, self.record.error, self.record.cut_short = ending.status, ending.error, ending.cut_short
+        self.record.stopped_early = ending.stopped_early
 
     def fail(self, status: Status, sentence: str, oom: OutOfMemory | None = None) -> None:
         self.record.status, self.record.error, self.record.oom = status, sentence, oom
@@ -243,7 +257,7 @@ class Recorder:
         there.
         """
         record, own = self.record, self.instruments
-        values = {key: value for key, value in self.values.items() if not key.startswith(MEASURED)}
+        values = {key: value for key, value in self.values.items() if not key.startswith((*MEASURED, MEDIA))}
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
         record.summary, record.absent = finite | own.summary(), own.absent()
         record.memory, record.compilation = own.memory(), own.compilation()

@@ -1,6 +1,7 @@
 """The arms of a workload as a table: each figure with its interval, and how it was taken."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
@@ -42,7 +43,7 @@ def arms_table(workload: WorkloadComparison) -> Table:
         standing = standings.get(arm.arm)
         cells.insert(1, Cell() if standing is None else Cell(standing, standing, tone=WORDS[standing]))
         rows.append(Row(tuple(cells), arm=arm.arm))
-    columns = [column for column, _, _ in _FIGURES]
+    columns = [replace(column, title=workload.keys.named(column.title)) for column, _, _ in _FIGURES]
     columns.insert(1, Column("verdict"))
     return Table(key="arms", columns=tuple(columns), rows=tuple(rows))
 
@@ -50,9 +51,15 @@ def arms_table(workload: WorkloadComparison) -> Table:
 def methods(workloads: Sequence[WorkloadComparison]) -> Iterator[tuple[str, str]]:
     """The figures in the workloads' tables, each with how it was taken."""
     shown = {column.title for workload in workloads for column in arms_table(workload).shown().columns}
-    for column, _, explanation in _FIGURES:
-        if explanation and column.title in shown:
-            yield column.title, f"{explanation}."
+    on_wandb = any(entry.run.record.taken_from for workload in workloads for entry in workload.runs)
+    for keys in dict.fromkeys(workload.keys for workload in workloads):
+        for column, _, explanation in _FIGURES:
+            title = keys.named(column.title)
+            if explanation and title in shown:
+                shown.remove(title)
+                is_other = title == keys.memory_words != column.title
+                other = _OTHER_TIME if on_wandb and column.key == "step_ms" else _OTHER_MEMORY if is_other else None
+                yield title, f"{other or keys.named(explanation)}."
 
 
 def _speedup(arm: ArmComparison, judged: Judgements | None) -> Cell:
@@ -92,6 +99,8 @@ def _value(
     return Column(title, key, numeric=True, **column), cell, explanation
 
 
+_OTHER_TIME: Final = "each run's time of a step, geometric mean over the pairs of the speedup; see step time on W&B"
+_OTHER_MEMORY: Final = "mean over pairs; no peak of tensors was recorded, which would be less than this"
 _LIMITS: Final[dict[type[StepLimit], str]] = {SmallStep: "launching", WaitForData: "data", IdleDevice: "host"}
 _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
     (Column("arm"), lambda arm, _: Cell(arm.arm), ""),

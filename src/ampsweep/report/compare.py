@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ampsweep.analysis.comparison import Comparison, FileProblem, compare
+from ampsweep.analysis.comparison import Comparison, FileProblem, MetricNotLogged, compare
+from ampsweep.analysis.figure_keys import chosen_metric, logged_keys
 from ampsweep.analysis.resumed_runs import RESUMED_KEYS
 from ampsweep.analysis.time_to_loss import SERIES_KEYS, loss_curves
+from ampsweep.config.claims import float32_arm
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ReportConfig
-from ampsweep.record import FILE_NAME, Found, RunRecord, find_records
+from ampsweep.finding import Finding
+from ampsweep.records import FILE_NAME, Found, RunRecord, find_records
 from ampsweep.report.dashboard import curve_keys
 from ampsweep.report.histories import Histories, read_histories
 
@@ -24,10 +27,13 @@ class Compared:
     histories: Histories
 
 
-def compare_directories(directories: Sequence[Path], **settings: str | float | None) -> Compared:
+def compare_directories(
+    directories: Sequence[Path], notes: Sequence[Finding] = (), /, **settings: str | float | None
+) -> Compared:
     """Compare all runs below `directories`; files that cannot be read are left out and named in the comparison.
 
     Args:
+        notes: findings on runs that are not there.
         settings: fields of `ReportConfig`; by default or if None as the runs recorded them.
 
     Raises:
@@ -39,14 +45,34 @@ def compare_directories(directories: Sequence[Path], **settings: str | float | N
     if not records:
         others = f" (nor can {len(unreadable) - 1} more of them)" if len(unreadable) > 1 else ""
         raise UserError(f"there is no record that can be read: {unreadable[0]}{others}")
-    histories = read_histories(records, (*SERIES_KEYS, *RESUMED_KEYS, *curve_keys()))
+    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    recorded = _recorded(records)
+    if given.get("metric", recorded.metric) != recorded.metric:
+        recorded.goal = None  # that of another metric
+    config, every = replace(recorded, **given), [record for _, record in records]
+    keys = chosen_metric(every, config.metric, config.goal)
+    are_foreign = any(record.source != "suite" for record in every)
+    if not keys.is_recorded and (are_foreign or config.metric != ReportConfig.metric):
+        notes = [*notes, MetricNotLogged(metric=config.metric, logged=tuple(logged_keys(every)))]
+    arms = dict.fromkeys(record.arm for record in every)
+    if are_foreign and config.baseline not in arms:
+        config.baseline = float32_arm(arms) or config.baseline
+    histories = read_histories(records, (*SERIES_KEYS, *RESUMED_KEYS, *curve_keys()), metric=keys.metric)
     whole = {directory: histories.curves[directory] for directory, _ in records if directory not in histories.partial}
     curves = {directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole}
     problems = [FileProblem(path=of.path.as_posix(), name="not readable", reason=of.reason) for of in unreadable]
     problems += histories.omissions
-    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-    config = vars(replace(_recorded(records), **given))
-    comparison = compare(records, **config, curves=curves, series=whole, file_problems=problems)
+    comparison = compare(
+        records,
+        baseline=config.baseline,
+        margin_pct=config.margin_pct,
+        memory_gib=config.memory_gib,
+        keys=keys,
+        curves=curves,
+        series=whole,
+        file_problems=problems,
+        notes=notes,
+    )
     return Compared(comparison, records, histories)
 
 

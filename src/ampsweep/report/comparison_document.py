@@ -12,7 +12,7 @@ from ampsweep.analysis.method_notes import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
 from ampsweep.analysis.swept_series import Series
 from ampsweep.finding import Finding
-from ampsweep.record import write_atomically
+from ampsweep.records import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
 from ampsweep.report.dashboard import series_panels, workload_panels
@@ -53,6 +53,7 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
         panels: in the order in which they are shown within their sections.
     """
     comparison = compared.comparison if directory is None else compared.comparison.relative_to(directory)
+    panels = [panel.of(comparison.keys) for panel in panels]
     data = [WorkloadData(workload, compared.histories) for workload in comparison.workloads]
     shown = data[:MAX_WORKLOADS]
     styles = arm_styles(arm for workload in comparison.compared for arm in workload.names)
@@ -177,7 +178,7 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
         rows.append(Row(tuple(cells)))
     return Table(
         key="overview",
-        title="All workloads: speed, peak memory and parity of each arm",
+        title=workloads[0].keys.named("All workloads: speed, peak memory and parity of each arm"),
         columns=(Column("workload"), Column("train in"), *(Column(arm) for arm in arms)),
         rows=tuple(rows),
         more=rows_left_out(len(workloads), "workloads"),

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ampsweep.analysis.comparison import FileProblem, FileProblemKind
-from ampsweep.analysis.runs import VAL_LOSS
+from ampsweep.analysis.figure_keys import VAL_LOSS
 from ampsweep.analysis.time_to_loss import TRAIN_LOSS, MetricSeries
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, load_history, number
+from ampsweep.records import HISTORY_NAME, RecordError, RunRecord, load_history, number
 
 Array = NDArray[np.float64]
 
@@ -88,17 +88,23 @@ class RunCurves:
     last_step: int | None = None  # the step of its last row, if any
 
 
-def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str]) -> Histories:
-    """The curves of `keys` of all runs; each directory is read once."""
-    wanted = tuple(dict.fromkeys(keys))
+def read_histories(
+    records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str], *, metric: str = VAL_LOSS
+) -> Histories:
+    """The curves of `keys` of all runs, that of `metric` under `val/loss`; each directory is read once."""
+    wanted = tuple(dict.fromkeys((*keys, metric)))
     curves: dict[Path, dict[str, Curve]] = {}
     omissions: list[FileProblem] = []
     partial: set[Path] = set()
     for directory, record in dict(records).items():
         found = read_curves(directory, wanted, record.history_digest)
+        if metric != VAL_LOSS:
+            found.curves.pop(VAL_LOSS, None)
+            if metric in found.curves:
+                found.curves[VAL_LOSS] = found.curves[metric]
         curves[directory] = found.curves
         path = (directory / HISTORY_NAME).as_posix()
-        for kind, reason in _omissions(found, record):
+        for kind, reason in _omissions(found, record, metric):
             omissions.append(FileProblem(path=path, name=kind, reason=reason))
             if kind == "damaged history":
                 partial.add(directory)
@@ -168,21 +174,22 @@ def _array(values: list[Any]) -> Array:
     return np.array([math.nan if value is None else float(number(value)) for value in values], dtype=np.float64)
 
 
-def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[FileProblemKind, str]]:
+def _omissions(found: RunCurves, record: RunRecord, metric: str) -> Iterator[tuple[FileProblemKind, str]]:
     """The faults of a run's history. A run that never began needs none; that of a killed run may end anywhere."""
     if found.missing is not None:
         if record.attempts or found.missing != _NOT_THERE:
             yield "no history", found.missing
         return
     is_completed = record.status == "completed"
-    if is_completed and (early_end := _early_end(found, record)) is not None:
+    if is_completed and record.source != "wandb" and (early_end := _early_end(found, record)) is not None:
         yield "damaged history", early_end
     for key in (TRAIN_LOSS, VAL_LOSS):
         curve = found.curves.get(key)
         if is_completed and curve is not None and not (finite := np.isfinite(curve.values)).all():
+            name = metric if key == VAL_LOSS else key
             first = int(curve.steps[np.argmin(finite)])
             gaps = len(curve) - int(finite.sum())
-            yield "not finite", f"has no finite {key} in {gaps} of {len(curve)} rows, first at step {first}"
+            yield "not finite", f"has no finite {name} in {gaps} of {len(curve)} rows, first at step {first}"
 
 
 def _early_end(found: RunCurves, record: RunRecord) -> str | None:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.headroom import headroom_of
-from ampsweep.record.files import RecordError
-from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
+from ampsweep.records.files import RecordError
+from ampsweep.records.numerics import NUMERICS_NAME, RunNumerics, TensorKind
 from ampsweep.report.document import Block, Item, Prose, Section, items_of
 from ampsweep.report.figures.magnitude_map import magnitude_map
 from ampsweep.report.tables import Cell, Column, Row, Table, value_cell

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.config.modes import MODES, mode_of
+from ampsweep.config.claims import named_mode
+from ampsweep.config.modes import MODES
 
 MODE_COLOURS: Final[dict[str, str]] = {name: mode.colour for name, mode in MODES.items()}
 OTHER_COLOUR: Final = "#8073ac"
-"""Arms of unknown modes."""
+"""Arms of unknown modes, once the modes' own colours are used up."""
 
 FORMAT_COLOURS: Final[dict[str, str]] = {
     "float16": MODE_COLOURS["amp_fp16"],
@@ -53,15 +54,18 @@ class ArmStyle:
 
 def arm_colour(arm: str) -> str | None:
     """The colour of an arm's mode; None if the mode is unknown."""
-    mode = mode_of(arm)
+    mode = named_mode(arm)
     return None if mode is None else mode.colour
 
 
 def arm_styles(arms: Iterable[str]) -> dict[str, ArmStyle]:
     used: Counter[str] = Counter()
     styles = {}
-    for rank, arm in enumerate(dict.fromkeys(arms)):
-        colour = arm_colour(arm) or OTHER_COLOUR
+    names = dict.fromkeys(arms)
+    taken = {arm_colour(arm) for arm in names}
+    free = (colour for colour in MODE_COLOURS.values() if colour not in taken)
+    for rank, arm in enumerate(names):
+        colour = arm_colour(arm) or next(free, OTHER_COLOUR)
         nth = used[colour]
         used[colour] += 1
         styles[arm] = ArmStyle(

@@ -3,9 +3,10 @@
 Renderers know kinds of panels only, so that a new panel is a new entry of `PANELS`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from ampsweep.analysis.figure_keys import FigureKeys
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.metrics import METRICS
 
@@ -51,6 +52,11 @@ class Panel:
     effect: Effect | None = None  # kinds `pairs` and `effects_against`
     log: bool = False  # the axis of the metric is logarithmic
     note: str = ""  # a hint for reading the panel
+    keys: FigureKeys = field(default_factory=FigureKeys)  # the figures compared, by which title and note are named
+
+    def of(self, keys: FigureKeys) -> "Panel":
+        """This panel of other figures than the validation loss and the peak of tensors."""
+        return replace(self, keys=keys, title=keys.named(self.title), note=keys.named(self.note))
 
     @property
     def unit(self) -> str:

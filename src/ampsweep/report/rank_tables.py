@@ -48,22 +48,24 @@ def strategies_table(series: Series, comparison: Comparison) -> Table:
     there = [(value_text(value), found) for value, place in places for found in comparison.workloads[place].arms]
     arms = list(dict.fromkeys(found.arm for _, found in there))
     there.sort(key=lambda entry: arms.index(entry[1].arm))
-    rows = [Row((Cell(found.arm), Cell(value), *_figures(found)), arm=found.arm) for value, found in there]
+    known_ranks = all(workload.facts.get("source") != "wandb" for workload in comparison.workloads)
+    rows = [Row((Cell(found.arm), Cell(value), *_figures(found, known_ranks)), arm=found.arm) for value, found in there]
+    named = comparison.keys.named
     columns = (
-        *(Column("arm"), Column(series.name), Column("ranks", numeric=True)),
-        Column("peak memory", "peak_memory_bytes", numeric=True),
+        *(Column("arm"), Column(series.name), Column("ranks", numeric=True, optional=True)),
+        Column(named("peak memory"), "peak_memory_bytes", numeric=True),
         Column("spread", "memory_spread_bytes", numeric=True, optional=True),
         Column("step time", "step_ms", numeric=True),
         Column("waiting", "communication_ms", numeric=True, optional=True),
         Column("reduced a step", "reduced_bytes", numeric=True, optional=True),
-        Column("val loss", "val_loss", numeric=True),
+        Column(named("val loss"), "val_loss", numeric=True),
     )
     return Table(key="strategies", title=series.heading, columns=columns, rows=tuple(rows))
 
 
-def _figures(arm: ArmComparison) -> Iterator[Cell]:
+def _figures(arm: ArmComparison, known_ranks: bool) -> Iterator[Cell]:
     ranks = arm.ranks
-    yield Cell("1", 1) if ranks is None else count_cell(len(ranks.rows))
+    yield (Cell("1", 1) if known_ranks else Cell()) if ranks is None else count_cell(len(ranks.rows))
     yield value_cell(arm.peak_memory_bytes, num_bytes)
     yield value_cell(None if ranks is None else ranks.memory_spread_bytes or None, num_bytes)
     yield value_cell(arm.step_ms, milliseconds)

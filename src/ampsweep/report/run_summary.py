@@ -4,17 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.float8_layers import float8_summary
 from ampsweep.analysis.headroom import headroom_lines, headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.recorded import compiled, compiled_remarks
 from ampsweep.analysis.run_findings import Leaks, without_effect
-from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, Run
+from ampsweep.analysis.runs import STEP_MS, Run
 from ampsweep.analysis.step_limits import step_limits
 from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
-from ampsweep.record import RunRecord
-from ampsweep.record.files import RecordError
-from ampsweep.record.numerics import RunNumerics
+from ampsweep.records import RunRecord
+from ampsweep.records.files import RecordError
+from ampsweep.records.numerics import RunNumerics
 from ampsweep.report.document import Document, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.rank_tables import ranks_table
@@ -32,7 +33,7 @@ def run_document(directory: Path, record: RunRecord) -> Document:
     if (ranks := ranks_of_run(run)) is not None:
         blocks.append(ranks_table([(run.arm, ranks)]))
     return Document(
-        title=f"{record.arm}, {record.identity.model}, seed {run.seed}",
+        title=", ".join(filter(None, (record.arm, record.identity.model, f"seed {run.seed}"))),
         sections=(Section(blocks=tuple(blocks)),),
         arms=arm_styles([run.arm]),
         data=record.as_json(),
@@ -60,7 +61,9 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "warning", found.sentence
     if (value := run.figure("val/loss")) is not None:
         accuracy = run.figure("val/accuracy")
-        yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")
+        is_best = record.best is not None and record.config["trainer"].get("patience") is not None
+        of_best = f" (best, step {record.best.step})" if is_best and record.best is not None else ""
+        yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}") + of_best
     if (value := run.figure(AUTOCAST_PENALTY)) is not None:
         yield "autocast", f"{signed(value, 2)} val loss, against full precision"
     elif (why := record.absent.get(AUTOCAST_PENALTY)) is not None:
@@ -92,6 +95,8 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "headroom", line
     if ranks is not None:
         yield "ranks", ranks.sentence
+    for kept in record.weights:
+        yield "weights", f"{run.directory / kept.file} (step {kept.step})"
     yield "directory", str(run.directory)
     if record.status == "diverged":
         yield "cause", f"`ampsweep doctor {run.directory}` looks for it"

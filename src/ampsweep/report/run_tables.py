@@ -101,7 +101,8 @@ def runs_table(comparison: Comparison) -> Table:
         key="runs",
         title="All runs" if len(rows) == len(entries) else "The first runs",
         columns=(
-            *(Column("arm"), Column("seed", numeric=True), Column("status"), *_FIGURES),
+            *(Column("arm"), Column("seed", numeric=True), Column("status")),
+            *(replace(column, title=comparison.keys.named(column.title)) for column in _FIGURES),
             *(Column("differs in", optional=True), Column("directory"), Column("W&B", optional=True)),
         ),
         rows=rows,
@@ -135,6 +136,7 @@ def arm_settings_table(comparison: Comparison) -> Table:
     varied = [key for key in varied_keys(list(precision.values())) if key != "mode"]
     headers = ["arm", *varied, "matrix arithmetic of the traced step"]
     rows = [[arm, *(scalar_text(precision[arm].get(key)) for key in varied), _arithmetic(runs, arm)] for arm in first]
+    rows = [] if all(run.record.source == "wandb" for run in runs) else rows  # only their names are known
     return text_table("settings", headers, rows, title="What the arms are")
 
 

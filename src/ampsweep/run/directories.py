@@ -15,8 +15,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config
 from ampsweep.launch.slurm import num_restarts, own_job, users_jobs
-from ampsweep.record import RecordError, RunRecord, find_records, kept_checkpoints, read_history
-from ampsweep.record.outcome import OUTCOMES
+from ampsweep.records import RecordError, RunRecord, find_records, kept_checkpoints, read_history
+from ampsweep.records.outcome import OUTCOMES
 
 MULTIRUN_NAME: Final = "multirun.yaml"
 """The file that Hydra writes into the directory of a multirun."""
@@ -25,17 +25,21 @@ _MAX_PID: Final = 2**31
 
 def new_directory(config: Config) -> Path:
     """Create `<output_dir>/<name>/<date_time>`, with a number if that exists; UserError: it cannot be created."""
-    parent = Path(config.output_dir).expanduser().resolve() / config.name
-    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for attempt in range(1, 10_000):
-            directory = parent / (stamp if attempt == 1 else f"{stamp}-{attempt}")
-            with suppress(FileExistsError):
-                directory.mkdir()
-                return directory
+        return dated_directory(Path(config.output_dir).expanduser().resolve() / config.name)
     except OSError as error:
         raise UserError(f"output_dir={config.output_dir}: cannot be written: {error.strerror}") from error
+
+
+def dated_directory(parent: Path) -> Path:
+    """Create `<date_time>` in `parent`, with a number if that exists; raises OSError."""
+    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    parent.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, 10_000):
+        directory = parent / (stamp if attempt == 1 else f"{stamp}-{attempt}")
+        with suppress(FileExistsError):
+            directory.mkdir()
+            return directory
     raise AssertionError("ten thousand runs in one second")
 
 

@@ -12,12 +12,12 @@ import torch
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.data.base import num_workers
 from ampsweep.launch.signal_handlers import StopRequest
-from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
+from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED, GRAD_NORM
 from ampsweep.precision.precision import unsupported_reason, why_emulated
-from ampsweep.record import RecordError, RunRecord, now, read_history
-from ampsweep.record.batch_search import LARGEST_BATCH
-from ampsweep.record.outcome import OutOfMemory, Status
-from ampsweep.record.sections import StepPrediction
+from ampsweep.records import RecordError, RunRecord, now, read_history
+from ampsweep.records.batch_search import LARGEST_BATCH
+from ampsweep.records.outcome import OutOfMemory, Status
+from ampsweep.records.sections import StepPrediction
 from ampsweep.run.messages import Say
 from ampsweep.run.request import RunRequest, new_record
 from ampsweep.text import GIB, one_line
@@ -30,19 +30,24 @@ _PREDICTED: Final = frozenset({"completed", "oom", "diverged"})
 
 
 def add_figures_of_run(record: RunRecord, trainer: Trainer, directory: Path) -> None:
-    """Add data workers, the batch size found by a search, and the share of clipped steps in the whole history."""
+    """Add data workers, the batch size found by a search, the best evaluation, and the share of clipped steps in the
+    whole history."""
     if (workers := num_workers(trainer.data)) is not None:
         record.environment["data_workers"] = workers
     search = record.batch_search
     if search is not None and record.status == "completed" and search.largest == record.identity.batch_size:
         record.summary[LARGEST_BATCH] = search.largest
-    limit = trainer.config.max_grad_norm
-    if limit is None or trainer.config.max_grad_value is not None or len(trainer.optimizers) > 1:
-        return  # a row has the total norm, before clipping by value
+    record.best = trainer.validation.best
+    if record.best is not None and trainer.config.patience is not None:  # which the training was for
+        record.summary |= record.best.values
+    limits = trainer.max_norms
+    if not any(limits) or trainer.config.max_grad_value is not None:
+        return  # a row has the norms before clipping by value
     with suppress(RecordError):  # readers of the history get this error
-        norms = [row.get("train/grad_norm", math.nan) for row in read_history(directory)]
-        if finite := [norm for norm in norms if math.isfinite(norm)]:
-            record.summary[CLIPPED] = 100 * sum(norm > limit for norm in finite) / len(finite)
+        rows = [row for row in read_history(directory) if math.isfinite(row.get(GRAD_NORM, math.nan))]
+        shares = [row.get(CLIPPED, 100 * (row[GRAD_NORM] > (limits[0] or math.inf))) for row in rows]
+        if shares:
+            record.summary[CLIPPED] = sum(shares) / len(shares)
 
 
 def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:

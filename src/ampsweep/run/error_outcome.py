@@ -9,8 +9,8 @@ from ampsweep.monitors.environment import device_name
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.base import OtherRankError, Parallel, RankFault
 from ampsweep.precision.support import refusal_by_kernel
-from ampsweep.record.outcome import Status
 from ampsweep.recorder.out_of_memory import out_of_memory
+from ampsweep.records.outcome import Status
 from ampsweep.run.failure import record_stuck
 from ampsweep.run.request import RunRequest
 from ampsweep.text import one_line

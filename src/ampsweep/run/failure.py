@@ -9,8 +9,8 @@ from typing import Final
 
 from ampsweep.config.identity import resolved_values
 from ampsweep.config.schema import Config
-from ampsweep.record import RecordError, RunRecord, now
-from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.records import RecordError, RunRecord, now
+from ampsweep.records.outcome import OutOfMemory, Status
 from ampsweep.redaction import hide
 from ampsweep.run.request import RunRequest, new_record
 

@@ -9,8 +9,8 @@ from ampsweep.launch.isolated_process import ChildExit, run_isolated
 from ampsweep.launch.slurm import own_job
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.parallel.rank_environment import place_in
-from ampsweep.record import RunRecord, now
-from ampsweep.record.outcome import OOM_KILLED, Status
+from ampsweep.records import RunRecord, now
+from ampsweep.records.outcome import OOM_KILLED, Status
 from ampsweep.run.failure import ERROR_NAME, kept_error, record_so_far, write_error
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import torch
 
@@ -26,7 +26,7 @@ from ampsweep.monitors.environment import environment
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
-from ampsweep.record import (
+from ampsweep.records import (
     CHECKPOINTS,
     FILE_NAME,
     HISTORY_NAME,
@@ -40,8 +40,8 @@ from ampsweep.record import (
     remove_leftovers,
     repair_history,
 )
-from ampsweep.record.outcome import OutOfMemory, Status
-from ampsweep.record.sections import Attempt
+from ampsweep.records.outcome import OutOfMemory, Status
+from ampsweep.records.sections import Attempt
 from ampsweep.run.ending import (
     UntrainedError,
     add_autocast_penalty,
@@ -63,6 +63,7 @@ from ampsweep.training.components.built import Built, build, build_data
 from ampsweep.training.components.device import RunDevice, taken_device
 from ampsweep.training.components.optimizer import is_fused, learning_rate
 from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
+from ampsweep.training.kept_weights import keep_weights
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
 from ampsweep.user_code import own_code
@@ -72,7 +73,7 @@ Send = Callable[[object], None]
 _PROGRESS_EVERY_S = 0.2
 """Least time between two progress messages: a message may take as long as a step."""
 
-_CHECKPOINTS: Final = tuple(Path(CHECKPOINTS) / name for name in (LAST, PREVIOUS))
+_CHECKPOINTS: Final = tuple(Path(CHECKPOINTS) / name for name in (LAST, PREVIOUS, "final.pt", "best.pt"))
 _REPLACED: Final[tuple[str | Path, ...]] = (FILE_NAME, HISTORY_NAME, *_CHECKPOINTS, *map(directory_of, _CHECKPOINTS))
 """Files and directories that a run replaces; a kill may leave their temporary versions."""
 
@@ -193,6 +194,8 @@ def _train(
             record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
             recorder.write()
+            if record.status == "completed" and not is_broken:
+                _keep_weights(trainer, request, "final", send)  # now that all figures were taken
             if not is_broken and not any(parallel.gather(stop.requested)):
                 add_autocast_penalty(record, trainer)
             elif request.is_recorded and record.status == "interrupted":
@@ -239,9 +242,26 @@ def _trainer(
         directory=request.directory if request.is_recorded else None,
         on_rows=progress,
         save=save,
+        keep_best=lambda trainer: _keep_weights(trainer, request, "best", send),
         watchdog=watchdog,
         may_watch=True,
     )
+
+
+def _keep_weights(trainer: Trainer, request: RunRequest, kind: Literal["final", "best"], send: Send) -> None:
+    """Keep the weights and record them, if the run is to leave them; each rank calls it."""
+    choice, record = request.config.trainer.keep_weights, trainer.recorder.record
+    if choice == "auto":
+        choice = "none" if request.in_sweep else "final" if request.config.trainer.patience is None else "both"
+    if choice not in (kind, "both"):
+        return
+    try:
+        kept = keep_weights(trainer, request.directory, kind)
+    except OSError as error:
+        send(Say(f"the {kind} weights are not kept: {error.filename}: {error.strerror}"))
+    else:
+        record.weights = [*(other for other in record.weights if other.file != kept.file), kept]
+        trainer.recorder.write()
 
 
 def _progress(trainer: Trainer) -> Progress:
@@ -273,6 +293,7 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
         earlier = RunRecord.read(request.directory)
         record.run_id, record.started_at = earlier.run_id, earlier.started_at
         record.attempts, record.wandb, record.history_digest = earlier.attempts, earlier.wandb, earlier.history_digest
+        record.weights = earlier.weights
     precision = request.config.precision
     with built.precision.flags():
         own = own_code(*(getattr(request.config, group) for group in COMPONENTS))
@@ -299,8 +320,12 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         notes += resume(trainer, found, training_hash(request.config))
         if not found.path.resolve().is_relative_to(request.directory.resolve()):
             attempt.saved_in, attempt.saved_by = found.checkpoint.arm, None if saved is None else saved.run_id
+            trainer.validation.best = None  # of the other run, which has its weights
         record.arm = arm_after(arm_of(request.config), found.checkpoint.arm, found.checkpoint.step)
         if request.is_recorded:
+            for kept in [kept for kept in record.weights if kept.step > trainer.step]:  # of steps that are repeated
+                record.weights.remove(kept)
+                (request.directory / kept.file).unlink(missing_ok=True)
             repair = repair_history(request.directory, record.history_digest)
             if repair.last_step == trainer.step:  # maybe no further step is left
                 trainer.recorder.values |= repair.last_row

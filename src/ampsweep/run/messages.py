@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from ampsweep.config.schema import Config
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 from ampsweep.redaction import hide
 from ampsweep.report.terminal import Terminal
 

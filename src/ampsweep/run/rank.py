@@ -26,7 +26,7 @@ from ampsweep.parallel.base import RankFault
 from ampsweep.parallel.group import Group, joined, store_of
 from ampsweep.parallel.rank_environment import RankPlace, place_in
 from ampsweep.parallel.strategy import make_parallel
-from ampsweep.record.outcome import Status
+from ampsweep.records.outcome import Status
 from ampsweep.run.failure import record_stuck
 from ampsweep.run.lifecycle import PreparedRun, Send, run_prepared
 from ampsweep.run.messages import Say

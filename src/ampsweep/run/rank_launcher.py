@@ -15,8 +15,8 @@ from ampsweep.parallel.base import RankFault
 from ampsweep.parallel.group import served_store
 from ampsweep.parallel.rank_environment import place_variables
 from ampsweep.precision.precision import unsupported_reason
-from ampsweep.record import RunRecord, now
-from ampsweep.record.outcome import OOM_KILLED, OUTCOMES, Status
+from ampsweep.records import RunRecord, now
+from ampsweep.records.outcome import OOM_KILLED, OUTCOMES, Status
 from ampsweep.run.ending import UntrainedError, end_untrained
 from ampsweep.run.failure import kept_error, record_so_far, write_error
 from ampsweep.run.lifecycle import Send

@@ -11,10 +11,10 @@ from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_after, arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.isolated_child import NamedFunction
-from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord, now
-from ampsweep.record.batch_search import BatchSearch
-from ampsweep.record.outcome import OUTCOMES, Status
-from ampsweep.record.sections import RecordedDtypes, StepPrediction
+from ampsweep.records import FILE_NAME, Identity, RecordError, RunRecord, now
+from ampsweep.records.batch_search import BatchSearch
+from ampsweep.records.outcome import OUTCOMES, Status
+from ampsweep.records.sections import RecordedDtypes, StepPrediction
 from ampsweep.run.directories import checkpoint_path
 from ampsweep.tracking.wandb.process import WandbAddress
 
@@ -38,6 +38,8 @@ class RunRequest:
     """Function of config, device and step that predicts otherwise; None: no prediction."""
     asked_at_s: float = field(default_factory=time.time)
     """A time before the run had an outcome."""
+    in_sweep: bool = False
+    """True for a point of a multirun or of a W&B agent."""
     is_recorded: bool = True
     """False on ranks other than 0: they write no files of the run."""
 

@@ -12,9 +12,9 @@ from ampsweep.config.identity import resolved_values
 from ampsweep.config.schema import Config
 from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.launch.isolated_process import ChildError, run_isolated
-from ampsweep.record import FILE_NAME, RunRecord, find_records
-from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
-from ampsweep.record.outcome import OOM_KILLED
+from ampsweep.records import FILE_NAME, RunRecord, find_records
+from ampsweep.records.batch_search import BatchSearch, PredictedBatch, Probe
+from ampsweep.records.outcome import OOM_KILLED
 from ampsweep.run.isolated_run import run_in_own_process
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest, new_record

@@ -11,8 +11,8 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import stop_workers
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import MemoryLimit
-from ampsweep.record.batch_search import Probe
 from ampsweep.recorder.out_of_memory import out_of_memory
+from ampsweep.records.batch_search import Probe
 from ampsweep.run.ending import why_unsupported
 from ampsweep.run.messages import Say
 from ampsweep.search.largest_batch import Probed

@@ -11,12 +11,26 @@ from torch import Tensor, nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
+from ampsweep.config.value_checks import metric_users
 from ampsweep.data.base import Data, as_model_input, stop_workers
 from ampsweep.data.generators import restored
+from ampsweep.metrics import METRICS
 from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.memory_limit import TensorBytes
 from ampsweep.precision.fp32_modules import find_modules
-from ampsweep.tasks.base import FollowsStep, HasTurns, OutputError, Task, Turn, turns_of
+from ampsweep.recorder.media import MediaError, prepared
+from ampsweep.tasks.base import (
+    FollowsStep,
+    HasTurns,
+    MeasuresWholeSet,
+    OutputError,
+    PrecedesStep,
+    ShowsMedia,
+    Task,
+    Turn,
+    turns_of,
+    with_metrics,
+)
 from ampsweep.text import one_line
 from ampsweep.training.components.built import build_model
 from ampsweep.training.components.instantiate import build_component
@@ -30,7 +44,7 @@ class LossError(ValueError):
     """Raised if a task returns something that cannot be trained on or evaluated."""
 
 
-_SURE: Final = (LossError, OutputError)
+_SURE: Final = (LossError, OutputError, MediaError)
 """Errors that are the same on every device; their texts are sentences."""
 
 
@@ -95,11 +109,13 @@ class _Rehearsal:
         self._channels_last, self._task, self._turns = config.trainer.channels_last, task, turns
         self.is_own = any(_has_own_code(part) for part in (config.model, config.data, config.task))
         """True if a part is the user's own code."""
+        self._metric = config.trainer.metric if any(metric_users(config)) else None
+        self._sets = ["", *(f"{name}/" for name in getattr(data, "val_names", ()))]
         with _refused_as(f"data={_name(config.data)} has no first batch"):
             self._batch = data.train_batch(0)
         try:
             with _refused_as(f"data={_name(config.data)} has no validation batch"):
-                self._val_batch = next(iter(data.val_batches()), None) if self.is_own else None
+                self._val_batch = next(iter(data.val_batches()), None) if self.is_own or self._metric else None
         finally:
             stop_workers(data)
 
@@ -116,7 +132,14 @@ class _Rehearsal:
                 self._task.after_step(model)
             if self._val_batch is not None:
                 model.eval()
-                _require_means(self._task.evaluate(model, self._moved(self._val_batch, device)))
+                has_outputs = isinstance(self._task, MeasuresWholeSet)
+                found = self._task.evaluate(model, self._moved(self._val_batch, device))
+                _require_means(found, has_outputs=has_outputs)
+                given = [f"val/{of_set}{name}" for of_set in self._sets for name in found[0]]
+                if self._metric and self._metric not in given and not has_outputs:
+                    raise LossError(f"trainer.metric={self._metric}: an evaluation here gives {', '.join(given)}")
+                if isinstance(self._task, ShowsMedia):
+                    prepared(self._task.media(model, self._moved(self._val_batch, device)))
         in_parts = isinstance(self._task, HasTurns)
         return CheckedModel(model, output_bytes, self._turns, in_parts, bool(calls), sorted(unused))
 
@@ -124,6 +147,9 @@ class _Rehearsal:
         """Compute and differentiate the losses; return the bytes of the largest turn and the unused parameters."""
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         unused, most = set(trained) if self.is_own else set(), 0
+        if isinstance(self._task, PrecedesStep):
+            with torch.no_grad():
+                self._task.before_step(model, 1)
         for turn in self._turns:
             batch = self._moved(self._batch, device)
             with TensorBytes(device) as counted:
@@ -146,6 +172,13 @@ def _differentiate(losses: Any) -> None:
     if not isinstance(several, tuple | list) or not several:
         got = f"{'an empty ' if isinstance(several, tuple | list) else ''}{type(losses).__name__}"
         raise LossError(f"the loss must be a tensor, or several in a tuple, got {got}")
+    several, metrics = with_metrics(losses)
+    for name, value in metrics.items():
+        if value.dim() != 0 if isinstance(value, Tensor) else not isinstance(value, int | float):
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise LossError(f"metrics must be numbers or scalar tensors, got {got} as {name}")
+        if f"train/{name}" in METRICS:
+            raise LossError(f"train/{name} is a figure of the suite; the task must name its metric otherwise")
     for number, loss in enumerate(several, start=1):
         if not isinstance(loss, Tensor):
             raise LossError(f"the loss must be a tensor, got {type(loss).__name__}")
@@ -156,12 +189,12 @@ def _differentiate(losses: Any) -> None:
         loss.backward(retain_graph=number < len(several))  # type: ignore[no-untyped-call]
 
 
-def _require_means(evaluated: Any) -> None:
+def _require_means(evaluated: Any, *, has_outputs: bool) -> None:
     if not isinstance(evaluated, tuple) or len(evaluated) != 2 or not isinstance(evaluated[0], Mapping):
         raise LossError(f"evaluate must return a mapping of means and a count, got {type(evaluated).__name__}")
     values, count = evaluated
     for name, value in values.items():
-        if not isinstance(value, Tensor) or value.dim() != 0:
+        if not isinstance(value, Tensor) or (value.dim() != 0 and not has_outputs):
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise LossError(f"evaluate must return means that are scalar tensors, got {got} as {name}")
     if not isinstance(count, Number | Tensor):

@@ -1,6 +1,6 @@
 """The runs of a command line as its display names them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,13 +28,17 @@ class PlannedRun:
 
 
 class Plan:
-    """The runs of a command line in their order; `finished` are the hashes of configs that need no run."""
+    """The runs of a command line in their order; `finished` are the hashes of configs that need no run.
 
-    def __init__(self, points: Sequence[Point], finished: Collection[str] = ()) -> None:
-        varied = _varied(points)
-        planned = {config_hash(point.config): _planned(point.config, _setting(point, varied)) for point in points}
-        self.num_finished = sum(key in finished for key in planned)
-        self._runs = {key: run for key, run in planned.items() if key not in finished}
+    Runs that are not the suite's come with their hashes.
+    """
+
+    def __init__(self, points: Sequence[Point] | Mapping[str, PlannedRun], finished: Collection[str] = ()) -> None:
+        if not isinstance(points, Mapping):
+            varied = _varied(points)
+            points = {config_hash(point.config): _planned(point.config, _setting(point, varied)) for point in points}
+        self.num_finished = sum(key in finished for key in points)
+        self._runs = {key: run for key, run in points.items() if key not in finished}
 
     @property
     def num_runs(self) -> int:
@@ -45,8 +49,10 @@ class Plan:
     def runs(self) -> tuple[PlannedRun, ...]:
         return tuple(self._runs.values())
 
-    def of(self, config: Config) -> PlannedRun:
+    def of(self, config: Config | PlannedRun) -> PlannedRun:
         """Find the run of `config`, or name it by its config if it was not planned."""
+        if isinstance(config, PlannedRun):
+            return config
         return self._runs.get(config_hash(config)) or _planned(config, _alone(config))
 
 

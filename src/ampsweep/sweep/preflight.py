@@ -12,7 +12,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import COMPONENTS, Config
 from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.launch.isolated_process import ChildError, run_isolated
-from ampsweep.record import is_checkpoint, kept_checkpoints
+from ampsweep.records import is_checkpoint, kept_checkpoints
 from ampsweep.run.directories import checkpoint_path, existing_multirun
 from ampsweep.tracking.tracker import TrackingCheck
 from ampsweep.tracking.wandb.process import WandbAddress

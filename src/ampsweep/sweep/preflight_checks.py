@@ -40,6 +40,7 @@ from ampsweep.training.components.learning_rates import check_rates
 from ampsweep.training.components.optimizer import rehearse_optimizers
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.turns import trained_parts
+from ampsweep.training.validation_watch import ValidationWatch
 
 
 def check_runs(
@@ -202,6 +203,7 @@ def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, 
     trains = trained_parts(found.turns)
     optimizers = rehearse_optimizers(config.optimizer, found.model, trains, precision=config.precision, device=device)
     check_rates(config.scheduler, [*optimizers.values()], checked.num_steps)
+    ValidationWatch(config, [*optimizers.values()])  # refuses the settings of a plateau
 
 
 def _checked_data(config: Config, device: torch.device) -> Data:

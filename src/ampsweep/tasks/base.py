@@ -14,8 +14,8 @@ class Task(Protocol):
     A task keeps no state: everything that changes in a training belongs to the model, which checkpoints save.
     """
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Compute the mean loss over the batch, a scalar attached to the graph."""
+    def loss(self, model: nn.Module, batch: Any) -> "Losses":
+        """Compute the mean loss over the batch, a scalar attached to the graph, perhaps with `Metrics` in a tuple."""
 
     def evaluate(self, model: nn.Module, batch: Any) -> tuple[dict[str, Tensor], int]:
         """Compute detached scalar means over the batch, including ``loss``, and the number of items averaged over.
@@ -24,7 +24,20 @@ class Task(Protocol):
         """
 
 
-Loss = Callable[[Any, Any], Tensor | Sequence[Tensor]]  # of model and batch: mean losses, scalars attached to the graph
+Metrics = Mapping[str, Tensor | float]
+"""Means over a batch by name, 0-dim tensors or numbers; rows have their means over micro-batches and ranks."""
+
+Losses = Tensor | Sequence[Tensor] | Sequence[Tensor | Metrics]  # mean losses; metrics last
+
+Loss = Callable[[Any, Any], Losses]  # of model and batch
+
+
+def with_metrics(losses: Losses) -> tuple[Sequence[Tensor], Metrics]:
+    """Separate what a loss returns into the losses and the metrics beside them."""
+    if isinstance(losses, Tensor):  # the usual case, in every step
+        return (losses,), {}
+    several: Any = losses
+    return (several[:-1], several[-1]) if isinstance(several[-1], Mapping) else (several, {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +67,33 @@ class FollowsStep(Protocol):
 
     def after_step(self, model: nn.Module) -> None:
         """Update the model after an optimizer step, taken or skipped; called under ``torch.no_grad``."""
+
+
+@runtime_checkable
+class PrecedesStep(Protocol):
+    """A task that prepares its model for each step, as by freezing parameters, each of which has an optimizer."""
+
+    def before_step(self, model: nn.Module, step: int) -> None:
+        """Prepare the model by the step's number, from 1, alone; called under ``torch.no_grad``."""
+
+
+@runtime_checkable
+class MeasuresWholeSet(Protocol):
+    """A task with metrics that are no means over batches: F1, AUC, a correlation."""
+
+    def evaluation_metrics(self, outputs: Mapping[str, Tensor]) -> Mapping[str, float | Tensor]:
+        """Compute metrics, logged as ``val/NAME``, over a whole validation set, which every rank has.
+
+        ``outputs`` has the values of ``evaluate`` that are no scalars, on the CPU, joined along their first dimension.
+        """
+
+
+@runtime_checkable
+class ShowsMedia(Protocol):
+    """A task that shows images and tables of its model."""
+
+    def media(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Make images and tables by name (see `ampsweep.recorder.media`) in each evaluation, of its first batch."""
 
 
 def turns_of(task: Task) -> Sequence[Turn]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
-from ampsweep.record import (
+from ampsweep.records import (
     HISTORY_NAME,
     NO_ROOM,
     RunRecord,

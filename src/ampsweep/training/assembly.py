@@ -10,13 +10,14 @@ import torch
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
-from ampsweep.record import RunRecord
 from ampsweep.recorder.instruments import Instruments
 from ampsweep.recorder.recorder import Recorder, do_nothing
+from ampsweep.records import RunRecord
 from ampsweep.training.components.built import Built
 from ampsweep.training.components.learning_rates import Schedule
 from ampsweep.training.components.optimizer import is_fused
 from ampsweep.training.trainer import Trainer
+from ampsweep.training.validation_watch import ValidationWatch
 
 if TYPE_CHECKING:
     from ampsweep.tracking.tracker import Tracker
@@ -34,6 +35,7 @@ def assemble_trainer(
     directory: Path | None = None,
     on_rows: Callable[[Trainer], None] = do_nothing,
     save: Callable[[Trainer], None] = do_nothing,
+    keep_best: Callable[[Trainer], None] = do_nothing,
     watchdog: Watchdog = UNWATCHED,
     may_watch: bool = False,
 ) -> Trainer:
@@ -80,7 +82,9 @@ def assemble_trainer(
         schedule=Schedule(config.scheduler, optimizers, built.num_steps, on_device=instruments.counts_on_device),
         recorder=recorder,
         config=config.trainer,
+        validation=ValidationWatch(config, optimizers),
         save=save,
+        keep_best=keep_best,
         watchdog=watchdog,
         observers=observers,
     )
@@ -96,6 +100,8 @@ def warmup_seconds(config: Config, device: torch.device) -> float:
 
 class ShortValidation:
     """Data limited to two validation batches, for a training that only measures memory."""
+
+    is_partial = True  # without metrics over whole sets, and of the first of several sets only
 
     def __init__(self, data: Data) -> None:
         self._data = data

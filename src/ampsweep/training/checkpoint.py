@@ -20,9 +20,9 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from ampsweep.nested_tensors import wraps_others
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
-from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, is_checkpoint, kept_checkpoints, rank_file, replacing
+from ampsweep.records import CHECKPOINTS, LAST, PREVIOUS, is_checkpoint, kept_checkpoints, rank_file, replacing
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 
 _DAMAGED: Final = (
     *(zipfile.BadZipFile, zlib.error, struct.error, pickle.UnpicklingError),
@@ -52,6 +52,7 @@ class Checkpoint:
     scale_monitor: dict[str, Any]
     rng: dict[str, Any]
     observed: dict[str, Any]  # the state of the instruments
+    evaluations: list[tuple[dict[str, float], int]] = field(default_factory=list)  # all so far, with their steps
     world_size: int = 1
     sharded: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     """By tensor name (see `map_tensors`), the sharded dimension and its full size; None for a replicated DTensor."""

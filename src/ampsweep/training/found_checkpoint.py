@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.record import is_checkpoint, kept_checkpoints, rank_file
+from ampsweep.records import is_checkpoint, kept_checkpoints, rank_file
 from ampsweep.training.checkpoint import (
     Checkpoint,
     CheckpointError,

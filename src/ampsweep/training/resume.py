@@ -21,7 +21,7 @@ from ampsweep.training.checkpoint import (
     state_by_parameter,
 )
 from ampsweep.training.components.instantiate import parameters_of
-from ampsweep.training.components.optimizer import class_name
+from ampsweep.training.components.optimizer import MAX_GRAD_NORM, class_name
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.trainer import Trainer
 
@@ -63,6 +63,7 @@ def checkpoint_now(trainer: Trainer, config_hash: str = "", model_name: str = ""
         scale_monitor=trainer.instruments.state_dict(),
         rng=rng_state(trainer.precision.device),
         observed=trainer.instruments.observed(),
+        evaluations=trainer.validation.evaluations,
     )
 
 
@@ -86,6 +87,7 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     trainer.instruments.load_state_dict(checkpoint.scale_monitor, applied_steps=checkpoint.applied_steps)
     is_same = config_hash == checkpoint.config_hash and checkpoint.world_size == trainer.parallel.world_size
     trainer.instruments.go_on(checkpoint.observed, checkpoint.step, is_same_run=is_same)
+    trainer.validation.go_on(checkpoint.evaluations)
     restore_rng_state(checkpoint.rng, device)
     trainer.step, trainer.next_batch = checkpoint.step, checkpoint.next_batch
     if trainer.step >= trainer.num_steps:
@@ -157,9 +159,9 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], saved: Map
     """
     groups, saved_groups = optimizer.state_dict()["param_groups"], saved["state"]["param_groups"]
     if [len(group["params"]) for group in groups] == [len(group["params"]) for group in saved_groups]:
-        arguments = parameters_of(class_of(optimizer))
+        arguments = {*parameters_of(class_of(optimizer)), "params", MAX_GRAD_NORM}
         for group, saved_group in zip(groups, saved_groups, strict=True):
-            group |= {key: value for key, value in saved_group.items() if key not in arguments and key != "params"}
+            group |= {key: value for key, value in saved_group.items() if key not in arguments}
     saved_states, states = state_by_parameter(saved), {}
     for number, name in zip(parameter_ids(groups), own, strict=True):
         if name in saved_states:

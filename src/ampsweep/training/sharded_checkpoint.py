@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ampsweep.parallel.base import Parallel, together
-from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, directory_of, rank_file, replacing
-from ampsweep.record.files import sync_directory, system_error, temporary_beside
+from ampsweep.records import CHECKPOINTS, LAST, PREVIOUS, directory_of, rank_file, replacing
+from ampsweep.records.files import sync_directory, system_error, temporary_beside
 from ampsweep.training.checkpoint import Checkpoint, map_tensors
 
 

@@ -13,16 +13,21 @@ from torch import Tensor, nn
 
 from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.base import as_model_input
+from ampsweep.data.training_step import CurrentStep
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
+from ampsweep.metrics import CLIPPED
 from ampsweep.observe.feeding import fed
 from ampsweep.parallel.base import Stop
 from ampsweep.recorder.divergence import Ending
 from ampsweep.recorder.recorder import Recorder, do_nothing
-from ampsweep.tasks.base import FollowsStep
+from ampsweep.tasks.base import FollowsStep, Metrics, PrecedesStep, at_least_float32
 from ampsweep.training.components.built import Built
 from ampsweep.training.components.learning_rates import Schedule
+from ampsweep.training.components.optimizer import clipped_together
 from ampsweep.training.evaluate import evaluate
+from ampsweep.training.turns import preparation
 from ampsweep.training.update_observers import UpdateObserver
+from ampsweep.training.validation_watch import ValidationWatch
 
 
 @dataclass(slots=True)
@@ -30,7 +35,14 @@ class Step:
     """The results of a step, still on the device: 0-dim tensors without gradient."""
 
     losses: dict[str, Tensor]  # by turn; the last loss of a turn that was taken several times
-    grad_norms: list[Tensor]  # one per optimizer; empty unless requested
+    metrics: dict[str, list[Tensor]]  # what the task returned beside its losses, by micro-batch
+    grad_norms: list[Tensor]  # one per optimizer, or group with a limit of its own; complete if requested
+
+    def add(self, metrics: Metrics, loss: Tensor) -> None:
+        """Add the metrics of a micro-batch; numbers become tensors like its loss."""
+        for name, value in metrics.items():
+            kept = _value([value.to(loss.device)]) if isinstance(value, Tensor) else loss.new_full((), value)
+            self.metrics.setdefault(name, []).append(kept)
 
     @property
     def loss(self) -> Tensor:
@@ -48,7 +60,8 @@ class Trainer:
     """Trains one model for a number of optimizer steps. All ranks call the same methods in the same order.
 
     The `recorder` measures the steps and receives the rows, `save` writes a checkpoint of this trainer, the `watchdog`
-    limits the duration of each evaluation, and `observers` are called around each optimizer update.
+    limits the duration of each evaluation, and `observers` are called around each optimizer update. `validation`
+    follows the evaluations, and `keep_best` writes the weights after the best so far.
     """
 
     def __init__(
@@ -58,7 +71,9 @@ class Trainer:
         schedule: Schedule,
         recorder: Recorder,
         config: TrainerConfig,
+        validation: ValidationWatch,
         save: Callable[["Trainer"], None] = do_nothing,
+        keep_best: Callable[["Trainer"], None] = do_nothing,
         watchdog: Watchdog = UNWATCHED,
         observers: Sequence[UpdateObserver] = (),
     ) -> None:
@@ -66,20 +81,21 @@ class Trainer:
         self.optimizers, self.turns, self.num_steps = built.optimizers, built.turns, built.num_steps
         self.parallel, self.schedule, self.recorder, self.config = built.parallel, schedule, recorder, config
         self.instruments, self.observers = recorder.instruments, [*observers]
-        self._save, self._watchdog = save, watchdog
+        self._save, self._watchdog, self._keep_best, self.validation = save, watchdog, keep_best, validation
         self.step = self.next_batch = 0
         self._prepare = partial(
             as_model_input, dtype=self.precision.parameters_dtype, channels_last=config.channels_last
         )
         self._autocast = self.precision.autocast()  # made once: torch queries the device each time
         self._backward = self.parallel.backward(self.precision)
-        self._parameters = {
-            optimizer: [p for group in optimizer.param_groups for p in group["params"]]
-            for optimizer in self.optimizers.values()
-        }
+        self._clipped = {one: clipped_together(one, config.max_grad_norm) for one in self.optimizers.values()}
+        self.max_norms = [limit for turn in self.turns for one in turn.optimizers for _, limit in self._clipped[one]]
+        """The limit of each norm of a step; None: not clipped by norm."""
         self._frozen = [(name, p) for name, p in self.model.named_parameters() if not p.requires_grad]
-        self._clips = config.max_grad_norm is not None or config.max_grad_value is not None
-        self.after_step = torch.no_grad()(built.task.after_step) if isinstance(built.task, FollowsStep) else do_nothing
+        self._clips = config.max_grad_value is not None or any(self.max_norms)
+        task = built.task
+        self.before_step = preparation(task, self.model, self.turns) if isinstance(task, PrecedesStep) else do_nothing
+        self.after_step = torch.no_grad()(task.after_step) if isinstance(task, FollowsStep) else do_nothing
 
     def train(self, stop: Stop) -> Ending:
         """Train from the current step to the last, or until a stop, a time limit or divergence ends the training."""
@@ -93,8 +109,10 @@ class Trainer:
             raise
 
     def _train(self, stop: Stop) -> Ending:
-        if self.step >= self.num_steps:  # resumed after the last step: only the final evaluation is left
-            self.recorder.values |= self.evaluate()
+        early = self.validation.early_end(self.step, self.num_steps)
+        if self.step >= self.num_steps or early:  # resumed after the last step
+            self.recorder.values |= self.evaluate()  # only the final evaluation is left
+            return early or Ending("completed")
         stop, now, recorder = self.parallel.agree(stop), self.parallel.now_s, self.recorder
         due_at, deadline_s = self._next_due(), now() + (self.config.max_seconds or math.inf)
         while self.step < self.num_steps:
@@ -106,7 +124,7 @@ class Trainer:
             stop_reason, now_s = stop.reason, now()
             if is_due or stop_reason or now_s >= recorder.flush_due_s or now_s >= deadline_s:
                 ending = self._ending(stop_reason, time_is_up=now_s >= deadline_s)
-                ending = self._record(step, ending, now_s) or ending
+                ending = self._record(step, ending, now_s)
                 if ending is not None:
                     return ending
                 due_at = self._next_due()
@@ -118,7 +136,10 @@ class Trainer:
         recorder, instruments = self.recorder, self.instruments
         if not self.schedule.is_constant:
             self.schedule.set(instruments.applied_steps())
-        num_batches, step = self.config.grad_accum_steps, Step({}, [])
+        num_batches, step = self.config.grad_accum_steps, Step({}, {}, [])
+        CurrentStep.number, CurrentStep.batches = self.step, (self.step, self.next_batch, num_batches * len(self.turns))
+        if self.before_step(self.step):
+            instruments.examine_again()
         for turn in self.turns:
             total = None
             for _ in self.parallel.micro_batches(num_batches, turn.inputs):
@@ -126,13 +147,15 @@ class Trainer:
                 batch = self._next_batch()
                 recorder.phase = "forward"
                 with self._autocast:
-                    losses = turn.losses(self.model, batch)
+                    losses, metrics = turn.losses(self.model, batch)
                     if num_batches > 1:
                         losses = [part / num_batches for part in losses]
                 recorder.phase = "backward"
                 self._backward(*losses, inputs=turn.inputs)
                 total = _value(losses) if total is None else total + _value(losses)
-                del losses  # the rest of the step needs only their value
+                if metrics:
+                    step.add(metrics, total)
+                del losses, metrics  # the rest of the step needs only their values
             assert total is not None, "a step takes at least one batch"
             step.losses[turn.name] = total
             recorder.phase = "optimizer"
@@ -144,6 +167,7 @@ class Trainer:
             for optimizer in turn.optimizers:
                 optimizer.zero_grad(set_to_none=True)
         self.after_step(self.model)
+        CurrentStep.number = 0
         return step
 
     def _update(self, optimizer: torch.optim.Optimizer, *, norm_wanted: bool) -> list[Tensor]:
@@ -171,14 +195,16 @@ class Trainer:
         self.next_batch += 1
         return self._prepare(batch)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, media: dict[str, Any] | None = None) -> dict[str, float]:
+        """Evaluate; `media`, if given, gets the images and tables that the task shows."""
         with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.recorder.aside("eval"):
-            return self._evaluate()
+            return self._evaluate(media=media)
 
-    def _evaluate(self, how: str | None = None) -> dict[str, float]:
+    def _evaluate(self, how: str | None = None, media: dict[str, Any] | None = None) -> dict[str, float]:
+        parts = self.model, self.data, self.task, self.precision, self._prepare
         # Eager, because no_grad, eval mode and a smaller last batch would each trigger a recompilation.
         with torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext():
-            return evaluate(self.model, self.data, self.task, self.precision, self._prepare, how, self.parallel)
+            return evaluate(*parts, how, self.parallel, media)
 
     def autocast_penalty(self) -> float | None:
         """Return the validation loss under autocast minus the full-precision one, for the current weights.
@@ -196,44 +222,55 @@ class Trainer:
     def _clip(self, optimizer: torch.optim.Optimizer, *, norm_wanted: bool) -> list[Tensor]:
         """Clip the gradients of one optimizer, by value first, so that one outlier does not shrink all others.
 
-        Each optimizer is clipped by itself, since the scaler may skip the steps of some. Returns the norm before
-        clipping in a list, which is empty unless the norm is requested or needed for clipping.
+        Each optimizer is clipped by itself, since the scaler may skip the steps of some, and so is each of its groups
+        with a limit of its own. Returns their norms before clipping, as far as requested or needed for clipping.
         """
-        parameters, config = self._parameters[optimizer], self.config
-        if config.max_grad_norm is not None and config.max_grad_value is None:
-            return [self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)]
-        norms = []
-        if norm_wanted:
-            began = self.instruments.now()
-            gradients = [grad for p in parameters if (grad := p.grad) is not None]
-            norms.append(self.parallel.grad_norm(gradients, self.precision.device))
-            self.instruments.own(began)  # computed only for a row
-        if config.max_grad_value is not None:
-            nn.utils.clip_grad_value_(parameters, config.max_grad_value)
-            if config.max_grad_norm is not None:
-                self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)
+        norms, max_value = [], self.config.max_grad_value
+        for parameters, max_norm in self._clipped[optimizer]:
+            if max_norm is not None and max_value is None:
+                norms.append(self.parallel.clip_grad_norm_(parameters, max_norm))
+                continue
+            if norm_wanted:
+                began = self.instruments.now()
+                gradients = [grad for p in parameters if (grad := p.grad) is not None]
+                norms.append(self.parallel.grad_norm(gradients, self.precision.device))
+                self.instruments.own(began)  # computed only for a row
+            if max_value is not None:
+                nn.utils.clip_grad_value_(parameters, max_value)
+                if max_norm is not None:
+                    self.parallel.clip_grad_norm_(parameters, max_norm)
         return norms
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
-        """Log, evaluate and save if due; return an ending if the training has diverged."""
-        config, recorder, last = self.config, self.recorder, self.step == self.num_steps or ending is not None
-        finishes = last and (ending is None or ending.status != "interrupted")
-        evaluates = finishes or self._due(config.eval_every)
-        saves = self._due(config.checkpoint_every) or (last and not finishes)
-        logs = last or self._due(config.log_every)
+        """Log, evaluate and save if due; return how the training ends, which may be divergence or an early end."""
+        config, recorder = self.config, self.recorder
+        is_stopped = ending is not None and ending.status == "interrupted"
+        last = ending is not None or self.step == self.num_steps
+        evaluates, logs = self._due(config.eval_every) or (last and not is_stopped), self._due(config.log_every)
+        values = self._values(step) if last or logs or evaluates else {}  # with the learning rate of this step
+        media: dict[str, Any] = {}
+        validation = self.evaluate(media) if evaluates else {}
+        is_whole = not getattr(self.data, "is_partial", False)  # a part lacks metrics
+        is_best = evaluates and is_whole and self.validation.follow(validation, self.step)
+        ending = ending or self.validation.early_end(self.step, self.num_steps)
+        last = last or ending is not None
+        finishes, saves = last and not is_stopped, self._due(config.checkpoint_every) or is_stopped
         num_skipped = self.instruments.num_last_skipped() if finishes else 0  # waits for the device
-        validation = self.evaluate() if evaluates else {}
-        if logs or validation:
-            recorder.log(self._values(step) | validation if logs else validation, self.step, now_s=now_s)
+        if last or logs or validation:
+            row = {**(values if last or logs else {}), **validation, **recorder.kept(media, self.step)}
+            recorder.log(row, self.step, now_s=now_s)
         if last or evaluates or saves or now_s >= recorder.flush_due_s:
             recorder.flush(now_s)
         diverged = recorder.diverged
         if diverged is None and finishes:
             diverged = recorder.at_end(num_skipped)
-        if diverged is None and saves:
+        if diverged is None and (saves or is_best):
             with recorder.aside():
-                self._save(self)
-        return diverged
+                if is_best:
+                    self._keep_best(self)
+                if saves:
+                    self._save(self)
+        return diverged or ending
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:
         """Return the step's row, its values still on the device; the recorder adds its own figures."""
@@ -241,16 +278,23 @@ class Trainer:
         if unfrozen is not None:
             raise ValueError(
                 f"{unfrozen} was frozen when the optimizers were built and is not frozen at step {self.step}: no "
-                "optimizer trains it; leave requires_grad on while the model is built"
+                "optimizer trains it; leave requires_grad on while the model is built, and let the task freeze it in "
+                "before_step"
             )
-        step.losses = self.parallel.mean(step.losses)
-        values: dict[str, float | Tensor] = {"train/loss": step.loss}
+        metrics = {f"train/{name}": at_least_float32(torch.stack(some)).mean() for name, some in step.metrics.items()}
+        means = self.parallel.mean(step.losses | metrics)
+        step.losses = {name: means.pop(name) for name in step.losses}
+        values: dict[str, float | Tensor] = {"train/loss": step.loss, **means}
         if (rate := self.schedule.learning_rate()) is not None:
             values["train/lr"] = rate
         if len(step.losses) > 1:
             values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
-        if (grad_norm := step.grad_norm) is not None:
+        if (grad_norm := step.grad_norm) is not None and len(step.grad_norms) == len(self.max_norms):
             values["train/grad_norm"] = grad_norm
+            limits = zip(step.grad_norms, self.max_norms, strict=True)
+            over = [norm > limit for norm, limit in limits if limit is not None]
+            if over and len(self.max_norms) > 1 and self.config.max_grad_value is None:
+                values[CLIPPED] = 100.0 * torch.stack(over).any()
         return values
 
     def _ending(self, stop_reason: str, *, time_is_up: bool) -> Ending | None:

@@ -1,14 +1,15 @@
 """The turns of a step, each with its optimizers and the parameters that they train."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampsweep.config.errors import UserError
-from ampsweep.tasks.base import Loss, Turn
+from ampsweep.tasks.base import Loss, Metrics, PrecedesStep, Turn, with_metrics
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,8 @@ class TrainedTurn:
     inputs: list[nn.Parameter] | None  # the parameters that get gradients; None for all
     ends_round: bool  # the scale is updated after this turn: the step ends, or one of its optimizers steps again next
 
-    def losses(self, model: nn.Module, batch: Any) -> Sequence[Tensor]:
-        losses = self.loss(model, batch)
-        return (losses,) if isinstance(losses, Tensor) else losses
+    def losses(self, model: nn.Module, batch: Any) -> tuple[Sequence[Tensor], Metrics]:
+        return with_metrics(self.loss(model, batch))
 
 
 def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
@@ -62,3 +62,22 @@ def trained_turns(turns: Sequence[Turn], optimizers: Mapping[str, Optimizer]) ->
             stepped.clear()
         trained.append(TrainedTurn(turn.name, turn.loss, own, inputs, ends_round))
     return tuple(trained)
+
+
+def preparation(task: PrecedesStep, model: nn.Module, turns: Sequence[TrainedTurn]) -> Callable[[int], bool]:
+    """Return a function that lets the task prepare the model for a step; its result: other parameters are trained now,
+    and turns give gradients to those alone."""
+    every = [*model.parameters()]
+    limited = [(turn.inputs, [*turn.inputs]) for turn in turns if turn.inputs is not None]
+
+    @torch.no_grad()
+    def prepare(step: int) -> bool:
+        before = [parameter.requires_grad for parameter in every]
+        task.before_step(model, step)
+        if before == [parameter.requires_grad for parameter in every]:
+            return False
+        for inputs, own in limited:
+            inputs[:] = [parameter for parameter in own if parameter.requires_grad]
+        return True
+
+    return prepare

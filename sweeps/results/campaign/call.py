@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ampsweep.record import FILE_NAME, HISTORY_NAME
-from ampsweep.record.digests import DIGEST, sealed
-from ampsweep.record.reading import converted
-from ampsweep.record.run_record import run_directories
+from ampsweep.records import FILE_NAME, HISTORY_NAME
+from ampsweep.records.digests import DIGEST, sealed
+from ampsweep.records.reading import converted
+from ampsweep.records.run_record import run_directories
 
 NAME: Final = "call.json"
 RUNS: Final = "runs"

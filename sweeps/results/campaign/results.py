@@ -11,7 +11,7 @@ from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 from ampsweep.report.compare import Compared, compare_directories
 from campaign.call import RUNS, Call, Entry
 from campaign.roofline import Bound, Moved, bound, moved_bytes

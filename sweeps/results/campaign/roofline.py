@@ -15,7 +15,7 @@ import torch
 from ampsweep.config.modes import step_dtypes
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.monitors.device_peaks import dense_peak
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 
 _BYTES_PER_SEC: Final[Mapping[str, float]] = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
 """Bandwidth of memory, reads and writes together, by the driver's name of a device (NVIDIA's data sheets)."""

@@ -28,7 +28,7 @@ Sign = Literal[
 any scale; a first loss that differs from the same weights; larger losses later on; mostly zero gradients."""
 
 _SENTENCES: Final[dict[Sign, str]] = {
-    "nonfinite_loss": "the loss is {loss} at step {step}, and {baseline_loss} in float32",
+    "nonfinite_loss": "the loss is {loss} at step {step}; in float32 it is {baseline_loss}",
     "nonfinite_gradients": "gradients are not finite at step {step}, and nothing skips it; they are in float32",
     "skipped_steps": "{num_skipped} of {num_steps} steps are skipped, still at step {step} with a scale of {scale}; "
     "float32 takes them all",

@@ -207,7 +207,7 @@ def kind_of(origin: NonfiniteOrigin) -> type[OfOperator]:
         return UpdateOverflow
     if origin.phase == "backward":
         return GradientOverflow
-    operator, dtype = origin.call.operator, _dtype_of(origin)
+    operator, dtype = origin.call.operator, dtype_of(origin)
     wide = origin.float32_max_abs
     if origin.is_certain:
         return CoarseRounding
@@ -228,6 +228,6 @@ def kind_of(origin: NonfiniteOrigin) -> type[OfOperator]:
     return ValueOverflow
 
 
-def _dtype_of(origin: NonfiniteOrigin) -> str:
+def dtype_of(origin: NonfiniteOrigin) -> str:
     names = map(dtype_name, (*origin.call.outputs, *origin.call.inputs))
     return min((name for name in names if name in FORMATS), key=lambda name: FORMATS[name].max, default="float32")

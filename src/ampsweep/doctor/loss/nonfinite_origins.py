@@ -1,13 +1,12 @@
 """The operators of a step that turn finite numbers into inf or NaN because of their dtype, found in a single replay."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
-from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.numeric_formats import FORMATS, dtype_name
@@ -15,7 +14,10 @@ from ampsweep.observe.calls import UNWRITTEN, Call, Phase, Site, Sites, observe
 from ampsweep.observe.functions import FunctionMode
 from ampsweep.observe.operators import schema_of
 
-_FILLS: Final = ("fill", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "where", "scalar_tensor")
+if TYPE_CHECKING:
+    from ampsweep.doctor.replay import Replay
+
+FILLS: Final = ("fill", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "where", "scalar_tensor")
 """Operators that write given values: their inf is intended, unless float32 would have kept it finite."""
 _OF_PROBABILITIES: Final = frozenset({"binary_cross_entropy"})  # clamp the log of exactly 0 or 1
 _MOST_STEPS_BACK: Final = 8  # operators followed back at most from a division to the sum that lost its constant
@@ -46,7 +48,7 @@ class NonfiniteOrigin:
 class OriginTracer:
     """Finds the origins of a step; inf and NaN in their results are replaced, so that each origin shows by itself."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: "Replay") -> None:
         self.origins: list[NonfiniteOrigin] = []
         self.modules: set[str] = set()  # names of the modules that called an operator; empty for the model itself
         functions = FunctionMode(replay.device.type)
@@ -60,36 +62,29 @@ class OriginTracer:
         self._found = None
         if str(func.overloadpacket) in UNWRITTEN:
             return func(*args, **kwargs)
-        inputs = _floats((args, kwargs))
-        had_inf, had_nan = _inf_and_nan(inputs)
+        inputs = floats_in((args, kwargs))
+        had_inf, had_nan = inf_and_nan(inputs)
         is_in_place = schema_of(func).is_mutable
-        before = _facts(inputs) if is_in_place else None
+        before = facts_of(inputs) if is_in_place else None
         result = func(*args, **kwargs)
-        outputs = _floats(result)
+        outputs = floats_in(result)
         if is_in_place:
             outputs += [tensor for tensor in inputs if all(tensor is not other for other in outputs)]
-        has_inf, has_nan = _inf_and_nan(outputs)
+        has_inf, has_nan = inf_and_nan(outputs)
         makes_nan, name = has_nan and not had_nan, func.overloadpacket.__name__
         if makes_nan or (has_inf and not had_inf):
-            wide = None if is_in_place else _in_float32(func, args, kwargs)
-            is_range = wide is not None and all(bool(tensor.isfinite().all()) for tensor in wide)
-            if is_range or makes_nan or name not in _FILLS:
-                self._found = (before or _facts(inputs)) | {
-                    "is_range": is_range,
-                    "has_nan": makes_nan,
-                    "float32_max_abs": None if wide is None else _max_abs(wide),
-                    "scalars": _scalars(args),
-                    "eps": self._lost_on_the_way(inputs[-1:]),
-                    "sources": self._sources(inputs),
-                    "reduced_elements": _reduced(inputs, outputs),
-                }
+            found = facts_of_result(func, args, kwargs, outputs)
+            if found["is_range"] or makes_nan or name not in FILLS:
+                self._found = (before or facts_of(inputs)) | found | {"has_nan": makes_nan}
+                eps = lost_on_the_way([self._tensors.of(tensor) for tensor in inputs[-1:]], self._lost)
+                self._found |= {"eps": eps, "sources": self._sources(inputs)}
                 for tensor in outputs:
                     if not bool(tensor.isfinite().all()):
                         # For autograd a tensor with a new version has been changed by the user.
                         with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
                             tensor.nan_to_num_()
         elif name in _OF_PROBABILITIES and bool(((inputs[0] == 0) | (inputs[0] == 1)).any()):
-            self._found = _facts(inputs) | {"is_certain": True, "sources": self._sources(inputs)}
+            self._found = facts_of(inputs) | {"is_certain": True, "sources": self._sources(inputs)}
         return result
 
     def on_call(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
@@ -99,7 +94,7 @@ class OriginTracer:
         if call.phase == "forward":
             self._tensors.note(call, args, kwargs, result)
             outputs = [*tensors_in(result)]
-            if (lost := _lost_scalar(args, outputs)) is not None:
+            if (lost := lost_scalar(args, outputs)) is not None:
                 self._lost[self._tensors.of(outputs[0])] = lost
         if self._found is not None:
             self.origins.append(NonfiniteOrigin(call=call, site=site, phase=call.phase, **self._found))
@@ -117,16 +112,8 @@ class OriginTracer:
                 waiting += made.sources
         return tuple(found)
 
-    def _lost_on_the_way(self, tensors: Sequence[Tensor]) -> float | None:
-        level = [self._tensors.of(tensor) for tensor in tensors]
-        for _ in range(_MOST_STEPS_BACK):
-            if (lost := next((self._lost[origin] for origin in level if origin in self._lost), None)) is not None:
-                return lost
-            level = [source for origin in level for source in origin.sources[:1]]
-        return None
 
-
-def trace_origins(replay: Replay, num_before: int) -> OriginTracer:
+def trace_origins(replay: "Replay", num_before: int) -> OriginTracer:
     """Find the origins of inf and NaN in the step after `num_before` others; the replay is spoiled by that."""
     for _ in range(num_before):
         replay.step()
@@ -136,57 +123,83 @@ def trace_origins(replay: Replay, num_before: int) -> OriginTracer:
     return tracer
 
 
-def _floats(values: Any) -> list[Tensor]:
+def floats_in(values: Any) -> list[Tensor]:
     return [tensor for tensor in tensors_in(values) if tensor.is_floating_point()]
 
 
-def _inf_and_nan(tensors: Sequence[Tensor]) -> tuple[bool, bool]:
+def inf_and_nan(tensors: Sequence[Tensor]) -> tuple[bool, bool]:
     return any(bool(value.isinf().any()) for value in tensors), any(bool(value.isnan().any()) for value in tensors)
 
 
-def _facts(inputs: Sequence[Tensor]) -> dict[str, Any]:
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+def facts_of(inputs: Sequence[Tensor]) -> dict[str, Any]:
     filled = [tensor for tensor in inputs if tensor.numel()]
     if not filled:
         return {"input_max_abs": 0.0}
     signed = filled[-1].detach().float()
     return {
-        "input_max_abs": max(_max_abs(filled) or 0.0, 0.0),
+        "input_max_abs": max(max_abs(filled) or 0.0, 0.0),
         "divisor_zeros": int((signed == 0).sum()),
         "has_negative": bool((signed < 0).any()),
         "is_two_valued": filled[0].numel() > 2 and torch.unique(filled[0]).numel() <= 2,
     }
 
 
-def _max_abs(tensors: Sequence[Tensor]) -> float | None:
+def facts_of_result(
+    func: Any, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Tensor]
+) -> dict[str, Any]:
+    """What the same call in float32 shows, if it writes nothing in place."""
+    wide = None if schema_of(func).is_mutable else in_float32(func, args, kwargs)
+    return {
+        "is_range": wide is not None and all_finite(wide),
+        "float32_max_abs": None if wide is None else max_abs(wide),
+        "scalars": scalars_in(args),
+        "reduced_elements": reduced(floats_in((args, kwargs)), outputs),
+    }
+
+
+def max_abs(tensors: Sequence[Tensor]) -> float | None:
     found = [float(finite.abs().max()) for tensor in tensors if (finite := tensor[tensor.isfinite()]).numel()]
     return max(found) if found else None
 
 
-def _scalars(args: Sequence[Any]) -> tuple[float, ...]:
+def scalars_in(args: Sequence[Any]) -> tuple[float, ...]:
     return tuple(float(arg) for arg in args if isinstance(arg, int | float) and not isinstance(arg, bool))
 
 
-def _lost_scalar(args: Sequence[Any], outputs: Sequence[Tensor]) -> float | None:
+def lost_scalar(args: Sequence[Any], outputs: Sequence[Tensor]) -> float | None:
     """The first number argument that is not zero but rounds to zero in the dtype of the result."""
     known = FORMATS.get(dtype_name(outputs[0].dtype)) if outputs else None
     if known is None:
         return None
     smallest = 2.0 ** (known.min_exponent - 1)
-    return next((scalar for scalar in _scalars(args) if 0 < abs(scalar) <= smallest), None)
+    return next((scalar for scalar in scalars_in(args) if 0 < abs(scalar) <= smallest), None)
 
 
-def _reduced(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+def lost_on_the_way(level: Sequence[TensorOrigin], lost: Mapping[TensorOrigin, float]) -> float | None:
+    """The constant that vanished when it was added to one of these tensors or of those before them."""
+    for _ in range(_MOST_STEPS_BACK):
+        if (found := next((lost[origin] for origin in level if origin in lost), None)) is not None:
+            return found
+        level = [source for origin in level for source in origin.sources[:1]]
+    return None
+
+
+def reduced(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     if len(inputs) != 1 or not outputs or not outputs[0].numel():
         return 1
     return max(1, inputs[0].numel() // outputs[0].numel())
 
 
-def _in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor] | None:
+def in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor] | None:
     asked = kwargs.get("dtype")
     if asked is not None and asked.is_floating_point:
         kwargs = kwargs | {"dtype": torch.float32}
     args, kwargs = map_tensors((args, kwargs), lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
     try:
-        return _floats(func(*args, **kwargs))
+        return floats_in(func(*args, **kwargs))
     except (RuntimeError, TypeError, NotImplementedError):
         return None

@@ -89,6 +89,7 @@ def trace_memory(
     functions = _ChangedFunctions(examined.device.type, changes or {}, getattr(torch, config.precision.dtype))
 
     def step() -> None:
+        trainer.step += 1
         trainer.train_step()
         if between_steps is not None:
             between_steps(trainer)

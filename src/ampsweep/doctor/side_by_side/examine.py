@@ -22,7 +22,7 @@ from ampsweep.monitors.observation_schedule import ObservationSchedule
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call, observe
-from ampsweep.record.numerics import INPUT_LAYER, RunNumerics
+from ampsweep.records.numerics import INPUT_LAYER, RunNumerics
 from ampsweep.text import number
 from ampsweep.training.update_observers import WatchedUpdates
 

@@ -17,7 +17,6 @@ from ampsweep.doctor.replay import Replay, TakenStep
 from ampsweep.doctor.types import findings as kinds
 from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Remedy
 from ampsweep.doctor.types.findings import TypesFinding
-from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.functions import CallIdentity
 from ampsweep.text import one_line
 from ampsweep.training.assembly import ShortValidation
@@ -73,7 +72,8 @@ def run_watched(
         replay = examined.replay(precision)
     except Exception as error:  # noqa: BLE001  the model's own code may raise anything
         return WatchedSteps(error, stage="building")
-    watch, step, stage = CallWatch(replay, remedies), None, "training"
+    optimizers, dtype = replay.trainer.optimizers.values(), replay.built.precision.parameters_dtype
+    watch, step, stage = CallWatch(replay.device.type, replay.model, optimizers, remedies, dtype), None, "training"
     try:
         with watch.watching():
             for _ in range(num_steps):
@@ -144,28 +144,17 @@ def _mismatch(
 ) -> kinds.WrongDtypes:
     failed = stopped.failed
     assert failed is not None
-    assert failed.fault is not None
-    remedy = failed.remedies[number]
-    changed = [operand for operand in failed.operands if operand.place in remedy]
-    unchanged = [operand for operand in failed.operands if operand.place not in remedy]
-    partners = [operand for operand in unchanged if operand.torch_dtype in remedy.values()]
     modules = [*dict.fromkeys([failed.module, *(end.cast_in or {}).get(failed.identity, [])])]
     code = failed.codes[number]
+    remedy = failed.remedies[number]
     overrides, code = ([], code) if code is not None else _without_source(examined, failed, remedy, other)
-    return failed.fault(
+    return failed.finding(
+        number,
         modules=[module for module in modules if module is not None],
-        operator=failed.operator,
-        place=failed.identity.line,
         error=stopped.error_text,
         stage=stopped.stage,
         step=stopped.stops_in,
-        function=failed.identity.function,
-        phase=failed.phase,
         num_modules=len(modules),
-        operands=[*changed[:1], *(partners or unchanged)[:1]],
-        number=next(iter(failed.numbers.values())) if failed.fault is kinds.NumberTooLarge else None,
-        cast=" and ".join(operand.argument for operand in changed),
-        cast_to=", ".join(dict.fromkeys(dtype_name(value) for value in remedy.values())),
         runs_with=[] if overrides else other,
         change=Change(overrides=overrides, code=code),
         proof=_tried(examined, end),

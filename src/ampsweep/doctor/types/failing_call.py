@@ -2,30 +2,34 @@
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from sys import _getframe
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import SequenceKey, tree_leaves_with_path, tree_map_with_path
 
-from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
 from ampsweep.doctor.tensor_origins import TensorOrigins
 from ampsweep.doctor.types.findings import MadeTensor, MixedDtypes, NoSuchDtype, NumberTooLarge, Operand, WrongDtypes
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.observe.calls import CallObserver, Phase, observe
+from ampsweep.observe.calls import Call, CallObserver, Phase, observe
 from ampsweep.observe.functions import CallIdentity, FunctionMode
 from ampsweep.observe.operators import OpOverload, schema_of
+from ampsweep.text import one_line
 from ampsweep.user_code import chain_of
 
 Remedy = dict[Place, torch.dtype | float]  # dtypes to cast to, or new numbers
 
 _Arguments = tuple[Sequence[Any], dict[str, Any]]
 _Raised = tuple[Exception, Any, Sequence[Any], dict[str, Any]]  # the error, and the call that raised it
+_MOST_FAILURES: Final = 8  # the last errors, of which a training may have caught all but one
 _IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__imatmul__", "__ipow__")
 
 
@@ -42,34 +46,77 @@ class FailedCall:
     phase: Phase
     module: str | None
 
+    def finding(self, number: int, **facts: Any) -> WrongDtypes:
+        """The finding for one of the remedies; `facts`: the step, and those that a replay knows better."""
+        assert self.fault is not None
+        remedy = self.remedies[number]
+        changed = [operand for operand in self.operands if operand.place in remedy]
+        unchanged = [operand for operand in self.operands if operand.place not in remedy]
+        partners = [operand for operand in unchanged if operand.torch_dtype in remedy.values()]
+        known: dict[str, Any] = {"stage": "training", "error": one_line(self.error), "num_modules": 1, "runs_with": []}
+        known |= {
+            "modules": [self.module] if self.module is not None else [],
+            "change": Change(code=self.codes[number]),
+        }
+        return self.fault(
+            operator=self.operator,
+            place=self.identity.line,
+            function=self.identity.function,
+            phase=self.phase,
+            operands=[*changed[:1], *(partners or unchanged)[:1]],
+            number=next(iter(self.numbers.values())) if self.fault is NumberTooLarge else None,
+            cast=" and ".join(operand.argument for operand in changed),
+            cast_to=", ".join(dict.fromkeys(dtype_name(value) for value in remedy.values())),
+            **(known | facts),
+        )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A call that raised an error, to be described once the training has ended with it."""
+
+    raised: _Raised
+    where: tuple[CallIdentity, str, Phase, str | None]  # its identity, operator, phase and module
+    site: CallSite | None
+    autocast: torch.dtype | None  # None: it was off
+
 
 class CallWatch(FunctionMode):
-    def __init__(self, replay: Replay, remedies: Sequence[tuple[CallIdentity, Remedy]] = ()) -> None:
-        super().__init__(replay.device.type)
-        self._replay, self._remedies = replay, remedies
-        self._failures: list[FailedCall] = []
+    def __init__(
+        self,
+        device_type: str,
+        model: nn.Module,
+        optimizers: Iterable[Optimizer] = (),
+        remedies: Sequence[tuple[CallIdentity, Remedy]] = (),
+        parameters_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(device_type)
+        self._model, self._remedies, self._parameters_dtype = model, remedies, parameters_dtype
+        self._failures: deque[_Seen] = deque(maxlen=_MOST_FAILURES)
         self._below: _Raised | None = None
-        self._is_trying = False
-        self.origins = TensorOrigins(replay.model, replay.trainer.optimizers.values(), self)
+        self.origins = TensorOrigins(model, optimizers, self)
         self.cast_in: dict[CallIdentity, list[str | None]] = {}  # modules in which operands were cast
         self._observer: CallObserver
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         with ExitStack() as entered:
-            self._observer = entered.enter_context(observe(self._replay.model, self.origins.note, around=self._around))
+            self._observer = entered.enter_context(observe(self._model, self.note_call, around=self.around))
             entered.enter_context(super().watching())
             yield
+
+    def note_call(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        self.origins.note(call, args, kwargs, result)
 
     def failure_of(self, error: BaseException) -> FailedCall | None:
         for seen in chain_of(error):
             for failure in self._failures:
-                if failure.error is seen:
-                    return failure
+                if failure.raised[0] is seen:
+                    return self._failed(failure)
             call = self._observer.failed
             if self._below is not None and self._below[0] is seen and call is not None:
                 where = CallIdentity(call.operator, call.place, None), call.operator, call.phase, call.module
-                return self._failed(self._below, where, None)
+                return self._failed(_Seen(self._below, where, None, None))
         return None
 
     def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -79,17 +126,24 @@ class CallWatch(FunctionMode):
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            if not self._is_trying and not isinstance(error, AttributeError | StopIteration):
-                name, below, call = identity.function, self._below, self._observer.failed
-                operator = name if getattr(torch.ops.aten, name, None) is None else f"aten.{name}"
-                if below is not None and below[0] is error and call is not None:
-                    operator = call.operator
-                where = identity, operator, self._observer.phase, self._module
-                raised = error, func, args, kwargs
-                self._failures.append(self._failed(raised, where, CallSite.now(_getframe())))
+            if not isinstance(error, AttributeError | StopIteration):
+                self.note_error(error, func, args, kwargs)
             raise
 
-    def _around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def note_error(self, error: Exception, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Keep what is needed to describe a call that has raised an error."""
+        assert self.running is not None
+        identity, below, call = self.running.identity, self._below, self._observer.failed
+        operator = identity.function
+        if getattr(torch.ops.aten, operator, None) is not None:
+            operator = f"aten.{operator}"
+        if below is not None and below[0] is error and call is not None:
+            operator = call.operator
+        where = identity, operator, self._observer.phase, self._module
+        autocast = torch.get_autocast_dtype(self._device_type) if self.running.is_autocast else None
+        self._failures.append(_Seen((error, func, args, kwargs), where, CallSite.now(_getframe(1)), autocast))
+
+    def around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self.running is None and self._remedies:  # called by autograd or by the suite
             forward = self._observer.running
             line = None if forward is None else forward.place
@@ -98,8 +152,7 @@ class CallWatch(FunctionMode):
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            if not self._is_trying:
-                self._below = error, func, args, kwargs
+            self._below = error, func, args, kwargs
             raise
 
     def _with_remedies(self, identity: CallIdentity, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
@@ -116,23 +169,18 @@ class CallWatch(FunctionMode):
         running, forward = self._observer.module, self._observer.running
         return running if forward is None or running is not None else forward.module
 
-    def _failed(
-        self, raised: _Raised, where: tuple[CallIdentity, str, Phase, str | None], site: CallSite | None
-    ) -> FailedCall:
-        """Describe a call that raised an error; `where` has its identity, operator, phase and module."""
-        (error, func, args, kwargs), (identity, operator, phase, module) = raised, where
+    def _failed(self, seen: _Seen) -> FailedCall:
+        """Describe a call that raised an error."""
+        (error, func, args, kwargs), (identity, operator, phase, module), site = seen.raised, seen.where, seen.site
         found = tree_leaves_with_path({**dict(enumerate(args)), **kwargs})
         arguments = [(_place(path), value) for path, value in found]
         values = {at: arg for at, arg in arguments if isinstance(arg, Tensor) and arg.is_floating_point()}
         operands = tuple(self._operand(func, identity.function, at, value, site) for at, value in values.items())
         finite = [(at, float(arg)) for at, arg in arguments if type(arg) in (float, int) and math.isfinite(arg)]
         numbers = {at: value for at, value in finite if abs(value) > _limit(operands)}
-        self._is_trying = True
-        try:
-            candidates = self._candidates(identity.function, operands, numbers)
+        candidates = self._candidates(identity.function, operands, numbers)
+        with torch.autocast(self._device_type, seen.autocast, enabled=seen.autocast is not None):
             remedies = tuple(remedy for remedy in candidates if _succeeds(func, args, kwargs, remedy))
-        finally:
-            self._is_trying = False
         codes = tuple(None if site is None else _code(site, remedy, operands, values) for remedy in remedies)
         fault = _fault(operands, remedies)
         return FailedCall(error, identity, operands, numbers, fault, remedies, codes, operator, phase, module)
@@ -163,7 +211,7 @@ class CallWatch(FunctionMode):
             found += [{operand.place: dtype for operand in group} for group in (*groups, others) if len(group) > 1]
         found.append({operand.place: torch.float32 for operand in free if operand.torch_dtype != torch.float32})
         unique = [remedy for number, remedy in enumerate(found) if remedy and remedy not in found[:number]]
-        own = self._replay.built.precision.parameters_dtype
+        own = self._parameters_dtype
         held = {operand.place for operand in operands if operand.made.by in ("parameter", "optimizer_state")}
 
         def order(remedy: Remedy) -> tuple[bool, bool, int]:
@@ -176,7 +224,7 @@ class CallWatch(FunctionMode):
 def _succeeds(func: Any, args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy) -> bool:
     try:
         args, kwargs = _changed_arguments(args, kwargs, remedy)
-        func(*args, **kwargs)  # the replay is over, and what is written in place does not matter
+        func(*args, **kwargs)  # the training is over, and what is written in place does not matter
     except Exception:  # noqa: BLE001  it may fail for any reason, and is then no remedy
         return False
     return True

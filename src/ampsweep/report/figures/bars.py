@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from ampsweep.analysis.runs import PEAK_MEMORY, Run
+from ampsweep.analysis.figure_keys import PEAK_MEMORY
+from ampsweep.analysis.runs import Run
 from ampsweep.analysis.waterfall import UNATTRIBUTED
 from ampsweep.memory_categories import memory_key
 from ampsweep.report.figure import Figure, Json, axis, bars, row_axis, scatter

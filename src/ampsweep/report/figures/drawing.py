@@ -84,7 +84,8 @@ def metric_name(panel: Panel) -> str:
     key = panel.metrics[0]
     if key not in METRICS or len(panel.metrics) > 1:
         return panel.title
-    return _NAMES.get(key) or key.partition("/")[2].removesuffix("_gib").removesuffix("_pct").replace("_", " ")
+    own = key.partition("/")[2].removesuffix("_gib").removesuffix("_pct").replace("_", " ")
+    return panel.keys.named(_NAMES.get(key, own))
 
 
 def rows_height(num_rows: int, row_px: int = _ROW_PX, *, legend: bool = False) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ampsweep.analysis.headroom import INITIAL_SCALE, SCALED, ExponentCounts, layer_text, scale_text
 from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, NumericFormat
-from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
+from ampsweep.records.numerics import Magnitudes, RunNumerics, TensorKind
 from ampsweep.report.figure import Figure, Json, axis, heat, scatter
 from ampsweep.report.palette import FORMAT_COLOURS
 from ampsweep.report.tables import Cell, Column, Row, Table

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS
 from ampsweep.analysis.judgements import Parity
 from ampsweep.analysis.pareto_front import Front, FrontArm, Relation
-from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS
+from ampsweep.analysis.runs import STEP_MS
 from ampsweep.analysis.statistics import Estimate, saved_pct
 from ampsweep.report.figure import Figure, Json, axis, margin, row_axis, rule, scatter, whiskers
 from ampsweep.report.figures.drawing import arms_table, dots, dots_left_out, panel_figure, rows_height, without
@@ -57,7 +58,8 @@ _EFFECTS: Final[dict[Effect, EffectOf]] = {
 
 def effect_of(panel: Panel) -> EffectOf:
     assert panel.effect is not None, panel.key
-    return _EFFECTS[panel.effect]
+    of = _EFFECTS[panel.effect]
+    return of._replace(title=panel.keys.named(of.title))
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _mean(effect: Effects, of: EffectOf, factor: float, look: ArmStyle) -> Json:
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     verdict = data.verdict_on(arm)
     parities = () if verdict is None else verdict.judgements.parities
-    return next((parity for parity in parities if parity.metric == panel.metrics[0]), None)
+    return next((parity for parity in parities if parity.metric == panel.keys.recorded(panel.metrics[0])), None)
 
 
 def _decisive(arm: str, of: Parity, styles: Mapping[str, ArmStyle]) -> Json:
@@ -191,7 +193,7 @@ def front(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
         remarks,
         traces=[_marker(arm, unit.factor, styles[arm.arm]) for arm in of.arms],
         x=axis("step time", "ms"),
-        y=axis("peak memory", unit.unit),
+        y=axis(panel.keys.memory_words, unit.unit),
         shapes=[] if limit_gib is None else [rule(limit_gib * unit.factor, "y")],
         height=420,
         legend=True,
@@ -215,7 +217,12 @@ def _marker(arm: FrontArm, factor: float, look: ArmStyle) -> Json:
 
 
 def _front_table(panel: Panel, of: Front) -> Table:
-    columns = ("step time", Column("peak memory", "peak_bytes", numeric=True), Column("loss"), Column("front"))
+    columns = (
+        "step time",
+        Column(panel.keys.memory_words, "peak_bytes", numeric=True),
+        Column(panel.keys.metric_words),
+        Column("front"),
+    )
     rows = {
         arm.arm: [
             Cell(milliseconds(arm.step_ms), arm.step_ms),

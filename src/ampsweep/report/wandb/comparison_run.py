@@ -1,13 +1,12 @@
 """A comparison as a W&B run of its own: tables, panels, page and verdict."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ampsweep.record.sections import WandbFacts
+from ampsweep.config.identity import digest_of_values
+from ampsweep.records.sections import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.run_settings import run_settings
 from ampsweep.tracking.wandb.selection import COMPARISON
@@ -35,7 +34,7 @@ class ComparisonPage:
     def digest(self) -> str:
         """Equal for pages with the same content."""
         shown = {name: value for name, value in asdict(self).items() if name != "html"}
-        return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        return digest_of_values(shown)
 
 
 _DIGEST: Final = "digest"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.config.errors import UserError
-from ampsweep.record import RunRecord
-from ampsweep.record.sections import WandbFacts
+from ampsweep.records import RunRecord
+from ampsweep.records.sections import WandbFacts
 from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, blocks_of, tables
 from ampsweep.report.figure import Figure

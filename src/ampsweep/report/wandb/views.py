@@ -22,8 +22,8 @@ with warnings.catch_warnings():
 
 from ampsweep.config.errors import UserError
 from ampsweep.metrics import STEP
-from ampsweep.record import write_atomically
-from ampsweep.record.sections import WandbFacts
+from ampsweep.records import write_atomically
+from ampsweep.records.sections import WandbFacts
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import HTML_NAME
 from ampsweep.report.document import Document

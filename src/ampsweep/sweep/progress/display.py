@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ampsweep.config.schema import Config
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 from ampsweep.run.messages import MessagePrinter, Progress
 from ampsweep.sweep.plan import Plan, PlannedRun
 from ampsweep.sweep.progress.lines import LinePart, Widths, ended_line, fitted, running_line
@@ -105,13 +105,13 @@ class ProgressDisplay(MessagePrinter):
                 self._drawn_s = now_s if message.loss is not None else -math.inf  # draw the first row at once
                 self._live.refresh()
 
-    def run_begins(self, config: Config, doing: str = "starting") -> None:
+    def run_begins(self, config: Config | PlannedRun, doing: str = "starting") -> None:
         """Show that the run of `config` begins, or enters another phase."""
         run = self._plan.of(config)
         began_s = time.monotonic() if self._running is None else self._running.pace.began_s
         self._running = _Running(run, doing, RunPace(began_s, run.max_seconds))
 
-    def run_ends(self, config: Config, record: RunRecord) -> None:
+    def run_ends(self, config: Config | PlannedRun, record: RunRecord) -> None:
         """Print the line of a run that has ended."""
         run, running, now_s = self._plan.of(config), self._running, time.monotonic()
         took_s = _recorded_seconds(record) if running is None else now_s - running.pace.began_s

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ampsweep.analysis.runs import Run
-from ampsweep.record import RunRecord
-from ampsweep.record.batch_search import LARGEST_BATCH
+from ampsweep.records import RunRecord
+from ampsweep.records.batch_search import LARGEST_BATCH
 from ampsweep.report.palette import arm_colour
 from ampsweep.run.messages import Progress
 from ampsweep.sweep.plan import PlannedRun

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ampsweep.record import RunRecord
+from ampsweep.records import RunRecord
 
 STOPPED_THERE: Final = "a stop on W&B"  # the reason of a stop that the server requests
 

@@ -1,12 +1,13 @@
 """The content of a run on W&B besides its rows: config, summary, alerts, and files."""
 
+import json
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.metrics import MEASURED
-from ampsweep.record import LAST, RunRecord, kept_checkpoint
+from ampsweep.metrics import MEASURED, MEDIA
+from ampsweep.records import LAST, Row, RunRecord, kept_checkpoint
 from ampsweep.redaction import hidden
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _IN_SUMMARY: Final = (
 
 def run_name(record: RunRecord) -> str:
     identity = record.identity
-    return f"{record.arm}-{identity.model}-b{identity.batch_size}-s{identity.seed}"
+    batch = "" if identity.batch_size is None else f"-b{identity.batch_size}"
+    return f"{record.arm}-{identity.model}{batch}-s{identity.seed}"
 
 
 def tracking_of(record: RunRecord) -> TrackingConfig:
@@ -72,7 +74,7 @@ def send_record(run: "wandb.Run", record: RunRecord) -> None:
 
 
 def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
-    """Send record, summary, alerts and, with `tracking.checkpoints`, the newest checkpoint as an artifact.
+    """Send record, summary, alerts and, with `tracking.checkpoints`, the newest checkpoint or weights as an artifact.
 
     Measured values that are in rows only, or left by an earlier end of the run, are deleted from the summary.
     """
@@ -97,10 +99,27 @@ def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
         run.log_artifact(artifact)
 
 
+def as_sent(row: Row, directory: Path) -> Row:
+    """The row with its images and tables as W&B's own; a file that is gone is left out."""
+    sent = {key: value for key, value in row.items() if not key.startswith(MEDIA)}
+    for key in row.keys() - sent.keys():
+        import wandb
+
+        paths = [path for name in row[key] if (path := directory / name).is_file()]
+        if paths and paths[0].suffix == ".json":
+            sent[key] = wandb.Table(**json.loads(paths[0].read_bytes()))
+        elif paths:
+            sent[key] = [wandb.Image(str(path)) for path in paths]
+    return sent
+
+
 def artifact_name(id: str) -> str:
     return f"checkpoint-{id}"
 
 
 def kept_artifact(record: RunRecord, directory: Path) -> Path | None:
-    """The checkpoint file or directory to send as an artifact, if the run wants that and has one."""
-    return kept_checkpoint(directory, LAST) if tracking_of(record).checkpoints else None
+    """The checkpoint (file or directory) or else the kept weights to send as an artifact, if the run wants that."""
+    if not tracking_of(record).checkpoints:
+        return None
+    weights = (directory / kept.file for kept in record.weights)  # the best first, if both are kept
+    return kept_checkpoint(directory, LAST) or next(filter(Path.is_file, weights), None)

@@ -5,23 +5,24 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ampsweep.metrics import STEP
-from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
-from ampsweep.record.sections import WandbFacts
-from ampsweep.text import folder_name
+from ampsweep.metrics import MEDIA, STEP
+from ampsweep.records import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
+from ampsweep.text import folder_name, listed
 from ampsweep.tracking.wandb.content import RECORD_NAME
+from ampsweep.tracking.wandb.foreign_run import ForeignKeys, leaves, varied_keys, wandb_facts, write_foreign
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import Selection
 from ampsweep.tracking.wandb.server import log_in, with_server
 
 if TYPE_CHECKING:
     import wandb
-    from wandb.apis.public import Run
+    from wandb.apis.public import File, Run
 
     from ampsweep.tracking.wandb.service import Caller
 
@@ -30,6 +31,11 @@ _LOADING: Final = ".loading"
 _LISTING_S: Final = 120.0  # limit of an answer about many runs, and of a run's download, retries included
 _PARALLEL: Final = 8
 _PER_PAGE: Final = 100
+_NO_RECORD: Final = f"has no {RECORD_NAME}, as runs of this suite have"
+_NOT_OURS: Final = (
+    "none of its runs is of this suite; --arm-key KEY compares others by the config key that tells their arms apart; "
+    "keys with several values are"
+)
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,9 @@ class _Source(NamedTuple):
     state: str
 
     @classmethod
-    def of(cls, run: "Run") -> "_Source":
-        return cls(run.id, f"{run.state} {run.heartbeat_at} {run.history_line_count}")
+    def of(cls, run: "Run", foreign: ForeignKeys | None) -> "_Source":
+        read_by = "" if foreign is None else f" {foreign}"
+        return cls(run.id, f"{run.state} {run.heartbeat_at} {run.history_line_count}{read_by}")
 
     @classmethod
     def read(cls, directory: Path) -> "_Source":
@@ -60,9 +67,15 @@ class _Source(NamedTuple):
             raise WandbError(f"{path} is damaged; delete {directory}, it will be loaded again") from error
 
 
-def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, int], None]) -> Copied:
+def copy_runs(
+    selection: Selection,
+    directory: Path,
+    progress: Callable[[int, int], None],
+    foreign: ForeignKeys | None = None,
+) -> Copied:
     """Mirror the selected runs into `directory`, each with its `run.json` and `history.jsonl`.
 
+    `foreign`: how to read runs that are not the suite's; None leaves them out.
     Only runs that have changed since the previous copy, complete or not, are downloaded. `progress` gets the number of
     runs that are there, and of all.
 
@@ -72,7 +85,7 @@ def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, in
     """
     try:
         copied: Copied = with_server(
-            _copy, selection, directory, silence_s=_LISTING_S, on_message=lambda numbers: progress(*numbers)
+            _copy, selection, directory, foreign, silence_s=_LISTING_S, on_message=lambda numbers: progress(*numbers)
         )
     except WandbError as error:
         names_place = str(error).startswith((str(selection), str(directory)))
@@ -82,7 +95,7 @@ def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, in
     return copied
 
 
-def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
+def _copy(caller: "Caller", selection: Selection, directory: Path, foreign: ForeignKeys | None) -> Copied:
     import wandb
 
     there = _copies(directory)
@@ -90,8 +103,13 @@ def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
     skipped: list[tuple[str, str]] = []
     with TemporaryDirectory() as scratch:  # wandb makes an empty folder for each run that it lists
         os.environ["WANDB_DIR"] = scratch
-        runs = _selected(selection, wandb.Api(timeout=int(_LISTING_S)))
-        changed = [run for run in runs if run.id not in there or _Source.read(there[run.id]) != _Source.of(run)]
+        api = wandb.Api(timeout=int(_LISTING_S))
+        runs = _selected(selection, api, with_configs=foreign is not None)
+        if foreign is not None:
+            foreign.check(runs)
+        changed = [
+            run for run in runs if run.id not in there or _Source.read(there[run.id]) != _Source.of(run, foreign)
+        ]
         num_kept = len(runs) - len(changed)
         shutil.rmtree(directory / _LOADING, ignore_errors=True)
         (directory / _LOADING).mkdir(parents=True)
@@ -99,26 +117,36 @@ def _copy(caller: "Caller", selection: Selection, directory: Path) -> Copied:
         pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
         try:
             folders = [directory / _LOADING / str(number) for number in range(len(changed))]
-            reasons = pool.map(_load, changed, folders)
+            reasons = pool.map(_load, changed, folders, repeat(foreign))
             for number, (run, folder, reason) in enumerate(zip(changed, folders, reasons, strict=True), start=1):
+                before = there.get(run.id)
                 if reason is None:
-                    if (before := there.get(run.id)) is not None:
+                    if before is not None:
                         shutil.rmtree(before)
                     folder.rename(before or directory / folder_name(f"{run.name}-{run.id}"))
                 else:
                     skipped.append((str(run.name), reason))
+                    if before is not None:
+                        _remove_copy(before)
                 caller.send((num_kept + number, len(runs)))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # some of wandb's waits are unlimited; this process is not
+        if skipped == [(str(run.name), _NO_RECORD) for run in runs]:
+            configs = [leaves(run.config) for run in _selected(selection, api, with_configs=True)]
+            raise WandbError(f"{selection}: {_NOT_OURS} {listed(varied_keys(configs)) or 'none'}")
     for run_id in there.keys() - {run.id for run in runs}:
-        for name in (FILE_NAME, HISTORY_NAME, _SOURCE_NAME):
-            (there[run_id] / name).unlink(missing_ok=True)
-        if not any(there[run_id].iterdir()):  # else somebody added files
-            there[run_id].rmdir()
+        _remove_copy(there[run_id])
     if len(skipped) == len(runs):
         name, reason = skipped[0]
         raise WandbError(f"{selection}: none of its runs can be compared ({len(runs)}; {name} {reason})")
     return Copied(len(changed) - len(skipped), num_kept, tuple(skipped))
+
+
+def _remove_copy(place: Path) -> None:
+    for name in (FILE_NAME, HISTORY_NAME, _SOURCE_NAME):
+        (place / name).unlink(missing_ok=True)
+    if not any(place.iterdir()):  # else somebody added files
+        place.rmdir()
 
 
 def _copies(directory: Path) -> dict[str, Path]:
@@ -129,13 +157,13 @@ def _copies(directory: Path) -> dict[str, Path]:
     return {_Source.read(place).id: place for place in records}
 
 
-def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
+def _selected(selection: Selection, api: "wandb.Api", *, with_configs: bool) -> "list[Run]":
     from wandb.errors import CommError
 
     try:
         if selection.sweep is not None:
             api.sweep(f"{selection.path}/{selection.sweep}")  # type: ignore[no-untyped-call]
-        runs = list(api.runs(selection.path, selection.filters, per_page=_PER_PAGE))
+        runs = list(api.runs(selection.path, selection.filters, per_page=_PER_PAGE, lazy=not with_configs))
     except ValueError as error:
         raise WandbError(f"{selection}: no such project, or not for this API key") from error
     except CommError as error:
@@ -147,12 +175,20 @@ def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
     return runs
 
 
-def _load(run: "Run", directory: Path) -> str | None:
+def _load(run: "Run", directory: Path, foreign: ForeignKeys | None) -> str | None:
     """Download a run into a new directory; return the reason if it cannot be compared."""
     directory.mkdir()
     files = list(run.files([RECORD_NAME]))
-    if not files:
-        return f"has no {RECORD_NAME}, as runs of this suite have"
+    if files:
+        reason = _load_own(run, directory, files)
+    else:
+        reason = _NO_RECORD if foreign is None else write_foreign(run, foreign, directory)
+    if reason is None:
+        (directory / _SOURCE_NAME).write_text(json.dumps(_Source.of(run, foreign)), encoding="utf-8")
+    return reason
+
+
+def _load_own(run: "Run", directory: Path, files: "list[File]") -> str | None:
     if [file.name for file in files] != [RECORD_NAME]:  # the server names the file to write
         return f"has other files in place of {RECORD_NAME}"
     files[0].download(root=str(directory), replace=True).close()
@@ -161,9 +197,7 @@ def _load(run: "Run", directory: Path) -> str | None:
         record = RunRecord.read(directory)
     except RecordError as error:
         return str(error).removeprefix(f"{directory / FILE_NAME} ")
-    last_step = record.wandb.last_step or 0
-    record.wandb = WandbFacts(id=run.id, mode="online", last_step=last_step, url=run.url)
-    record.wandb |= WandbFacts(entity=run.entity, project=run.project, group=run.group)
+    record.wandb = replace(wandb_facts(run), last_step=record.wandb.last_step or 0)
     lines: dict[int, str] = {}
     for row in run.scan_history(use_cache=False):
         if (step := row.get(STEP)) is not None:
@@ -173,11 +207,10 @@ def _load(run: "Run", directory: Path) -> str | None:
     (directory / HISTORY_NAME).write_text("".join(lines.values()), encoding="utf-8")
     record.history_digest = None
     record.write(directory)
-    (directory / _SOURCE_NAME).write_text(json.dumps(_Source.of(run)), encoding="utf-8")
     return None
 
 
 def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
     """Undo what W&B does to a row: its own keys, the order of keys, and in Parquet float steps and nulls."""
-    logged = {key: row[key] for key in sorted(row) if not key.startswith("_") and row[key] is not None}
+    logged = {key: row[key] for key in sorted(row) if not key.startswith(("_", MEDIA)) and row[key] is not None}
     return {STEP: int(logged.pop(STEP)), **logged}

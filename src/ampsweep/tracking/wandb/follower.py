@@ -14,8 +14,8 @@ from threading import Event, Thread
 from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
-from ampsweep.record.sections import WandbFacts
+from ampsweep.records import RunRecord
+from ampsweep.records.sections import WandbFacts
 from ampsweep.tracking.wandb.agent import STOPPED_THERE
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess, WandbWork, kill_family

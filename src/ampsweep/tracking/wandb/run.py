@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from ampsweep.metrics import METRICS, STEP
-from ampsweep.record import RunRecord
-from ampsweep.record.outcome import exit_code
-from ampsweep.record.sections import WandbFacts
+from ampsweep.metrics import MEDIA, METRICS, STEP
+from ampsweep.records import RunRecord
+from ampsweep.records.outcome import exit_code
+from ampsweep.records.sections import WandbFacts
 from ampsweep.standard_streams import OUTPUT_NAME
 from ampsweep.tracking.wandb.agent import is_agents_run, settle_stop
 from ampsweep.tracking.wandb.content import run_config, run_name, send_end, send_record, tracking_of
@@ -49,7 +49,8 @@ def open_run(
         settings=settings,
     )
     run.define_metric(STEP, hidden=True)
-    for key in METRICS:  # the summary has the last value until the end of the run sets the figures
+    users = (f"{MEDIA}*", "train/*", "val/*")
+    for key in (*users, *METRICS):  # the summary has the last value until the end of the run sets the figures
         run.define_metric(key, step_metric=STEP)
     if run.offline:
         place = Path(run.sync_dir)

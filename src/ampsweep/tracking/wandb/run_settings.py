@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record.sections import WandbFacts
+from ampsweep.records.sections import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.library import Login, find_login, first_line

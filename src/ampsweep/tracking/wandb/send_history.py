@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, RunRecord, history_row, read_history
-from ampsweep.record.sections import WandbFacts
+from ampsweep.records import HISTORY_NAME, RunRecord, history_row, read_history
+from ampsweep.records.sections import WandbFacts
+from ampsweep.tracking.wandb.content import as_sent
 from ampsweep.tracking.wandb.library import Login, WandbError
 from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
 from ampsweep.tracking.wandb.run_settings import find_access, place_here, run_settings
@@ -99,11 +100,12 @@ def _find_trouble(caller: "Caller", record: RunRecord, login: Login) -> None:
 
 def _send_rows(run: "wandb.Run", record: RunRecord, history: BinaryIO, there: Container[int]) -> bool:
     """Send the new rows that are not ``there``; return True if there were any."""
+    directory = Path(str(history.name)).parent
     before = record.wandb.last_step
     while (line := history.readline()).endswith(b"\n"):
         row = history_row(line.decode())
         if row[STEP] not in there:
-            run.log(row)
+            run.log(as_sent(row, directory))
             record.wandb.last_step = int(row[STEP])
     history.seek(-len(line), os.SEEK_CUR)  # an unfinished line
     return record.wandb.last_step != before

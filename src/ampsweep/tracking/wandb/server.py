@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record.sections import WandbFacts
+from ampsweep.records.sections import WandbFacts
 from ampsweep.redaction import hide
 from ampsweep.tracking.wandb.library import NO_ANSWER, Login, WandbError, find_login
 from ampsweep.tracking.wandb.process import WandbProcess

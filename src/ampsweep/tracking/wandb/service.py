@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import psutil
 
-from ampsweep.record import RecordError
+from ampsweep.records import RecordError
 from ampsweep.stop_signals import STOP_SIGNALS
 from ampsweep.tracking.wandb.library import WandbError, error_clause
 from ampsweep.tracking.wandb.process import FAMILY, KEY_BYTES, Answer, kill_family

@@ -1,21 +1,22 @@
 """Runs on W&B completed from their directories after an outage, a kill or an offline training."""
 
 import json
+import shutil
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from filelock import Timeout
 
-from ampsweep.metrics import STEP
-from ampsweep.record import RecordError, RunRecord, read_history
-from ampsweep.record.outcome import OUTCOMES
-from ampsweep.record.sections import WandbFacts
+from ampsweep.metrics import MEDIA, STEP
+from ampsweep.records import RecordError, RunRecord, read_history
+from ampsweep.records.outcome import OUTCOMES
+from ampsweep.records.sections import WandbFacts
 from ampsweep.text import plural
-from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_name, kept_artifact, tracking_of
+from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_name, as_sent, kept_artifact, tracking_of
 from ampsweep.tracking.wandb.library import WandbError, mark_as_sent
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
@@ -79,7 +80,7 @@ def _complete(directory: Path, group: str | None, moved: Callable[[], None]) -> 
     if there.absent == ():
         done = Synced(0, there.url, was_complete=True)
     else:
-        num_sent = _send(record, directory, rows, there.steps, moved)
+        num_sent = _send(record, directory, rows, there, moved)
         for pause_s in _ARRIVALS_S:
             time.sleep(pause_s)
             there = _Shown.of(record, directory, rows)
@@ -137,6 +138,7 @@ class _Shown:
     url: str = ""
     steps: Container[int] = ()
     absent: tuple[str, ...] | None = None  # files that it lacks; None if it lacks more than files
+    media: Mapping[str, Path] = field(default_factory=dict)  # images and tables among them, and where they are here
 
     @classmethod
     def of(cls, record: RunRecord, directory: Path, rows: Rows) -> "_Shown":
@@ -149,7 +151,10 @@ class _Shown:
         # The prediction of a run whose process died is made after its end.
         is_predicted = record.prediction is None or "prediction" in summary
         is_complete = has_state and has_status and is_predicted and all(row[STEP] in found for row in rows)
-        return cls(there.url, found, _absent(there, record, directory) if is_complete else None)
+        if not is_complete:
+            return cls(there.url, found)
+        media = _absent_media(there, directory, rows)
+        return cls(there.url, found, (*_absent(there, record, directory), *media), media)
 
 
 def _absent(there: "Run", record: RunRecord, directory: Path) -> tuple[str, ...]:
@@ -162,6 +167,19 @@ def _absent(there: "Run", record: RunRecord, directory: Path) -> tuple[str, ...]
         if not wandb.Api(timeout=ASK_S).artifact_exists(f"{there.entity}/{there.project}/{name}:latest"):
             lacking.append(name)
     return tuple(lacking)
+
+
+def _absent_media(there: "Run", directory: Path, rows: Rows) -> dict[str, Path]:
+    """Find images and tables whose row is there and they are not, by their names there."""
+    own = {row[STEP]: row for row in rows if any(key.startswith(MEDIA) for key in row)}
+    absent: dict[str, Path] = {}
+    for sent in there.scan_history(use_cache=False) if own else ():
+        for key, paths in own.get(sent.get(STEP), {}).items():
+            if key.startswith(MEDIA) and isinstance(value := sent.get(key), Mapping):
+                names = value.get("filenames") or [value["path"]]
+                absent |= {name: directory / path for name, path in zip(names, paths, strict=False)}
+    known = {file.name for file in there.files()} if absent else ()
+    return {name: path for name, path in absent.items() if name not in known and path.is_file()}
 
 
 def _has_record(there: "Run", record: RunRecord) -> bool:
@@ -178,8 +196,8 @@ def _has_record(there: "Run", record: RunRecord) -> bool:
     return bool((sent["status"], sent["ended_at"]) == (record.status, record.ended_at))
 
 
-def _send(record: RunRecord, directory: Path, rows: Rows, there: Container[int], moved: Callable[[], None]) -> int:
-    """Send the end of the run and the rows that are not ``there``; returns their number."""
+def _send(record: RunRecord, directory: Path, rows: Rows, there: _Shown, moved: Callable[[], None]) -> int:
+    """Send the end of the run, and the rows and media that are not ``there``; returns the number of rows."""
     settings = run_settings(record.wandb, tracking_of(record).tags)
     # This machine's metadata and code are not those of the training. The first two settings are private, too.
     settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
@@ -188,8 +206,13 @@ def _send(record: RunRecord, directory: Path, rows: Rows, there: Container[int],
     for number, row in enumerate(rows):
         if number % _ROWS == 0:
             moved()
-        if row[STEP] not in there:
-            run.log(row)
+        if row[STEP] not in there.steps:
+            run.log(as_sent(row, directory))
             num_sent += 1
+    for name, path in there.media.items():
+        place = Path(run.dir) / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+        run.save(place, base_path=run.dir, policy="now")
     close_run(run, record, directory)
     return num_sent

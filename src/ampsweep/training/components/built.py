@@ -15,7 +15,7 @@ from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.parallel.model_support import check_fit
 from ampsweep.precision import Precision
 from ampsweep.precision.support import ModeUnavailableError
-from ampsweep.tasks.base import HasTurns, Task, turns_of
+from ampsweep.tasks.base import HasTurns, PrecedesStep, Task, turns_of
 from ampsweep.text import first_line
 from ampsweep.training.checkpoint import seed_everything
 from ampsweep.training.components.instantiate import build_component
@@ -48,6 +48,8 @@ def build(config: Config, device: torch.device, data: Data, parallel: Parallel =
     model = build_model(config)
     adapt_model(precision, model)
     task: Task = build_component("task", config.task)
+    if config.parallel.strategy == "fsdp2" and isinstance(task, HasTurns) and isinstance(task, PrecedesStep):
+        raise UserError("parallel=fsdp2: a task with turns cannot have before_step; use parallel=ddp")
     try:
         check_fit(model, config.parallel, config.precision, device.type, in_parts=isinstance(task, HasTurns))
         model = parallel.distribute(model, precision, in_parts=isinstance(task, HasTurns))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ampsweep.config.components import is_plateau
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import component_name
 from ampsweep.text import one_line
@@ -41,6 +42,8 @@ def build_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_
                 f"scheduler={component_name(dict(config))}: {type(optimizer).__name__} has no learning rate to set; "
                 "give optimizer.lr, or leave it to the optimizer with scheduler=constant"
             )
+    if is_plateau(config):  # constant between evaluations
+        return None
     peaks = [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
     if "_target_" not in config:
         return _shared_rates(partial(shape, config, num_steps=num_steps), peaks)

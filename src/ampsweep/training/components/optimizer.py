@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampsweep.config.errors import UnsupportedError, UserError
@@ -28,6 +28,16 @@ from ampsweep.training.components.instantiate import build_component, locate, pa
 _NOT_ARGUMENTS: Final = ("name", "groups", "each", "state_dtype")
 _OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")  # null means the default of the class
 _KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")  # each for the whole optimizer
+MAX_GRAD_NORM: Final = "max_grad_norm"
+"""Key of a group whose gradients are clipped to a 2-norm of their own, by the trainer."""
+_NEEDS_CLOSURE: Final = (
+    ": its step needs a closure that computes the loss again, and a training step computes it once; choose another, "
+    "such as adamw, or record a loop of your own with ampsweep.record"
+)
+_CLIMBS: Final = (
+    ": it takes two steps with the loss at two places (SAM); let the task do that, as in docs/workloads.md "
+    '("Sharpness-aware minimization"), and choose its base optimizer'
+)
 
 
 def build_optimizers(
@@ -78,8 +88,9 @@ def rehearse_optimizers(
             try:
                 optimizer.step()
             except Exception as error:  # the user's own class may raise anything
-                label = component_name(settings_of(config, name))
-                raise UserError(f"optimizer={label} cannot take a step: {one_line(error)}") from error
+                label, text = component_name(settings_of(config, name)), one_line(error)
+                needs = _NEEDS_CLOSURE if "closure" in text else f" cannot take a step: {text}"
+                raise UserError(f"optimizer={label}{needs}") from error
     return optimizers
 
 
@@ -99,6 +110,15 @@ def class_name(optimizer: Optimizer) -> str:
     own = class_of(optimizer)
     is_torchs = getattr(torch.optim, own.__name__, None) is own
     return own.__name__ if is_torchs else f"{own.__module__}.{own.__qualname__}"
+
+
+def clipped_together(optimizer: Optimizer, max_norm: float | None) -> list[tuple[list[Tensor], float | None]]:
+    """Return the parameters whose gradients are clipped as one vector, and its limit: each group with its own limit,
+    after all others, which share `max_norm`."""
+    groups = optimizer.param_groups
+    own = [(group["params"], float(group[MAX_GRAD_NORM])) for group in groups if MAX_GRAD_NORM in group]
+    rest = [parameter for group in groups if MAX_GRAD_NORM not in group for parameter in group["params"]]
+    return [*([(rest, max_norm)] if rest else []), *own]
 
 
 def learning_rate(optimizer: Optimizer) -> float | None:
@@ -216,7 +236,7 @@ class _OptimizerBuilder:
         if not isinstance(optimizer, Optimizer):
             kind = type(optimizer).__name__
             raise UserError(f"{self.key}._target_={self.settings['_target_']} gave a {kind}, not a torch Optimizer")
-        known = {key for key in optimizer.defaults if key not in _KERNELS}
+        known = {key for key in optimizer.defaults if key not in _KERNELS} | {MAX_GRAD_NORM}
         for key in sorted(own - known - {"params"}):
             raise UserError(
                 f"{self.key}.groups: {type(optimizer).__name__} has no hyperparameter {key} that a group can have; "
@@ -226,11 +246,10 @@ class _OptimizerBuilder:
         for name, parameter in self.parameters.items():
             if parameter not in taken:
                 raise UserError(f"{self.key}={self._name()} does not train {name}, which it was given")
+        if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
+            raise UserError(f"{self.key}={self._name()}{_CLIMBS}")
         if _needs_closure(optimizer):
-            raise UserError(
-                f"{self.key}={self._name()}: its step needs a closure that computes the loss again, and a training "
-                "step computes it once"
-            )
+            raise UserError(f"{self.key}={self._name()}{_NEEDS_CLOSURE}")
         if type(optimizer).__module__ == "torchao.optim.adam":  # with a state of 8 or 4 bits (torchao 0.18)
             with on_real_tensors():  # its tables, which it caches for the whole process, are not a prediction's
                 for tables in map(import_module, ("torchao.optim.subclass_4bit", "torchao.optim.subclass_8bit")):

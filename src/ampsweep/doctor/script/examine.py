@@ -1,0 +1,109 @@
+"""The diagnosis of a command that has been recorded and observed."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ampsweep.analysis.runs import Run
+from ampsweep.analysis.step_limits import limits_text, step_limits
+from ampsweep.config.modes import step_dtypes
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.diagnosis import Change, Diagnosis, DoctorFinding, Unexamined, in_order
+from ampsweep.doctor.loss.findings import LossFinding
+from ampsweep.doctor.script import findings as kinds
+from ampsweep.doctor.script.examining_watcher import ScriptObservations
+from ampsweep.integrations.script.launcher import EndedCommand
+from ampsweep.records import RunRecord, read_history
+
+WATCHER: Final = "ampsweep.doctor.script.examining_watcher:ExaminingWatcher"
+_MIN_SKIPS: Final = 8  # skipped steps that are no more the scaler's ordinary search for its scale
+_FIGURES: Final = ("perf/step_ms", "perf/launch_ms", "perf/data_wait_ms", "device/utilization_pct")
+
+
+def diagnose(
+    command: Sequence[str], run: EndedCommand, seen: Sequence[ScriptObservations], seconds: float
+) -> Diagnosis:
+    first = seen[0]
+    findings = list({finding.sentence: finding for own in seen for finding in own.findings}.values())
+    diagnosis = Diagnosis(
+        arm="",
+        model="a script",
+        data=" ".join(command),
+        device="",
+        device_name="",
+        run=None if run.directory is None else os.fspath(run.directory),
+        facts={"loss/steps_in_all": first.num_steps},
+        seconds=seconds,
+    )
+    unexamined = diagnosis.unexamined
+    if first.error is not None and not any(finding.complaint == "types" for finding in findings):
+        unexamined.append(Unexamined(complaint="types", reason=f"the script ended with {first.error}"))
+    if first.failure is not None:
+        unexamined.append(Unexamined(complaint="loss", reason=f"observing failed with {first.failure}"))
+    if run.directory is None:
+        why = "it ended before its first optimizer step" if first.error else run.why_none or "there is no record of it"
+        unexamined += [Unexamined(complaint="loss", reason=why), Unexamined(complaint="speed", reason=why)]
+    else:
+        recorded = Run(run.directory, run.records[0])
+        record, identity = recorded.record, recorded.record.identity
+        if not any(isinstance(finding, LossFinding) for finding in findings):
+            findings += _of_scaler(recorded, first)
+        findings += _of_precision(recorded, first)
+        if limits := step_limits([recorded]):
+            findings.append(kinds.LimitedStep(limits=limits_text(limits)))
+        if "perf/step_ms" not in record.summary:
+            why = record.absent.get("perf/step_ms", "no step was timed, of which a script needs about fifty")
+            unexamined.append(Unexamined(complaint="speed", reason=why))
+        diagnosis.arm, diagnosis.model = record.arm, identity.model or diagnosis.model
+        diagnosis.device, diagnosis.device_name = identity.device, identity.device_name or identity.device
+        diagnosis.facts |= _facts(record)
+    diagnosis.findings = in_order(findings)
+    return diagnosis
+
+
+def _of_scaler(run: Run, seen: ScriptObservations) -> Iterator[DoctorFinding]:
+    """Skipped steps beyond a scaler's usual search."""
+    steps, figures = run.record.identity.steps or 0, run.record.summary
+    scale, skipped = figures.get("amp/scale"), int(figures.get("amp/skipped_steps", 0))
+    if scale is None or skipped < _MIN_SKIPS:
+        return
+    rows = [row for row in read_history(run.directory) if "amp/skipped_steps" in row]
+    before = next((row for row in reversed(rows) if row["step"] <= steps - _MIN_SKIPS), {})
+    since, steps_since = skipped - int(before.get("amp/skipped_steps", 0)), steps - int(before.get("step", 0))
+    if since == 0 and seen.init_scale is not None:
+        change = Change(code=f"scaler = torch.amp.GradScaler(device, init_scale={scale:g})")
+        yield kinds.ScaleTooHigh(
+            num_skipped=skipped, num_steps=steps, init_scale=seen.init_scale, scale=scale, change=change
+        )
+    elif 2 * since >= steps_since and (scale < 1.0 or since == steps_since) and seen.skip_origin is not None:
+        signs = kinds.ScriptSigns.at("skipped_steps", steps, num_skipped=skipped, scale=scale)
+        yield kinds.of_origin(seen.skip_origin, signs)
+
+
+def _of_precision(run: Run, seen: ScriptObservations) -> Iterator[DoctorFinding]:
+    """What the traced step disproves, with the line of products in float32 where half precision was asked for."""
+    given, flops = run.record.config.get("precision"), run.record.proof.flops or {}
+    half = sum(count for dtype, count in flops.items() if dtype in ("float16", "bfloat16"))
+    claim, facts, is_half = "a GradScaler scales, as for float16", list(run.contradictions), True
+    if given is not None:
+        claimed = PrecisionConfig(**given)
+        claim, is_half = f"{claimed.mode} was asked for", step_dtypes(claimed).compute in ("float16", "bfloat16")
+    elif seen.init_scale is not None and flops and not half:
+        facts = ["none of the step's matmul and convolution operations ran in half precision"]
+    if facts and is_half and 2 * half <= sum(flops.values()) and seen.wide_products:
+        first, *facts = facts
+        module, place, is_autocast = max(seen.wide_products, key=seen.wide_products.__getitem__)
+        fact = f"{first}; autocast is {'on' if is_autocast else 'off'} where most ran in float32"
+        yield kinds.Disproof(claim=claim, fact=fact, place=place, modules=[module] if module is not None else [])
+    yield from (kinds.Disproof(claim=claim, fact=fact) for fact in facts)
+
+
+def _facts(record: RunRecord) -> dict[str, object]:
+    found = {f"speed/{key.partition('/')[2]}": record.summary[key] for key in _FIGURES if key in record.summary}
+    peak, flops = record.memory.peak or {}, record.proof.flops or {}
+    return {
+        **found,
+        **{f"memory/{category}_bytes": size for category, size in peak.items()},
+        **{f"types/{dtype}_pct": 100 * count / sum(flops.values()) for dtype, count in flops.items() if count},
+        **{f"types/float32_{kind}": how for kind, how in (record.proof.fp32_arithmetic or {}).items()},
+    }

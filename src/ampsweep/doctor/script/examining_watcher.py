@@ -1,0 +1,174 @@
+"""Within the process of an examined command: the recording's watcher, which also observes the calls of its steps."""
+
+import atexit
+import math
+import os
+import pickle
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from ampsweep.doctor.diagnosis import DoctorFinding
+from ampsweep.doctor.loss.findings import LossFinding
+from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, all_finite
+from ampsweep.doctor.script import findings as kinds
+from ampsweep.doctor.script.watched_calls import WatchedCalls, WideProduct
+from ampsweep.integrations.script.hooks import is_plain, scalar_of
+from ampsweep.integrations.script.session import Session
+from ampsweep.integrations.script.watcher import ScriptWatcher
+from ampsweep.nested_tensors import tensors_in
+from ampsweep.observe.step import parameters_of
+from ampsweep.text import one_line
+from ampsweep.user_code import place_of_caller
+
+if TYPE_CHECKING:
+    from ampsweep.integrations.own_training import OwnTraining
+
+_FIRST: Final = 5  # steps observed at first
+_LEFT_ALONE: Final = 40  # the least steps after them that are timed and traced
+_LEFT_ALONE_S: Final = 4.0  # the least time of these on an accelerator, which has to warm up
+
+
+@dataclass(kw_only=True)
+class ScriptObservations:
+    """What a process of the command has seen."""
+
+    findings: list[DoctorFinding] = field(default_factory=list)
+    rank: int = 0
+    num_steps: int = 0
+    skip_origin: NonfiniteOrigin | None = None  # of the last observed step that was skipped after a finite loss
+    init_scale: float | None = None  # of the scaler, if one that is enabled has stepped
+    wide_products: dict[WideProduct, int] = field(default_factory=dict)
+    error: str | None = None  # that ended the script
+    failure: str | None = None  # what failed in observing
+
+
+class ExaminingWatcher(ScriptWatcher):
+    def __init__(self, session: Session) -> None:
+        assert session.examination is not None
+        self._asked, self._seen, self._calls = session.examination, ScriptObservations(), WatchedCalls()
+        self._scale_before, self._left_alone_at = math.inf, 0.0
+        self._forget_step()
+        super().__init__(session)
+        self.hooks.wrap(os, "_exit", before=lambda *_: self._report())
+        self._calls.enter()
+        atexit.register(self._report)
+
+    def _forget_step(self) -> None:
+        self._calls.begin_step()
+        self._has_nonfinite_loss = self._is_unscaled = False
+        self._given: list[object] = []  # losses that were given to a scaler
+        self._backward_place: str | None = None
+
+    @property
+    def _step(self) -> int:
+        return 1 if self._run is None else self._run.num_steps + 1
+
+    @property
+    def _is_explained(self) -> bool:
+        """Return True once an inf or NaN has been found, behind which nothing more is looked for."""
+        return any(isinstance(known, LossFinding) for known in self._seen.findings)
+
+    def _add(self, finding: DoctorFinding | None) -> None:
+        if finding is not None and not self._is_explained:
+            self._seen.findings.append(finding)
+
+    def loss_scaled(self, loss: object, scaled: object) -> None:
+        with self._calls.paused():
+            super().loss_scaled(loss, scaled)
+        self._given.append(loss)
+
+    def backward_begins(self, roots: object, gradients: object = None) -> None:
+        with self._calls.paused():
+            super().backward_begins(roots, gradients)
+            for root in tensors_in(roots) if self._calls.is_on and gradients is None else ():
+                if is_plain(root) and root.numel() == 1:
+                    self._loss_known(root)
+
+    def _loss_known(self, root: Tensor) -> None:
+        self._is_unscaled = all(given is root for given in self._given)
+        self._backward_place = place_of_caller()
+        self._has_nonfinite_loss |= not all_finite([root])
+        if (found := self._calls.source_of(root)) is not None:
+            signs = kinds.ScriptSigns.at("nonfinite_loss", self._step, loss=float(scalar_of(root)))
+            self._add(kinds.of_tensor(*found, signs))
+
+    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        with self._calls.paused():
+            if self._calls.is_on and scaler.is_enabled():
+                self._scale_before = scaler.get_scale()
+                self._seen.init_scale = self._seen.init_scale or self._scale_before
+                if self._is_unscaled and type(scaler).scale is GradScaler.scale:
+                    self._add(kinds.NotScaled(scale=self._scale_before, place=self._backward_place))
+            super().scaler_steps(scaler, optimizer)
+
+    def scaler_updated(self, scaler: GradScaler) -> None:
+        with self._calls.paused():
+            is_known = self._calls.is_on and scaler.is_enabled() and not self._has_nonfinite_loss
+            if is_known and scaler.get_scale() < self._scale_before:
+                self._seen.skip_origin = self._calls.first_in_backward
+            super().scaler_updated(scaler)
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        with self._calls.paused():
+            origin = self._calls.first_in_backward
+            if self._calls.is_on and self._seen.init_scale is None and origin is not None:
+                gradients = [p.grad for p in parameters_of(optimizer) if p.grad is not None and is_plain(p.grad)]
+                if not self._has_nonfinite_loss and not all_finite(gradients):
+                    self._add(kinds.of_origin(origin, kinds.ScriptSigns.at("nonfinite_gradients", self._step)))
+            super().step_begins(optimizer)
+
+    def is_observed(self, run: "OwnTraining") -> bool:
+        taken, calls = run.num_steps, self._calls
+        self._seen.rank, self._seen.num_steps = run.rank, taken
+        if taken == 0:  # within the first step
+            return calls.is_on
+        if self._asked.steps is not None and taken >= self._asked.steps:
+            raise SystemExit(0)
+        calls.leave()
+        self._forget_step()
+        if self._is_wanted(taken, run) and not calls.is_on:
+            calls.enter()
+        return calls.is_on
+
+    def _is_wanted(self, taken: int, run: "OwnTraining") -> bool:
+        if self._calls.failure or self._is_explained:
+            return False
+        if taken < _FIRST or (self._asked.steps or math.inf) <= _FIRST + _LEFT_ALONE:  # too few for times
+            return True
+        self._left_alone_at = self._left_alone_at or perf_counter()
+        least_s = 0.0 if run.device.type == "cpu" else _LEFT_ALONE_S
+        return taken >= _FIRST + _LEFT_ALONE and perf_counter() - self._left_alone_at >= least_s
+
+    def _report(self) -> None:
+        seen = self._seen
+        try:
+            self._calls.leave()
+            error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+            if isinstance(error, Exception):
+                seen.error = one_line(error)
+                finding = kinds.of_error(self._calls.failure_of(error), self._step)
+                seen.findings += [finding] if finding is not None else []
+        except Exception as failure:  # noqa: BLE001 - the training is worth more than what is seen of it
+            self._calls.failure = one_line(failure)
+        seen.wide_products, seen.failure = dict(self._calls.wide_products), self._calls.failure or None
+        with suppress(Exception):
+            (Path(self._asked.folder) / f"{os.getpid()}.pickle").write_bytes(pickle.dumps(seen))
+
+    def _forked(self) -> None:
+        atexit.unregister(self._report)
+        self._calls.failure = "forked"
+        super()._forked()
+
+
+def observations(folder: Path) -> list[ScriptObservations]:
+    """What the processes of a command have left, the first rank first."""
+    found: list[Any] = [pickle.loads(file.read_bytes()) for file in sorted(folder.glob("*.pickle"))]
+    return sorted(found, key=lambda seen: (seen.rank, -seen.num_steps))

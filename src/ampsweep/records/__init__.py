@@ -1,0 +1,32 @@
+"""The run record and the history beside it: what a run leaves behind, read and written here only."""
+
+from ampsweep.records.files import CHECKPOINTS as CHECKPOINTS
+from ampsweep.records.files import LAST as LAST
+from ampsweep.records.files import NO_ROOM as NO_ROOM
+from ampsweep.records.files import PREVIOUS as PREVIOUS
+from ampsweep.records.files import RecordError as RecordError
+from ampsweep.records.files import directory_of as directory_of
+from ampsweep.records.files import is_checkpoint as is_checkpoint
+from ampsweep.records.files import kept_checkpoint as kept_checkpoint
+from ampsweep.records.files import kept_checkpoints as kept_checkpoints
+from ampsweep.records.files import rank_file as rank_file
+from ampsweep.records.files import remove_leftovers as remove_leftovers
+from ampsweep.records.files import replacing as replacing
+from ampsweep.records.files import write_atomically as write_atomically
+from ampsweep.records.history import HISTORY_NAME as HISTORY_NAME
+from ampsweep.records.history import History as History
+from ampsweep.records.history import Row as Row
+from ampsweep.records.history import history_digest as history_digest
+from ampsweep.records.history import history_line as history_line
+from ampsweep.records.history import history_row as history_row
+from ampsweep.records.history import load_history as load_history
+from ampsweep.records.history import number as number
+from ampsweep.records.history import read_history as read_history
+from ampsweep.records.history import repair_history as repair_history
+from ampsweep.records.run_record import FILE_NAME as FILE_NAME
+from ampsweep.records.run_record import Found as Found
+from ampsweep.records.run_record import Identity as Identity
+from ampsweep.records.run_record import RunRecord as RunRecord
+from ampsweep.records.run_record import find_records as find_records
+from ampsweep.records.run_record import now as now
+from ampsweep.records.run_record import record_beside as record_beside

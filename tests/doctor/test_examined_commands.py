@@ -1,0 +1,130 @@
+"""The doctor of a command: a script that runs once, as a user wrote it, and faults that its own calls prove."""
+
+import json
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from ampsweep.commands.main import main
+from ampsweep.doctor.script.watched_calls import WatchedCalls
+
+LOOP = """
+import sys, torch, torch.nn as nn, torch.nn.functional as F
+from concurrent.futures import ThreadPoolExecutor
+torch.manual_seed(0)
+{model}
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale={scale})
+for step in range({steps}):
+    x, y = batch(step)
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        loss = criterion(model(x), y)
+    {backward}
+    scaler.step(optimizer)
+    scaler.update()
+print("the script's last line")
+"""
+PLAIN = """
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+def batch(step): return torch.randn(64, 16), torch.randint(0, 4, (64,))
+criterion = nn.CrossEntropyLoss()
+"""
+LAYER = """class Own(nn.Module):
+    def forward(self, x): {}
+model = nn.Sequential(nn.Linear(16, 32), Own(), nn.Linear(32, 4))"""
+WITH_LAYER = PLAIN.partition("def")[2].join(["\n{}\ndef", ""])
+WITHOUT = "@torch.autocast('cpu', enabled=False)\ndef off(*given): return F.linear(*given)\n"
+
+
+def with_layer(body):
+    return WITH_LAYER.format(LAYER.format(body))
+
+
+FAULTS = {
+    "exp": ({"model": with_layer("return x / torch.exp((x * 30).half())")}, "exp_overflow", "float16"),
+    "float64": ({"model": with_layer("return x.double()")}, "mixed_dtypes", "float64"),
+    "NaN in the data": (
+        {"model": PLAIN + "own = batch\ndef batch(n): x, y = own(n); return (x.log() if n == 2 else x), y"},
+        "makes_nonfinite",
+        "aten.log",
+    ),
+    "eps": ({"model": with_layer("return x / (x.half().relu() * 0 + 1e-8)")}, "eps_vanishes", "1.00e-08"),
+    "not scaled": ({"backward": "scaler.scale(loss); loss.backward()"}, "not_scaled", "unscaled loss"),
+    "scale": ({"scale": 2.0**40, "steps": 80}, "scale_too_high", "1099511627776"),
+    "root at zero": ({"model": with_layer("return (x.float() * 0).sqrt()")}, "makes_nonfinite", "aten.div"),
+    "autocast off": (
+        {"model": WITHOUT + PLAIN + "model[0].forward = lambda x: off(x, model[0].weight)\n"
+         "model[2].forward = lambda x: off(x, model[2].weight)", "steps": 60},
+        "disproof",
+        "only 0%",
+    ),
+}  # fmt: skip
+
+
+def write(folder, *, model=PLAIN, scale=2.0**16, steps=30, backward="scaler.scale(loss).backward()"):
+    text = LOOP.format(model=model, scale=scale, steps=steps, backward=backward)
+    (folder / "loop.py").write_text(text)
+    return "loop.py"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_a_script_is_named(name, tmp_path, monkeypatch, capfd):
+    settings, kind, words = FAULTS[name]
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "format=json", "--", sys.executable, write(tmp_path, **settings), "--fp16"]) == 0
+    out, err = capfd.readouterr()
+    found = {finding["kind"]: finding for finding in json.loads(out)["findings"]}
+    finding = found[kind]
+    assert words in finding["headline"]
+    assert ("the script's last line" in err) == (kind != "mixed_dtypes"), "the script's output is not the diagnosis's"
+    if kind != "scale_too_high":
+        assert finding["place"].startswith("loop.py, line ")
+
+
+@pytest.mark.nightly
+def test_a_healthy_script_ends_after_the_steps_asked_for(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    command = ["--steps", "55", "format=json", "--", sys.executable, write(tmp_path, steps=10**9), "--fp16"]
+    assert main(["doctor", *command]) == 0
+    diagnosis = json.loads(capfd.readouterr().out)
+    assert {finding["complaint"] for finding in diagnosis["findings"]} <= {"speed"}
+    assert diagnosis["facts"]["loss/steps_in_all"] == 55
+    assert diagnosis["facts"]["types/float16_pct"] == 100
+
+
+def watched(forward, value):
+    calls, parameter = WatchedCalls(), nn.Parameter(torch.ones(4))
+    calls.enter()
+    loss = forward(parameter * value).sum()
+    found = calls.source_of(loss)
+    calls.leave()
+    assert not calls.is_on
+    return found
+
+
+def test_inf_and_nan_are_followed_back_to_the_first_call_and_no_mask_is_one():
+    hidden = torch.tensor([True, False, False, True])
+    _, bad = watched(lambda x: x.log() * x.masked_fill(hidden, -torch.inf).softmax(-1), torch.tensor([0.0, 1, 1, 1]))
+    assert (bad.made.call.operator, bad.made.is_range) == ("aten.log", False)
+    _, bad = watched(lambda x: x.masked_fill(hidden | ~hidden, -torch.inf).softmax(-1), torch.ones(4))
+    assert bad.made.call.operator == "aten._softmax"
+    origin, bad = watched(lambda x: x + 1, torch.tensor([torch.nan, 1, 1, 1]))
+    assert (bad.arrived_in.operator, origin.kind) == ("aten.mul", "unknown")
+    assert watched(lambda x: x.masked_fill(hidden, -torch.inf).softmax(-1), torch.ones(4)) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--"], "no command to examine"),
+        (["--steps", "0", "--", "python"], "--steps 0: before `--`"),
+        (["precision=amp_fp16", "--", "python"], "precision=amp_fp16: before `--`"),
+    ],
+)
+def test_wrong_options_before_a_command_are_refused(given, sentence, capsys):
+    assert main(["doctor", *given]) == 2
+    assert sentence in capsys.readouterr().err
