@@ -16,7 +16,10 @@ from ampsweep.integrations.own_training import OwnTraining
 from ampsweep.records import RunRecord, read_history
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
-FRAMEWORKS = ("transformers", "lightning", "accelerate", pytest.param("fabric", marks=pytest.mark.nightly))
+FRAMEWORKS = (
+    *("transformers", "lightning"),
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("accelerate", "fabric")),
+)
 OF_A_BATCH = 4 * framework_trainings.BATCH * (framework_trainings.WIDTH + 2)
 EXACT = ("parameters", "gradients", "optimizer_state", "autocast_weights")
 

@@ -62,6 +62,7 @@ def recorded(capfd, *command: object, **options):
     return run, capfd.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_loop_with_scaler_and_micro_batches_has_its_own_losses(tmp_path, capfd):
     run, printed = recorded(capfd, sys.executable, script(tmp_path), "--fp16", into=tmp_path / "runs")
     (record,), rows = run.records, read_history(run.directory)

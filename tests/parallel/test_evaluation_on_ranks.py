@@ -19,6 +19,7 @@ SETS = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", ["ddp", "autocast"])
 def test_metrics_and_weights_of_ranks_are_those_of_one_process(pair, tmp_path, strategy):
     config = composed(*SETS, *STRATEGIES[strategy])
