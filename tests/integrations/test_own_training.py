@@ -32,12 +32,17 @@ def test_arms_pair_by_seed_and_a_claim_is_disproved(tmp_path, capsys):
     assert "only 0% of the matmul and convolution operations ran in bfloat16" in report
 
 
-@pytest.mark.parametrize(("precision", "arm"), [("fp32", "fp32"), ("bf16", "amp_bf16"), ("fp16", "amp_fp16")])
+@pytest.mark.parametrize(
+    ("precision", "arm"), [("fp32", "fp32"), ("bf16", "amp_bf16"), ("fp16", "amp_fp16"), ("fp64", "fp64")]
+)
 def test_without_a_name_the_arm_is_what_the_traced_step_proves(precision, arm, tmp_path):
     run, _ = own_loop.train(tmp_path, precision, arm=None)
     record = RunRecord.read(run.directory)
     assert (record.arm, record.identity.precision_mode) == (arm, arm)
-    assert record.identity.dtype == {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[precision]
+    assert (
+        record.identity.dtype
+        == {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}[precision]
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

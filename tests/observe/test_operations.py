@@ -100,6 +100,23 @@ def test_cudas_kernels_of_attention_count_alike(capability, dtype):
 IMAGES, OF_LAYER = (2, 4, 6, 6), 2 * (2 * 6 * 6) * 3 * 3 * 4 * 4
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_fused_recurrent_layer_counts_as_its_products(is_packed):
+    """float64 has no fused kernel on a CPU: there the products are operators of their own."""
+
+    def flops(dtype):
+        layer = nn.LSTM(8, 16, num_layers=2, bidirectional=True).to(dtype)
+        x = torch.ones(5, 3, 8, dtype=dtype, requires_grad=True)
+        given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 5, 5])) if is_packed else x
+        states = [torch.zeros(4, 3, 16, dtype=dtype, requires_grad=True) for _ in range(2)]
+        with trace_step(layer) as traced:
+            output = layer(given, states)[0]
+            (output.data if is_packed else output).sum().backward()
+        return traced.result.flops
+
+    assert flops(torch.float32)["float32"] == flops(torch.float64)["float64"] > 0
+
+
 def test_convolutions_are_counted_apart_from_matmuls():
     model = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * 6 * 6, 3))
     found = traced(model, inputs(*IMAGES, requires_grad=False))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import MODES, arm_label
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.step import TracedStep, parameters_of
@@ -68,7 +68,7 @@ class ObservedPrecision:
         else:
             is_rounded = arithmetic.get("matmul") == "rounded"
             tf32 = arithmetic.get("convolution", arithmetic.get("matmul")) == "rounded"
-            mode = "tf32" if tf32 else "fp32"
+            mode = "fp64" if parameters == "float64" else "tf32" if tf32 else "fp32"
             matmul = None if is_rounded == tf32 else "high" if is_rounded else "highest"
         settings = replace(self.config, mode=mode, parameters=parameters, dtype=compute, tf32=tf32, fp32_matmul=matmul)
         return replace(settings, autocast=compute in HALF and parameters not in HALF)
@@ -88,7 +88,9 @@ def recorded_dtypes(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer
 
 
 def label(settings: PrecisionConfig) -> str:
-    """The arm of these settings, whatever the numbers of its scaler."""
+    """The arm of these settings, whatever the numbers of its scaler; `fp64` is no mode of the table."""
+    if settings.mode not in MODES:
+        return settings.mode
     scaler = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
     stock = PrecisionConfig(mode=settings.mode)
     return arm_label(replace(settings, **{name: getattr(stock, name) for name in scaler}))

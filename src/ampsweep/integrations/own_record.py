@@ -100,15 +100,23 @@ def add_proved(
         record.identity.precision_mode, record.config["precision"] = proved.mode, asdict(proved)
 
 
-def free_directory(root: Path, record: RunRecord, arm: str | None) -> Path:
-    """A directory for the run that is not there yet: a training that is recorded again is a repeat."""
+def make_directory(root: Path, record: RunRecord, arm: str | None) -> Path:
+    """Make a directory for the run: a training that is recorded again is a repeat, and may begin at the same time.
+
+    Where none can be made, the path alone is returned, and the record's beginning fails.
+    """
     name = f"{record.identity.model}-s{record.identity.seed}-{record.config_hash[:8]}"
     place = first = root / folder_name(name if arm is None else f"{arm}-{name}")
     number = 1
-    while place.exists():
-        number += 1
-        place = root / f"{first.name}-{number}"
-    return place
+    while True:
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            place = root / f"{first.name}-{number}"
+        except OSError:
+            return place
+        return place
 
 
 def as_settings(config: object) -> dict[str, Any]:

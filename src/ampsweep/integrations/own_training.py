@@ -18,8 +18,8 @@ from ampsweep.config.claims import claimed_precision
 from ampsweep.integrations.observed_precision import ObservedPrecision
 from ampsweep.integrations.own_record import (
     add_proved,
-    free_directory,
     is_compiled,
+    make_directory,
     new_record,
     rank_and_size,
     script_name,
@@ -166,7 +166,7 @@ class OwnTraining:
         if session is None or not session.is_into:
             root = root / folder_name(self.record.identity.experiment) if directory is None else Path(directory)
         self._root = root.expanduser().resolve()
-        self.directory = free_directory(self._root, self.record, arm)
+        self.directory = make_directory(self._root, self.record, arm) if self.rank == 0 else self._root
         self._use_before = UseBeforeRun(self.device)
         if warmup_seconds is None:
             warmup_seconds = 0.0 if self.device.type == "cpu" else WARMUP_SECONDS

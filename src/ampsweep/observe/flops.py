@@ -26,8 +26,8 @@ _CONVOLUTIONS: Final = (aten.convolution, aten.convolution_backward)
 
 def formulas() -> Mapping[Any, Formula]:
     """The formulas by operator: those of torch.utils.flop_counter, with corrections and additions. A multiplication and
-    an addition are two operations. Biases, softmax, elementwise work and fused recurrent layers are not counted; causal
-    attention counts in full (Megatron-LM, arXiv:2104.04473, appendix)."""
+    an addition are two operations. Biases, softmax and elementwise work are not counted; causal attention counts in
+    full (Megatron-LM, arXiv:2104.04473, appendix)."""
     known: dict[Any, Formula] = dict(FlopCounterMode(display=False).flop_registry)
     return known | {
         aten.mv: lambda matrix, *_, **__: 2 * matrix.numel(),
@@ -35,6 +35,10 @@ def formulas() -> Mapping[Any, Formula]:
         aten.linear_backward: _linear_backward,
         aten.convolution: _convolution,
         aten.convolution_backward: _convolution_backward,
+        aten.mkldnn_rnn_layer: lambda x, w_x, w_h, *_, **__: _recurrent(x, (w_x, w_h)),
+        aten.mkldnn_rnn_layer_backward: lambda x, w_x, w_h, *_, **__: 2 * _recurrent(x, (w_x, w_h)),
+        aten._cudnn_rnn: lambda x, weights, *_, **__: _recurrent(x, weights),
+        aten._cudnn_rnn_backward: lambda x, weights, *_, **__: 2 * _recurrent(x, weights),
         **dict.fromkeys(_ATTENTION, _attention),  # torch 2.11 refuses fewer heads of keys than of queries
         **dict.fromkeys(_ATTENTION_BACKWARD, _attention_backward),
     }
@@ -45,6 +49,11 @@ def recomputations() -> Mapping[Any, Formula]:
     multiplies queries and keys again before the four products of the gradients (Dao et al., FlashAttention,
     arXiv:2205.14135, algorithm 4). All five are counted."""
     return dict.fromkeys(_ATTENTION_BACKWARD, lambda _grad, query, key, *_, **__: _scores(query, key))
+
+
+def _recurrent(x: Tensor, weights: Sequence[Tensor]) -> int:
+    # Each matrix multiplies a vector at every position of (time, batch), which packed sequences have as one dimension.
+    return 2 * prod(x.shape[:-1]) * sum(weight.numel() for weight in weights if weight.dim() == 2)
 
 
 def _scores(query: Tensor, key: Tensor) -> int:

@@ -19,7 +19,7 @@ _MIN_FIXED_PCT: Final = 35.0  # least reported share of a step
 _MIN_OPTIMIZER_PCT: Final = 40.0
 _MIN_CASTS_PCT: Final = 6.0  # least reported share of a step; autocast needs some casts
 _SHRUNK: Final = 0.8  # an operator that takes less than this of its time in float32 has gained from precision
-_RECURRENT: Final = ("rnn", "lstm", "gru")  # fused recurrent layers, which have no count of FLOPs
+_RECURRENT: Final = ("rnn", "lstm", "gru")  # recurrent layers, some of which have no count of FLOPs
 
 
 class SlowerOperators(SpeedFinding):
