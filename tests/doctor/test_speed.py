@@ -58,11 +58,15 @@ def test_a_planted_fault_is_named_first(name):
     if rates and rates["bfloat16"] <= 1.3 * rates["float32"]:
         pytest.skip("this CPU multiplies no faster in bfloat16")
     planted = FLAWS[name]
-    examined = examined_of(*planted.overrides)
     # Not planted, but true: a fast processor gains more by twice the batch, another has no units, and where others
     # compute beside this, the host's own work between many operators may cost more than launching them.
     also_true = {"small_batch", "no_fast_units"} | ({"host_bound"} if planted.kind == "launch_bound" else set())
-    first = next(one for one in in_order(examine_speed(examined)) if one.kind() not in also_true - {planted.kind})
+    for _ in range(3):  # beside the load of others it finds less
+        examined = examined_of(*planted.overrides)
+        found = [one for one in in_order(examine_speed(examined)) if one.kind() not in also_true - {planted.kind}]
+        if found:
+            break
+    first = found[0]
     assert (first.kind(), next(iter(first.modules), None)) == (planted.kind, planted.module)
     assert 0 <= first.cost_pct <= 100
     assert not any(text.endswith(".") for text in (first.sentence, *first.evidence, first.advice))

@@ -39,6 +39,6 @@ def test_a_new_mode_is_trained_by_its_own_class(repository, tmp_path):
     record = json.loads(path.read_text())
     assert (record["status"], record["arm"], record["identity"]["dtype"]) == ("completed", "rounded", "float32")
     assert Run(path.parent, RunRecord.read(path.parent)).contradictions == ()
-    (checkpoint,) = path.parent.rglob("*.pt")
+    (checkpoint,) = path.parent.rglob("last.pt")
     parameters = torch.load(checkpoint, weights_only=False)["model"]
     assert all(torch.equal(value, value.bfloat16().float()) for value in parameters.values())
