@@ -40,14 +40,10 @@ class _Template(Formatter):
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Finding:
-    """Base class of the kinds, which become frozen dataclasses without a decorator.
-
-    The fields are the facts; all but those with `repr=False` are stored. The sentence follows from them.
-    """
+    """Base class of the kinds, frozen dataclasses without a decorator; fields with `repr=False` are not stored."""
 
     severity: ClassVar[Severity] = "note"
-    template: ClassVar[str]
-    """The sentence with facts in braces (see `_Template`), unless the kind overrides `sentence`."""
+    template: ClassVar[str]  # with facts in braces (see `_Template`), unless the kind overrides `sentence`
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)

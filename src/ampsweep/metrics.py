@@ -1,7 +1,4 @@
-"""Every metric key of the suite, with its unit, its meaning and the better direction.
-
-Code, history, W&B, sweeps, reports and the README use only these names.
-"""
+"""Every metric key of the suite, with its unit, its meaning and the better direction."""
 
 import re
 from dataclasses import dataclass
@@ -42,12 +39,7 @@ _METRICS = (
     Metric("perf/data_wait_ms", "ms", "mean host time a step spent on getting its data", "lower"),
     Metric("perf/launch_ms", "ms", "median host time of launching a step on an idle device (accelerators)", "lower"),
     Metric("perf/device_lag_ms", "ms", "median time by which the device ends a step after its launch (accelerators)"),
-    Metric(
-        "perf/communication_ms",
-        "ms",
-        "median wait of the device for other ranks in a step, on the rank that waits least (not FSDP2 on accelerators)",
-        "lower",
-    ),
+    Metric("perf/communication_ms", "ms", "median wait for other ranks, on the rank that waits least", "lower"),
     Metric("perf/reduced_mib", "MiB", "bytes of gradients that a rank hands to the reduction in a step", "lower"),
     Metric("perf/samples_per_sec", "1/s", "training samples per second of wall time, also between steps", "higher"),
     Metric("perf/tokens_per_sec", "1/s", "training tokens per second of wall time, also between steps", "higher"),
@@ -57,12 +49,8 @@ _METRICS = (
     Metric("memory/peak_allocated_run_gib", "GiB", "peak of allocated tensor bytes over the whole run", "lower"),
     Metric("memory/peak_allocated_spread_gib", "GiB", "peak on the fullest rank less that on the emptiest", "lower"),
     Metric("memory/peak_reserved_gib", "GiB", "peak of memory reserved by the allocator", "lower"),
-    Metric(
-        "memory/process_gib", "GiB", "memory of the process (GPU: as the driver sees it), in the end its peak", "lower"
-    ),
-    Metric(
-        "memory/num_retries", "requests", "allocations for which unused memory was given back, after warm-up", "lower"
-    ),
+    Metric("memory/process_gib", "GiB", "memory of the process, by the driver on a GPU; in the end its peak", "lower"),
+    Metric("memory/num_retries", "requests", "allocations that had unused memory given back, after warm-up", "lower"),
     Metric("memory/num_refused", "requests", "allocations of the run refused for lack of memory", "lower"),
     *(
         Metric(memory_key(category), "GiB", f"{what} at the peak of the traced step", "lower")
@@ -80,12 +68,7 @@ _METRICS = (
     Metric("device/throttled_pct", "%", "share of samples in which heat or protection slowed the device down", "lower"),
     Metric("device/power_capped_pct", "%", "share of samples in which the power limit held the device's clocks down"),
     Metric("numerics/unchanged_pct", "%", "share of the weights that an applied step left as they were", "lower"),
-    Metric(
-        "numerics/float16_underflow_pct",
-        "%",
-        "share of gradients times the scale below float16's smallest normal",
-        "lower",
-    ),
+    Metric("numerics/float16_underflow_pct", "%", "share of scaled gradients below float16's smallest normal", "lower"),
     Metric("numerics/max_activation", "", "largest magnitude that a module returned (`numerics.watch`)"),
     Metric("numerics/max_gradient", "", "largest magnitude of an unscaled gradient (`numerics.watch`)"),
     Metric("instrumentation/overhead_pct", "%", "time lost between steps and to the suite in them", "lower"),
@@ -94,8 +77,7 @@ _METRICS = (
 
 METRICS: Final[dict[str, Metric]] = {metric.key: metric for metric in _METRICS}
 
-Goal = Literal["minimize", "maximize"]
-"""Which way a metric is better, in W&B's words."""
+Goal = Literal["minimize", "maximize"]  # which way a metric is better, in W&B's words
 
 LOSSES: Final = (
     *("val/loss", "eval/loss", "eval_loss", "val_loss", "valid/loss", "valid_loss"),
@@ -130,8 +112,6 @@ MEASURED: Final = ("perf/", "memory/", "device/", "instrumentation/")
 """Prefixes of keys that measure the process. A row holds the figure of its step, the summary that of all steps after
 warm-up. Of the other keys, which are values of the training, the summary repeats the last row's."""
 
-MEDIA: Final = "media/"
-"""Prefix of a row's keys that list files of images or a table, as paths within the run's directory."""
+MEDIA: Final = "media/"  # prefix of a row's keys that list files of images or a table, as paths in the run's directory
 
-STEP: Final = "step"
-"""The key of the step in every history row: optimizer steps attempted so far, from 1."""
+STEP: Final = "step"  # the key of the step in every history row: optimizer steps attempted so far, from 1

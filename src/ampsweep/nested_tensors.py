@@ -1,6 +1,7 @@
 """Tensors in nested lists, tuples, mappings and dataclasses: iterating over them and changing them."""
 
 import copy
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -24,8 +25,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def plain_tensors_in(value: Any) -> Iterator[Tensor]:
-    """Iterate over all tensors in nested values; of wrappers such as DTensor the tensors within, of sparse tensors
-    indices and values."""
+    """Iterate over all tensors; of wrappers such as DTensor the tensors within, of sparse ones indices and values."""
     for tensor in tensors_in(value):
         if tensor.is_sparse:
             coalesced = tensor.detach().coalesce()  # itself, if it is coalesced
@@ -50,12 +50,12 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(value)
     if isinstance(value, tuple | list):
         items = [map_tensors(item, change) for item in value]
-        if all(map(_is, items, value)):
+        if all(map(operator.is_, items, value)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, Mapping):
         changed = {key: map_tensors(item, change) for key, item in value.items()}
-        if all(map(_is, changed.values(), value.values())):
+        if all(map(operator.is_, changed.values(), value.values())):
             return value
         if not isinstance(value, dict):
             return changed
@@ -72,7 +72,3 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
             object.__setattr__(made, name, new[name])  # frozen dataclasses, too
         return made
     return value
-
-
-def _is(a: Any, b: Any) -> bool:
-    return a is b

@@ -1,8 +1,5 @@
-"""The limits of the floating-point formats that a training may compute in, as in `torch.finfo`.
-
-Sources: IEEE 754 (float32, float16), bfloat16, and P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022
-(https://arxiv.org/abs/2209.05433).
-"""
+"""The limits of the floating-point formats that a training may compute in, as in `torch.finfo`: IEEE 754 (float32,
+float16), bfloat16, and P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022 (arXiv:2209.05433)."""
 
 import math
 from dataclasses import dataclass
@@ -13,12 +10,9 @@ from typing import Final
 class NumericFormat:
     name: str
     max: float
-    min_normal_exponent: int
-    """log2 of the smallest normal number."""
-    min_exponent: int
-    """log2 of the smallest subnormal number; numbers up to half of it round to zero."""
-    digits: int
-    """Mantissa bits of a normal number, the implicit leading bit included."""
+    min_normal_exponent: int  # log2 of the smallest normal number
+    min_exponent: int  # log2 of the smallest subnormal number; numbers up to half of it round to zero
+    digits: int  # mantissa bits of a normal number, the implicit leading bit included
 
     @property
     def max_exponent(self) -> int:

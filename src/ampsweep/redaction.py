@@ -27,16 +27,13 @@ _NAME: Final = (
     rf"|{_LOGIN}[_-]?pass|credentials?|creds?|authorization|(?:set[_-])?cookies?|jwts?|connection[_-]?string|dsn"
     rf"|{_OF_SERVICE}[_-]?tokens?|(?!{_OF_TEXT}[_-]token)[a-z0-9]+[_-]token)"
 )
-_ALONE: Final = r"(?:token|pass|auth|bearer)"
-"""Names of a secret only on their own, unlike forward_pass, eos_token or `unexpected token: x`."""
+_ALONE: Final = r"(?:token|pass|auth|bearer)"  # only on their own, unlike forward_pass and `unexpected token: x`
 _SECRET_NAME: Final = re.compile(rf"(?:^|[._-]){_NAME}$|^{_ALONE}$", re.IGNORECASE)
 _SECRET_VARIABLE: Final = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|PWD|(?<!ASK)PASS|CREDENTIALS?|CREDS?|COOKIES?|AUTH|BEARER"
     r"|JWT|DSN|WEBHOOK(?:_URL)?|CONNECTION_STRING)$"
 )
-_NO_SECRET_VARIABLE: Final = ("PWD", "OLDPWD")
-_HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-"""The word boundaries in `clientSecret`."""
+_HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # the word boundaries in `clientSecret`
 _MIN_LENGTH: Final = 12
 """Shorter values are searched for as whole words only, and only if they mix letters with other characters."""
 _MIN_WORD: Final = 6
@@ -66,9 +63,8 @@ _PREFIXES: Final = {
     ),
     r"[\w.+/=-]{20,}": "sntrys_ glc_ ops_eyJ ABSK",
 }
-"""Pattern of the rest -> prefixes of services' keys and tokens: those that gitleaks (config/gitleaks.toml) and
-detect-secrets 1.5 recognize by the value alone, except those that a commit hash would match, plus Docker's, Google
-OAuth's and W&B's."""
+"""Pattern of the rest -> prefixes of keys and tokens: those that gitleaks (config/gitleaks.toml) and detect-secrets 1.5
+recognize by the value alone, without what a commit hash would match, plus Docker's, Google OAuth's and W&B's."""
 _KNOWN_FORMS: Final = re.compile(
     r"\b(?:"
     + "|".join(rf"(?:{'|'.join(prefixes.split())}){rest}" for rest, prefixes in _PREFIXES.items())
@@ -92,18 +88,14 @@ _BEFORE_HOST: Final = re.compile(
 
 
 def hide(text: str, beside: object = None) -> str:
-    """Replace every secret in `text` by `***`.
-
-    Secrets are the values of environment variables and names such as WANDB_API_KEY or `--password` (wherever they recur
-    in the text), headers, passwords in URLs, tokens of well-known forms, and the secrets named in `beside`.
-    """
+    """Replace every secret in `text` by `***`: the values of variables and names such as WANDB_API_KEY or `--password`,
+    wherever they recur, headers, passwords in URLs, tokens of well-known forms, and secrets named in `beside`."""
     return _hide(text, _secrets([beside, text]))
 
 
 def hidden(value: T, beside: object = None) -> T:
     """Copy `value`, a tree of lists, dicts and dataclasses, with `hide` applied to strings and `***` for values with
-    secret names; a secret named anywhere in it, or in `beside`, is hidden everywhere.
-    """
+    secret names; a secret named anywhere in it, or in `beside`, is hidden everywhere."""
     redacted: T = _hidden(value, _secrets([value, beside]))
     return redacted
 
@@ -114,13 +106,12 @@ def _hide(text: str, secrets: Iterable[re.Pattern[str]]) -> str:
     if _assigns(text):
         text = _HEADER.sub(rf"\g<1>\g<2>{HIDDEN}", text)
         text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
-        text = _HUMPED.sub(_without_humped, text)
+        text = _HUMPED.sub(lambda it: f"{it[1]}{it[2]}{HIDDEN}" if _is_secret_name(it[1]) else it[0], text)
     if "@" in text:
         text = _ALONE_IN_URL.sub(rf"\g<1>{HIDDEN}", text)
         text = _IN_URL.sub(rf"\g<1>{HIDDEN}", text)
         text = _BEFORE_HOST.sub(rf"\g<1>{HIDDEN}", text)
-    text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
-    text = _HOOK.sub(rf"\g<1>{HIDDEN}", text)
+    text = _HOOK.sub(rf"\g<1>{HIDDEN}", _BEARER.sub(rf"\g<1>{HIDDEN}", text))
     return _KNOWN_FORMS.sub(HIDDEN, _KEY_BLOCK.sub(HIDDEN, text))
 
 
@@ -177,14 +168,10 @@ def _named(value: Any) -> Iterator[str]:
             yield from _named(item)
     elif isinstance(value, str) and _assigns(value):
         for found in _ASSIGNED.finditer(value):
-            yield from _unquoted(found[2])
+            parts = found[2][1:-1].split(",") if found[2].startswith("[") else [found[2]]
+            yield from (part.strip().strip("'\"") for part in parts)
     elif is_dataclass(value) and not isinstance(value, type):
         yield from _named(_facts(value))
-
-
-def _unquoted(text: str) -> Iterator[str]:
-    parts = text[1:-1].split(",") if text.startswith("[") else [text]
-    yield from (part.strip().strip("'\"") for part in parts)
 
 
 def _scalars(value: Any) -> Iterator[str]:
@@ -207,8 +194,4 @@ def _is_secret_name(key: object) -> bool:
 
 @cache
 def _is_secret_variable(name: str) -> bool:
-    return name not in _NO_SECRET_VARIABLE and _SECRET_VARIABLE.search(name.upper()) is not None
-
-
-def _without_humped(found: re.Match[str]) -> str:
-    return f"{found[1]}{found[2]}{HIDDEN}" if _is_secret_name(found[1]) else found[0]
+    return name not in ("PWD", "OLDPWD") and _SECRET_VARIABLE.search(name.upper()) is not None

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-OUTPUT_NAME: Final = "output.log"
-"""The printed output of a run's process; W&B shows a file of this name as the run's log."""
+_TAIL_BYTES: Final = 65_536
+OUTPUT_NAME: Final = "output.log"  # the printed output of a run's process; W&B shows a file of this name as its log
 
 
 class _DroppedIfUnread(io.FileIO):
@@ -61,3 +61,13 @@ def copied_output(path: Path) -> Iterator[None]:
             yield
         finally:
             sys.stdout, sys.stderr = before
+
+
+def tail(file: Path) -> str:
+    """The end of what a process has printed to a file; empty if that cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(file.stat().st_size - _TAIL_BYTES, 0))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -15,10 +15,8 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, *WARNING_SIGNALS)
 
 @contextmanager
 def blocked_stop_signals() -> Iterator[None]:
-    """Block the stop signals in processes started inside, so that none is killed before it can handle them.
-
-    Signals stay pending: in this process until the context ends, in the new process until `unblock_stop_signals`.
-    """
+    """Block the stop signals in processes started inside, so that none is killed before it can handle them. They stay
+    pending: in this process until the context ends, in the new process until `unblock_stop_signals`."""
     if sys.platform == "win32":
         yield
         return

@@ -12,8 +12,7 @@ from ampsweep.user_code import place_of
 
 MIB: Final = 2**20
 GIB: Final = 2**30
-BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
-"""Unit -> bytes, as torch names units in its messages."""
+BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}  # units as torch names them
 MAX_DECIMALS: Final = 6
 _CONTROLS: Final = ("Cc", "Zl", "Zp")
 _BIDIRECTIONAL: Final = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -75,6 +74,12 @@ def allocation(size: int) -> str:
 def predicted_bytes(value: float, error_pct: float | None) -> str:
     """A prediction, with its error if the figure was measured: '7.17 MiB (+0.11%)'."""
     return num_bytes(value) + ("" if error_pct is None else f" ({error_pct:+.2f}%)")
+
+
+def not_vouched_for(operators: Iterable[str]) -> str:
+    """'; not vouched for: the memory of ...', to follow a prediction; empty without operators."""
+    named = sorted({*operators})
+    return f"; not vouched for: the memory of {', '.join(named)}" if named else ""
 
 
 def percent(value: float) -> str:
@@ -162,10 +167,8 @@ def folder_name(text: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's type and message, with the place in the user's own code that raised it, if any.
-
-    A ValueError's message is a sentence and stands without the type.
-    """
+    """An error's type and message, with the place in the user's own code that raised it, if any. A ValueError's message
+    is a sentence and stands without the type."""
     message = error.msg if isinstance(error, SyntaxError) else str(error)  # its text has the place already
     text = " ".join(message.split())[:300]
     message = text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
@@ -193,22 +196,16 @@ def duration(seconds: float, *, whole: bool = False) -> str:
 
 
 def escaped(text: str, *, keeps: str = "") -> str:
-    r"""Escape the characters that would control a terminal, except those in `keeps`.
-
-    Names, paths and errors hold any characters that a config, a file system or a server put there.
+    r"""Escape the characters that would control a terminal, except those in `keeps`, in a name, a path or an error.
 
     >>> escaped("a\x1b[31mb\n"), escaped("a\tb\n", keeps="\n\t")
     ('a\\x1b[31mb\\n', 'a\tb\n')
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if character not in keeps and _controls_terminal(character)
-        else character
-        for character in text
-    )
+    return "".join(character if character in keeps else _shown(character) for character in text)
 
 
-def _controls_terminal(character: str) -> bool:
-    return unicodedata.category(character) in _CONTROLS or unicodedata.bidirectional(character) in _BIDIRECTIONAL
+def _shown(character: str) -> str:
+    is_control = unicodedata.category(character) in _CONTROLS or unicodedata.bidirectional(character) in _BIDIRECTIONAL
+    return character.encode("unicode_escape").decode("ascii") if is_control else character

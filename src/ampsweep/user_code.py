@@ -13,6 +13,7 @@ from typing import Any, Final
 _SUITE: Final = Path(__file__).parent
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _TORCH: Final = frozenset({"torch", "torchgen", "functorch"})
+_STANDARD_LIBRARY: Final = Path(sysconfig.get_path("stdlib")).resolve()
 
 
 def is_own_source(path: Path) -> bool:
@@ -20,7 +21,7 @@ def is_own_source(path: Path) -> bool:
     path = path.resolve()
     if path.suffix != ".py" or path.is_relative_to(_SUITE) or _INSTALLED & set(path.parts):
         return False
-    return not path.is_relative_to(_standard_library()) and path != _SUITE.parents[1] / "train.py"
+    return not path.is_relative_to(_STANDARD_LIBRARY) and path != _SUITE.parents[1] / "train.py"
 
 
 def place_of(error: BaseException) -> str | None:
@@ -51,17 +52,9 @@ def place_in_thread(thread: int) -> str | None:
 
 
 def place_of_caller() -> str | None:
-    """`nets.py, line 12`: the innermost line of a model or a task on the stack, of the user, the suite or a library but
-    torch; None if there is none."""
+    """`nets.py, line 12`: the innermost line of a model or a task on the stack, not torch's; None if there is none."""
     frame = frame_of_caller()
     return None if frame is None else shown_place(frame)
-
-
-def place_of_model_in_thread(thread: int) -> str | None:
-    """The line of a model's or a task's code that a thread runs now, preferably not of a library; None if none."""
-    frames = [f for f in _outwards(sys._current_frames().get(thread)) if _is_of_a_model(f.f_code.co_filename)]
-    own = [frame for frame in frames if not _INSTALLED & set(Path(frame.f_code.co_filename).parts)]
-    return next((shown_place(frame) for frame in (*own, *frames)), None)
 
 
 def shown_place(frame: FrameType) -> str:
@@ -112,11 +105,6 @@ def shown_path(path: Path) -> Path:
         return path.resolve().relative_to(Path.cwd())
     except (ValueError, OSError):  # elsewhere, or the working directory does not exist any more
         return path
-
-
-@cache
-def _standard_library() -> Path:
-    return Path(sysconfig.get_path("stdlib")).resolve()
 
 
 def own_code(*parts: Any) -> dict[str, str]:

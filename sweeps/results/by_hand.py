@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ampsweep.commands.sweep import points_of
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
+from ampsweep.config.sweep_file import read_sweep
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.training.assembly import warmup_seconds
 from ampsweep.training.components.device import resolve_device
@@ -161,7 +161,7 @@ def main() -> int:
     parser.add_argument("--nanogpt", type=Path, metavar="CHECKOUT", help="measure nanoGPT's model and step")
     arguments = parser.parse_intermixed_args()
     num_failed = 0
-    for point in points_of(arguments.file, arguments.overrides):
+    for point in read_sweep(arguments.file).overrides(arguments.overrides):
         config = compose_one(point)
         with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as process:
             measured = process.submit(measure, config, arguments.nanogpt)

@@ -100,7 +100,11 @@ class Caller:
 
     def __init__(self, directory: Path, call: Call, ends_s: float) -> None:
         self._directory, self._call, self._ends_s = directory, call, ends_s
-        self._packed = 0
+        self._packed, self._is_asked_to_end = 0, False
+
+    def ask_to_end(self, *_: object) -> None:
+        """End the command that runs at the next look: a handler of signals, which may come within any line of ours."""
+        self._is_asked_to_end = True
 
     def run(self, commands: Sequence[Command]) -> None:
         try:
@@ -145,11 +149,12 @@ class Caller:
                 [*within, *command.typed(self._directory)], cwd=ROOT, env=_environment(), stdout=stdout, stderr=stderr
             )
             try:
-                while True:
+                while not self._is_asked_to_end:
                     try:
                         return process.wait(_LOOK_S)
                     except subprocess.TimeoutExpired:
                         self._keep(command, entry, out)
+                raise KeyboardInterrupt
             finally:
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
@@ -192,9 +197,11 @@ def main() -> int:
         print(f"error: {out} holds the runs of another call; choose another --out", file=sys.stderr)
         return 2
     out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    caller = Caller(out, call, began_s + CALL_S * (_PATIENCE if call.tiny else 1))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, caller.ask_to_end)
     try:
-        Caller(out, call, began_s + CALL_S * (_PATIENCE if call.tiny else 1)).run(commands)
+        caller.run(commands)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     entries = call.entries.items()

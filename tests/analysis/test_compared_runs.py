@@ -11,8 +11,7 @@ from synthetic_records import workload as compared
 
 from ampsweep.analysis import run_findings
 from ampsweep.analysis.comparison import FileProblem, compare
-from ampsweep.analysis.float8_layers import float8_summary
-from ampsweep.analysis.run_findings import Contaminated, merged
+from ampsweep.analysis.run_findings import Contaminated, float8_summary, merged
 from ampsweep.analysis.time_to_loss import LossCurve
 from ampsweep.finding import as_data
 from ampsweep.records.sections import Float8Layer, Float8Proof, KeptLayer, RankFigures
@@ -49,7 +48,6 @@ UNKNOWN = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}
 NOTES = {
     "a run twice": [run("fp32", 0), run("fp32", 0), run("amp_bf16", 0)],
     "predicted": [run("fp32", 0), run("amp_bf16", 0), run("amp_bf16", 1, kind="predicted")],
-    "two devices": apart(facts=lambda name: {"device_name": name}),
     "two sources": apart(environment=lambda version: {"code_version": version}),
     "one device": FP32 + [on("amp_bf16", seed, "cuda:0") for seed in range(3)],
     "two devices of a kind": FP32 + [on("amp_bf16", seed, f"cuda:{min(seed, 1)}") for seed in range(3)],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_records import document
 
-from ampsweep.analysis.headroom import MAX_LOST_PCT, ExponentCounts, headroom_lines, headroom_of
+from ampsweep.analysis.headroom import MAX_LOST_PCT, ExponentCounts, headroom_of
 from ampsweep.records.numerics import Magnitudes, RunNumerics
 
 
@@ -99,7 +99,6 @@ CASES = {
 
 
 def test_sentences_and_figures(golden):
-    assert headroom_lines({}) == []
     figures = {}
     for name, one in CASES.items():
         fits = f"{one.verdict} at {one.scale:g}; {one.min_scale:.3g} to {one.max_scale:.6g}, best {one.best_scale:g}"
@@ -108,8 +107,6 @@ def test_sentences_and_figures(golden):
     text = document(
         sentence={name: one.sentence for name, one in CASES.items()},
         figures=figures,
-        short={name: one.short for name, one in CASES.items()},
-        lines=dict(enumerate(headroom_lines(of(activation(normal(1.0)), gradient(1e-9))))),
         given_a_finding={name: CASES[name].given_finding(2) for name in ("fits", "overflown", "bfloat16", "8 bits")},
     )
     golden("headroom.md", text)

@@ -67,11 +67,11 @@ CASES = {
 
 
 def described(entries, baseline="fp32"):
-    pairing = pair_runs([Run(*entry) for entry in entries], baseline)
-    for pair in pairing.pairs:
+    pairs, unpaired = pair_runs([Run(*entry) for entry in entries], baseline)
+    for pair in pairs:
         figures = ", ".join(str(pair.figures(key)) for key in METRICS)
         yield f"{pair.arm} seed {pair.arm_runs[0].seed}: {figures}{'' if pair.completed else ', not completed'}"
-    yield from (f"{one.arm} seed {one.seed}: {reason.sentence}" for one, reason in pairing.unpaired)
+    yield from (f"{one.arm} seed {one.seed}: {reason.sentence}" for one, reason in unpaired)
 
 
 def test_pairs_and_why_others_have_none(golden):

@@ -95,7 +95,7 @@ def test_a_second_moment_in_bfloat16_cannot_fall(beta2, is_stuck):
 
 
 def waterfall_of(entries):
-    return waterfall(pair_runs([Run(*entry) for entry in entries], "fp32").pairs)
+    return waterfall(pair_runs([Run(*entry) for entry in entries], "fp32")[0])
 
 
 def runs(arm, categories, peak_mib):

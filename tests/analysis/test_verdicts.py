@@ -135,10 +135,9 @@ def test_verdicts_and_conclusions(golden):
     standings = ((name, one) for name, of in every.items() for one in of.verdict.recommendation.standings)
     text = document(
         verdict={name: of.verdict.sentence for name, of in every.items()},
-        conclusion={name: of.conclusion for name, of in (found | {"no baseline": CHOICES["no baseline"]}).items()},
+        summary={name: arm.judgements.summary for name, arm in arms.items()},
         standing={f"{name}, {one.arm}": f"{one.standing}: {one.reason}" for name, one in standings},
         words={name: f"{of.speed}, {of.memory}, {of.parity}" for name, arm in arms.items() for of in (arm.judgements,)},
-        speed={name: arm.judgements.speed_text for name, arm in arms.items()},
         parity={f"{name}, {of.metric}, {of.further_seeds} further": of.sentence for name, of in parities},
         front={name: f"{of.sentence} (loss {of.arms[1].loss})" for name, of in fronts.items()},
         time_to_loss=[reached, replace(reached, num_reached=0, speedup=None)],

@@ -86,12 +86,12 @@ def judged(case: Case) -> tuple[Headroom, Training]:
     """The headroom of a case in float16, and its training in float32."""
     inputs, _ = case.batch(torch.Generator().manual_seed(1))
     model = seeded(case)
-    with note_lowered_layers(model, torch.float16) as noted, Precision("amp_fp16", "cpu").autocast():
+    with note_lowered_layers(model, torch.float16) as outside, Precision("amp_fp16", "cpu").autocast():
         model(inputs)
     model, full = seeded(case), Precision("fp32", "cpu")
     watch = NumericsWatch(model, full, ObservationSchedule(EVERY, STEPS))
     training = train(case, full, model, watch)
-    return headroom_of(replace(watch.numerics(), outside=list(noted.outside)))["float16"], training
+    return headroom_of(replace(watch.numerics(), outside=list(outside)))["float16"], training
 
 
 def disagreement(case: Case, predicted: Headroom, full: Training) -> str:

@@ -25,8 +25,7 @@ from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.parallel import ddp, fsdp2  # noqa: F401
-from ampsweep.records import CHECKPOINTS, HISTORY_NAME, RunRecord
-from ampsweep.run.directories import has_checkpoint
+from ampsweep.records import CHECKPOINTS, HISTORY_NAME, RunRecord, kept_checkpoints
 from ampsweep.run.rank import run_rank
 from ampsweep.run.request import RunRequest
 from ampsweep.training import sharded_checkpoint
@@ -123,7 +122,7 @@ class RanksOfTrainings(Campaign):
     def _compare_checkpoint(self, directory: Path, before: int, unkilled: Unkilled) -> int:
         """Compare the checkpoint that the run would go on from; returns its step."""
         name, steps = directory.name, rows_of(directory) if _stamp(directory) else {}
-        if not has_checkpoint(directory):
+        if not kept_checkpoints(directory):
             if before or any(step % 2 == 0 and step + 2 < max(steps) for step in steps):
                 self.note("no checkpoint", f"{name} had taken one of step {before}")
             return 0
@@ -163,7 +162,7 @@ class Ranks:
     def __init__(self, config: Config, directory: Path, keep: Path | None = None) -> None:
         directory.mkdir(exist_ok=True)
         self.directory, self._codes, self._stamp = directory, dict[int, int](), _stamp(directory)
-        checkpoint = directory if has_checkpoint(directory) else None
+        checkpoint = directory if kept_checkpoints(directory) else None
         request = RunRequest(config, directory, checkpoint=checkpoint)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

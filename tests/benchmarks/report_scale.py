@@ -27,7 +27,7 @@ from ampsweep.config.schema import Config
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.monitors.environment import environment
 from ampsweep.records import HISTORY_NAME, RunRecord, history_line
-from ampsweep.records.digests import digest_of
+from ampsweep.records.files import digest_of
 from ampsweep.records.sections import Attempt, Contamination, MemoryUse, ModeProof
 from ampsweep.run.request import new_record
 
@@ -84,8 +84,8 @@ def _write_run(place: Path, config: Config, facts: dict[str, object], rng: np.ra
             del row["val/loss"]
     content = "".join(map(history_line, rows)).encode()
     (place / HISTORY_NAME).write_bytes(content)
-    sizes = {"steps": NUM_ROWS * LOG_EVERY, "model_size": 12 * hidden**2}
-    record = new_record(config, device="cuda:0", device_name="a GPU", **sizes)
+    record = new_record(config, device="cuda:0", device_name="a GPU")
+    record.identity.steps, record.identity.model_size = NUM_ROWS * LOG_EVERY, 12 * hidden**2
     record.history_digest = digest_of(content)
     record.summary = {**last, "perf/step_ms": step_ms, "device/temperature_c": 60.0}
     _complete(record, facts)

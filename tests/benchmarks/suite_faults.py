@@ -64,8 +64,8 @@ FAULTS = (
         "lambda base, arm: base - arm",
         "lambda base, arm: arm - base",
     ),
-    Fault("report/markup.py", 'html.escape(child or "")', '(child or "")'),
-    Fault("report/markup.py", 'for character in "<>&', 'for character in ">&'),
+    Fault("report/html.py", 'escape(child or "") for child', '(child or "") for child'),
+    Fault("report/html.py", 'return text.replace("<", r', 'return text.replace("#", r'),
     Fault("report/tables.py", "of.text(digits=2, sign=True)", "of.text(digits=2, sign=False)"),
     # The doctor takes positive inputs for negative ones, gains for losses, shares for percent.
     Fault("doctor/loss/nonfinite_origins.py", "(signed < 0).any()", "(signed < 0).all()"),
@@ -98,7 +98,7 @@ FAULTS = (
         "samples = saved.next_batch * saved.batch_size * saved.world_size",
         "samples = saved.next_batch * saved.batch_size",
     ),
-    Fault("training/evaluate.py", "_widen(values[name]) * count", "_widen(values[name])"),
+    Fault("training/evaluate.py", "else torch.float64) * count", "else torch.float64)"),
     Fault(
         "training/trainer.py",
         "losses = [part / num_batches for part in losses]",
@@ -132,7 +132,7 @@ FAULTS = (
     Fault("records/history.py", "if step <= before:", "if step < before:", "records report"),
     Fault("records/batch_search.py", "min(low + further, self.limit)", "low + further"),
     # A skip that is not counted; milliseconds for seconds; energy of a step for that of a sample; a host that is busy.
-    Fault("monitors/scaler.py", "skipped = scale < before", "skipped = scale > before"),
+    Fault("monitors/scaler.py", "has_shrunk = scale < self._scale", "has_shrunk = scale > self._scale"),
     Fault("monitors/step_clock.py", "1e3 * work * len(times.step_ms)", "work * len(times.step_ms)"),
     Fault("monitors/nvml.py", "nvmlDeviceGetPowerUsage(handle) / 1e3", "nvmlDeviceGetPowerUsage(handle)"),
     Fault("monitors/device_sampler.py", "self._num_steps * self._samples_per_step)", "self._num_steps)"),
@@ -141,8 +141,8 @@ FAULTS = (
     Fault("data/base.py", "return own * self.world_size + self.rank", "return own * self.world_size"),
     Fault(
         "data/map_dataset.py",
-        "return -(-len(self._dataset) // self._batch_size)",
-        "return len(self._dataset) // self._batch_size",
+        "return -(-len(self.dataset) // self.batch_size)",
+        "return len(self.dataset) // self.batch_size",
     ),
     Fault("data/seeding.py", 'generator("epoch", self._seed, epoch)', 'generator("epoch", self._seed, 0)'),
     # Sums over ranks for means; gradients that a rank does not have; a stop that waits for no agreement.
@@ -173,9 +173,7 @@ FAULTS = (
         "run record",
     ),
     Fault("run/directories.py", "return max(candidates)[1]", "return min(candidates)[1]", "commands"),
-    Fault(
-        "run/ending.py", "sum(norm > limit for norm in finite)", "sum(norm < limit for norm in finite)", "run commands"
-    ),
+    Fault("run/ending.py", "100 * (row[GRAD_NORM] > (limits[0]", "100 * (row[GRAD_NORM] < (limits[0]", "run commands"),
     Fault(
         "search/largest_batch.py",
         "return self._with_batch(max(search.largest, 1))",

@@ -16,8 +16,8 @@ import run
 from campaign.call import Call
 from page import page
 
-from ampsweep.commands.sweep import points_of
 from ampsweep.config.compose import compose_one, compose_points
+from ampsweep.config.sweep_file import read_sweep
 
 
 def command(directory):
@@ -74,7 +74,10 @@ def test_a_call_that_is_cut_keeps_the_runs_that_ended(environment, tmp_path, num
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
     process.send_signal(number)
-    process.wait(120)
+    try:
+        process.wait(60)
+    finally:
+        process.kill()
     first, *others = Call.unpack(packed, tmp_path / "unpacked").entries.values()
     assert (first.status, first.reason) == ("cut off", "the call was cut off meanwhile")
     assert {entry.status for entry in others} == {"not begun"}
@@ -114,7 +117,7 @@ def test_a_call_ends_within_ten_minutes_and_composes_and_clips_as_it_says(number
         for planned in run.planned(number, tiny=True, overrides=["device=cpu"]):
             words = [word for word in planned.words if "=" in word and not word.startswith(("-", "doctor."))]
             if planned.experiment == "recipe":
-                configs = [compose_one(point) for point in points_of(run.HERE / "recipe.yaml", words)]
+                configs = [compose_one(point) for point in read_sweep(run.HERE / "recipe.yaml").overrides(words)]
             elif planned.experiment is not None:
                 configs = [point.config for point in compose_points(words, multirun=True).points]
             else:

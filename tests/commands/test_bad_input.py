@@ -85,6 +85,12 @@ def test_a_wrong_setting_is_named(fine, wrong, refused):
         assert said in refused(*fine, *setting.split()), setting
 
 
+def test_a_missing_package_is_named(refused, monkeypatch):
+    monkeypatch.setattr("ampsweep.precision.torchao_import.find_spec", lambda _: None)
+    said = refused(*MLP, "precision=fp8_rowwise")
+    assert said.startswith("precision=fp8_rowwise needs the optional package torchao")
+
+
 def test_wrong_input_is_found_before_torch_and_wandb_begin(refused, monkeypatch):
     def begin(*_):
         raise AssertionError("W&B begins, and after it torch and the device's lock")
@@ -93,9 +99,6 @@ def test_wrong_input_is_found_before_torch_and_wandb_begin(refused, monkeypatch)
     monkeypatch.setattr("ampsweep.commands.train.WandbProcess", begin)
     for sweep, setting in (((), "model._target_=nosuch.deeper.Net"), (("-m",), "resume=missing")):
         assert refused(*sweep, *OWN[:-1], "model._target_=own_models.Digits", "tracking.mode=offline", setting)
-    monkeypatch.setattr("ampsweep.commands.train.find_spec", lambda _: None)
-    said = refused(*MLP[:-1], "tracking.mode=offline", "precision=fp8_rowwise")
-    assert said.startswith("precision=fp8_rowwise needs the optional package torchao")
 
 
 UNIMPORTABLE = {

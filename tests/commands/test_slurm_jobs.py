@@ -3,7 +3,6 @@
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,7 +55,7 @@ def test_jobs_are_followed_in_the_order_of_their_points(queue, tmp_path):
     queue({"12_0": "TIMEOUT", "12_1": None})  # Slurm forgets jobs some minutes after their end
     jobs.look()
     assert [job for job in jobs.jobs if jobs.is_over(job)] == ["12_0", "12_1"]
-    assert (jobs.state("12_1").state, jobs.state("12_2")) == ("UNKNOWN", None)
+    assert (jobs.states["12_1"].state, jobs.states.get("12_2")) == ("UNKNOWN", None)
 
 
 def test_a_job_without_a_result_ends_the_wait_for_no_other_job(queue, tmp_path):
@@ -150,9 +149,8 @@ def test_the_recorded_end_of_a_run_stands_and_no_run_no_record(tmp_path):
 @pytest.fixture
 def watched(queue, tmp_path):
     """A run that a watch follows as its job goes on: `look(state)` is one look of the watch."""
-    jobs, lines, counts = SubmittedJobs(tmp_path), [], {}
+    jobs, lines = SubmittedJobs(tmp_path), []
     shown = SimpleNamespace(say=lines.append, run_ends=lambda config, record: lines.append(record.status))
-    shown.runs_elsewhere, shown.runs_queued = partial(counts.__setitem__, 0), partial(counts.__setitem__, 1)
     submit(tmp_path, "4")
     watch = RunWatch(tmp_path, [CONFIG], shown, jobs)
 
@@ -163,7 +161,7 @@ def watched(queue, tmp_path):
         jobs.look()
         watch._look()
         watch._look_at_jobs(jobs)
-        return lines, (counts[0], counts[1])
+        return lines, (shown.num_elsewhere, shown.num_queued)
 
     return SimpleNamespace(directory=tmp_path / run_directory_name(CONFIG), look=look)
 

@@ -10,7 +10,7 @@ from command_line import MLP, only_run
 from rich.table import Table
 from rich.text import Text
 
-from ampsweep.report import terminal as report_terminal
+from ampsweep.report import console as report_console
 
 needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is a POSIX matter")
 
@@ -78,7 +78,7 @@ def test_ctrl_c_leaves_a_narrow_colourless_terminal_in_order(terminal, tmp_path)
 
 def printed(renderable, **settings):
     stream = io.StringIO()
-    report_terminal.Terminal(file=stream, width=60, **settings).print(renderable)
+    report_console.Terminal(file=stream, width=60, **settings).print(renderable)
     return stream.getvalue().rstrip("\n")
 
 

@@ -63,7 +63,6 @@ def test_a_sweep_ends_with_its_comparison_on_wandb(swept, server, ampsweep, monk
 
     (workload,) = json.loads((swept.directory / "comparison.json").read_text())["workloads"]
     assert run.summary["verdict"] == workload["verdict"]["sentence"]
-    assert run.summary["conclusion"].startswith("No conclusion about tf32: unsupported on this device; no conclusion")
     assert run.files[run.summary["comparison"]["path"]] == (swept.directory / "comparison.html").read_bytes()
     files = {key: json.loads(run.files[run.summary[key]["path"]]) for key in ("arms", "runs", *PANELS)}
     rows = [dict(zip(files["arms"]["columns"], row, strict=True)) for row in files["arms"]["data"]]

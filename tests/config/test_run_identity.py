@@ -179,7 +179,6 @@ def test_components_have_the_name_of_their_class_or_option():
     ]:
         facts = new_record(compose_one(overrides), device="cpu").identity
         assert (facts.optimizer, facts.lr) == (name, lr)
-    assert new_record(compose_one(custom), device="cpu", lr=0.25).identity.lr == 0.25, "the default of the class"
 
 
 def test_the_dtype_of_a_run_is_the_one_it_computes_in():

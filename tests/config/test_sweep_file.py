@@ -9,7 +9,7 @@ import yaml
 
 from ampsweep.config.compose import compose_each
 from ampsweep.config.errors import UserError
-from ampsweep.config.sweep_file import draw, sweep_points
+from ampsweep.config.sweep_file import draw, read_sweep
 
 SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 
@@ -18,7 +18,7 @@ SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 def points(tmp_path):
     def points(text, *count):
         (tmp_path / "sweep.yaml").write_text(text)
-        return sweep_points(tmp_path / "sweep.yaml", *count)
+        return read_sweep(tmp_path / "sweep.yaml").overrides((), *count)
 
     return points
 
@@ -29,13 +29,13 @@ def test_every_grid_of_the_repository_has_its_points(path):
     content = yaml.safe_load(path.read_text())
     if content["method"] == "bayes":
         with pytest.raises(UserError, match="method bayes: needs a W&B server"):
-            sweep_points(path)
+            read_sweep(path).overrides()
         return
     keys = [
         [f"{key}={value}" for value in parameter.get("values", [parameter.get("value")])]
         for key, parameter in content["parameters"].items()
     ]
-    assert sweep_points(path) == list(itertools.product(*keys))
+    assert read_sweep(path).overrides() == list(itertools.product(*keys))
 
 
 def test_points_compose_to_their_values(points):
@@ -102,7 +102,6 @@ def test_values_have_their_distribution():
 NO_SWEEPS = (
     *("a: [", "a: 1", "method: grid\nparameters: {seed: 1}", "method: grid\nparameters: {seed: {min: 0, max: 1}}"),
     *("method: random\nparameters: {seed: {value: 1}}", "method: magic\nparameters: {seed: {value: 1}}"),
-    "program: mine.py\nmethod: grid\nparameters: {seed: {value: 1}}",
     "method: random\nrun_cap: 1\nparameters: {x: {distribution: beta}}",
     "method: random\nrun_cap: 1\nparameters: {x: {values: [1, 2], probabilities: [1, 0]}}",
     "method: random\nrun_cap: 1\nparameters: {x: {min: 0, max: low}}",
@@ -117,4 +116,4 @@ def test_a_file_without_a_sweep_is_refused(points, tmp_path, golden):
         lines.append(f"- `{'`, `'.join(text.splitlines())}`\n  {raised.value}")
     golden("no_sweeps.md", "\n".join(lines) + "\n")
     with pytest.raises(UserError, match=r"cannot be read: .*nowhere\.yaml"):
-        sweep_points(tmp_path / "nowhere.yaml")
+        read_sweep(tmp_path / "nowhere.yaml")

@@ -12,8 +12,7 @@ from ampsweep.data.image_folder import ImageFolder
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.stream_dataset import StreamDataset
 from ampsweep.data.synthetic import SyntheticImages, SyntheticRegression, SyntheticTokens
-from ampsweep.data.text import Text
-from ampsweep.data.tokens import Tokens
+from ampsweep.data.tokens import Text, Tokens
 from ampsweep.nested_tensors import tensors_in
 
 

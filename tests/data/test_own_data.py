@@ -186,5 +186,5 @@ def test_each_worker_has_an_epoch_of_its_own(wrap):
     shared = inner._epoch
     assert shared.is_shared()
     items = StreamItems(wrap(inner), key=("key",), least=1, who="")
-    items.read(44, 2, int, list, "key")  # two passes, and a part of the third
+    items.read(44, 2, list, "key")  # two passes, and a part of the third
     assert (inner.epoch, shared.item()) == (2, 0)

@@ -8,7 +8,7 @@ from children import children
 from every_data import EVERY, LASTING, NEEDS, STREAMS
 from own_datasets import Augmented, Stream
 
-from ampsweep.data.base import Data, for_rank, val_rounds
+from ampsweep.data.base import Data, for_rank, val_sets
 from ampsweep.data.base import num_workers as workers_of
 from ampsweep.data.digits import Digits
 from ampsweep.data.map_dataset import ItemBatches, MapDataset
@@ -73,10 +73,10 @@ def test_a_rank_sees_data_of_the_same_content(make):
 def test_validation_counts_each_item_on_one_rank(make):
     (alone,) = make(4)
     expected = [rows(batch) for batch in alone.val_batches()]
-    assert all(counts for _, counts in val_rounds(alone))
+    assert all(counts for _, counts in val_sets(alone)[""])
     for world_size in (2, 3, 5):
         ranks = make(4, world_size)
-        shares = [[*val_rounds(data)] for data in ranks]
+        shares = [[*val_sets(data)[""]] for data in ranks]
         num_rounds = -(-len(expected) // world_size)
         assert {len(share) for share in shares} == {num_rounds}, "a sharded model computes on all ranks or on none"
         rounds = [share[number] for number in range(num_rounds) for share in shares]
@@ -112,7 +112,7 @@ def test_each_rank_has_workers_that_read_its_own_batches(opened, kind, num_worke
         return [opened(for_rank(data, rank, world_size)) for rank in range(world_size)]
 
     def validation(ranks):
-        return [[(rows(batch), counts) for batch, counts in val_rounds(data)] for data in ranks]
+        return [[(rows(batch), counts) for batch, counts in val_sets(data)[""]] for data in ranks]
 
     expected, before = samples(ranks(1), range(24)), len(children())
     reading = ranks(2)

@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -37,7 +38,7 @@ def test_a_fault_is_examined_from_a_checkpoint_on(tmp_path):
     for _ in range(3):
         replay.step()
     take_checkpoint(replay.trainer, tmp_path, config_hash(examined.config), "custom", "amp_fp16")
-    (found,) = examine_loss(examined.starting_from(find_checkpoint(tmp_path)))
+    (found,) = examine_loss(replace(examined, checkpoint=find_checkpoint(tmp_path)))
     assert (found.kind(), found.modules, found.signs.step) == ("exp_overflow", ["inner"], 4)
     assert found.proof.mends
 
@@ -57,7 +58,7 @@ def test_all_culprits_and_nothing_else_are_found():
 
 def step(number, loss=1.0, scale=None, is_skipped=False, is_ruined=False):
     gradients = {"has_nonfinite_gradients": is_ruined, "is_skipped": is_skipped}
-    return TakenStep(number=number, losses={"loss": loss}, scale=scale, **gradients)
+    return TakenStep(number=number, loss=loss, scale=scale, **gradients)
 
 
 def steps(losses, **more):

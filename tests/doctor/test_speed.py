@@ -53,7 +53,10 @@ def measured(own, baseline=(), speedup=1.0, us_to_launch=0.0):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "sleep" else pytest.mark.nightly) for name in FLAWS]
 )
-def test_a_planted_fault_is_named_first(name):
+def test_a_planted_fault_is_named_first(name, request):
+    if name != "slow kernel":  # threads that share an operator wait, often for 1 ms, for one that others' load holds up
+        request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+        torch.set_num_threads(1)
     rates = {} if name in ON_ANY_CPU else product_rates(CPU, Moments(CPU), seconds=1.0)
     if rates and rates["bfloat16"] <= 1.3 * rates["float32"]:
         pytest.skip("this CPU multiplies no faster in bfloat16")
@@ -115,8 +118,9 @@ def test_findings_of_invented_times(golden):
     """The page has what each finding costs, where, its evidence and its change."""
     lines = []
     for name, findings in CASES.items():
-        lines += [f"## {name}", *([] if findings else ["nothing"])]
-        for found in findings:
+        known = [*findings]
+        lines += [f"## {name}", *([] if known else ["nothing"])]
+        for found in known:
             overrides = found.change.overrides
             lines += [f"{found.sentence}: {found.cost_pct:.4g}% {found.modules} {overrides}", *found.evidence]
     golden("speed.md", "\n".join(lines))
@@ -136,7 +140,7 @@ def test_a_wait_for_data_costs_its_share_of_the_step(monkeypatch):
     for wait_s in (0.004, 0.0009):
         steps.training.step, steps.training.trainer = step, training
         steps.examined.data = SimpleNamespace(next_unread=0, source=None, wait_s=wait_s)
-        found = waiting.data_wait(steps)
+        found = [*waiting.data_wait(steps)]
         assert steps.examined.facts["speed/data_wait_ms"] == pytest.approx(1e3 * wait_s)
         assert [one.cost_pct for one in found] == ([pytest.approx(40)] if wait_s == 0.004 else [])
 

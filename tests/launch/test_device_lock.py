@@ -1,7 +1,6 @@
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from devices import device_lock
 
 from ampsweep.config.errors import UserError
-from ampsweep.launch.device_lock import check_lock, free_devices, held_locks, lock_of, lock_path
+from ampsweep.launch.device_lock import check_lock, free_devices, held_locks, lock_of
 from ampsweep.launch.signal_handlers import StopRequest
 
 GPUS = ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
@@ -67,10 +66,10 @@ def test_two_processes_train_on_a_device_in_turn(end, holder):
 def test_a_lock_is_checked_whoever_holds_it(tmp_path):
     with device_lock("cpu"):
         check_lock("cpu")
-    Path(lock_path("mps")).mkdir()
+    lock_of("mps").path.mkdir()
     with pytest.raises(UserError, match=f"lock of device mps cannot be taken: {tmp_path}.*: Is a directory"):
         check_lock("mps")
-    Path(lock_path("cuda:3")).symlink_to(tmp_path / "elsewhere")
+    lock_of("cuda:3").path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="is a link"):
         check_lock("cuda:3")
 
@@ -112,12 +111,12 @@ def test_the_first_devices_that_are_free_are_taken():
 
 
 def test_a_gpu_has_one_lock_however_it_is_named(monkeypatch):
-    assert len({*map(lock_path, ("cuda:0", "cuda:1", "mps", "cpu"))}) == 4
-    assert lock_path("cuda") == lock_path("cuda:0")
+    assert len({lock_of(name).path for name in ("cuda:0", "cuda:1", "mps", "cpu")}) == 4
+    assert lock_of("cuda").path == lock_of("cuda:0").path
     uuids = ["8f2a7c31-1111-2222-3333-444455556666", "0b1c2d3e-1111-2222-3333-444455556666"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
-    names = [lock_path(f"cuda:{index}").name.rpartition("-cuda-")[2] for index in range(2)]
+    names = [lock_of(f"cuda:{index}").path.name.rpartition("-cuda-")[2] for index in range(2)]
     assert names == [f"{uuid}.lock" for uuid in uuids]
-    assert lock_path("cuda") == lock_path("cuda:0")
+    assert lock_of("cuda").path == lock_of("cuda:0").path

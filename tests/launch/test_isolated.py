@@ -101,7 +101,8 @@ def test_an_exception_comes_back_as_its_traceback():
     assert end.sentence == f"ArithmeticError: scale is nought ({place_in(targets.fail)})"
     with pytest.raises(ChildError, match=r"^ArithmeticError: scale is nought") as raised:
         end.unpacked()
-    assert str(raised.value.__cause__).endswith(end.error)
+    (note,) = raised.value.__notes__
+    assert note.endswith(end.error)
     end = run_isolated(target("sys:_getframe"), ())
     assert end.exitcode == 1
     assert "pickle" in end.error, "a result that cannot be sent"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ampsweep.launch.slurm import JobState, num_restarts, own_job, users_jobs, why_stopped
+from ampsweep.launch.slurm import JobState, num_restarts, own_job, users_jobs
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs a shell, as Slurm does")
 
@@ -14,9 +14,6 @@ JOBS = """\
 3_4 | PENDING | |
 3_5 | COMPLETING | cpu=1,node=1,billing=1 |
 """
-JOB = "JobId=5 ArrayJobId=3 JobState={} Reason={} Requeue=1 Restarts={} ExitCode=0:0 \
-RunTime=00:00:28 TimeLimit=00:11:00 TimeMin=N/A EndTime=2026-11-22T13:32:59 Deadline=N/A"
-TIME_LIMIT = "the time limit (00:11:00) of Slurm's job 5"
 
 
 @pytest.fixture
@@ -50,24 +47,6 @@ def test_a_silent_controller_is_no_empty_queue(slurm, monkeypatch):
     assert users_jobs() is None
     monkeypatch.setenv("PATH", "")
     assert users_jobs() is None
-    assert why_stopped() is None
-
-
-@pytest.mark.parametrize(
-    ("state", "reason", "restarts", "restarts_before", "said"),
-    [
-        ("COMPLETING", "TimeLimit", 0, 0, TIME_LIMIT),
-        ("COMPLETING", "TimeLimit", 1, 1, TIME_LIMIT),
-        ("COMPLETING", "None", 1, 0, "Slurm has requeued its job 5"),
-        ("PREEMPTED", "None", 0, 0, "Slurm has preempted its job 5"),
-        ("COMPLETING", "None", 0, 0, "Slurm's job 5 was cancelled"),
-        ("RUNNING", "None", 0, 0, None),
-    ],
-)
-def test_the_reason_of_a_stop(state, reason, restarts, restarts_before, said, slurm, monkeypatch):
-    monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts_before))
-    slurm("scontrol", JOB.format(state, reason, restarts))
-    assert why_stopped() == said
 
 
 def test_the_job_of_a_process():

@@ -116,9 +116,6 @@ def test_a_thread_samples_until_the_context_ends():
     with DeviceSampler(torch.device("meta"), interval_s=0.01) as sampler:
         sampler.resume()
     assert sampler.latest() == sampler.summary() == {}
-    for interval_s in (0, float("nan")):
-        with pytest.raises(ValueError, match="interval must be above 0"):
-            DeviceSampler(CPU, interval_s)
 
 
 def test_the_gpu_is_found_by_its_uuid(monkeypatch):

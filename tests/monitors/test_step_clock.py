@@ -144,7 +144,7 @@ def test_waits_for_data_and_ranks_are_averaged_by_window(clock, queue):
     assert clock.windows() == []
     assert clock.summary()["perf/data_wait_ms"] == pytest.approx(35)
     assert clock.summary()["perf/communication_ms"] == pytest.approx(100)
-    assert clock.data_wait_share == pytest.approx(0.35)
+    assert clock.idle_share(between_steps=False) == pytest.approx(0.35)
 
 
 def test_a_step_after_a_wait_measures_launching_alone(queue, queued):

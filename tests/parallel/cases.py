@@ -13,7 +13,7 @@ from trainings import Training, assert_same, by_hand, profiled_collectives, seed
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.parallel.rank_environment import RankPlace
 from ampsweep.run.rank import held_devices
-from ampsweep.training.kept_weights import keep_weights
+from ampsweep.training.resume import keep_weights
 
 
 def train(rank, config, **trouble):

@@ -7,7 +7,7 @@ import torch
 
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.base import SINGLE, OtherRankError, RankFault
-from ampsweep.run.error_outcome import classify_error, error_of, sentence_of
+from ampsweep.run.error_outcome import classify_error, error_of
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ def test_running_out_of_memory_is_posted_with_its_facts():
     fault = classified(MemoryError("no room"), ranks)
     assert (fault.rank, fault.status, fault.oom.phase, fault.error) == (1, "oom", "build", fault.oom.sentence)
     assert "MemoryError: no room" in fault.traceback
-    assert sentence_of(fault, ranks) == f"rank 1: {fault.oom.sentence}"
+    assert fault.sentence == f"rank 1: {fault.oom.sentence}"
 
 
 def test_an_error_caused_by_another_rank_names_it():
@@ -40,4 +40,4 @@ def test_one_process_raises_its_own_error_and_names_no_rank():
     error = ValueError("mine")
     fault = classified(error, SINGLE)
     assert error_of(fault, error, SINGLE) is error
-    assert (sentence_of(fault, SINGLE), fault.traceback) == ("mine", None)
+    assert (fault.sentence, fault.traceback) == ("mine", None)

@@ -105,7 +105,7 @@ def test_operations_in_another_dtype_contradict():
     assert found.startswith("only 0% of the matmul")
     (found,) = contradictions(FP32, census("amp_bf16", "mlp"))
     assert found.endswith("ran in bfloat16, although the mode computes in float32")
-    for share, text in ((0.997, "100%"), (0.5, "50%"), (0.012, "1%"), (2e-4, "0.02%")):
+    for share, text in ((0.997, "99.7%"), (0.5, "50.0%"), (0.012, "1.2%"), (2e-4, "0.020%")):
         flops = {"bfloat16": round(share * 10**6), "float32": round((1 - share) * 10**6)}
         (found,) = contradictions(FP32, ModeProof(flops=flops))
         assert found.startswith(f"{text} of the matmul")

@@ -7,7 +7,7 @@ import pytest
 from test_run_record import RECORD
 
 from ampsweep.records import HISTORY_NAME, RecordError, RunRecord, read_history
-from ampsweep.records.digests import CHANGED
+from ampsweep.records.files import CHANGED
 from ampsweep.tracking.tracker import Tracker
 
 FILE = "run.json"

@@ -14,12 +14,10 @@ from ampsweep.analysis.comparison import compare
 from ampsweep.records import HISTORY_NAME, find_records, history_line
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import comparison_document
-from ampsweep.report.console import show
-from ampsweep.report.dashboard import curve_keys
+from ampsweep.report.console import Terminal, show
 from ampsweep.report.document import tables
 from ampsweep.report.histories import read_histories
-from ampsweep.report.panels import PANELS
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.panels import PANELS, curve_keys
 
 GIB = 2**30
 

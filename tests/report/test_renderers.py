@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from page_reader import figures, panel, read_page
@@ -12,17 +13,16 @@ from synthetic_records import failed, run
 
 from ampsweep.commands.main import main
 from ampsweep.metrics import METRICS
-from ampsweep.report.dashboard import OF_SERIES, OF_WORKLOAD
+from ampsweep.report.comparison_document import OF_SERIES, OF_WORKLOAD
 from ampsweep.report.data_formats import FORMATS, as_csv, as_json, formats, put_out
 from ampsweep.report.document import Code, Document, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
-from ampsweep.report.html import html
+from ampsweep.report.html import Markup, html, join, json_in_script, name, tag
 from ampsweep.report.markdown import markdown
-from ampsweep.report.markup import Markup, join, json_in_script, name, tag
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
 from ampsweep.report.tables import Cell, Column, Row, Table, text_table
-from ampsweep.report.wandb.send_comparison import wandb_page
+from ampsweep.report.wandb.send_comparison import page_of
 
 ARMS = ("fp32", "amp_bf16", "amp_fp16+cache_enabled=false", "master_bf16+mixed_precision=autocast")
 
@@ -87,7 +87,8 @@ def test_a_new_kind_of_report_has_every_format_and_goes_to_wandb(tides, capsys, 
     for form in formats():
         put_out(tides, form)
         assert "3.2" in capsys.readouterr().out
-    page = wandb_page(tides, id="tides", name="tides", config={}, tags=(), html=tmp_path / "tides.html")
+    compared = replace(tides, data={"baseline": "fp32", "margin_pct": 1.0})
+    page = page_of(compared, [run("fp32")], "tides", tmp_path / "tides.html")
     assert tuple(page.tables["tides"][0].values())[:3] == ("harbour Brest", "fp32", 3.25)
     assert list(page.figures) == ["panels/moon"]
 
@@ -160,7 +161,7 @@ def test_panels_have_questions_and_known_metrics():
 
 
 def test_a_panel_is_added_by_an_entry(write, tmp_path):
-    common = {"title": "Mine & only mine", "question": "Is it shown?", "section": "device"}
+    common = {"title": "Mine & only mine", "question": "Is it shown?", "section": "Device"}
     kinds = dict.fromkeys(("by_arm", "stack", "against"), "device/power_w") | {"curves": "train/grad_norm"}
     added = [Panel(key=f"my-{kind}", kind=kind, metrics=(key,), **common) for kind, key in kinds.items()]
     document = document_of(write(gpu_runs()), tmp_path, added)

@@ -180,12 +180,13 @@ def test_small_or_wanted_tensors_left_behind_are_no_leak():
         assert "warning" not in lines(entry)
 
 
-def test_numerics_have_two_lines_on_other_formats(tmp_path):
+def test_numerics_have_a_line_on_each_low_precision_format(tmp_path):
     numerics().write(tmp_path)
     entry = (tmp_path, run("fp32")[1])
-    first, second = (line for line in lines(entry).splitlines() if line.startswith("headroom"))
+    first, second, *float8 = (line for line in lines(entry).splitlines() if line.startswith("headroom"))
     assert "float16 works with scales from " in first
-    assert "bfloat16: works, float8_e4m3fn: works" in second
+    assert "bfloat16 works: " in second
+    assert all("float8_e" in line for line in float8)
     (tmp_path / "numerics.json").write_text("[]")
     assert "is not numerics" in lines(entry)
     assert "completed" in lines(entry)

@@ -10,9 +10,8 @@ from wandb_runs import record_run
 from ampsweep.analysis.comparison import compare
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import comparison_document
-from ampsweep.report.dashboard import curve_keys
 from ampsweep.report.histories import read_histories
-from ampsweep.report.panels import PANELS
+from ampsweep.report.panels import PANELS, curve_keys
 
 pytest.importorskip("wandb_workspaces", reason="needs wandb-workspaces, of the extra `publish`")
 from ampsweep.report.wandb.views import save_views

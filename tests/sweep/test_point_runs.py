@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from ampsweep.commands.hydra_job import is_finished
 from ampsweep.config.compose import compose_one
+from ampsweep.config.identity import config_hash
 from ampsweep.records import RunRecord
+from ampsweep.run.directories import finished_hashes
 from ampsweep.run.request import new_record
 
 
@@ -18,7 +19,8 @@ def test_a_point_reads_its_own_record_only_wherever_and_however_it_is(tmp_path, 
         record.write(tmp_path / f"moved/anything-{seed}")
 
     def finished(number):
-        return [seed for seed in range(number) if is_finished(replace(base, seed=seed), tmp_path)]
+        hashes = [config_hash(replace(base, seed=seed)) for seed in range(number)]
+        return [seed for seed, wanted in enumerate(hashes) if wanted in finished_hashes(tmp_path, mentioning=wanted)]
 
     for seed in range(30):
         (tmp_path / f"moved/anything-{seed}").mkdir(parents=True)  # as Hydra makes it, before the run has a record

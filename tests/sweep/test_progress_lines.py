@@ -17,12 +17,12 @@ from ampsweep.config.compose import Point, compose_points
 from ampsweep.config.identity import config_hash
 from ampsweep.run.messages import Progress
 from ampsweep.sweep.plan import Plan, PlannedRun
-from ampsweep.sweep.progress.display import ProgressDisplay, RunPace
-from ampsweep.sweep.progress.lines import Widths, ended_line, running_line
+from ampsweep.sweep.progress.display import ProgressDisplay, Running
+from ampsweep.sweep.progress.lines import ended_line, running_line
 from ampsweep.text import duration
 
 RUN = PlannedRun("amp_fp16", "gpt_tiny seed 0")
-WIDTHS = Widths.of([RUN], 12)
+PLAN = Plan({str(number): RUN for number in range(12)})
 PROGRESS = Progress(120, 200, loss=2.51243, scale=65536.0, peak_memory_gib=5.56 / 1024)
 
 
@@ -46,7 +46,7 @@ def test_runs_are_named_by_what_was_swept_the_seed_last():
 
 def test_a_run_is_one_line_of_any_terminal_with_the_most_important_figures():
     for width in (20, 40, 60, 80, 100, 200):
-        line = running_line("4/12", RUN, PROGRESS, 12.0, WIDTHS, width).plain
+        line = running_line("4/12", RUN, PROGRESS, 12.0, PLAN, width).plain
         assert len(line) <= width
         assert line.startswith(" 4/12  amp_fp16"[:width])
         kept = ["step 120/200", "12 s left", "loss 2.5124", "peak 5.56 MiB", "scale 65536"]
@@ -55,13 +55,13 @@ def test_a_run_is_one_line_of_any_terminal_with_the_most_important_figures():
     assert line == (
         " 4/12  amp_fp16  gpt_tiny seed 0  step 120/200  loss 2.5124  scale 65536  peak 5.56 MiB  12 s left"
     )
-    assert running_line("1/2", RUN, "trying batch 8", None, WIDTHS, 80).plain.endswith("  trying batch 8")
-    assert re.search(r"step +0/200$", running_line("1/2", RUN, Progress(0, 200), None, WIDTHS, 80).plain)
+    assert running_line("1/2", RUN, "trying batch 8", None, PLAN, 80).plain.endswith("  trying batch 8")
+    assert re.search(r"step +0/200$", running_line("1/2", RUN, Progress(0, 200), None, PLAN, 80).plain)
 
 
 def test_an_ended_run_says_how_with_its_figures_or_the_reason():
     def line(entry, width=None):
-        return ended_line("4/12", RUN, entry[1], 26.4, WIDTHS, width).plain
+        return ended_line("4/12", RUN, entry[1], 26.4, PLAN, width).plain
 
     good = run("amp_fp16", 0, step_ms=8.88, peak_mib=5.56, val_loss=2.4183, skipped=3)
     assert line(good) == (
@@ -77,14 +77,14 @@ def test_an_ended_run_says_how_with_its_figures_or_the_reason():
 
 
 def test_the_time_left_follows_the_pace_so_far():
-    pace = RunPace(began_s=100.0)
-    pace.heard(0, 50, 102.0)
+    pace = Running(RUN, "starting", began_s=100.0)
+    pace.heard(Progress(0, 50), 102.0)
     assert pace.seconds_left(102.0) is None
-    pace.heard(10, 50, 104.0)
+    pace.heard(Progress(10, 50), 104.0)
     assert [pace.seconds_left(now) for now in (104.0, 105.0, 200.0)] == [pytest.approx(8.0), pytest.approx(7.0), 0.0]
-    limited = RunPace(began_s=0.0, max_seconds=25.0)
-    limited.heard(0, 1000, 1.0)
-    limited.heard(10, 1000, 11.0)
+    limited = Running(replace(RUN, max_seconds=25.0), "starting", began_s=0.0)
+    limited.heard(Progress(0, 1000), 1.0)
+    limited.heard(Progress(10, 1000), 11.0)
     assert limited.seconds_left(11.0) == pytest.approx(15.0)
 
     display = ProgressDisplay(plan("seed=0,1,2,3"))
@@ -133,7 +133,6 @@ def test_the_display_is_no_higher_than_the_terminal(monkeypatch):
 def test_queued_runs_are_counted(width, said):
     display, console = ProgressDisplay(plan("seed=0,1", "precision=fp32,amp_bf16")), screen(width)
     display._is_live = True
-    display.runs_elsewhere(1)
-    display.runs_queued(3)
+    display.num_elsewhere, display.num_queued = 1, 3
     console.print(display._sweep(width, display._began_s))
     assert re.sub(r"^━* *", "", console.file.getvalue().strip()).startswith(f"0 of 4 runs done{said}")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ampsweep.commands.sweep import points_of
 from ampsweep.config.compose import compose_one
+from ampsweep.config.sweep_file import read_sweep
 from ampsweep.metrics import METRICS
 from ampsweep.tracking.wandb.agent import agent_overrides
 
@@ -53,5 +53,5 @@ def test_points_compose_and_the_precision_varies(every):
         first_seed = next(key for key in found[0] if key.startswith("seed="))
         of_a_seed = [point for point in found if first_seed in point]  # the other seeds differ in the number only
         assert {compose_one(agent_overrides(point)).name for point in of_a_seed[::every]} == {name}
-    of_a_seed = points_of(next(path for path in FILES if path.stem == "recipe"), ["seed=0"])
+    of_a_seed = read_sweep(next(path for path in FILES if path.stem == "recipe")).overrides(["seed=0"])
     assert [len(of_a_seed), *("seed=0" in point for point in of_a_seed)] == [5] + [True] * 5

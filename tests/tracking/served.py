@@ -100,7 +100,7 @@ from ampsweep.tracking.wandb.process import WandbAddress
 directory, mode, *address = Path(sys.argv[1]), *sys.argv[2:]
 wandb = WandbAddress(address[0], bytes.fromhex(address[1]), int(address[2])) if address else None
 record = RunRecord.read(directory)
-tracker = make_tracker(TrackingConfig(mode=mode, project="p"), None, lambda line: None, wandb)
+tracker = make_tracker(TrackingConfig(mode=mode, project="p"), None, str, wandb, str)
 tracker.start(record, directory, resume_after=None)
 record.write(directory)
 for step in range(1, 3000):
@@ -139,7 +139,7 @@ def train(
     events, rows, said = events or {}, rows or {}, []
     config = TrackingConfig(**{"mode": "offline", "project": "p", **tracking})
     record.config["tracking"] = asdict(config)
-    tracker = make_tracker(config, "multirun-7", said.append, address)
+    tracker = make_tracker(config, "multirun-7", said.append, address, pytest.fail)
     record.write(directory)
     events.get(0, int)()
     began = time.perf_counter()

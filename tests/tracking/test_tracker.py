@@ -173,7 +173,7 @@ def test_a_follower_ends_even_where_rows_are_lost_or_it_failed_to_start(record, 
 @pytest.mark.parametrize(("mode", "variable"), [("disabled", "online"), ("auto", "disabled")])
 def test_a_run_has_a_history_where_wandb_is_disabled(mode, variable, record, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", variable)
-    tracker = make_tracker(TrackingConfig(mode=mode), None, pytest.fail)
+    tracker = make_tracker(TrackingConfig(mode=mode), None, pytest.fail, None, pytest.fail)
     tracker.start(record, tmp_path, resume_after=None)
     tracker.log({"train/loss": 2.0}, 1)
     tracker.finish(record)

@@ -9,7 +9,7 @@ from wandb_server import KEY
 
 from ampsweep.records import read_history
 from ampsweep.records.sections import Contamination, KeptWeights, StepPrediction, WandbFacts
-from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
+from ampsweep.report.wandb.send_comparison import ComparisonPage, publish
 from ampsweep.standard_streams import OUTPUT_NAME
 from ampsweep.tracking.wandb.content import alerts
 

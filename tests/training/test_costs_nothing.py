@@ -173,7 +173,7 @@ def test_on_cuda_only_a_scaler_waits_between_two_flushes(optimizer, fused, mode,
 
 
 @needs_cuda
-def test_on_cuda_several_rows_come_over_in_a_single_copy():
+def test_on_cuda_several_rows_come_over_in_one_copy_and_all_scales_in_another():
     training = small(*RARELY, "scheduler=cosine", device=torch.device("cuda", 0))
     trainer = training.trainer
 
@@ -187,4 +187,4 @@ def test_on_cuda_several_rows_come_over_in_a_single_copy():
             trainer.recorder.flush()
         return sum(event.count for event in profiled.key_averages() if event.key.startswith("Memcpy DtoH"))
 
-    assert train_untraced_part(training, read) == 1
+    assert train_untraced_part(training, read) == 2

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from hand_loop import MODES, OVERFLOWS, assert_same, by_hand, settings
 from torch import nn
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.identity import resolved_values
 from ampsweep.data.base import stop_workers
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
@@ -195,7 +195,7 @@ def test_it_trains_as_written_by_hand_and_as_predicted(workload):
     for mode in ("fp32", "amp_bf16"):
         training = trained(*of_project(workload, mode))
         stop_workers(training.built.data)
-        theirs = plain_loops.train(workload, resolved_values(training.config))
+        theirs = plain_loops.train(workload, asdict(training.config))
         losses, weights = [*training.column("train/loss").values()], training.built.model.state_dict()
         if mode == "fp32":
             assert losses == theirs["losses"]

@@ -59,12 +59,12 @@ TOKENS, FEATURES = torch.tensor([1, 2]), torch.full((2, 4), 3e3)
 
 def test_layers_that_float16_does_not_touch_are_known():
     model = Stream()
-    with note_lowered_layers(model, torch.float16) as noted, torch.autocast("cpu", torch.float16):
+    with note_lowered_layers(model, torch.float16) as outside, torch.autocast("cpu", torch.float16):
         model(TOKENS, FEATURES)
-    assert noted.outside == {"embed", "gain", "embed.weight", "norm.weight", "norm.bias"}
-    with note_lowered_layers(model, torch.float16) as noted:
+    assert outside == {"embed", "gain", "embed.weight", "norm.weight", "norm.bias"}
+    with note_lowered_layers(model, torch.float16) as outside:
         model(TOKENS, FEATURES)
-    assert noted.outside >= {"embed", "head", "head.weight", INPUT_LAYER, ""}, "without autocast every layer is outside"
+    assert outside >= {"embed", "head", "head.weight", INPUT_LAYER, ""}, "without autocast every layer is outside"
 
 
 def test_inputs_are_activations_and_a_loss_is_none():

@@ -11,8 +11,13 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.precision import Precision
 from ampsweep.precision.support import INSTALLED_TORCH
-from ampsweep.training.components.fused_kernels import has_fused_kernels
-from ampsweep.training.components.optimizer import build_optimizers, is_fused, learning_rate, rehearse_optimizers
+from ampsweep.training.components.optimizer import (
+    build_optimizers,
+    has_fused_kernels,
+    is_fused,
+    learning_rate,
+    rehearse_optimizers,
+)
 
 TORCHS = ("Adam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adafactor", "Adadelta", "Adamax", "ASGD", "Rprop")
 OWN = ("Lion", "Decaying", "Scaling", "WithoutRate", "adam_of")

@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.analysis.contradictions import contradictions
-from ampsweep.analysis.run_findings import without_effect
+from ampsweep.analysis.run_findings import findings_of_step
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.records.sections import ModeProof
+from ampsweep.records.sections import Compilation, ModeProof
 
 
 class Blocks(nn.Module):
@@ -77,8 +77,8 @@ def test_a_block_is_recomputed_in_the_dtype_of_the_forward_pass(model, mode):
 
 def findings(training, proof):
     config, identity = {"trainer": asdict(training.config.trainer)}, SimpleNamespace(seed=0)
-    found = without_effect(SimpleNamespace(config=config, proof=proof, identity=identity))
-    return [finding.kind() for finding in found]
+    record = SimpleNamespace(config=config, proof=proof, identity=identity, compilation=Compilation())
+    return [finding.kind() for finding in findings_of_step(record)]
 
 
 def test_a_setting_without_effect_is_a_finding():

@@ -11,7 +11,7 @@ from assembled import CPU
 from devices import device_lock, needs_cuda
 
 from ampsweep.config.errors import UserError
-from ampsweep.launch.device_lock import lock_path
+from ampsweep.launch.device_lock import lock_of
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.monitors.processors import cpu_name
 from ampsweep.training.components import device
@@ -105,9 +105,9 @@ def test_processes_of_a_training_take_a_gpu_each(gpus):
 @needs_cuda
 def test_the_lock_of_a_gpu_is_that_of_its_uuid(tmp_path):
     uuid = str(torch.cuda.get_device_properties(0).uuid)
-    expected = lock_path("cuda:0")
+    expected = lock_of("cuda:0").path
     assert uuid in expected.name
-    code = "import os, torch; from ampsweep.launch.device_lock import lock_path; print(lock_path('cuda:0'))"
+    code = "import os, torch; from ampsweep.launch.device_lock import lock_of; print(lock_of('cuda:0').path)"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": f"GPU-{uuid[:13]}", "TMPDIR": str(tmp_path)}
     output = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
     assert output.strip() == str(expected)

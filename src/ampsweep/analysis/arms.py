@@ -2,13 +2,13 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS, FigureKeys
-from ampsweep.analysis.pairing import Pair, figures_of_runs, one_side, paired_figures, peaks_of
+from ampsweep.analysis.pairing import Pair, figures_of_runs, one_side, paired_figures
 from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
-from ampsweep.analysis.run_findings import MissingSeeds, RunFinding, findings_of_arm
+from ampsweep.analysis.run_findings import RunFinding, findings_of_arm
 from ampsweep.analysis.runs import SKIPPED_STEPS, STEP_MS, VAL_ACCURACY, Run
 from ampsweep.analysis.statistics import (
     Estimate,
@@ -89,7 +89,7 @@ def summarise_arm(
     own_pairs = all_pairs if is_baseline else pairs
     seeds = {run.seed for run in (*runs, *baseline_runs)}
     measured = [run for run in runs if run.measured]
-    times, memory, losses = paired_figures(pairs, STEP_MS), peaks_of(pairs), paired_figures(pairs, VAL_LOSS)
+    times, memory, losses = (paired_figures(pairs, key) for key in (STEP_MS, PEAK_MEMORY, VAL_LOSS))
     gap = mean_difference([after - before for before, after in losses.values()])
     baseline_loss = statistics.fmean(before for before, _ in losses.values()) if losses else 0.0
     in_mode = [run for run in runs if not run.contradictions]
@@ -97,6 +97,7 @@ def summarise_arm(
     timed = _timed_runs(own_pairs, is_baseline=is_baseline)
     operators = operator_time(runs) or (None, None, None)
     counted = Counter(run.outcome for run in runs)
+    predictions = [run.record.prediction for run in runs if run.record.prediction is not None]
 
     def own(key: str) -> list[float]:
         row = one_side(paired_figures(own_pairs, key), of_baseline=is_baseline)
@@ -122,8 +123,8 @@ def summarise_arm(
         peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
-        unvouched=tuple(sorted({operator.name for run in runs for operator in run.unvouched})),
-        memory_saved_bytes=mean_difference([before - after for before, after in memory.values()]),
+        unvouched=tuple(sorted({operator.name for of in predictions for operator in of.unvouched or ()})),
+        memory_saved_bytes=mean_difference([GIB * (before - after) for before, after in memory.values()]),
         memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()]),
         val_loss=spread(own(VAL_LOSS)),
         loss_gap=gap,
@@ -134,16 +135,9 @@ def summarise_arm(
         dtypes=next((known for run in runs if (known := run.dtypes)), {}),
         casts=next((cast for run in runs if (cast := run.casts) is not None), None),
         ranks=ranks_of_arm(runs),
-        notes=(*findings_of_arm(runs, findings), *_missing_seeds(runs, baseline_runs)),
+        notes=tuple(findings_of_arm(runs, baseline_runs, findings)),
         keys=runs[0].keys,
     )
-
-
-def _missing_seeds(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> Iterator[MissingSeeds]:
-    """Of other trainings, whose sweeps nobody here has planned, the seeds that only the baseline was run with."""
-    missing = {run.seed for run in baseline_runs} - {run.seed for run in runs}
-    if missing and runs[0].record.source != "suite":
-        yield MissingSeeds(seeds=tuple(sorted(missing)))
 
 
 def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:

@@ -15,9 +15,8 @@ from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.config.modes import arm_before
 from ampsweep.finding import Finding
-from ampsweep.text import GIB, first_line, plural, seeds_text
+from ampsweep.text import GIB, first_line, plural
 
-_WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
 _UNSUPPORTED: Final = "unsupported on this device"
 LARGER: Final = "compare on a larger model, batch or sequence"
 MAX_DOUBT: Final = 1.1  # factor within which unresolved step times must be known to lie
@@ -44,12 +43,9 @@ class ContradictsMode(Refusal):
 
 
 class Diverged(Refusal):  # where the baseline with the same pair key did not
+    template = "{cause} in {seeds:seeds}"
     cause: str  # the error of the first run
     seeds: tuple[int, ...]
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.cause or 'diverged'} in {seeds_text(self.seeds)}"
 
 
 class MostlyFailing(Refusal):
@@ -164,19 +160,8 @@ class Candidate:
     pairs: tuple[Pair, ...] = field(repr=False)
 
     @property
-    def conclusion(self) -> str:
-        if self.too_few_pairs is None:
-            return self.judgements.summary
-        so_far = f", {self.judgements.speed_text}" if self.judgements.is_timed else ""
-        return self.too_few_pairs.sentence + so_far
-
-    @property
     def n(self) -> str:
         return f" (n={self.judgements.figures.num_completed_pairs})"
-
-    @property
-    def is_judged(self) -> bool:
-        return self.refusal is None and self.too_few_pairs is None
 
     @property
     def missing(self) -> Missing | None:
@@ -207,18 +192,14 @@ def too_few_pairs(arm: ArmComparison) -> TooFewPairs | None:
         unsupported=list(arm.statuses) == ["unsupported"],
         num_completed=arm.num_completed_pairs,
         num_expected=arm.num_expected_pairs,
-        failures={status: count for status, count in arm.statuses.items() if status in _WITHOUT_FIGURES},
+        failures={status: count for status, count in arm.statuses.items() if status != "completed"},
     )
 
 
-def refusal(
+def refusals(
     runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], memory_gib: float | None
-) -> Refusal | None:
-    """Find the first reason to refuse the arm of `runs`, in the order of the classes above."""
-    return next(_refusals(runs, baseline_runs, parities), None) or over_memory(runs, memory_gib)
-
-
-def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Iterator[Refusal]:
+) -> Iterator[Refusal]:
+    """Yield the reasons to refuse the arm of `runs`, in the order of the classes above."""
     if all(run.outcome == "unsupported" for run in runs):
         yield Unsupported()
     if (before := arm_before(runs[0].arm)) is not None:
@@ -228,27 +209,24 @@ def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Seque
     # If the baseline diverges too, the learning rate or the data is to blame.
     baseline_too = {run.recorded_key for run in baseline_runs if run.outcome == "diverged"}
     if alone := [run for run in runs if run.outcome == "diverged" and run.recorded_key not in baseline_too]:
-        yield Diverged(cause=first_line(alone[0].record.error or ""), seeds=_seeds(alone))
+        yield Diverged(cause=first_line(alone[0].record.error or "diverged"), seeds=_seeds(alone))
     yield from _mostly(runs, "oom", "failed")
     emulated = [run.emulated for run in runs if run.measured]
     if emulated and all(emulated):
         yield Emulated(cause=emulated[0] or "")
     yield from (Worse(parity=parity) for parity in parities if parity.verdict == "worse")
+    yield from _over_memory(runs, memory_gib)
 
 
-def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
-    if all(run.outcome == "unsupported" for run in runs):
-        return Unsupported()
-    return next(_mostly(runs, "disproved", "diverged", "oom", "failed"), None)
+def baseline_refusals(runs: Sequence[Run], memory_gib: float | None) -> Iterator[Refusal]:
+    yield from _mostly(runs, "unsupported", "disproved", "diverged", "oom", "failed")
+    yield from _over_memory(runs, memory_gib)
 
 
-def over_memory(runs: Sequence[Run], memory_gib: float | None) -> Refusal | None:
-    """Refuse an arm whose peak on its fullest rank exceeds the memory given."""
-    limit = None if memory_gib is None else memory_gib * GIB
+def _over_memory(runs: Sequence[Run], memory_gib: float | None) -> Iterator[OverMemory]:
     peaks = [peak for run in runs if run.measured and (peak := run.num_bytes(PEAK_MEMORY)) is not None]
-    if limit is None or not peaks or max(peaks) <= limit:
-        return None
-    return OverMemory(peak_bytes=max(peaks), limit_bytes=limit)
+    if memory_gib is not None and max(peaks, default=0.0) > memory_gib * GIB:
+        yield OverMemory(peak_bytes=max(peaks), limit_bytes=memory_gib * GIB)
 
 
 def _mostly(runs: Sequence[Run], *outcomes: str) -> Iterator[Refusal]:

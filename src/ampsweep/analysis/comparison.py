@@ -1,16 +1,15 @@
 """The comparison of runs: every arm with the baseline, workload by workload."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.figure_keys import FigureKeys
 from ampsweep.analysis.foreign_runs import prepare
 from ampsweep.analysis.pairing import Pair, pair_runs
-from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.analysis.resumed_runs import AllSeries, ResumedArm, resumed_arms
 from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, run_entry
 from ampsweep.analysis.runs import Run, Scalar
@@ -23,7 +22,7 @@ from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.finding import Finding, Severity
 from ampsweep.metrics import goal_of
 from ampsweep.records import RunRecord
-from ampsweep.text import predicted_bytes
+from ampsweep.text import not_vouched_for, predicted_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +42,6 @@ class WorkloadComparison:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(arm.arm for arm in self.arms)
-
-    @property
-    def conclusion(self) -> str:
-        baseline, arms = self.verdict.recommendation.baseline, self.verdict.arms
-        if not any(arm.is_baseline for arm in self.arms):
-            return f"No conclusion: there is no {baseline} run to compare with."
-        if not arms:
-            return f"No conclusion: there is no arm besides {baseline}."
-        judged = [f"{arm.arm}{arm.n}: {arm.conclusion}" for arm in arms if arm.too_few_pairs is None]
-        withheld = [f"no conclusion about {arm.arm}: {arm.conclusion}" for arm in arms if arm.too_few_pairs is not None]
-        clauses = [f"against {baseline}, {'; '.join(judged)}"] if judged else []
-        sentence = "; ".join([*clauses, *withheld, *(caution.sentence for caution in self.cautions)])
-        return f"{sentence[0].upper()}{sentence[1:]}."
 
     @property
     def predicted_peaks(self) -> str | None:
@@ -117,11 +103,6 @@ class GivenTwice(Finding):
 class Predicted(Finding):
     template = "{num_runs:count predicted run} left out: only measured runs are compared"
     num_runs: int
-
-
-class SeveralDevices(Finding):
-    template = "runs of {num_runs_of:size} devices are compared only with those of the same: {num_runs_of:runs}"
-    num_runs_of: dict[str, int]
 
 
 class SeveralMachines(Finding):
@@ -215,10 +196,14 @@ class Comparison:
     def relative_to(self, directory: Path) -> "Comparison":
         """A copy with paths relative to `directory`, so that the tree can be moved."""
         base = directory.resolve()
+
+        def moved(runs: Iterable[RunEntry]) -> tuple[RunEntry, ...]:
+            return tuple(replace(run, directory=_path_from(base, run.directory)) for run in runs)
+
         return replace(
             self,
-            workloads=tuple(_relative(workload, base) for workload in self.workloads),
-            searches=tuple(_relative(search, base) for search in self.searches),
+            workloads=tuple(replace(workload, runs=moved(workload.runs)) for workload in self.workloads),
+            searches=tuple(replace(search, runs=moved(search.runs)) for search in self.searches),
             file_problems=tuple(replace(file, path=_path_from(base, file.path)) for file in self.file_problems),
         )
 
@@ -256,11 +241,11 @@ def compare(
     searches = [run for run in measured if run.record.batch_search is not None]
     runs = [run for run in measured if run.record.batch_search is None]
     by_id = {run.record.run_id: run for run in runs}
-    pairing = pair_runs(runs, baseline)
+    every_pair, left = pair_runs(runs, baseline)
     pairs_of: dict[str, list[Pair]] = defaultdict(list)
-    for pair in pairing.pairs:
+    for pair in every_pair:
         pairs_of[pair.pair_key].append(pair)
-    unpaired = {run.directory: reason for run, reason in pairing.unpaired}
+    unpaired = {run.directory: reason for run, reason in left}
 
     def of_workload(workload: Workload) -> WorkloadComparison:
         pairs = [pair for key in dict.fromkeys(run.pair_key for run in workload.runs) for pair in pairs_of.get(key, ())]
@@ -293,7 +278,7 @@ def compare(
         )
 
     workloads, num_twice = group_workloads(runs), len(records) - len(unique)
-    found = _notes(num_twice, len(unique) - len(measured), measured, pairing.pairs, margin_pct)
+    found = _notes(num_twice, len(unique) - len(measured), measured, every_pair, margin_pct)
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
@@ -305,14 +290,6 @@ def compare(
         series=swept_series(workloads),
         file_problems=tuple(file_problems),
     )
-
-
-_Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison)
-
-
-def _relative(compared: _Compared, base: Path) -> _Compared:
-    runs = tuple(replace(run, directory=_path_from(base, run.directory)) for run in compared.runs)
-    return replace(compared, runs=runs)
 
 
 def _path_from(base: Path, path: str) -> str:
@@ -328,9 +305,6 @@ def _notes(
         yield GivenTwice(num_runs=num_duplicates)
     if num_predicted:
         yield Predicted(num_runs=num_predicted)
-    devices = Counter(run.record.identity.device_name for run in runs if run.record.identity.device_name is not None)
-    if len(devices) > 1:
-        yield SeveralDevices(num_runs_of=dict(devices))
     both_sides = [[*pair.baseline_runs, *pair.arm_runs] for pair in pairs]
     apart = [runs for runs in both_sides if len({run.trained_on for run in runs}) > 1]
     if apart:

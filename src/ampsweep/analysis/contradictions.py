@@ -7,7 +7,7 @@ from typing import Final
 from ampsweep.config.modes import fp32_matmul, step_dtypes
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.records.sections import Float8Proof, ModeProof
-from ampsweep.text import listed
+from ampsweep.text import listed, percent
 
 _ROUNDING_FLAGS: Final = ("tf32", "bf16")  # values of torch's `fp32_precision` switches that round float32 operands
 
@@ -90,13 +90,13 @@ def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iter
     if promised == "float32":
         yield from (f"{share}, although the mode computes in float32" for share in _narrow(flops))
     elif flops.get(promised, 0) <= total / 2:
-        yield f"only {_percent(flops.get(promised, 0), total)} {_WORK} {promised}, in which the mode computes"
+        yield f"only {percent(100 * flops.get(promised, 0) / total)} {_WORK} {promised}, in which the mode computes"
 
 
 def _narrow(flops: Mapping[str, int]) -> Iterator[str]:
     for dtype in ("bfloat16", "float16"):
         if flops.get(dtype, 0) > 0:
-            yield f"{_percent(flops[dtype], sum(flops.values()))} {_WORK} {dtype}"
+            yield f"{percent(100 * flops[dtype] / sum(flops.values()))} {_WORK} {dtype}"
 
 
 def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iterator[str]:
@@ -126,8 +126,3 @@ def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iter
 
 def _float8_part(counts: Mapping[str, int]) -> int:
     return sum(count for dtype, count in counts.items() if dtype.startswith("float8_"))
-
-
-def _percent(part: int, total: int) -> str:
-    percent = 100 * part / total
-    return f"{percent:.0f}%" if percent >= 1 else f"{percent:.1g}%"

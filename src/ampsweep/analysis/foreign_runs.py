@@ -65,7 +65,7 @@ def prepare(runs: Sequence[Run], keys: FigureKeys) -> tuple[list[Run], list[Find
     for (source, _), group in groups.items():
         recorded = [key for key in MEMORY_WORDS if any(key in run.record.summary for run in group)]
         memory = PEAK_MEMORY if source == "suite" or not recorded else recorded[0]
-        configs = [dict(leaves(run.record.config.get("own", {}))) for run in group]
+        configs = [leaves(run.record.config.get("own", {})) for run in group]
         of_workload, found = _sorted_keys(group, configs)
         notes += found
         for run, config in zip(group, configs, strict=True):

@@ -37,16 +37,11 @@ _CAST_KINDS: Final[Mapping[str, tuple[TensorKind, ...]]] = {
     FLOAT8_E5M2.name: ("activation_gradient",),
 }
 _OF_8_BITS: Final = (FLOAT8_E4M3.name, FLOAT8_E5M2.name)
-_CASTS_OF: Final = {
-    FLOAT8_E4M3.name: f"{FLOAT8_E4M3.name} for activations and weights",
-    FLOAT8_E5M2.name: f"{FLOAT8_E5M2.name} for gradients of activations",
-}
 KIND_NAMES: Final[dict[TensorKind, str]] = {
     "activation": "activations",
     "activation_gradient": "gradients of activations",
     "gradient": "gradients of parameters",
     "weight": "weights",
-    "update": "updates",
 }
 
 
@@ -72,15 +67,8 @@ class Headroom(Finding):
 
     @property
     def sentence(self) -> str:
-        return f"{_CASTS_OF.get(self.format, self.format)} {self._clause}"
-
-    @property
-    def short(self) -> str:
-        if self.obstacles:
-            return f"does not work ({layer_text(self.obstacles[0].layer)})"
-        if self.verdict == "works_with_another_scale":
-            return f"works with a scale of {scale_text(self.best_scale)}"
-        return "works" if self.verdict == "works" else "works with a scale for each tensor"
+        casts = f" for {' and '.join(KIND_NAMES[kind] for kind in _CAST_KINDS[self.format])}"
+        return f"{self.format}{casts if self.format in _OF_8_BITS else ''} {self._clause}"
 
     def given_finding(self, number_of_finding: int) -> str:
         """The sentence, given a finding about an operator that makes inf or NaN in the format at any scale."""
@@ -91,34 +79,22 @@ class Headroom(Finding):
 
     @property
     def _clause(self) -> str:
-        match self.verdict:
-            case "works":
-                return f"works{self._room}"
-            case "works_with_tensor_scales":
-                return "works if each tensor has a scale of its own"
-            case "works_with_another_scale":
-                fits = f"works with scales from {self._scales}, not {scale_text(self.scale)}"
-                return f"{fits}: use precision.init_scale={self.best_scale:g}"
-            case "does_not_work":
-                first, more = self.obstacles[0], len({obstacle.layer for obstacle in self.obstacles}) - 1
-                rest = f", and {plural(more, 'more layer')} in its way" if more else ""
-                return f"does not work: {self._describe(first)}{rest}"
-
-    @property
-    def _scales(self) -> str:
-        return f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
-
-    @property
-    def _room(self) -> str:
+        scales = f"works with scales from {scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
+        if self.obstacles:
+            more = len({obstacle.layer for obstacle in self.obstacles}) - 1
+            rest = f", and {plural(more, 'more layer')} in its way" if more else ""
+            return f"does not work: {self._describe(self.obstacles[0])}{rest}"
+        if self.verdict == "works_with_tensor_scales":
+            return "works if each tensor has a scale of its own"
+        if self.verdict == "works_with_another_scale":
+            return f"{scales}, not {scale_text(self.scale)}: use precision.init_scale={self.best_scale:g}"
         if self.format == BFLOAT16.name:
-            return ": its range is that of float32"
-        clauses = []
-        if math.isfinite(self.max_scale):
-            clauses.append(f" with scales from {self._scales}, including {scale_text(self.scale)}")
-        if self.fullest_pct is not None and self.fullest_layer is not None:
-            value = f"the largest value, in {layer_text(self.fullest_layer)}, is {percent(self.fullest_pct)}"
-            clauses.append(f"{'; ' if clauses else ': '}{value} of its limit")
-        return "".join(clauses)
+            return "works: its range is that of float32"
+        works = f"{scales}, including {scale_text(self.scale)}" if math.isfinite(self.max_scale) else "works"
+        if self.fullest_layer is None or self.fullest_pct is None:
+            return works
+        fullest = f"the largest value, in {layer_text(self.fullest_layer)}, is {percent(self.fullest_pct)} of its limit"
+        return f"{works}: {fullest}" if works == "works" else f"{works}; {fullest}"
 
     def _describe(self, obstacle: Obstacle) -> str:
         layer, kind = layer_text(obstacle.layer), KIND_NAMES[obstacle.tensor]
@@ -242,8 +218,8 @@ def _best_scale(scale: float, min_scale: float, max_scale: float) -> float:
 
 def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Iterator[Obstacle]:
     for group in groups:
-        has_own = of.name in _OF_8_BITS and group.max_abs > 0
-        own_scale = scale if group.kind in SCALED and not has_own else 1.0
+        has_own = of.name in _OF_8_BITS
+        own_scale = scale if group.kind in SCALED else 1.0
         if has_own and math.isfinite(group.max_abs):  # after an overflow the largest value is unknown
             own_scale = of.max / group.max_abs
         lost_pct = group.lost_pct(of, own_scale)
@@ -275,12 +251,6 @@ def _groups(numerics: RunNumerics, of: str, kinds: Sequence[TensorKind]) -> Iter
 def _zero_below(of: NumericFormat) -> float:
     """The magnitude below which everything rounds to zero."""
     return 2.0 ** (of.min_exponent - 1)
-
-
-def headroom_lines(found: Mapping[str, Headroom]) -> list[str]:
-    lines = [headroom.sentence for headroom in found.values() if headroom.format == FLOAT16.name]
-    others = [f"{headroom.format}: {headroom.short}" for headroom in found.values() if headroom.format != FLOAT16.name]
-    return [*lines, ", ".join(others)] if others else lines
 
 
 def layer_text(layer: str) -> str:

@@ -11,7 +11,7 @@ from ampsweep.analysis.figure_keys import VAL_LOSS, FigureKeys
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import metric_words
 from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate, in_brackets, two_one_sided_tests
-from ampsweep.analysis.step_limits import SmallStep, StepLimit, limits_text
+from ampsweep.analysis.step_limits import limits_text
 from ampsweep.finding import Finding
 from ampsweep.metrics import METRICS
 from ampsweep.text import num_bytes, number, percent, plural, signed
@@ -24,8 +24,6 @@ _VERDICTS: Final[dict[str, ParityVerdict]] = {
     "below": "better",
     "open": "inconclusive",
 }
-"""Verdicts on a metric that is better lower."""
-_OPPOSITE: Final[dict[ParityVerdict, ParityVerdict]] = {"worse": "better", "better": "worse"}
 
 
 class Parity(Finding):
@@ -45,31 +43,28 @@ class Parity(Finding):
     is_higher_better: bool = False
 
     @property
-    def is_tested(self) -> bool:
-        return self.low is not None
-
-    @property
     def sentence(self) -> str:
         found = f"{metric_words(self.metric)} {self.verdict}: {self.grounds}"
-        return f"{found}; {self.settled_by}" if self.settled_by else found
+        if self.verdict != "inconclusive" or self.low is None:
+            return found
+        further = self.further_seeds
+        seeds = f"about {plural(further, 'more seed')}" if further else f"more than {MAX_FURTHER_PAIRS} more seeds"
+        return f"{found}; {seeds} would settle it"
 
     @property
     def grounds(self) -> str:
-        if not self.is_tested:
+        if self.low is None or self.high is None:
             return f"gap {self._gap_alone} in {plural(self.n, 'pair')}, at least {MIN_PAIRS} are needed"
-        margin = f"±{number(self._factor * self.margin, 2)}{self._unit}"
-        is_above = self.verdict == ("better" if self.is_higher_better else "worse")
-        place = {"equivalent": "inside", "inconclusive": "crosses"}.get(self.verdict, "above" if is_above else "below")
+        if self.low == self.high:
+            gap = f"{signed(self._factor * self.gap) if self.gap else 'of 0'} in every pair,"
+        else:
+            mean, low, high = (self._factor * value for value in (self.gap, self.low, self.high))
+            value, ends = Estimate(value=mean, n=self.n, low=low, high=high).text(digits=2, sign=True)
+            gap = f"{value}{self._unit}{in_brackets(ends)}"
+        beyond = "above" if self.gap > 0 else "below"
+        place = {"equivalent": "inside", "inconclusive": "crosses"}.get(self.verdict, beyond)
         share = "" if self.is_share else f" ({self.margin_pct:g}%)"
-        return f"gap {self._gap_with_interval} {place} {margin}{share}, n={self.n}"
-
-    @property
-    def settled_by(self) -> str:
-        if self.verdict != "inconclusive" or not self.is_tested:
-            return ""
-        further = self.further_seeds
-        seeds = f"about {plural(further, 'more seed')}" if further else f"more than {MAX_FURTHER_PAIRS} more seeds"
-        return f"{seeds} would settle it"
+        return f"gap {gap} {place} ±{number(self._factor * self.margin, 2)}{self._unit}{share}, n={self.n}"
 
     @property
     def short(self) -> str:
@@ -94,17 +89,6 @@ class Parity(Finding):
     def _gap_alone(self) -> str:
         return f"{signed(self._factor * self.gap, 2)}{self._unit}"
 
-    @property
-    def _gap_with_interval(self) -> str:
-        if self.low == self.high:
-            in_each = "of 0" if self.gap == 0 else signed(self._factor * self.gap)
-            return f"{in_each} in every pair,"
-        assert self.low is not None, self
-        assert self.high is not None, self
-        mean, low, high = (self._factor * value for value in (self.gap, self.low, self.high))
-        value, ends = Estimate(value=mean, n=self.n, low=low, high=high).text(digits=2, sign=True)
-        return f"{value}{self._unit}{in_brackets(ends)}"
-
 
 def parity(pairs: Sequence[Pair], metric: str, keys: FigureKeys, *, margin_pct: float) -> Parity | None:
     """Test the paired gaps of the final `metric` against a margin above 0, in percent of the baseline's mean loss, or
@@ -118,33 +102,26 @@ def parity(pairs: Sequence[Pair], metric: str, keys: FigureKeys, *, margin_pct: 
         return None
     gaps = [arm - reference for reference, arm in values]
     margin = margin_pct / 100 * scale
-    tested = two_one_sided_tests(gaps, margin) if len(gaps) >= MIN_PAIRS else None
-    verdict = _VERDICTS["open" if tested is None else tested.position]
+    sign = -1 if is_higher_better else 1
+    tested = two_one_sided_tests([sign * gap for gap in gaps], margin) if len(gaps) >= MIN_PAIRS else None
+    low, high = (None, None) if tested is None else sorted((sign * tested.low, sign * tested.high))
     return Parity(
         metric=recorded,
-        verdict=_OPPOSITE.get(verdict, verdict) if is_higher_better else verdict,
+        verdict=_VERDICTS["open" if tested is None else tested.position],
         n=len(gaps),
         gap=statistics.fmean(gaps),
-        low=None if tested is None else tested.low,
-        high=None if tested is None else tested.high,
+        low=low,
+        high=high,
         margin=margin,
         margin_pct=margin_pct,
         further_seeds=MIN_PAIRS - len(gaps) if tested is None else tested.further_pairs,
-        not_worse=tested is not None and (tested.low > -margin if is_higher_better else tested.high < margin),
+        not_worse=tested is not None and tested.high < margin,
         is_share=is_share,
         is_higher_better=is_higher_better,
     )
 
 
-def overall_parity(parities: Sequence[Parity]) -> ParityVerdict | None:
-    """The worst verdict over all metrics of an arm, `better` only if all are; None without any."""
-    verdicts = {parity.verdict for parity in parities}
-    order: tuple[ParityVerdict, ...] = ("worse", "inconclusive", "equivalent", "better")
-    return next((verdict for verdict in order if verdict in verdicts), None)
-
-
-SpeedWord = Literal["faster", "slower", "unresolved", "same", "too few pairs", "not measured"]
-MemoryWord = Literal["saves", "adds", "unresolved", "same", "too few pairs", "not measured"]
+EffectWord = Literal["faster", "slower", "saves", "adds", "unresolved", "same", "too few pairs", "not measured"]
 ParityWord = ParityVerdict | Literal["not measured"]
 
 
@@ -154,65 +131,39 @@ class Judgements:
     difference. `too few pairs`: there is no interval."""
 
     figures: ArmComparison = field(repr=False)
-    speed: SpeedWord
-    memory: MemoryWord
+    speed: EffectWord
+    memory: EffectWord
     parity: ParityWord
     parities: tuple[Parity, ...]
     contaminated: tuple[tuple[str, int], ...]  # (arm, contaminated runs) of the arm and of the baseline, without zeros
-    workload_is_small: bool = False  # True if launching operators limits the baseline's step too
-
-    @property
-    def speed_text(self) -> str:
-        """The speed with interval and n, its limits, and the runs that were not checked for contamination."""
-        n = "" if self.figures.speedup is None or self.contaminated else f", n={self.figures.speedup.n}"
-        runs = self._of_which_runs if self.contaminated else []
-        return self._speed_text + n + _in_brackets([*runs, *self._remarks(self.figures.limits)])
 
     @property
     def summary(self) -> str:
         """Speed, memory and parity in a clause, with n only where it is not that of the completed pairs."""
         n = self.figures.num_completed_pairs
-        # Launching is not repeated where the whole workload is called too small.
-        left_out = SmallStep if self.workload_is_small else ()
-        remarks = self._remarks([limit for limit in self.figures.limits if not isinstance(limit, left_out)])
-        speed = self._speed_text + _in_brackets([*self._of_which_runs, *remarks])
         memory = self._memory_text + _n_unless(n, self.figures.memory_saved_bytes)
         nothing = f"no final {self.figures.keys.metric_words} to compare"
         learned = [f"{parity.short}{_n_unless(n, parity)}" for parity in self.parities] or [nothing]
-        return ", ".join([speed, memory, *learned])
+        return ", ".join([self.speed_text, memory, *learned])
 
     @property
-    def is_timed(self) -> bool:
-        return self.speed in ("faster", "slower", "same", "unresolved")
-
-    @property
-    def _speed_text(self) -> str:
-        if self.figures.speedup is None:
-            return f"speed not {'compared' if self.contaminated else 'measured'}"
-        if self.speed == "same":
-            return "the same speed"
-        ratio = self.figures.speedup.ratio_text
-        return f"no resolved speed difference, {ratio}" if self.speed == "unresolved" else f"{ratio} the speed"
-
-    @property
-    def _of_which_runs(self) -> list[str]:
-        runs = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in self.contaminated)
-        if self.figures.speedup is None:
-            return [runs] if runs else []
-        if runs:
-            return [f"n={self.figures.speedup.n}, without {runs}"]
-        return [] if self.figures.speedup.n == self.figures.num_completed_pairs else [f"n={self.figures.speedup.n}"]
-
-    def _remarks(self, limits: Sequence[StepLimit]) -> list[str]:
-        of = self.figures
-        if of.speedup is None:
-            return []
-        remarks = [f"limited by {limits_text(limits)}"] if limits else []
+    def speed_text(self) -> str:
+        """The speed with its interval, n as in `summary`, its limits, and runs that do not count or are unchecked."""
+        of, speedup = self.figures, self.figures.speedup
+        contaminated = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in self.contaminated)
+        if speedup is None:
+            return f"speed not compared ({contaminated})" if contaminated else "speed not measured"
+        n = f"n={speedup.n}, without {contaminated}" if contaminated else f"n={speedup.n}"
+        remarks = [n] if contaminated or speedup.n != of.num_completed_pairs else []
+        if of.limits:
+            remarks.append(f"limited by {limits_text(of.limits)}")
         if of.num_unchecked:
             some = of.num_unchecked < of.num_timed
             share = f" of {of.num_unchecked} of {plural(of.num_timed, 'run')}" if some else ""
             remarks.append(f"contamination{share} unknown")
-        return remarks
+        words = {"same": "the same speed", "unresolved": f"no resolved speed difference, {speedup.ratio_text}"}
+        speed = words.get(self.speed, f"{speedup.ratio_text} the speed")
+        return f"{speed} ({'; '.join(remarks)})" if remarks else speed
 
     @property
     def _memory_text(self) -> str:
@@ -228,42 +179,29 @@ class Judgements:
         return f"no resolved memory difference, {figure}" if self.memory == "unresolved" else figure
 
 
+_WORST_FIRST: Final[tuple[ParityVerdict, ...]] = ("worse", "inconclusive", "equivalent", "better")
+
+
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: tuple[Parity, ...]) -> Judgements:
+    verdicts = {parity.verdict for parity in parities}
     return Judgements(
         figures=arm,
-        speed=_speed(arm.speedup),
-        memory=_memory(arm.memory_saved_bytes),
-        parity=overall_parity(parities) or "not measured",
+        speed=_word(arm.speedup, 1.0, "slower", "faster", MIN_PAIRS),
+        memory=_word(arm.memory_saved_bytes, 0.0, "adds", "saves", 2),  # equal bytes in two pairs are exact
+        parity=next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "not measured"),
         parities=parities,
         contaminated=tuple((side.arm, side.num_contaminated) for side in (arm, baseline) if side.num_contaminated),
-        workload_is_small=any(isinstance(limit, SmallStep) for limit in baseline.limits),
     )
 
 
-def _speed(speedup: Estimate | None) -> SpeedWord:
-    if speedup is None:
+def _word(effect: Estimate | None, null: float, below: EffectWord, above: EffectWord, min_pairs: int) -> EffectWord:
+    if effect is None:
         return "not measured"
-    if speedup.n < MIN_PAIRS:
+    if effect.n < min_pairs or (effect.interval is None and not effect.exact):
         return "too few pairs"
-    if speedup.resolves(1.0):
-        return "faster" if speedup.value > 1 else "slower"
-    return "same" if speedup.exact else "unresolved"
-
-
-def _memory(saved: Estimate | None) -> MemoryWord:
-    if saved is None:
-        return "not measured"
-    if saved.value == 0 and saved.exact:
-        return "same"
-    if saved.interval is None and not saved.exact:
-        return "too few pairs"
-    if not saved.resolves(0.0):
-        return "unresolved"
-    return "saves" if saved.value > 0 else "adds"
-
-
-def _in_brackets(clauses: Sequence[str]) -> str:
-    return f" ({'; '.join(clauses)})" if clauses else ""
+    if effect.resolves(null):
+        return above if effect.value > null else below
+    return "same" if effect.exact else "unresolved"
 
 
 def _n_unless(n: int, of: Estimate | Parity | None) -> str:

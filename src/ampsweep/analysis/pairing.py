@@ -5,40 +5,18 @@ Runs with the same pair key differ only in precision. For a run without a partne
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS
+from ampsweep.analysis.figure_keys import VAL_LOSS
 from ampsweep.analysis.runs import VAL_ACCURACY, Run, Scalar
 from ampsweep.analysis.statistics import Values
 from ampsweep.config.field_rules import NULL
 from ampsweep.finding import Finding
-from ampsweep.text import GIB
 
 _MAX_DIFFERENCES: Final = 3
 _NOT_SET: Final = "not set"
-
-
-class NearestRun:
-    """Finds the first of `runs` with the fewest known differences in facts, settings and conditions."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = runs
-        self._keys = list(dict.fromkeys(key for run in runs for key in _known(run)))
-        self._rows = np.array([self._row(run) for run in runs])
-
-    def to(self, run: Run) -> Run:
-        row = self._row(run)
-        differs = (self._rows != row) & (self._rows != None) & (row != None)  # noqa: E711 - of each element
-        return self._runs[int(differs.sum(axis=1).argmin())]
-
-    def _row(self, run: Run) -> NDArray[np.object_]:
-        known = _known(run)
-        return np.array([known.get(key) for key in self._keys], dtype=object)
 
 
 @dataclass(frozen=True)
@@ -101,24 +79,19 @@ class NearestRunDiffers(Unpaired):
         return f"the nearest {self.baseline} run differs in {named}" + (f" and {more} more" if more else "")
 
 
-@dataclass(frozen=True)
-class Pairing:
-    pairs: tuple[Pair, ...]
-    unpaired: tuple[tuple[Run, Unpaired], ...]
-
-
-def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
+def pair_runs(runs: Sequence[Run], baseline: str) -> tuple[list[Pair], list[tuple[Run, Unpaired]]]:
+    """The pairs, and the measured runs in none with the reason."""
     measured: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.measured:
             measured[run.pair_key][run.arm].append(run)
-    pairs = tuple(
+    pairs = [
         Pair(pair_key, arm, tuple(by_arm[baseline]), tuple(of_arm))
         for pair_key, by_arm in measured.items()
         if baseline in by_arm
         for arm, of_arm in by_arm.items()
         if arm != baseline
-    )
+    ]
     paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
     left = [run for run in runs if run.measured and (run.pair_key, run.arm) not in paired]
     of_baseline = [run for run in runs if run.arm == baseline]
@@ -126,20 +99,26 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     of_seed: dict[int, list[Run]] = defaultdict(list)
     for run in of_baseline:
         of_seed[run.seed].append(run)
-    nearest = {seed: NearestRun(runs) for seed, runs in of_seed.items()} if left else {}
+    known = {run.directory: {**run.facts, **_settings(run), **run.conditions} for run in (runs if left else ())}
 
     def reason(run: Run) -> Unpaired:
         if run.arm == baseline:
             return NoOtherArm(baseline=baseline)
         if (outcome := without_figures.get(run.recorded_key)) is not None:
             return BaselineWithoutFigures(baseline=baseline, outcome=outcome)
-        if run.seed not in nearest:
-            return NoBaselineRun(baseline=baseline, seed=run.seed if nearest else None)
-        found = _differences(run, nearest[run.seed].to(run))
+        if run.seed not in of_seed:
+            return NoBaselineRun(baseline=baseline, seed=run.seed if of_seed else None)
+        own = known[run.directory]
+        nearest = min(of_seed[run.seed], key=lambda other: _num_differing(own, known[other.directory]))
+        found = _differences(run, nearest)
         shown = tuple(found[:_MAX_DIFFERENCES])
         return NearestRunDiffers(baseline=baseline, differences=shown, num_differences=len(found))
 
-    return Pairing(pairs, tuple((run, reason(run)) for run in left))
+    return pairs, [(run, reason(run)) for run in left]
+
+
+def _num_differing(known: Mapping[str, Scalar], others: Mapping[str, Scalar]) -> int:
+    return sum(value is not None and others.get(key) not in (None, value) for key, value in known.items())
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
@@ -165,10 +144,6 @@ def _settings(run: Run) -> dict[str, Scalar]:
     return {key: NULL if value is None else value for key, value in run.settings.items()}
 
 
-def _known(run: Run) -> dict[str, Scalar]:
-    return {**run.facts, **_settings(run), **run.conditions}
-
-
 def _left_of_key(run: Run) -> dict[str, Scalar]:
     """The rest of the pair key: the code's version without its local part, and the content of the data."""
     version = str(run.record.environment.get("code_version", "")).partition("+")[0] or None
@@ -188,10 +163,6 @@ def paired_figures(pairs: Iterable[Pair], key: str) -> Figures:
     """Figures of metric `key` in pairs that have both; times, energies and peaks only if positive."""
     found = {pair.pair_key: both for pair in pairs if (both := pair.figures(key)) is not None}
     return {name: both for name, both in found.items() if key in (VAL_LOSS, VAL_ACCURACY) or min(both) > 0}
-
-
-def peaks_of(pairs: Iterable[Pair]) -> Figures:
-    return {key: (b * GIB, a * GIB) for key, (b, a) in paired_figures(pairs, PEAK_MEMORY).items()}
 
 
 def one_side(figures: Figures, *, of_baseline: bool) -> dict[str, float]:

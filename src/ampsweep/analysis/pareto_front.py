@@ -1,11 +1,7 @@
 """The Pareto front of the arms of a workload over step time, peak memory and final loss.
 
-An arm is beaten by another arm that is better on one axis and worse on none:
-- Time or memory is better or worse by 2% or more, resolved by the pairs of both (the 95% interval of their ratio
-  excludes 1); loss, if the 90% interval of the gap lies beyond the margin.
-- Otherwise they are the same if the ratio is resolved or known to within 10%, or the loss known not to be worse by the
-  margin. If that is open, neither beats the other.
-- An axis that neither arm measured does not count.
+An arm is beaten by another that is better on one axis, and on the others the same: by a ratio that is resolved or known
+to within 10%, or a loss known not to be worse by the margin. An axis that neither arm measured does not count.
 """
 
 import statistics
@@ -15,8 +11,8 @@ from itertools import permutations
 from typing import Final, Literal
 
 from ampsweep.analysis.candidates import MAX_DOUBT
-from ampsweep.analysis.figure_keys import VAL_LOSS
-from ampsweep.analysis.pairing import Figures, Pair, one_side, paired_figures, peaks_of
+from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS
+from ampsweep.analysis.pairing import Pair, one_side, paired_figures
 from ampsweep.analysis.recommendation import MIN_DIFFERENCE
 from ampsweep.analysis.runs import STEP_MS
 from ampsweep.analysis.statistics import (
@@ -30,16 +26,18 @@ from ampsweep.analysis.statistics import (
     two_one_sided_tests,
 )
 from ampsweep.finding import Finding
+from ampsweep.text import GIB
 
 Axis = Literal["time", "memory", "loss"]
 Relation = Literal["better", "worse", "same", "open", "not measured"]
 _Relations = dict[Axis, Relation]
 
+_METRICS: Final[dict[Axis, str]] = {"time": STEP_MS, "memory": PEAK_MEMORY, "loss": VAL_LOSS}
 _WORSE: Final[dict[Axis, str]] = {"time": "slower", "memory": "more memory", "loss": "worse loss"}
 
 ArmValues = Mapping[Axis, Values]
-"""By axis, an arm's figures in its pairs with the baseline, the baseline's in all pairs: ms of a step, bytes at the
-peak (of the fullest rank), final validation losses."""
+"""By axis, an arm's figures in its pairs with the baseline, the baseline's in all pairs: ms of a step, GiB at the peak
+(of the fullest rank), final validation losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,29 +68,21 @@ class Front(Finding):
     without: tuple[str, ...]  # arms without step time or memory
 
     @property
-    def unbeaten(self) -> tuple[FrontArm, ...]:
-        return tuple(arm for arm in self.arms if arm.beaten is None)
-
-    @property
     def sentence(self) -> str:
         beaten: dict[Beaten, list[str]] = {}
         for arm in self.arms:
             if arm.beaten is not None:
                 beaten.setdefault(arm.beaten, []).append(arm.arm)
-        on_front = f"on the front: {', '.join(arm.arm for arm in self.unbeaten)}"
+        on_front = f"on the front: {', '.join(arm.arm for arm in self.arms if arm.beaten is None)}"
         rest = "; ".join(f"{', '.join(arms)} by {by.text}" for by, arms in beaten.items())
         return f"{on_front}; beaten: {rest}" if rest else f"{on_front}; none is beaten"
 
 
 def values_of_arms(baseline: str, pairs_of: Mapping[str, Sequence[Pair]]) -> dict[str, ArmValues]:
-    of_baseline: dict[Axis, dict[str, float]] = {axis: {} for axis in _WORSE}
+    of_baseline: dict[Axis, dict[str, float]] = {axis: {} for axis in _METRICS}
     found: dict[str, ArmValues] = {baseline: of_baseline}
     for arm, pairs in pairs_of.items():
-        figures: dict[Axis, Figures] = {
-            "time": paired_figures(pairs, STEP_MS),
-            "memory": peaks_of(pairs),
-            "loss": paired_figures(pairs, VAL_LOSS),
-        }
+        figures = {axis: paired_figures(pairs, key) for axis, key in _METRICS.items()}
         found[arm] = {axis: one_side(both, of_baseline=False) for axis, both in figures.items()}
         for axis, both in figures.items():
             of_baseline[axis] |= one_side(both, of_baseline=True)
@@ -105,14 +95,13 @@ def front(values: Mapping[str, ArmValues], *, margin: float | None, is_higher_be
     placed = {arm: own for arm, own in values.items() if own["time"] and own["memory"]}
     if len(placed) < 2:
         return None
-    relations: dict[tuple[str, str], _Relations] = {}
-    for arm, other in permutations(placed, 2):
-        relations[arm, other] = {
-            "time": _by_ratio(placed[arm]["time"], placed[other]["time"]),
-            "memory": _by_ratio(placed[arm]["memory"], placed[other]["memory"]),
-            "loss": _by_gap(placed[arm]["loss"], placed[other]["loss"], margin, is_higher_better),
-        }
-    beaten = _beaten([*placed], relations)
+
+    def relation(arm: str, other: str, axis: Axis) -> Relation:
+        both = values[arm][axis], values[other][axis]
+        return _by_gap(*both, margin, is_higher_better) if axis == "loss" else _by_ratio(*both)
+
+    pairs = permutations(placed, 2)
+    beaten = _beaten([*placed], {pair: {axis: relation(*pair, axis) for axis in _METRICS} for pair in pairs})
     baseline, reference = next(iter(values.items()))
     return Front(
         arms=tuple(
@@ -120,9 +109,9 @@ def front(values: Mapping[str, ArmValues], *, margin: float | None, is_higher_be
                 arm=arm,
                 step_ms=geometric_mean([*own["time"].values()]),
                 time_ratio=None if arm == baseline else ratio_between(own["time"], reference["time"]),
-                peak_bytes=statistics.fmean(own["memory"].values()),
+                peak_bytes=GIB * statistics.fmean(own["memory"].values()),
                 loss_gap=None if arm == baseline else mean_difference(_gaps(own["loss"], reference["loss"])),
-                loss="same" if arm == baseline else _by_gap(own["loss"], reference["loss"], margin, is_higher_better),
+                loss="same" if arm == baseline else relation(arm, baseline, "loss"),
                 beaten=beaten.get(arm),
             )
             for arm, own in placed.items()
@@ -138,7 +127,7 @@ def _gaps(own: Values, other: Values) -> list[float]:
 def _by_ratio(own: Values, other: Values) -> Relation:
     ratio = ratio_between(own, other)
     if ratio is None:
-        return "open" if own or other else "not measured"
+        return "open"
     if ratio.resolves(1.0) and not 1 / (1 + MIN_DIFFERENCE) < ratio.value < 1 + MIN_DIFFERENCE:
         return "better" if ratio.value < 1 else "worse"
     is_known = ratio.exact or ratio.resolves(1.0) or (ratio.high is not None and ratio.high <= MAX_DOUBT)

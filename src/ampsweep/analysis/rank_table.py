@@ -1,6 +1,6 @@
 """The ranks of a run or an arm side by side: the fullest, the slowest, and the spread between ranks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ampsweep.analysis.runs import LARGEST_FIGURE, Run
@@ -36,42 +36,27 @@ class RankTable(Finding):
 
     @property
     def sentence(self) -> str:
-        clauses = [clause for clause in (self._fullest, self._slowest, self._waiting) if clause is not None]
+        return "; ".join(self._clauses()) or plural(len(self.rows), "rank")
+
+    def _clauses(self) -> Iterator[str]:
+        by_rank: dict[int | None, RankRow] = {row.rank: row for row in self.rows}
+        fullest, slowest, waited_for = map(by_rank.get, (self.fullest, self.slowest, self.waited_for))
+        is_alone, spread = len(self.rows) == 1, self.memory_spread_bytes
+        if fullest is not None and fullest.peak_bytes is not None and spread is not None and not is_alone:
+            peak, count = num_bytes(fullest.peak_bytes), plural(len(self.rows), "rank")
+            beyond = (
+                f"rank {fullest.rank} is the fullest, with a peak of {peak}, {num_bytes(spread)} more than the emptiest"
+            )
+            yield beyond if spread else f"the {count} have the same peak of {peak}"
+        if slowest is not None and slowest.step_ms is not None and not is_alone:
+            more = "" if self.time_spread_ms is None else f", {milliseconds(self.time_spread_ms)} more than the fastest"
+            yield f"rank {slowest.rank} is the slowest, with {milliseconds(slowest.step_ms)} a step{more}"
+        if waited_for is not None and waited_for.communication_ms is not None:
+            longest = max(row.communication_ms or 0.0 for row in self.rows)
+            waits = f"in a step it waits {milliseconds(waited_for.communication_ms)} for them"
+            yield f"the others wait for rank {waited_for.rank}: {waits}, and they up to {milliseconds(longest)}"
         if self.reduced_mib is not None:
-            reduced = num_bytes(self.reduced_mib * MIB)
-            clauses.append(f"each rank hands {reduced} of gradients to the reduction in a step")
-        return "; ".join(clauses) or plural(len(self.rows), "rank")
-
-    def _row(self, rank: int | None) -> RankRow | None:
-        return next((row for row in self.rows if row.rank == rank), None)
-
-    @property
-    def _fullest(self) -> str | None:
-        row = self._row(self.fullest)
-        if row is None or row.peak_bytes is None:
-            return None
-        peak, spread = num_bytes(row.peak_bytes), self.memory_spread_bytes
-        if not spread:
-            count = plural(len(self.rows), "rank")
-            return f"the {count} have the same peak of {peak}" if spread == 0 and len(self.rows) > 1 else None
-        return f"rank {row.rank} is the fullest, with a peak of {peak}, {num_bytes(spread)} more than the emptiest"
-
-    @property
-    def _slowest(self) -> str | None:
-        row = self._row(self.slowest)
-        if row is None or row.step_ms is None or len(self.rows) == 1:
-            return None
-        more = "" if self.time_spread_ms is None else f", {milliseconds(self.time_spread_ms)} more than the fastest"
-        return f"rank {row.rank} is the slowest, with {milliseconds(row.step_ms)} a step{more}"
-
-    @property
-    def _waiting(self) -> str | None:
-        row = self._row(self.waited_for)
-        if row is None or row.communication_ms is None:
-            return None
-        longest = max(row.communication_ms for row in self.rows if row.communication_ms is not None)
-        waits = f"in a step it waits {milliseconds(row.communication_ms)} for them"
-        return f"the others wait for rank {row.rank}: {waits}, and they up to {milliseconds(longest)}"
+            yield f"each rank hands {num_bytes(self.reduced_mib * MIB)} of gradients to the reduction in a step"
 
 
 def ranks_of_arm(runs: Sequence[Run]) -> RankTable | None:
@@ -85,7 +70,8 @@ def ranks_of_run(run: Run) -> RankTable | None:
 
 
 def _table(measured: Sequence[Run], timed: Sequence[Run]) -> RankTable:
-    rows = tuple(_row(rank, measured, timed) for rank in sorted(_by_rank(measured)))
+    by_rank, timed_by_rank = _by_rank(measured), _by_rank(timed)
+    rows = tuple(_row(rank, by_rank[rank], timed_by_rank.get(rank, [])) for rank in sorted(by_rank))
     peaks = [(row.peak_bytes, -row.rank) for row in rows if row.peak_bytes is not None]
     times = [(row.step_ms, -row.rank) for row in rows if row.step_ms is not None]
     waits = [(row.communication_ms, row.rank) for row in rows if row.communication_ms is not None]
@@ -110,8 +96,7 @@ def _by_rank(runs: Iterable[Run]) -> dict[int, list[RankFigures]]:
     return found
 
 
-def _row(rank: int, measured: Sequence[Run], timed: Sequence[Run]) -> RankRow:
-    there, in_time = (_by_rank(runs).get(rank, []) for runs in (measured, timed))
+def _row(rank: int, there: Sequence[RankFigures], in_time: Sequence[RankFigures]) -> RankRow:
     categories = dict.fromkeys(category for figures in there for category in figures.peak or {})
     peaks = {key: known_median((figures.peak or {}).get(key) for figures in there) for key in categories}
     return RankRow(

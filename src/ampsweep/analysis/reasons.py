@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ampsweep.analysis.runs import SKIPPED_STEPS, Run
 from ampsweep.analysis.statistics import known_median
@@ -123,7 +123,7 @@ def find_pitfalls(runs: Mapping[str, Sequence[Run]]) -> tuple[Pitfall, ...]:
 
 def odd_sizes(record: RunRecord) -> dict[str, int]:
     """Sizes of matrix products that are no multiple of 8, by config key or product of keys."""
-    model, identity = _section(record.config, "model"), record.identity
+    model, identity = record.config.get("model", {}), record.identity
     known = {key: size for key, size in model.items() if type(size) is int and size > 0}
     sizes = {f"model.{key}": known[key] for key in _SIZES if key in known}
     if "hidden_size" in known and "num_heads" in known:
@@ -156,7 +156,7 @@ def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
 
 def _of_its_memory(arm: str, baseline: str, run: Run, waterfall: Waterfall | None) -> Iterator[Reason]:
     """Explain autocast's memory: float32 weights are copied, activations shrink."""
-    precision = _section(run.record.config, "precision")
+    precision = run.record.config.get("precision", {})
     if waterfall is None or not precision.get("autocast") or precision.get("parameters") != "float32":
         return
     steps = {step.category: step for step in waterfall.steps}
@@ -176,15 +176,10 @@ def _pitfalls(run: Run) -> Iterator[Pitfall]:
     rounds_to_nearest = mode is not None and mode.implementation is None  # torch's optimizer updates them itself
     if parameters in _NARROW and rounds_to_nearest:
         yield VanishingUpdates(arms=(), dtype=parameters, lost_below=_lost_below(parameters))
-    decay = 1 - _section(run.record.config, "optimizer").get("beta2", 1)
+    decay = 1 - run.record.config.get("optimizer", {}).get("beta2", 1)
     if state in _NARROW and rounds_to_nearest and 0 < decay < _lost_below(state):
         yield StuckMoment(arms=(), dtype=state, decay=decay, lost_below=_lost_below(state))
 
 
 def _lost_below(dtype: str) -> float:
     return 2.0 ** -(FORMATS[dtype].digits + 1)
-
-
-def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = config.get(key)
-    return found if isinstance(found, Mapping) else {}

@@ -1,15 +1,9 @@
 """The recommended arm, or what is missing to decide on it.
 
-1. Arms are refused for the reasons of `candidates.refusal`. A baseline over the memory given is not recommended, but
-   the others are still compared with it.
-2. An arm is undecided with fewer than three completed pairs, while its step time is neither resolved from the
-   baseline's nor within 10% of it, or while a final metric may be worse by more than the margin. Other arms are
-   eligible.
-3. Eligible arms that the fastest does not beat by 2%, resolved by their pairs, count as equally fast. Among these the
-   arm with the smallest peak memory wins, or the first in the order of tables that needs at most 2% more.
-4. The winner is recommended unless an undecided arm might win instead, or the workload is too small to judge speed by.
-
-Intervals are those of single arms, without correction for the number of arms.
+Arms are refused for the reasons of `candidates.refusal`, undecided for those of `Candidate.missing`, else eligible. Of
+the eligible arms that the fastest does not beat by 2%, resolved by their pairs, the one with the smallest peak memory
+wins, or the first in the order of tables that needs at most 2% more. Intervals are those of single arms, without
+correction for the number of arms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.candidates import LARGER, Candidate, Missing, OverMemory, Refusal, SmallWorkload, is_known
+from ampsweep.analysis.candidates import LARGER, Candidate, Missing, Refusal, SmallWorkload, is_known
 from ampsweep.analysis.statistics import Values, ratio_between
 from ampsweep.analysis.step_limits import TOO_SMALL, SmallStep
 from ampsweep.finding import Finding
@@ -108,24 +102,22 @@ def recommend(
 ) -> Recommendation:
     """Apply the rule above to a workload, given `candidates` in the order of tables, step times in milliseconds by arm
     and pair key, and why the baseline would be refused if it were another arm."""
-    chosen: _Option | None = None
+    chosen: ArmComparison | None = None
     undecided: Undecided | None = None
     missing = {candidate.arm: what for candidate in candidates if (what := candidate.missing) is not None}
-    if baseline_refusal is not None and not isinstance(baseline_refusal, OverMemory):
+    if baseline_refusal is not None and not baseline_refusal.trains:
         undecided = BaselineRefused(baseline=baseline.arm, refusal=baseline_refusal)
     elif not candidates:
         undecided = NoOtherArms(baseline=baseline.arm)
     elif small_step is not None:
         undecided = StepTooSmall(baseline=baseline.arm, small_step=small_step)
     else:
-        in_question = [candidate for candidate in candidates if candidate.refusal is None]
-        eligible = [candidate for candidate in in_question if candidate.arm not in missing]
-        options = [option for candidate in eligible if (option := _option(candidate, step_ms)) is not None]
-        if baseline_refusal is None:
-            options.insert(0, _Option(baseline.arm, True, 1.0, step_ms[baseline.arm], baseline.peak_memory_bytes))
-        chosen = _choose(options) if options else None
-        waiting = [candidate for candidate in in_question if candidate.arm in missing]
-        rivals = [missing[candidate.arm] for candidate in waiting if _might_be_chosen(candidate, chosen, step_ms)]
+        in_question = [candidate.judgements.figures for candidate in candidates if candidate.refusal is None]
+        options = [] if baseline_refusal else [baseline]
+        options += [arm for arm in in_question if arm.arm not in missing]
+        chosen = _choose(options, step_ms) if options else None
+        waiting = [arm for arm in in_question if arm.arm in missing]
+        rivals = [missing[arm.arm] for arm in waiting if _might_be_chosen(arm, chosen, step_ms)]
         if rivals:
             leader = None if chosen is None else chosen.arm
             undecided = Rivals(baseline=baseline.arm, leader=leader, missing=tuple(rivals))
@@ -147,44 +139,31 @@ def recommend(
     )
 
 
-@dataclass(frozen=True)
-class _Option:
-    arm: str
-    is_baseline: bool
-    speedup: float
-    step_ms: Values
-    peak_bytes: float | None
+def _speedup(of: ArmComparison) -> float:
+    return 1.0 if of.speedup is None else of.speedup.value  # the baseline has none
 
 
-def _option(candidate: Candidate, step_ms: Mapping[str, Values]) -> _Option | None:
-    figures = candidate.judgements.figures
-    if figures.speedup is None:
-        return None
-    return _Option(candidate.arm, False, figures.speedup.value, step_ms[candidate.arm], figures.peak_memory_bytes)
-
-
-def _choose(options: Sequence[_Option]) -> _Option:
-    best, as_good = max(options, key=lambda option: option.speedup), []
+def _choose(options: Sequence[ArmComparison], step_ms: Mapping[str, Values]) -> ArmComparison:
+    best, as_good = max(options, key=_speedup), []
     for option in options:
-        ratio = ratio_between(option.step_ms, best.step_ms)
+        ratio = ratio_between(step_ms[option.arm], step_ms[best.arm])
         if option is best or ratio is None or ratio.value < 1 + MIN_DIFFERENCE or not ratio.resolves(1.0):
             as_good.append(option)
-    known = [option.peak_bytes for option in as_good if option.peak_bytes is not None]
+    known = [option.peak_memory_bytes for option in as_good if option.peak_memory_bytes is not None]
     if len(known) < len(as_good):
         return as_good[0]
     enough = (1 + MIN_DIFFERENCE) * min(known)
     return next(option for option, peak in zip(as_good, known, strict=True) if peak <= enough)
 
 
-def _might_be_chosen(candidate: Candidate, chosen: _Option | None, step_ms: Mapping[str, Values]) -> bool:
+def _might_be_chosen(arm: ArmComparison, chosen: ArmComparison | None, step_ms: Mapping[str, Values]) -> bool:
     if chosen is None:
         return True
-    speedup, option = candidate.judgements.figures.speedup, _option(candidate, step_ms)
-    if speedup is None or option is None or not (speedup.interval or speedup.exact):
+    if arm.speedup is None or not (arm.speedup.interval or arm.speedup.exact):
         return chosen.is_baseline
-    if not is_known(speedup):
-        return (speedup.high or speedup.value) > (1 + MIN_DIFFERENCE) * chosen.speedup
-    return _choose([chosen, option]) is option
+    if not is_known(arm.speedup):
+        return (arm.speedup.high or arm.speedup.value) > (1 + MIN_DIFFERENCE) * _speedup(chosen)
+    return _choose([chosen, arm], step_ms) is arm
 
 
 def _standing(of: Candidate, chosen: str | None, small_step: SmallStep | None, missing: Missing | None) -> ArmStanding:

@@ -3,10 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final
 
 from ampsweep.analysis.figure_keys import VAL_LOSS, logged_keys
-from ampsweep.analysis.float8_layers import Float8Summary, float8_summary
 from ampsweep.analysis.pairing import Unpaired
 from ampsweep.analysis.rank_table import RankTable, ranks_of_run
 from ampsweep.analysis.runs import STEP_MS, Run
@@ -14,25 +13,27 @@ from ampsweep.config.modes import MODES
 from ampsweep.finding import Finding
 from ampsweep.records import RunRecord
 from ampsweep.records.outcome import OutOfMemory
-from ampsweep.text import by_likeness, first_line, listed, merge_figures, num_bytes, seeds_text
+from ampsweep.records.sections import Float8Proof, WhyKept
+from ampsweep.text import by_likeness, first_line, listed, merge_figures, num_bytes, plural, seeds_text
+
+_WHY_KEPT: Final[dict[WhyKept, str]] = {
+    "output": "the output layer",
+    "size": "sizes that are no multiples of 16",
+    "fp32_modules": "kept in float32",
+    "subclass": "subclasses of nn.Linear",
+    "changed": "hooks, another forward or a computed weight",
+    "no_linear": "not nn.Linear",
+}
 
 
 class RunFinding(Finding):
     """A finding on runs of an arm that differ in seeds and measured figures only."""
 
-    template: ClassVar[str] = "{cause}"  # the sentence without the seeds
+    template: ClassVar[str] = "{cause}"
     consequence: ClassVar[str] = ""  # their figures that do not count; empty if all count
 
     seeds: tuple[int, ...]
     cause: str = ""  # text from the records, with ranges for differing figures: '0.6 to 1.0 cores'
-
-    @property
-    def clause(self) -> str:
-        return self.filled(self.template)
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.clause} ({seeds_text(self.seeds)})"
 
     @property
     def name(self) -> str:
@@ -40,15 +41,12 @@ class RunFinding(Finding):
 
     @property
     def why(self) -> str:
-        return self.cause  # the name says the rest
-
-
-class _Clause(RunFinding):
-    """A finding whose name does not say the rest."""
+        return self.filled(self.template)
 
     @property
-    def why(self) -> str:
-        return self.clause
+    def sentence(self) -> str:
+        clauses = (f"{self.name}, {self.consequence}" if self.consequence else "", self.why)
+        return f"{': '.join(filter(None, clauses))} ({seeds_text(self.seeds)})"
 
 
 class NotCompleted(RunFinding):
@@ -57,17 +55,12 @@ class NotCompleted(RunFinding):
     status: str
 
     @property
-    def clause(self) -> str:
-        return f"{self.status}: {self.cause}" if self.cause else self.status
-
-    @property
     def name(self) -> str:
         return self.status
 
 
 class CutShort(RunFinding):
     severity = "warning"
-    template = "cut short, hence no loss to compare: {cause}"
     consequence = "its loss does not count"
 
 
@@ -77,13 +70,11 @@ class StoppedEarly(RunFinding):
 
 class Disproved(RunFinding):
     severity = "fault"
-    template = "disproved, hence compared with nothing: {cause}"
     consequence = "none of its figures count"
 
 
 class Contaminated(RunFinding):
     severity = "warning"
-    template = "contaminated, hence no speed to compare: {cause}"
     consequence = "its speed does not count"
 
 
@@ -91,7 +82,7 @@ class NotTimed(RunFinding):
     template = "no speed: {cause}"
 
 
-class RoundedFloat32(_Clause):
+class RoundedFloat32(RunFinding):
     """TF32 in a training of others that was said to be in another mode."""
 
     severity = "warning"
@@ -100,20 +91,20 @@ class RoundedFloat32(_Clause):
     mode: str
 
 
-class EvaluatedNarrower(_Clause):
+class EvaluatedNarrower(RunFinding):
     severity = "warning"
     template = "evaluated with parameters in {cause}, trained with others: its evaluations have another precision"
     consequence = "its evaluations tell nothing of the training's precision"
 
 
-class WithoutMetric(_Clause):
+class WithoutMetric(RunFinding):
     severity = "warning"
     template = "no {metric} was logged; there are {cause}"
     consequence = "it does not count for parity"
     metric: str
 
 
-class Leaks(_Clause):
+class Leaks(RunFinding):
     severity = "warning"
     template = "a step left {cause} behind"
     consequence = "its memory may grow beyond the peak shown here"
@@ -125,13 +116,9 @@ class NotCarriedOver(RunFinding):
 
 class NotPaired(RunFinding):
     severity = "warning"
-    template = "not paired: {why}"
+    template = "{reason.sentence}"
     consequence = "compared with nothing"
     reason: Unpaired
-
-    @property
-    def why(self) -> str:
-        return self.reason.sentence
 
 
 class GraphBreaks(RunFinding):
@@ -145,6 +132,19 @@ class Recompiled(RunFinding):
 
 class NotCompiled(RunFinding):
     template = "torch.compile found nothing to compile: every step ran eagerly"
+
+
+class Float8Summary(Finding):
+    recipe: str
+    num_converted: int
+    emulated: str | None  # why the device emulates float8; None if it does not
+    kept: tuple[tuple[WhyKept, tuple[str, ...]], ...]  # names of the other layers by reason
+
+    @property
+    def sentence(self) -> str:
+        emulation = "" if self.emulated is None else f" (emulated: {self.emulated})"
+        others = "; ".join(f"{listed(names, limit=4)} ({_WHY_KEPT[why]})" for why, names in self.kept)
+        return f"{plural(self.num_converted, 'layer')} in float8{emulation}" + (f", not {others}" if others else "")
 
 
 class InFloat8(RunFinding):
@@ -168,12 +168,9 @@ class MissingSeeds(Finding):
     seeds: tuple[int, ...]
 
 
-_Found = TypeVar("_Found", bound=RunFinding)
-
-
-def merged(findings: Iterable[_Found]) -> tuple[_Found, ...]:
+def merged(findings: Iterable[RunFinding]) -> tuple[RunFinding, ...]:
     """Merge findings whose causes differ at most in measured figures, the most common first."""
-    alike: dict[_Found, list[_Found]] = defaultdict(list)
+    alike: dict[RunFinding, list[RunFinding]] = defaultdict(list)
     for finding in findings:
         alike[replace(finding, seeds=(), cause="")].append(finding)
     found = []
@@ -208,7 +205,7 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
         there = listed(by_likeness(run.keys.metric, logged_keys([record])), limit=4)
         yield WithoutMetric(seeds=seeds, metric=run.keys.metric, cause=there or "no numbers")
     if run.measured:
-        yield from _of_compilation(run)
+        yield from findings_of_step(record)
     if run.measured and (float8 := float8_summary(record.proof.float8)) is not None:
         yield InFloat8(seeds=seeds, layers=float8)
     for note in () if record.origin is None else record.origin.notes or ():
@@ -221,7 +218,21 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
         yield Leaks(seeds=seeds, cause=num_bytes(run.leaked_bytes))
     if run.measured and unpaired is not None:
         yield NotPaired(seeds=seeds, reason=unpaired)
-    yield from without_effect(record)
+
+
+def float8_summary(proof: Float8Proof | None) -> Float8Summary | None:
+    """Summarise the float8 part of a proof; None without a traced step."""
+    if proof is None or proof.recipe is None or proof.converted is None:
+        return None
+    kept: dict[WhyKept, list[str]] = defaultdict(list)
+    for layer in proof.kept or ():
+        kept[layer.why].append(layer.name)
+    return Float8Summary(
+        recipe=proof.recipe,
+        num_converted=len(proof.converted),
+        emulated=proof.emulated,
+        kept=tuple((why, tuple(names)) for why, names in kept.items()),
+    )
 
 
 def _rounded(record: RunRecord) -> Iterator[RunFinding]:
@@ -231,15 +242,12 @@ def _rounded(record: RunRecord) -> Iterator[RunFinding]:
         yield RoundedFloat32(seeds=(record.identity.seed,), mode=mode.name, cause=" and a ".join(kinds))
 
 
-def without_effect(record: RunRecord) -> Iterator[RunFinding]:
-    trainer, seeds = record.config.get("trainer", {}), (record.identity.seed,)
-    if trainer.get("activation_checkpointing") and record.proof.num_repeated_operators == 0:
+def findings_of_step(record: RunRecord) -> Iterator[RunFinding]:
+    """Yield where checkpointing and compilation of the step had no effect, or less than they should."""
+    found, seeds = record.compilation, (record.identity.seed,)
+    if record.config.get("trainer", {}).get("activation_checkpointing") and record.proof.num_repeated_operators == 0:
         yield NothingRecomputed(seeds=seeds)
-
-
-def _of_compilation(run: Run) -> Iterator[RunFinding]:
-    found, seeds = run.record.compilation, (run.seed,)
-    if run.record.proof.traced == "compiled" and not found.num_graphs:
+    if record.proof.traced == "compiled" and not found.num_graphs:
         yield NotCompiled(seeds=seeds)
     if found.graph_breaks:
         first = found.graph_breaks[0]
@@ -249,9 +257,13 @@ def _of_compilation(run: Run) -> Iterator[RunFinding]:
         yield Recompiled(seeds=seeds, cause=late[0].reason)
 
 
-def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding]) -> tuple[Finding, ...]:
+def findings_of_arm(runs: Sequence[Run], baseline: Sequence[Run], findings: Iterable[RunFinding]) -> Iterator[Finding]:
+    yield from merged(findings)
     repeats = Counter((run.pair_key, run.seed) for run in runs if run.measured)
-    return (*merged(findings), *(Repeats(seed=seed, num_runs=n) for (_, seed), n in repeats.items() if n > 1))
+    yield from (Repeats(seed=seed, num_runs=n) for (_, seed), n in repeats.items() if n > 1)
+    missing = {run.seed for run in baseline} - {run.seed for run in runs}
+    if missing and runs[0].record.source != "suite":  # nobody here has planned these sweeps
+        yield MissingSeeds(seeds=tuple(sorted(missing)))
 
 
 @dataclass(frozen=True, kw_only=True)

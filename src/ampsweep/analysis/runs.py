@@ -1,7 +1,7 @@
 """A run as the analysis sees it: its directory, its record and the facts derived from them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,6 @@ from ampsweep.config.modes import DOTTED_ARM_KEYS
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.metrics import METRICS
 from ampsweep.records import RunRecord
-from ampsweep.records.sections import UnvouchedOperator
 from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
@@ -137,10 +136,6 @@ class Run:
         return prediction.peak_bytes if prediction.allocator_peak_bytes is None else prediction.allocator_peak_bytes
 
     @property
-    def unvouched(self) -> Sequence[UnvouchedOperator]:
-        return () if self.record.prediction is None else self.record.prediction.unvouched or ()
-
-    @property
     def prediction_error_pct(self) -> float | None:
         """Predicted minus measured peak, in percent of the measured peak."""
         return None if self.record.prediction is None or self.is_compiled else self.record.prediction.error_pct
@@ -169,8 +164,7 @@ class Run:
     @cached_property
     def facts(self) -> dict[str, Scalar]:
         """The identity without arm, seed and searched batch; of the device only its kind, None if unknown yet."""
-        searched = () if self.record.batch_search is None else ("batch_size", "global_batch_size")
-        left_out = _NO_FACTS.union(searched)
+        left_out = _NO_FACTS.union(() if self.record.batch_search is None else ("batch_size", "global_batch_size"))
         facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
         kind = self.record.identity.device.partition(":")[0]
         return facts | {"device": None if kind == "auto" else kind, "source": self.record.source}
@@ -189,15 +183,15 @@ class Run:
         if self.record.source != "suite":
             return dict(self.own)
         left_out = _NOT_WORKLOAD.union(() if self.record.batch_search is None else ("data.batch_size",))
-        known = ((key, of) for key, of in leaves(self.record.config) if key.partition(".")[0] not in _NOT_WORKLOAD)
-        return {key: value for key, value in known if key not in left_out}
+        config = leaves(self.record.config)
+        return {key: value for key, value in config.items() if not left_out & {key, key.partition(".")[0]}}
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
         """Conditions that change figures, by dotted key: libraries, own code, variables, CPU threads."""
-        environment = dict(leaves(self.record.environment))
-        known = environment.keys() - _OTHER_VARIABLES
-        kept = {key: value for key, value in environment.items() if key in known and key.startswith(_CONDITIONS)}
+        environment = leaves(self.record.environment)
+        known = [key for key in environment if key.startswith(_CONDITIONS) and key not in _OTHER_VARIABLES]
+        kept = {key: environment[key] for key in known}
         if self.facts["device"] == "cpu" and "num_threads" in environment:
             kept["num_threads"] = environment["num_threads"]
         if len(self.devices_of_ranks) > 1:
@@ -248,12 +242,13 @@ def metric_words(metric: str) -> str:
     return metric.replace("/", " ") if metric in METRICS else metric
 
 
-def leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]]:
-    found: list[tuple[str, Scalar]] = []
+def leaves(node: Mapping[str, Any]) -> dict[str, Scalar]:
+    """The values by dotted keys, lists as JSON."""
+    found: dict[str, Scalar] = {}
     for key, value in node.items():
         if isinstance(value, Mapping):
-            found += leaves(value, f"{prefix}{key}.")
+            found |= {f"{key}.{name}": leaf for name, leaf in leaves(value).items()}
         else:
             is_scalar = value is None or isinstance(value, str | int | float | bool)
-            found.append((f"{prefix}{key}", value if is_scalar else json.dumps(value, default=str)))
+            found[key] = value if is_scalar else json.dumps(value, default=str)
     return found

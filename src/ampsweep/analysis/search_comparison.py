@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.pairing import figures_of_runs
-from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.analysis.run_findings import Contaminated, NotCompleted, RunEntry, merged, run_entry, statuses_text
 from ampsweep.analysis.runs import LARGEST_FIGURE, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, ratio_between
@@ -15,13 +14,11 @@ from ampsweep.analysis.step_limits import StepLimit, limits_text, step_limits
 from ampsweep.analysis.workloads import Workload
 from ampsweep.finding import Finding
 from ampsweep.records.batch_search import BatchSearch, PredictedBatch, Probe
-from ampsweep.text import GIB, first_line, num_bytes, ratio
+from ampsweep.text import GIB, first_line, not_vouched_for, num_bytes, ratio
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
-NUM_REFUSED: Final = "memory/num_refused"
 
 Bound = Literal["memory", "refused", "limit"]  # of a batch: memory, data or a model that refuse it, `max_batch.limit`
-_TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
 
 class LimitedThroughput(Finding):
@@ -149,7 +146,7 @@ def compare_search(workload: Workload, baseline: str) -> SearchComparison:
     runs_of = workload.of_arms(baseline)
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
     return SearchComparison(
-        title=workload.title_of(_TITLE_FACTS),
+        title=workload.title,
         facts=workload.facts,
         memory_limit_bytes=None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB),
         arms=tuple(
@@ -227,7 +224,7 @@ def _notes(
     sizes = sorted({search.largest for search in answers})
     if len(sizes) > 1:
         yield DifferentAnswers(batch_sizes=tuple(sizes))
-    num_refused = max((round(run.figure(NUM_REFUSED) or 0) for run in measured), default=0)
+    num_refused = max((round(run.figure("memory/num_refused") or 0) for run in measured), default=0)
     if num_refused:
         yield ShortOfMemory(num_refused=num_refused)
     operators = sorted({name for batch in predicted for name in batch.unvouched or ()})

@@ -10,11 +10,6 @@ from ampsweep.analysis.statistics import known_median
 from ampsweep.finding import Finding
 from ampsweep.text import milliseconds, num_bytes, number
 
-DATA_WAIT_MS: Final = "perf/data_wait_ms"
-LAUNCH_MS: Final = "perf/launch_ms"
-DEVICE_LAG_MS: Final = "perf/device_lag_ms"
-UTILIZATION_PCT: Final = "device/utilization_pct"
-
 MIN_US_PER_OPERATOR_CPU: Final = 50.0
 """An eager step on tiny tensors costs 5 us per operator on a CPU (GPT of 2 layers of width 8, forward, backward and
 fused AdamW: 221 operators in 1.15 ms, torch 2.13). Below ten times that, at least a tenth of the step is overhead."""
@@ -33,10 +28,6 @@ TOO_SMALL: Final = "the workload is too small to judge speed by"
 class StepLimit(Finding):
     """A limit of a step; the sentence has its figure: 'launching operators, 8.0 us each'."""
 
-    @property
-    def of_baseline(self) -> str:
-        return f"the baseline's own step is limited by {self.sentence}"
-
 
 class SmallStep(StepLimit):
     severity = "warning"
@@ -51,16 +42,6 @@ class SmallStep(StepLimit):
         if self.launch_ms is not None:
             return f"launching operators, {milliseconds(self.launch_ms)} of a step of {milliseconds(self.step_ms)}"
         return f"launching operators, {number(self.us_per_operator or 0, 2)} us each"
-
-    @property
-    def of_baseline(self) -> str:
-        if self.launch_ms is not None:
-            number_of = "" if self.num_operators is None else f"{self.num_operators} "
-            launching = f"launching its {number_of}operators takes the host {milliseconds(self.launch_ms)}"
-            return f"{TOO_SMALL} ({launching} of a step of {milliseconds(self.step_ms)})"
-        each = f"{number(self.us_per_operator or 0, 2)} us each: under {self.min_us_per_operator or 0:.0f} us"
-        operators = f"{self.num_operators} operators in {number(self.step_ms)} ms"
-        return f"{TOO_SMALL} ({operators}, {each}, launching them counts)"
 
 
 class WaitForData(StepLimit):
@@ -80,7 +61,7 @@ class IdleDevice(StepLimit):
 
 
 class LimitedBaseline(Finding):
-    template = "{limit.of_baseline}"
+    template = "the baseline's own step is limited by {limit.sentence}"
     limit: StepLimit
 
 
@@ -106,11 +87,11 @@ def step_limits(runs: Sequence[Run]) -> tuple[StepLimit, ...]:
     """Contaminated runs count for launching only, since other load makes a step longer, not shorter."""
     undisturbed = [run for run in runs if run.measured and run.contamination is None]
     on_accelerator = any(not run.record.identity.device.startswith("cpu") for run in undisturbed)
-    utilization = _median(undisturbed, UTILIZATION_PCT) if on_accelerator else None
-    is_busy = utilization is not None and utilization >= MIN_UTILIZATION_PCT
-    launching, wait_ms, step_ms = small_step(runs), _median(undisturbed, DATA_WAIT_MS), _median(undisturbed, STEP_MS)
+    utilization = _median(undisturbed, "device/utilization_pct") if on_accelerator else None
+    wait_ms, step_ms = _median(undisturbed, "perf/data_wait_ms"), _median(undisturbed, STEP_MS)
+    launching = small_step(runs)
     found: list[StepLimit] = [] if launching is None else [launching]
-    if is_busy:
+    if utilization is not None and utilization >= MIN_UTILIZATION_PCT:
         return tuple(found)
     if wait_ms is not None and step_ms is not None and wait_ms >= MIN_WAIT_SHARE * step_ms:
         found.append(WaitForData(wait_ms=wait_ms, step_ms=step_ms))
@@ -138,10 +119,10 @@ def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
 
 def small_step(runs: Sequence[Run]) -> SmallStep | None:
     operators, step_ms, us_each = operator_time(runs) or (None, None, None)
-    launch_ms, median_ms = _median(_timed_runs(runs), LAUNCH_MS), _median(_timed_runs(runs), STEP_MS)
+    measured = ("perf/launch_ms", STEP_MS, "perf/device_lag_ms")
+    launch_ms, median_ms, lag_ms = (_median(_timed_runs(runs), key) for key in measured)
     if launch_ms is not None and median_ms is not None:
-        lag_ms = _median(_timed_runs(runs), DEVICE_LAG_MS) or 0.0
-        if launch_ms < MIN_LAUNCH_SHARE * median_ms or lag_ms >= MAX_LAG_SHARE * median_ms:
+        if launch_ms < MIN_LAUNCH_SHARE * median_ms or (lag_ms or 0.0) >= MAX_LAG_SHARE * median_ms:
             return None
         return SmallStep(step_ms=median_ms, launch_ms=launch_ms, num_operators=operators, us_per_operator=us_each)
     if step_ms is None or us_each is None:

@@ -65,26 +65,27 @@ def swept_series(workloads: Sequence[Workload]) -> tuple[Series, ...]:
 
 
 def _series_of(key: str, workloads: Sequence[Workload]) -> Iterator[Series]:
-    # Where each strategy has its own number of ranks, the two are of.
+    # Where each strategy has its own number of ranks, the two change together.
     is_alone = key == "parallel" and follows("world_size", key, [workload.facts for workload in workloads])
-    beside = (key, *DERIVED, *(("world_size",) if is_alone else ()))
+    with_it = ("world_size",) if is_alone else ()
+    beside = (key, *DERIVED, *with_it)
     groups: dict[object, list[int]] = defaultdict(list)
     for place, workload in enumerate(workloads):
         if workload.facts.get(key) is not None:
             groups[tuple((name, value) for name, value in workload.facts.items() if name not in beside)].append(place)
     for places in groups.values():
         there = sorted(places, key=lambda place: _order(workloads[place].facts[key]))
-        values = tuple(workloads[place].facts[key] for place in there)
+        found = [workloads[place] for place in there]
+        values = tuple(workload.facts[key] for workload in found)
+        settings = [workload.settings | {name: workload.facts.get(name) for name in with_it} for workload in found]
         if 1 < len(values) == len(set(values)):
-            found = [workloads[place] for place in there]
-            facts = [{name: workload.facts.get(name) for name in beside[1 + len(DERIVED) :]} for workload in found]
             yield Series(
                 key=key,
                 values=values,
                 workloads=tuple(there),
                 facts={name: value for name, value in found[0].facts.items() if name not in beside},
                 varied={},
-                along=(*_along(key, values, [workload.settings for workload in found]), *_along(key, values, facts)),
+                along=_along(key, values, settings),
             )
 
 

@@ -1,7 +1,6 @@
-"""Losses over training time, and the time until an arm reaches the baseline's final loss.
+"""Losses over training time, and the time until an arm reaches the baseline's final loss within the parity margin.
 
-The target includes the parity margin: without it, an arm that learns exactly like the baseline would miss it in every
-other pair by noise.
+Without the margin, an arm that learns exactly like the baseline would miss it in every other pair by noise.
 """
 
 import math
@@ -143,25 +142,25 @@ class TimeToLoss(Finding):
 def time_to_loss(pairs: Sequence[Pair], curves: Curves, keys: FigureKeys, *, margin_pct: float) -> TimeToLoss | None:
     """Compare an arm with the baseline by the time to the baseline's final loss; None without curves."""
     for metric in (TRAIN_LOSS,) if keys.is_higher_better else (VAL_LOSS, TRAIN_LOSS):
-        found = {pair.pair_key: both for pair in pairs if (both := _curves_of(pair, curves, metric)) is not None}
+        found = [both for pair in pairs if (both := _curves_of(pair, curves, metric)) is not None]
         finished = [pair for pair in pairs if _counted(pair.baseline_runs) and _counted(pair.arm_runs)]
         if found and (len(found) == len(finished) or metric == TRAIN_LOSS):
             return _compare(keys.recorded(metric), found, margin_pct)
     return None
 
 
-def _compare(key: str, pairs: Mapping[str, tuple[list[LossCurve], list[LossCurve]]], margin_pct: float) -> TimeToLoss:
-    finals = {name: statistics.fmean(curve.final for curve in baseline) for name, (baseline, _) in pairs.items()}
-    targets = {name: final + margin_pct / 100 * abs(final) for name, final in finals.items()}
-    times: list[tuple[float, float]] = []
-    for name, arms in pairs.items():
-        baseline, arm = ([curve.reach(targets[name]) for curve in curves] for curves in arms)
-        if (both := _means(baseline, arm)) is not None:
-            times.append(both)
+def _compare(key: str, pairs: Sequence[tuple[list[LossCurve], list[LossCurve]]], margin_pct: float) -> TimeToLoss:
+    targets, times = list[float](), list[tuple[float, float]]()
+    for baseline, arm in pairs:
+        final = statistics.fmean(curve.final for curve in baseline)
+        targets.append(final + margin_pct / 100 * abs(final))
+        baseline_time, arm_time = _mean_time(baseline, targets[-1]), _mean_time(arm, targets[-1])
+        if baseline_time and arm_time:
+            times.append((baseline_time, arm_time))
     baseline_s, arm_s = map(statistics.fmean, zip(*times, strict=True)) if times else (None, None)
     return TimeToLoss(
         metric=key,
-        target=statistics.fmean(targets.values()),
+        target=statistics.fmean(targets),
         margin_pct=margin_pct,
         n=len(pairs),
         num_reached=len(times),
@@ -177,15 +176,13 @@ def _counted(runs: Sequence[Run]) -> list[Run]:
 
 def _curves_of(pair: Pair, curves: Curves, metric: str) -> tuple[list[LossCurve], list[LossCurve]] | None:
     counted = _counted(pair.baseline_runs), _counted(pair.arm_runs)
-    baseline, arm = ([curves.get(run.directory, {}).get(metric) for run in runs] for runs in counted)
-    known = [curve for curve in baseline if curve is not None], [curve for curve in arm if curve is not None]
-    return known if all(known) and None not in (*baseline, *arm) else None
+    found = [[curves.get(run.directory, {}).get(metric) for run in runs] for runs in counted]
+    baseline, arm = ([curve for curve in of if curve is not None] for of in found)
+    return (baseline, arm) if baseline and arm and None not in (*found[0], *found[1]) else None
 
 
-def _means(baseline: Sequence[float | None], arm: Sequence[float | None]) -> tuple[float, float] | None:
-    """Both arms' means over repeats; None unless all of them got there, and after some time."""
-    known = [time for time in baseline if time is not None], [time for time in arm if time is not None]
-    if len(known[0]) < len(baseline) or len(known[1]) < len(arm):
-        return None
-    means = statistics.fmean(known[0]), statistics.fmean(known[1])
-    return means if min(means) > 0 else None
+def _mean_time(curves: Sequence[LossCurve], target: float) -> float | None:
+    """Mean over repeats of the seconds until `target`; None unless all of them reach it."""
+    times = [curve.reach(target) for curve in curves]
+    known = [time for time in times if time is not None]
+    return statistics.fmean(known) if len(known) == len(times) else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.candidates import Candidate, baseline_refusal, over_memory, refusal, too_few_pairs
+from ampsweep.analysis.candidates import Candidate, baseline_refusals, refusals, too_few_pairs
 from ampsweep.analysis.figure_keys import VAL_LOSS
 from ampsweep.analysis.judgements import judge, parity
 from ampsweep.analysis.pairing import Pair
@@ -32,7 +32,8 @@ class Verdict:
             return f"Not decidable yet: {undecided.sentence}; {undecided.next_steps[0]}."
         if (chosen := next((arm for arm in self.arms if arm.arm == self.recommendation.arm), None)) is not None:
             return f"Train in {chosen.arm}: against {baseline}, {chosen.judgements.summary}{chosen.n}."
-        others = [f"{arm.arm} has {arm.judgements.summary}{arm.n}" for arm in self.arms if arm.is_judged]
+        judged = [arm for arm in self.arms if arm.refusal is None and arm.too_few_pairs is None]
+        others = [f"{arm.arm} has {arm.judgements.summary}{arm.n}" for arm in judged]
         why = "; ".join(others) or "every other arm is refused, or short of three completed pairs"
         return f"Stay with {baseline}: {why}."
 
@@ -73,20 +74,21 @@ def reach_verdict(
                 judgements=judge(arm, reference, parities),
                 waterfall=waterfall(own_pairs),
                 time_to_loss=time_to_loss(own_pairs, curves, keys, margin_pct=margin_pct),
-                refusal=refusal(runs_of[arm.arm], runs_of[baseline], parities, memory_gib),
+                refusal=next(refusals(runs_of[arm.arm], runs_of[baseline], parities, memory_gib), None),
                 pairs=own_pairs,
             )
         )
     values = values_of_arms(baseline, {candidate.arm: candidate.pairs for candidate in candidates})
-    refused = baseline_refusal(runs_of[baseline])
+    refused = next(baseline_refusals(runs_of[baseline], memory_gib), None)
     recommended = recommend(
         reference,
         candidates,
         {arm: of_arm["time"] for arm, of_arm in values.items()},
-        baseline_refusal=refused or over_memory(runs_of[baseline], memory_gib),
+        baseline_refusal=refused,
         small_step=small_step(runs_of[baseline]),
         memory_gib=memory_gib,
     )
+    trains = refused is None or refused.trains
     out = {arm.arm for arm in candidates if arm.refusal is not None and not arm.refusal.trains}
     placed = {arm: own for arm, own in values.items() if arm not in out}
     tested = [parity for arm in candidates for parity in arm.judgements.parities if parity.metric == keys.metric]
@@ -95,6 +97,6 @@ def reach_verdict(
         recommendation=recommended,
         arms=tuple(candidates),
         reasons=find_reasons(runs_of, {arm.arm: arm.waterfall for arm in candidates}, baseline=baseline),
-        front=None if refused is not None else front(placed, margin=margin, is_higher_better=keys.is_higher_better),
+        front=front(placed, margin=margin, is_higher_better=keys.is_higher_better) if trains else None,
         pitfalls=pitfalls,
     )

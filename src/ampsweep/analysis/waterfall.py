@@ -34,16 +34,11 @@ class Waterfall(Finding):
     @property
     def sentence(self) -> str:
         changed = sorted((step for step in self.steps if step.change_bytes), key=lambda step: -abs(step.change_bytes))
-        largest = [f"{category(step.category)} {change(step.change_bytes)}" for step in changed[:_MAX_LISTED]]
+        largest = [
+            f"{step.category.replace('_', ' ')} {'+' if step.change_bytes > 0 else ''}{num_bytes(step.change_bytes)}"
+            for step in changed[:_MAX_LISTED]
+        ]
         return ", ".join(largest) or "none more or less in any category"
-
-
-def category(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def change(value: int) -> str:
-    return f"+{num_bytes(value)}" if value > 0 else num_bytes(value)
 
 
 def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:

@@ -21,8 +21,6 @@ _SIZE_KEYS: Final = ("data.batch_size", "data.seq_len", "model.hidden_size")
 
 Facts = dict[str, Scalar]
 
-_MISSING: Final = object()
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -34,22 +32,19 @@ class Workload:
 
     @property
     def settings(self) -> Facts:
-        first, *rest = (run.settings for run in self.runs)
-        return {key: value for key, value in first.items() if all(other.get(key, _MISSING) == value for other in rest)}
+        first, *rest = (run.settings.items() for run in self.runs)
+        return dict(item for item in first if all(item in other for other in rest))
 
     @property
     def title(self) -> str:
-        return self.title_of(_TITLE_FACTS)
+        """The facts that distinguish it from other workloads, else those that name it."""
+        of_ranks = () if self.facts.get("parallel") in (None, "single") else _OF_RANKS
+        named = _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in (*_TITLE_FACTS, *of_ranks)})
+        return named or str(self.facts.get("experiment", ""))
 
     def of_arms(self, baseline: str) -> dict[str, list[Run]]:
         arms = sorted({run.arm for run in self.runs}, key=lambda arm: arm_rank(arm, baseline))
         return {arm: [run for run in self.runs if run.arm == arm] for arm in arms}
-
-    def title_of(self, naming: Sequence[str]) -> str:
-        """The facts that distinguish it from other workloads, else those that name it."""
-        of_ranks = () if self.facts.get("parallel") in (None, "single") else _OF_RANKS
-        named = _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in (*naming, *of_ranks)})
-        return named or str(self.facts.get("experiment", ""))
 
 
 def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:

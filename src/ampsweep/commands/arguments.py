@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hydra._internal.utils import get_args_parser  # the one list of Hydra's options
 
+from ampsweep.config.compose import CONF
 from ampsweep.config.errors import UserError
-from ampsweep.config.hydra_config import CONF
+from ampsweep.config.overrides import quoted
 
 _ASKS_HYDRA = ("help", "hydra_help", "cfg", "info", "resolve", "package", "shell_completion", "experimental_rerun")
 
@@ -22,11 +23,8 @@ class Arguments:
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Parse the arguments after the program's name.
-
-    Raises:
-        UserError: unknown option, or a config directory that does not exist or shadows a file of the suite.
-    """
+    """Parse the arguments after the program's name. UserError: unknown option, or a config directory that does not
+    exist or shadows a file of the suite."""
     parser = get_args_parser()
     parser.exit_on_error = parser.allow_abbrev = False
     try:
@@ -58,26 +56,15 @@ def parse(argv: Sequence[str]) -> Arguments:
 
 
 def taken_out(argv: Sequence[str], key: str, allowed: Sequence[str]) -> tuple[list[str], str]:
-    """Remove `key=VALUE`, which is not a config key, from a command line; return the rest and the value.
-
-    The default is the first of the allowed values.
-
-    Raises:
-        UserError: a value that is not allowed.
-    """
-    rest, chosen = [], allowed[0]
-    for argument in argv:
-        if not argument.startswith(f"{key}="):
-            rest.append(argument)
-        elif (chosen := argument.partition("=")[2]) not in allowed:
-            raise UserError(f"{key}={chosen}: allowed are {', '.join(allowed)}")
-    return rest, chosen
+    """Remove `key=VALUE`, which is not a config key, from a command line; return the rest and the value. The default is
+    the first of the allowed values. UserError: a value that is not allowed."""
+    given = [argument for argument in argv if argument.startswith(f"{key}=")]
+    for argument in given:
+        if argument.partition("=")[2] not in allowed:
+            raise UserError(f"{argument}: allowed are {', '.join(allowed)}")
+    chosen = given[-1].partition("=")[2] if given else allowed[0]
+    return [argument for argument in argv if argument not in given], chosen
 
 
 def chooses_precision(overrides: Sequence[str]) -> bool:
     return any(override.lstrip("+~").startswith("precision") for override in overrides)
-
-
-def quoted(text: str) -> str:
-    """Quote a string in Hydra's override grammar (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
-    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"

@@ -15,8 +15,9 @@ from ampsweep.config.errors import UserError
 from ampsweep.launch.signal_handlers import stop_signals_as_interrupt
 from ampsweep.metrics import Goal, goal_of
 from ampsweep.run.directories import dated_directory, finished_hashes
+from ampsweep.standard_streams import OUTPUT_NAME
 from ampsweep.stop_signals import blocked_stop_signals
-from ampsweep.sweep.command_runs import ASSIGNED, OUTPUT_NAME, CommandPoint, checked_script, run_point
+from ampsweep.sweep.command_runs import ASSIGNED, CommandPoint, checked_script, run_point
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.text import folder_name, listed
@@ -41,8 +42,7 @@ def points_of(commands: Sequence[str], seeds: Sequence[int]) -> list[CommandPoin
     >>> [(point.arm, point.words) for point in points_of(["fp32: true {seed}", "bf16: true --bf16 {seed}"], [0])]
     [('fp32', ('true', '0')), ('bf16', ('true', '--bf16', '0'))]
 
-    Raises:
-        UserError: fewer than two commands, an arm twice, a missing or surplus `{seed}`, or quotes that do not close.
+    UserError: fewer than two commands, an arm twice, a missing or surplus `{seed}`, or quotes that do not close.
     """
     if len(commands) < 2:
         raise UserError("compare takes two or more commands, such as 'fp32: python t.py' 'bf16: python t.py --bf16'")
@@ -74,12 +74,9 @@ def run_commands(
 ) -> int:
     """Run the points that are not finished in `into`, compare all that is there, and return the exit code.
 
-    Args:
-        options: `metric`, `goal` and `baseline`; None for the arm whose name stands for float32, or the first.
-        into: None for a new directory in `outputs/EXPERIMENT`.
-        experiment: None for the script's name.
-
-    Raises UserError before anything runs: no such program or baseline, an unknown goal, `into` cannot be written.
+    `options`: `metric`, `goal` and `baseline`, None for the arm whose name stands for float32, or the first. `into`:
+    None for a new directory in `outputs/EXPERIMENT`. `experiment`: None for the script's name. UserError before
+    anything runs: no such program or baseline, an unknown goal, `into` cannot be written.
     """
     scripts, report = [checked_script(point.words) for point in points], _report_settings(points, options)
     experiment = experiment or scripts[0]

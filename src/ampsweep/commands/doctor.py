@@ -15,14 +15,14 @@ from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import PRECISION_MODES, arm_of
 from ampsweep.config.overrides import check_effect
-from ampsweep.config.schema import COMPLAINTS, Complaint, Config, component_name
+from ampsweep.config.schema import COMPLAINTS, Config, component_name
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.launch.signal_handlers import stop_signals_as_interrupt
-from ampsweep.records import FILE_NAME, RecordError, RunRecord, read_history, write_atomically
+from ampsweep.records import FILE_NAME, RecordError, RunRecord, kept_checkpoints, read_history, write_atomically
 from ampsweep.records.numerics import RunNumerics
 from ampsweep.redaction import hidden
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
-from ampsweep.run.directories import has_checkpoint, new_directory
+from ampsweep.run.directories import new_directory
 from ampsweep.text import escaped
 
 if TYPE_CHECKING:
@@ -64,13 +64,6 @@ class RunToExamine:
         of_hydra = map(str, settings["hydra"]["overrides"]["hydra"])
         searched = [item for item in of_hydra if item.startswith("hydra.searchpath=")]
         return RunToExamine(directory, record, (*map(str, given), *searched))
-
-    def require_same(self, config: Config) -> None:
-        """Raise UserError if the command line now means another training because config files have changed."""
-        if config_hash(config) != self.record.config_hash:
-            raise UserError(
-                f"{self.directory}: its command line means another training by now; give the overrides in place of it"
-            )
 
     @property
     def went_wrong(self) -> bool:
@@ -118,8 +111,9 @@ def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, RunTo
     config = points.points[0].config
     if run is None:
         check_effect([config], overrides, "doctor")
-    else:
-        run.require_same(config)
+    elif config_hash(config) != run.record.config_hash:  # config files have changed
+        means = "its command line means another training by now; give the overrides in place of it"
+        raise UserError(f"{run.directory}: {means}")
     if config.parallel.strategy != "single":
         raise UserError(f"parallel={config.parallel.strategy}: the doctor examines a training in one process")
     if config.max_batch.search:
@@ -158,8 +152,7 @@ def _diagnose(config: Config, run: RunToExamine | None, taken: "RunDevice") -> t
         num_steps=config.doctor.steps,
         deadline_s=began_s + config.doctor.max_seconds,
     )
-    wanted = config.doctor.complaints or COMPLAINTS
-    chosen: tuple[Complaint, ...] = tuple(complaint for complaint in COMPLAINTS if complaint in wanted)
+    chosen = [complaint for complaint in COMPLAINTS if complaint in (config.doctor.complaints or COMPLAINTS)]
     if run is not None:
         examined = _before_fault(examined, run)
     findings, unexamined = examine(examined, chosen, _show_progress)
@@ -186,17 +179,17 @@ def _before_fault(examined: "ExaminedTraining", run: RunToExamine) -> "ExaminedT
     from ampsweep.training.checkpoint import CheckpointError
     from ampsweep.training.found_checkpoint import find_checkpoint
 
-    if has_checkpoint(run.directory):
+    if kept_checkpoints(run.directory):
         try:
             found = find_checkpoint(run.directory)
         except CheckpointError as error:
             raise UserError(str(error)) from error
         if found.checkpoint.step < run.last_step:
-            examined = examined.starting_from(found)
+            examined = replace(examined, checkpoint=found)
     if run.went_wrong:
         _show_progress(f"steps up to {run.last_step}")
         found_before = checkpoint_before_fault(examined, run.last_step)
-        examined = examined if found_before is None else examined.starting_from(found_before)
+        examined = examined if found_before is None else replace(examined, checkpoint=found_before)
     return examined
 
 

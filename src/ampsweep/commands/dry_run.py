@@ -40,24 +40,18 @@ def plan_document(
     seconds = dict(zip(map(run_directory_name, timed), estimated, strict=True))
     rows = []
     for number, (config, check, key) in enumerate(points):
-        parallel = config.parallel
+        parallel, arm = config.parallel, planned_arm(config)
         ranks = "" if parallel.num_processes is None else f" x{parallel.num_processes}"
         note = "unsupported" if check.unsupported else "finished earlier" if key in done else ""
-        if not note and config.max_batch.search:
-            note = "searches its batch"
         time_s = seconds.get(run_directory_name(config))
-        cells = (
-            *(Cell(str(number), number), Cell(planned_arm(config))),
-            *(Cell(component_name(part)) for part in (config.model, config.data)),
-            *(
-                Cell("" if parallel.strategy == "single" else f"{parallel.strategy}{ranks}"),
-                Cell(str(config.seed), config.seed),
-            ),
-            *(Cell(f"{number_of:,}", number_of) for number_of in (check.num_steps, check.num_parameters)),
-            Cell("" if time_s is None else duration(time_s), time_s),
-            Cell(note),
-        )
-        rows.append(Row(cells, arm=planned_arm(config)))
+        cells = [Cell(str(number), number), Cell(arm)]
+        cells += [Cell(component_name(config.model)), Cell(component_name(config.data))]
+        cells += [Cell("" if parallel.strategy == "single" else f"{parallel.strategy}{ranks}")]
+        cells += [Cell(str(config.seed), config.seed)]
+        cells += [Cell(f"{number_of:,}", number_of) for number_of in (check.num_steps, check.num_parameters)]
+        cells += [Cell("" if time_s is None else duration(time_s), time_s)]
+        cells += [Cell(note or ("searches its batch" if config.max_batch.search else ""))]
+        rows.append(Row(tuple(cells), arm=arm))
     unsupported = sorted({(planned_arm(config), check.unsupported) for config, check, _ in points if check.unsupported})
     too_large = dict.fromkeys(check.too_large for check in checked if check.too_large is not None)
     items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, too_large))

@@ -11,12 +11,10 @@ from typing import Final
 
 from ampsweep.standard_streams import guard_streams
 
-_SOME_FAILED: Final = 1
-"""The same as `ampsweep.records.outcome.SOME_FAILED`, which takes time to import."""
+_SOME_FAILED: Final = 1  # the same as `ampsweep.records.outcome.SOME_FAILED`, which takes time to import
 _STOPS: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """`ampsweep.stop_signals.STOP_SIGNALS` takes time to import; Python itself raises KeyboardInterrupt for SIGINT."""
-FULL_ERROR: Final = "HYDRA_FULL_ERROR"
-"""Hydra's environment variable: 1 also shows the whole traceback."""
+FULL_ERROR: Final = "HYDRA_FULL_ERROR"  # Hydra's environment variable: 1 also shows the whole traceback
 
 
 def run_command(name: str) -> int:
@@ -38,9 +36,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
     """Call a command and return its exit code: 2 for wrong input, 1 for a failure, each with a sentence on stderr.
-
-    Secrets given on the command line are hidden in the sentence.
-    """
+    Secrets given on the command line are hidden in the sentence."""
     guard_streams()
     try:
         code = command()

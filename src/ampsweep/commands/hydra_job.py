@@ -1,13 +1,11 @@
 """Hydra's jobs: train a single run, or each point of a multirun, with a config that is composed and checked already.
-
-Hydra's launcher chooses the process in which it calls a job of a sweep.
-"""
+Hydra's launcher chooses the process in which it calls a job of a sweep."""
 
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,20 +18,16 @@ from hydra.core.utils import run_job
 from hydra.types import HydraContext
 from omegaconf import Container, DictConfig, OmegaConf
 
-from ampsweep.commands.arguments import quoted
 from ampsweep.commands.entry import FULL_ERROR
-from ampsweep.config.compose import CONFIG_NAME, Points, conf_dir, initialized, set_values
-from ampsweep.config.hydra_config import to_config
-from ampsweep.config.identity import config_hash, resolved_values, training_hash
-from ampsweep.config.overrides import parse_overrides
-from ampsweep.config.schema import Config
+from ampsweep.config.compose import CONFIG_NAME, Points, conf_dir, initialized, set_values, to_config
+from ampsweep.config.identity import config_hash, training_hash
+from ampsweep.config.overrides import parse_overrides, quoted
 from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.launch.signal_handlers import forward_signal
-from ampsweep.records import RunRecord, find_records, remove_leftovers, write_atomically
-from ampsweep.records.outcome import OUTCOMES
+from ampsweep.records import RunRecord, kept_checkpoints, remove_leftovers, write_atomically
 from ampsweep.records.sections import StepPrediction
 from ampsweep.redaction import hidden
-from ampsweep.run.directories import MULTIRUN_NAME, checkpoint_path, has_checkpoint, own_directory
+from ampsweep.run.directories import MULTIRUN_NAME, checkpoint_path, finished_hashes, own_directory
 from ampsweep.run.isolated_run import run_in_own_process
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest
@@ -69,7 +63,7 @@ class SweepJob:
         try:
             self._train(composed)
         except KeyboardInterrupt as interrupt:
-            if self._display is None and _is_settled(interrupt):
+            if self._display is None and forward_signal(interrupt):
                 return
             raise
         except OSError as error:
@@ -82,7 +76,7 @@ class SweepJob:
         config = to_config(composed)
         directory, sweep = Path(settings.runtime.output_dir), Path(settings.sweep.dir)
         display = self._display or MessagePrinter()
-        if is_finished(config, sweep):
+        if (wanted := config_hash(config)) in finished_hashes(sweep, mentioning=wanted):
             with suppress(OSError):
                 directory.rmdir()  # succeeds only if it is the empty one that Hydra has just made
             return
@@ -93,7 +87,7 @@ class SweepJob:
             config,
             directory,
             group=config.tracking.group or group_of(config.name, sweep),
-            checkpoint=directory if has_checkpoint(directory) else checkpoint_path(config),
+            checkpoint=directory if kept_checkpoints(directory) else checkpoint_path(config),
             wandb=self._wandb,
             prediction=self._predictions.get(shared),
             predictor=PREDICT_RUN,
@@ -107,26 +101,6 @@ class SweepJob:
                 self._predictions.setdefault(shared, made)
         if self._after_run is not None:
             self._after_run()
-
-
-def is_finished(config: Config, sweep: Path) -> bool:
-    """Return True if a run anywhere below `sweep` has this config and an outcome; unreadable records are skipped."""
-    wanted = config_hash(config)
-    found = find_records(sweep, mentioning=wanted).records
-    return any(record.config_hash == wanted and record.status in OUTCOMES for _, record in found)
-
-
-def _is_settled(interrupt: KeyboardInterrupt) -> bool:
-    """Call the launcher's handler of the signal, now that the run is recorded; return True if the job is over.
-
-    submitit requeues the job if Slurm allows it, and raises SystemExit; otherwise it raises an error because the job
-    has no result, which does not matter here because the run has a record.
-    """
-    try:
-        forward_signal(interrupt)
-    except Exception:  # noqa: BLE001  the launcher's own error
-        return True
-    return False
 
 
 def run_one(composed: DictConfig, directory: Path, train: Callable[[], None]) -> None:
@@ -153,10 +127,10 @@ def run_all(points: Points, directory: Path, job: Callable[[DictConfig], None]) 
     with initialized():
         _settle(composed, "hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
         composed.hydra.overrides.task = list(points.overrides)
-        _save(composed, directory / MULTIRUN_NAME, [resolved_values(point.config) for point in points.points])
+        _save(composed, directory / MULTIRUN_NAME, [asdict(point.config) for point in points.points])
         launcher = plugins.instantiate_launcher(config=composed, hydra_context=_context(composed), task_function=job)
         calls = [point.overrides for point in points.points]
-        size = 1 if points.launcher == "here" else len(calls)
+        size = 1 if points.launcher == "BasicLauncher" else len(calls)
         for first in range(0, len(calls), size):
             for ended in launcher.launch(calls[first : first + size], initial_job_idx=first):
                 _ = ended.return_value  # raises the job's exception

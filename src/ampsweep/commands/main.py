@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn, get_args
@@ -11,6 +11,7 @@ from ampsweep import __version__
 from ampsweep.commands.entry import ended
 from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
+from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.metrics import Goal
 from ampsweep.report.data_formats import CONSOLE, formats
 from ampsweep.tracking.wandb.selection import SCHEME
@@ -29,49 +30,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(given: Sequence[str]) -> int:
-    if given[:1] == ["predict"]:  # has Hydra's arguments, which argparse would misread
-        from ampsweep.commands.predict import predict_command
-
-        return predict_command(given[1:])
-    if given[:1] == ["doctor"] and "--" in given:  # everything behind it is another command's
-        from ampsweep.commands.doctor_script import doctor_script_command
-
-        return doctor_script_command(given[1:])
-    if given[:1] == ["doctor"]:
-        from ampsweep.commands.doctor import doctor_command
-
-        return doctor_command(given[1:])
-    if given[:1] == ["record"]:  # everything behind `--` is another command's
-        from ampsweep.commands.record import record_command
-
-        return record_command(given[1:])
+    name = next(iter(given), "")
+    if name in ("predict", "doctor"):  # have Hydra's arguments, or those of a command behind `--`
+        return _command("doctor_script" if name == "doctor" and "--" in given else name)(given[1:])
     arguments = _arguments(given)
-    if arguments.command == "report":
-        with paused_garbage_collection():
-            from ampsweep.commands.report import report_command
+    return _command(arguments.command)(arguments)
 
-            return report_command(arguments)
-    if arguments.command == "sync":
-        from ampsweep.commands.sync import sync_command
 
-        return sync_command(arguments.directories)
-    if arguments.command == "compare":
-        from ampsweep.commands.compare import compare_command
-
-        return compare_command(arguments)
-    from ampsweep.commands.sweep import sweep_command
-
-    return sweep_command(arguments)
+def _command(name: str) -> Callable[..., int]:
+    with paused_garbage_collection():
+        return NamedFunction[int](f"ampsweep.commands.{name}:{name}_command").load()
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
+    at = argv.index("--") if argv[:1] == ["record"] and "--" in argv else len(argv)
+    arguments, rest = parser.parse_known_args(argv[:at])
     overrides = [word for word in rest if "=" in word and not word.startswith("-")]
     if rest != overrides or (rest and arguments.command != "sweep"):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        hint = "; the command to record comes behind `--`" if arguments.command == "record" else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if rest:  # argparse collects no more of them after an option
         arguments.overrides += overrides
+    arguments.words = argv[at + 1 :]  # of the command that `record` runs
     return arguments
 
 
@@ -97,7 +78,20 @@ def _parser() -> _Parser:
     report.add_argument("--format", choices=formats(), default=CONSOLE)
     commands.add_parser("predict", help="predict the memory of a training without running it")
     commands.add_parser("doctor", help="find out why a training goes wrong in low precision, or gains nothing")
-    commands.add_parser("record", help="run a training of your own, of which nothing is changed, and record it")
+    record = commands.add_parser(
+        "record",
+        help="run a training of your own, of which nothing is changed, and record it",
+        usage="%(prog)s [OPTIONS] -- COMMAND",
+        description="Run a command, such as `python train.py --bf16`, `torchrun ...` or `accelerate launch ...`, and "
+        "record its training. Nothing of it is changed; its output and its exit code are its own.",
+        allow_abbrev=False,
+    )
+    record.add_argument("--arm", help="what runs are compared by (default: the mode that a traced step proves)")
+    record.add_argument("--claimed", metavar="WORDS", help="precision asked for, such as bf16-mixed (default: by flag)")
+    record.add_argument("--seed", type=int, help="runs of two arms with one seed pair (default: torch's initial seed)")
+    record.add_argument("--into", type=Path, metavar="DIR", help="folder of the runs to compare (outputs/EXPERIMENT)")
+    record.add_argument("--experiment", help="name of what the runs have in common (default: the script's name)")
+    record.add_argument("--log-every", type=int, default=10, metavar="N", help="steps between two rows (default: 10)")
     sync = commands.add_parser("sync", help="send to W&B what it lacks of runs and of their comparison")
     sync.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="a multirun's or a run's directory")
     sweep = commands.add_parser("sweep", help="run the points of a sweep file here, without a W&B server")
@@ -112,9 +106,10 @@ def _parser() -> _Parser:
     )
     compare.add_argument("--seeds", metavar="N,N", help="seeds to put for {seed}, such as 0,1,2")
     compare.add_argument("--into", type=Path, metavar="DIR", help="where runs go; finished ones there are not repeated")
-    for command in (report, sweep, compare):
+    for command in (report, record, sweep, compare):
         command.add_argument("--metric", metavar="KEY", help="decides parity, such as eval/f1 (a validation loss)")
         command.add_argument("--goal", choices=get_args(Goal), help="of the metric (by its name)")
+    for command in (report, sweep, compare):
         command.add_argument("--baseline", metavar="ARM", help="arm the others are compared with (float32's)")
     for command in (report, sweep):
         command.add_argument(

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from ampsweep.report.compare import Compared
     from ampsweep.report.document import Document
 
-_TIME_SHARE: Final = 20
-"""The live page may take one part in this many of the sweep's time."""
+_TIME_SHARE: Final = 20  # the live page may take one part in this many of the sweep's time
 
 
 def start_processes() -> None:
@@ -42,18 +41,15 @@ def start_processes() -> None:
 
 
 def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
-    """Train the points of a multirun and compare them; return the exit code.
-
-    Raises:
-        UserError: wrong input; nothing was trained.
-    """
+    """Train the points of a multirun and compare them; return the exit code. UserError: wrong input; nothing was
+    trained."""
     configs = [point.config for point in points.points]
     first = configs[0]
     if any(config.resume == "auto" for config in configs):
         raise UserError("resume=auto: a multirun is continued with into=DIRECTORY")
     into = _begun_before(first)
     address = None if wandb is None else wandb.address
-    elsewhere = points.launcher == "slurm"
+    elsewhere = points.launcher == "SlurmLauncher"
     with checked_with_wandb(configs, address):
         checked = preflight(configs, elsewhere=elsewhere)
     if first.dry_run:
@@ -69,18 +65,16 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     interrupted, goes_on_alone = False, None
     with ExitStack() as stack:
         display = stack.enter_context(ProgressDisplay(plan))
-        if points.launcher != "here":
+        if points.launcher != "BasicLauncher":
             stack.enter_context(RunWatch(directory, configs, display, jobs, page.rewrite))
-        for check in checked:
-            if check.too_large is not None:
-                display.say(check.too_large)
+        for too_large in filter(None, (check.too_large for check in checked)):
+            display.say(too_large)
         try:
             with nullcontext() if jobs is None else jobs.waited_for():
                 run_all(points, directory, SweepJob(display, wandb=address, after_run=page.rewrite))
         except KeyboardInterrupt:
             interrupted = True
-            goes_on_alone = None if jobs is None else jobs.left()
-            if goes_on_alone is not None:
+            if jobs is not None and (goes_on_alone := jobs.left()) is not None:
                 display.say(goes_on_alone)
         except (SweepEnded, OSError) as end:  # from a run's files or Hydra's
             interrupted = True
@@ -100,10 +94,7 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
 
 def _begun_before(config: Config) -> Path | None:
     """Find the multirun to continue: that of `into=`, or the one that this job began before Slurm requeued it.
-
-    Raises:
-        UserError: `into=` names no multirun, or Slurm jobs of it are still queued.
-    """
+    UserError: `into=` names no multirun, or Slurm jobs of it are still queued."""
     if config.into is not None:
         directory = existing_multirun(config.into)
         refuse_queued(directory)
@@ -123,11 +114,8 @@ def _say(line: str | None) -> None:
 
 
 class SweepPage:
-    """The comparison of a directory's runs, while they run and at their end.
-
-    Args:
-        settings: fields of `ReportConfig`; those that are None are as the runs recorded them.
-    """
+    """The comparison of a directory's runs, while they run and at their end. `settings`: fields of `ReportConfig`;
+    those that are None are as the runs recorded them."""
 
     def __init__(self, directory: Path, settings: Mapping[str, Any]) -> None:
         self._directory, self._settings = directory, settings

@@ -28,11 +28,8 @@ you choose one. More settings:
 
 
 def predict_command(argv: Sequence[str]) -> int:
-    """Predict the memory of the trainings of this command line; return the exit code.
-
-    Raises:
-        UserError: for the first workload that cannot be predicted.
-    """
+    """Predict the memory of the trainings of this command line; return the exit code. UserError: a workload cannot be
+    predicted."""
     overrides, chosen = taken_out(argv, "format", formats())
     with paused_garbage_collection():
         arguments = parse(overrides)

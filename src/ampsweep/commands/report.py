@@ -15,8 +15,8 @@ from ampsweep.finding import Finding
 from ampsweep.metrics import goal_of
 from ampsweep.report.compare import Compared, compare_directories
 from ampsweep.report.comparison_document import comparison_document, write_comparison
+from ampsweep.report.console import Terminal
 from ampsweep.report.data_formats import CONSOLE, put_out
-from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import resolved_directory
 from ampsweep.text import by_likeness, escaped, listed, plural
 from ampsweep.tracking.wandb.copy import copy_runs
@@ -25,6 +25,7 @@ from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import SCHEME, Selection
 
 _ROOT: Final = Path("wandb_reports")
+_SETTINGS: Final = ("baseline", "margin_pct", "metric", "goal", "memory_gib")  # fields of `ReportConfig`
 
 
 def report_command(arguments: Namespace) -> int:
@@ -51,15 +52,8 @@ def report_command(arguments: Namespace) -> int:
         else resolved_directory(Path(source))
         for source in arguments.sources
     ]
-    compared = compare_directories(
-        directories,
-        left_out,
-        baseline=arguments.baseline,
-        margin_pct=arguments.margin_pct,
-        metric=arguments.metric,
-        goal=arguments.goal,
-        memory_gib=arguments.memory_gib,
-    )
+    settings = {name: getattr(arguments, name) for name in _SETTINGS}
+    compared = compare_directories(directories, left_out, **settings)
     if arguments.metric is not None:
         _check_metric(arguments.metric, arguments.goal, compared)
     arms = dict.fromkeys(record.arm for _, record in compared.records)
@@ -110,12 +104,9 @@ def _check_metric(metric: str, goal: str | None, compared: Compared) -> None:
 
 
 def _copied_runs(address: str, directory: Path | None, foreign: ForeignKeys | None, left_out: list[Finding]) -> Path:
-    """Load the runs at `address` that are not yet in `directory`, by default a folder of `wandb_reports`; adds findings
-    on those that cannot be compared to `left_out`."""
-    try:
-        selection = Selection.parse(address)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    """Load what is new of the runs at `address` into `directory`, by default a folder of `wandb_reports`; add findings
+    on runs that cannot be compared to `left_out`."""
+    selection = Selection.parse(address)
     console = Terminal(stderr=True)
     place = (directory or _ROOT.joinpath(*selection.folders)).resolve()
     try:

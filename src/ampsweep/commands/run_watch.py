@@ -15,10 +15,10 @@ from ampsweep.records.outcome import OUTCOMES, OutOfMemory
 from ampsweep.records.sections import Attempt
 from ampsweep.run.failure import write_error
 from ampsweep.run.request import new_record
+from ampsweep.standard_streams import tail
 from ampsweep.sweep.progress.display import ProgressDisplay
 
 _EVERY_S: Final = 2.0
-_TAIL_BYTES: Final = 65_536
 _OVER_LIMIT: Final = re.compile(r"exceeded memory limit \((\d+) > (\d+)\)")
 _OUT_OF_MEMORY: Final = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_ ]kill", re.IGNORECASE)
 """Slurm's messages in a job's log, from its polling of the memory and from the kernel's cgroups."""
@@ -47,8 +47,7 @@ class RunWatch:
         self._seen = {file: _changed_ns(file) for file in self._files}
         self._going_on: set[Path] = set()
         self._interrupted: dict[Path, RunRecord] = {}
-        self._closed: set[Path] = set()
-        """Records of jobs that are over."""
+        self._closed: set[Path] = set()  # records of jobs that are over
         self._display, self._jobs, self._after_run = display, jobs, after_run
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="run-watch", daemon=True)
@@ -93,7 +92,7 @@ class RunWatch:
                 self._interrupted[file] = record
             else:
                 self._ended(file, config, record)
-        self._display.runs_elsewhere(len(self._going_on))
+        self._display.num_elsewhere = len(self._going_on)
 
     def _look_at_jobs(self, jobs: SubmittedJobs) -> None:
         """Complete the records of jobs that Slurm has ended; report the interrupted runs that will not go on."""
@@ -103,8 +102,7 @@ class RunWatch:
             self._closed.add(file)
             config, record = self._waited_for.get(file), self._interrupted.get(file)
             if not jobs.has_result(job):
-                state = jobs.state(job)
-                assert state is not None, "Slurm says that it is over"
+                state = jobs.states[job]  # Slurm says that it is over
                 try:
                     if config is not None:
                         record = complete_record_of_job(file.parent, config, state, jobs.log(job))
@@ -115,7 +113,7 @@ class RunWatch:
                     self._display.say(f"Slurm's job {job} ended {state.state} before {file.parent.name} began")
             if config is not None and record is not None:
                 self._ended(file, config, record)
-        self._display.runs_queued(jobs.num_waiting())
+        self._display.num_queued = jobs.num_waiting()
 
     def _ended(self, file: Path, config: Config, record: RunRecord) -> None:
         self._going_on.discard(file)
@@ -144,7 +142,7 @@ def complete_record_of_job(directory: Path, config: Config, job: JobState, log: 
     is_of_job = record is not None and bool(record.attempts) and record.attempts[-1].slurm_job == job.job
     if record is not None and (record.status in OUTCOMES or (is_of_job and record.ended_at is not None)):
         return record
-    said = _tail(log)
+    said = tail(log)
     if record is None:
         if job.state in _TAKEN_AWAY and not directory.is_dir():
             return None
@@ -165,12 +163,3 @@ def complete_record_of_job(directory: Path, config: Config, job: JobState, log: 
         write_error(directory, f"{record.error}\n\n{said}", config)
     record.write(directory)
     return record
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""

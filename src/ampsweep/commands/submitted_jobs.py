@@ -1,7 +1,5 @@
-"""Follow the jobs that hydra-submitit-launcher has submitted to Slurm.
-
-submitit's own wait ends at the first killed job, and never ends on clusters without accounting (`sacct`).
-"""
+"""Follow the jobs that hydra-submitit-launcher has submitted to Slurm: submitit's own wait ends at the first killed
+job, and never ends on clusters without accounting (`sacct`)."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -17,18 +15,16 @@ from ampsweep.text import plural
 _ASKED_EVERY_S: Final = 5.0
 _KNOWN_WITHIN_S: Final = 60.0
 """A job that Slurm does not know this long after its submission has ended and been forgotten."""
-_RESULTS_WITHIN_S: Final = 15.0
-"""If the launcher still waits this long after all jobs have ended, it waits in vain."""
+_RESULTS_WITHIN_S: Final = 15.0  # if the launcher still waits this long after all jobs have ended, it waits in vain
 
 
 class SubmittedJobs:
     """The jobs of a multirun in `directory` that are submitted from now on."""
 
     def __init__(self, directory: Path) -> None:
-        self.jobs: list[str] = []
-        """The jobs known when Slurm was last asked, in the order of their points."""
+        self.jobs: list[str] = []  # the jobs known when Slurm was last asked, in the order of their points
         self._directory, self._earlier = directory, _submitted(directory)
-        self._states: dict[str, JobState] = {}
+        self.states: dict[str, JobState] = {}  # when Slurm was last asked
         self._asked_s = self._over_since_s = time.monotonic()
         self._is_waited_for = self._is_in_vain = False
 
@@ -61,26 +57,22 @@ class SubmittedJobs:
         for job in self.jobs:
             age_s = time.time() - _file(self._directory, job, "submitted.pkl").stat().st_mtime
             if job in found:
-                self._states[job] = found[job]
-            elif not self.is_over(job) and (job in self._states or age_s > _KNOWN_WITHIN_S):
-                self._states[job] = JobState(job, "UNKNOWN")
+                self.states[job] = found[job]
+            elif not self.is_over(job) and (job in self.states or age_s > _KNOWN_WITHIN_S):
+                self.states[job] = JobState(job, "UNKNOWN")
         if not self.jobs or not all(map(self.is_over, self.jobs)):
             self._over_since_s = now_s
         elif self._is_waited_for and now_s - self._over_since_s > _RESULTS_WITHIN_S and not self._is_in_vain:
             self._is_in_vain = True
             interrupt_main_thread()
 
-    def state(self, job: str) -> JobState | None:
-        """Return the job's state when Slurm was last asked, None if unknown."""
-        return self._states.get(job)
-
     def is_over(self, job: str) -> bool:
         """Return True if the job has left a result or Slurm says that it has ended."""
-        state = self._states.get(job)
+        state = self.states.get(job)
         return self.has_result(job) or (state is not None and state.is_over)
 
     def num_waiting(self) -> int:
-        return sum(job in self._states and self._states[job].waits for job in self.jobs)
+        return sum(job in self.states and self.states[job].waits for job in self.jobs)
 
     def has_result(self, job: str) -> bool:
         return _file(self._directory, job, "0_result.pkl").exists()

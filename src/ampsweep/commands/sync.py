@@ -1,5 +1,6 @@
 """`ampsweep sync`: send to W&B the missing parts of runs that have ended, and the comparison of a multirun."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,16 +19,14 @@ from ampsweep.tracking.wandb.sync_run import Synced, complete_runs, silence_limi
 Runs = Sequence[tuple[Path, RunRecord]]
 
 
-def sync_command(directories: Sequence[Path]) -> int:
+def sync_command(arguments: Namespace) -> int:
     """Complete every run below `directories` on W&B and print a line for each; return the exit code.
 
     A multirun gets its comparison too. Runs that were sent stay on W&B even if a later one fails. The exit code is 0 if
-    every run can be read, has ended and is complete on W&B.
-
-    Raises:
-        UserError: a directory has no readable runs; W&B cannot be reached, or refuses the key or every run.
+    every run can be read, has ended and is complete on W&B. UserError: a directory has no readable runs; W&B cannot be
+    reached, or refuses the key or every run.
     """
-    directories = [resolved_directory(directory) for directory in directories]
+    directories = [resolved_directory(directory) for directory in arguments.directories]
     found = [_found(directory) for directory in directories]
     unreadable = [error for records in found for error in records.unreadable]
     for error in unreadable:
@@ -52,11 +51,7 @@ def _say(line: str) -> None:
 
 def _send_runs(runs: Runs, wandb: WandbAddress) -> tuple[list[Path], bool]:
     """Complete every run; return the directories of which nothing was sent, and True if W&B has the others in full.
-
-    Raises:
-        UserError: the server refuses all of them.
-        WandbError: the server is lost.
-    """
+    UserError: the server refuses all of them. WandbError: the server is lost."""
     left = [directory for directory, record in runs if is_running(record)]
     for directory in left:
         _say(f"{directory.name}: still training, nothing sent")

@@ -1,26 +1,22 @@
-"""`python train.py`: read the command line, check its runs, train them, and show the results.
-
-Reports are imported only when there are results, because their statistics take 0.2 s to import.
-"""
+"""`python train.py`: read the command line, check its runs, train them, and show the results. Reports are imported only
+when there are results, because their statistics take 0.2 s to import."""
 
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from omegaconf import OmegaConf
 
-from ampsweep.commands.arguments import Arguments, parse, taken_out
+from ampsweep.commands.arguments import parse, taken_out
 from ampsweep.commands.entry import ended
 from ampsweep.commands.hydra_job import PREDICT_RUN, hand_over, run_one
 from ampsweep.commands.multirun import start_processes, train_all
 from ampsweep.config.compose import Point, Points, compose_points, refusing
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
-from ampsweep.config.modes import NO_TORCHAO, step_dtypes
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config
 from ampsweep.launch.forked_call import call_in_fork
@@ -32,8 +28,8 @@ from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.parallel.rank_environment import RankPlace, place_in
 from ampsweep.records import RunRecord
 from ampsweep.records.outcome import ALL_ENDED, SOME_FAILED, Status, exit_code
+from ampsweep.report.console import Terminal
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
-from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.run.failure import ERROR_NAME, RunFailedError, failed, kept_error
 from ampsweep.run.isolated_run import complete_record, run_in_own_process
@@ -56,36 +52,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    arguments = agent_overrides(argv) if is_agents_run() else argv
+    given = agent_overrides(argv) if is_agents_run() else argv
     with stop_signals_as_interrupt(), paused_garbage_collection():
-        rest, chosen = taken_out(arguments, "format", formats())
-        return _run(parse(rest), rest, chosen)
-
-
-def _run(arguments: Arguments, argv: Sequence[str], chosen: str) -> int:
-    if arguments.for_hydra:
-        with refusing():
-            hand_over(argv)
-        return ALL_ENDED
-    try:
-        socket_folder()
-    except OSError as error:
-        raise UserError(str(error)) from error
-    points = compose_points(arguments.overrides, multirun=arguments.multirun, on_multirun=start_processes)
-    if not is_agents_run():  # an agent passes every key of its sweep to every point
-        check_effect([point.config for point in points.points], arguments.overrides)
-    return train_points(points, chosen)
+        rest, chosen = taken_out(given, "format", formats())
+        arguments = parse(rest)
+        if arguments.for_hydra:
+            with refusing():
+                hand_over(rest)
+            return ALL_ENDED
+        try:
+            socket_folder()
+        except OSError as error:
+            raise UserError(str(error)) from error
+        points = compose_points(arguments.overrides, multirun=arguments.multirun, on_multirun=start_processes)
+        if not is_agents_run():  # an agent passes every key of its sweep to every point
+            check_effect([point.config for point in points.points], arguments.overrides)
+        return train_points(points, chosen)
 
 
 def train_points(points: Points, chosen: str = CONSOLE) -> int:
     """Train all points, or show the plan in the chosen format; return the exit code."""
     if chosen != CONSOLE and not points.points[0].config.dry_run:
         raise UserError(f"format={chosen}: a training has no format; dry_run=true has, and `ampsweep report --format`")
-    try:
-        place = place_in()
-    except ValueError as error:  # the launcher's variables contradict each other
-        raise UserError(str(error)) from error
-    if place is not None:
+    if (place := place_in()) is not None:
         points = _at_place(points, place)
     if not points.multirun:
         _check_alone(points.points[0].config)
@@ -120,9 +109,6 @@ def _check_alone(config: Config) -> None:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
     if config.into is not None:
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
-    is_float8 = "float8" in step_dtypes(config.precision).compute
-    if is_float8 and find_spec("torchao") is None and not is_agents_run():
-        raise UserError(NO_TORCHAO.format(f"precision={config.precision.mode}"))
 
 
 def _train_one(points: Points, wandb: WandbProcess | None, place: RankPlace | None, chosen: str) -> int:

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 from ampsweep.config.modes import MODES, Mode, mode_of
 from ampsweep.config.schema import PrecisionConfig
 
+_WORDS: Final = {"amp": ("{}", "{}-mixed", "{}-amp", "amp-{}"), "pure": ("{}-true", "{}-pure", "pure-{}")}
 _NAMES: Final = {"fp16": ("16", "fp16", "float16"), "bf16": ("bf16", "bfloat16")}
 
 ANY_HALF: Final = ("amp", "native-amp")
@@ -19,16 +21,10 @@ _MODE_OF: Final = (
     | dict.fromkeys(("tf32", "fp32+tf32", "float32+tf32", "32-true+tf32", "no+tf32"), "tf32")
     | dict.fromkeys(ANY_HALF, "amp_fp16")
     | {
-        word.format(name): f"amp_{half}"
+        word.format(name): f"{kind}_{half}"
+        for kind, words in _WORDS.items()
         for half, names in _NAMES.items()
-        for name in names
-        for word in ("{}", "{}-mixed", "{}-amp", "amp-{}")
-    }
-    | {
-        word.format(name): f"pure_{half}"
-        for half, names in _NAMES.items()
-        for name in names
-        for word in ("{}-true", "{}-pure", "pure-{}")
+        for name, word in product(names, words)
     }
 )
 """A bare `bf16` is autocast over float32 parameters, as Transformers, Accelerate and torch's examples mean it. Words

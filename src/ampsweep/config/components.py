@@ -1,7 +1,7 @@
 """Schemas of the components: models, data sets, tasks, optimizers and schedulers, which are built from a `_target_`."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, make_dataclass
 from typing import Any, Final
 
 from omegaconf import MISSING
@@ -16,13 +16,6 @@ class ComponentConfig(Schema):
     name: str = MISSING
 
 
-class MLPConfig(ComponentConfig):
-    in_features: int = MISSING
-    hidden_size: int = MISSING
-    out_features: int = MISSING
-    num_layers: int = MISSING
-
-
 class GPTConfig(ComponentConfig):
     vocab_size: int = MISSING
     seq_len: int = MISSING
@@ -32,49 +25,10 @@ class GPTConfig(ComponentConfig):
     dropout: float = field(default=0.0, metadata=within(SHARE))
 
 
-class ResNetConfig(ComponentConfig):
-    depth: int = MISSING
-    num_classes: int = MISSING
-    in_channels: int = MISSING
-    image_size: int = MISSING
-
-
-class ImageGANConfig(ComponentConfig):
-    image_size: int = MISSING
-    in_channels: int = MISSING
-    latent_size: int = MISSING
-    hidden_size: int = MISSING
-
-
-class TwoHeadedConfig(ComponentConfig):
-    in_features: int = MISSING
-    hidden_size: int = MISSING
-    out_features: int = MISSING
-
-
 class DataConfig(ComponentConfig):
     batch_size: int = MISSING
     provides: dict[str, int] = MISSING
     """Sizes that a model may refer to (`${data.provides.vocab_size}`); not an argument of the constructor."""
-
-
-class SyntheticRegressionConfig(DataConfig):
-    in_features: int = MISSING
-    out_features: int = MISSING
-    num_batches: int = MISSING
-
-
-class SyntheticTokensConfig(DataConfig):
-    vocab_size: int = MISSING
-    seq_len: int = MISSING
-    num_batches: int = MISSING
-
-
-class SyntheticImagesConfig(DataConfig):
-    image_size: int = MISSING
-    in_channels: int = MISSING
-    num_classes: int = MISSING
-    num_batches: int = MISSING
 
 
 class ImageFolderConfig(DataConfig):
@@ -190,6 +144,21 @@ class SchedulerConfig(Schema):
     """Share of the peak learning rate at the end of linear and cosine."""
 
 
+def _of_sizes(name: str, base: type, *keys: str) -> type:
+    """A schema whose keys besides those of `base` are whole numbers without a default."""
+    sizes = [(key, int, MISSING) for key in keys]
+    return make_dataclass(name, sizes, bases=(base,), namespace={"__module__": __name__}, kw_only=True)  # for pickle
+
+
+MLPConfig = _of_sizes("MLPConfig", ComponentConfig, "in_features", "hidden_size", "out_features", "num_layers")
+ResNetConfig = _of_sizes("ResNetConfig", ComponentConfig, "depth", "num_classes", "in_channels", "image_size")
+ImageGANConfig = _of_sizes("ImageGANConfig", ComponentConfig, "image_size", "in_channels", "latent_size", "hidden_size")
+TwoHeadedConfig = _of_sizes("TwoHeadedConfig", ComponentConfig, "in_features", "hidden_size", "out_features")
+RegressionConfig = _of_sizes("RegressionConfig", DataConfig, "in_features", "out_features", "num_batches")
+RandomTokensConfig = _of_sizes("RandomTokensConfig", DataConfig, "vocab_size", "seq_len", "num_batches")
+ImagesConfig = _of_sizes("ImagesConfig", DataConfig, "image_size", "in_channels", "num_classes", "num_batches")
+
+
 def is_plateau(scheduler: Mapping[str, Any]) -> bool:
     """Whether a scheduler is torch's ReduceLROnPlateau, which follows `trainer.metric`."""
     return str(scheduler.get("_target_", "")).endswith("ReduceLROnPlateau")
@@ -213,9 +182,9 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
         "two_headed": TwoHeadedConfig,
     },
     "data": {
-        "synthetic_regression": SyntheticRegressionConfig,
-        "synthetic_tokens": SyntheticTokensConfig,
-        "synthetic_images": SyntheticImagesConfig,
+        "synthetic_regression": RegressionConfig,
+        "synthetic_tokens": RandomTokensConfig,
+        "synthetic_images": ImagesConfig,
         "image_folder": ImageFolderConfig,
         "digits": DigitsConfig,
         "text": TextConfig,

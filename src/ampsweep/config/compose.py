@@ -1,4 +1,4 @@
-"""Composes and checks all points of a command line before any of them starts."""
+"""Composes and checks all points of a command line before any of them starts, and makes typed Configs of them."""
 
 import copy
 import pickle
@@ -7,31 +7,34 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from ampsweep.config.errors import UserError, not_yaml, unknown_key, user_error
-from ampsweep.config.hydra_config import CONF, to_config  # registers the schemas
+from ampsweep.config.components import SCHEMAS
+from ampsweep.config.errors import UserError, unknown_key, user_error
+from ampsweep.config.identity import run_directory_name
+from ampsweep.config.modes import MODES, differences
 from ampsweep.config.overrides import check_overrides, line, parse_overrides, product
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import COMPONENTS, Config, PrecisionConfig
 from ampsweep.config.value_checks import check
 
-CONFIG_NAME = "config"
-_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-
-Launcher = Literal["here", "workers", "slurm"]
-_LAUNCHERS: Final[dict[str, Launcher]] = {
-    "hydra._internal.core_plugins.basic_launcher.BasicLauncher": "here",
-    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher": "slurm",
-}
+_HERE: Final = Path(__file__).resolve()
+_IN_WHEEL: Final = _HERE.parents[1] / "conf"
+CONF: Final = _IN_WHEEL if _IN_WHEEL.is_dir() else _HERE.parents[3] / "conf"
+"""The repository's `conf/`, or its copy in an installed package (setup.py)."""
+CONFIG_NAME: Final = "config"
+_OF_ANOTHER_SHAPE: Final = (ValueError, TypeError, AttributeError, RecursionError)
+"""Errors of Hydra's own code about a file that is not shaped like a config."""
+_BASIC_SWEEPER: Final = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,10 @@ class Points:
     overrides: tuple[str, ...] = ()  # as given, without Hydra's own keys
 
     @property
-    def launcher(self) -> Launcher:
-        """Jobs run in this process one after another, in workers on this machine, or by Slurm on machines that may
-        differ."""
-        return _LAUNCHERS.get(str(self.composed.hydra.launcher.get("_target_")), "workers")
+    def launcher(self) -> str:
+        """The class of Hydra's launcher: BasicLauncher runs jobs in this process one after another, SlurmLauncher on
+        machines that may differ, any other in workers on this machine."""
+        return str(self.composed.hydra.launcher.get("_target_")).rpartition(".")[2]
 
 
 def conf_dir() -> Path:
@@ -69,16 +72,13 @@ def conf_dir() -> Path:
 def compose_points(
     overrides: Sequence[str], *, multirun: bool, on_multirun: Callable[[], None] | None = None
 ) -> Points:
-    """Compose and check every point of `overrides`; raises UserError for the first fault.
-
-    Args:
-        on_multirun: called once it is a multirun, before its points are composed.
-    """
+    """Compose and check every point of `overrides`; raises UserError for the first fault. `on_multirun` is called once
+    it is a multirun, before its points are composed."""
     with refusing(), initialized():
         parsed = _checked(overrides)
         swept = [override for override in parsed if override.is_sweep_override()]
         composer = _Composer(parsed)
-        base = composer.options([override for override in parsed if override not in swept])
+        base, _ = composer.options([override for override in parsed if override not in swept])
         own = tuple(line(override) for override in parsed if not override.is_hydra_override())
         if not (multirun or base.hydra.mode == RunMode.MULTIRUN):
             if swept:
@@ -106,7 +106,7 @@ def compose_each(points: Sequence[Sequence[str]]) -> Points:
                     raise UserError(f"{line(override)} names several values for one point")
         first = parse_overrides(points[0])
         composer = _Composer(first)
-        return Points(True, tuple(map(composer.point, points)), composer.options(first))
+        return Points(True, tuple(map(composer.point, points)), composer.options(first)[0])
 
 
 def compose_one(overrides: Sequence[str]) -> Config:
@@ -120,24 +120,20 @@ class _Composer:
     def __init__(self, for_all: Sequence[Override]) -> None:
         self._hydra = [line(override) for override in for_all if override.is_hydra_override()]
         self._composed: dict[tuple[str, ...], tuple[DictConfig, bytes]] = {}
-        """Chosen options -> the config with Hydra's settings, and without them as a pickle, which copies four times as
-        fast."""
+        """Chosen options -> what `options` returns; a pickle copies four times as fast."""
         self._parsed: dict[str, Override] = {}
-
-    def options(self, overrides: Sequence[Override]) -> DictConfig:
-        """The config of the chosen options, with Hydra's settings, before values are set."""
-        return self._of_options(overrides)[0]
 
     def point(self, overrides: Sequence[str]) -> Point:
         for text in overrides:
             if text not in self._parsed:
                 (self._parsed[text],) = parse_overrides([text])
         parsed = [self._parsed[text] for text in overrides]
-        composed = pickle.loads(self._of_options(parsed)[1])
+        composed = pickle.loads(self.options(parsed)[1])
         set_values(composed, filter(_is_value, parsed))
         return _point(composed, [text for text in overrides if not self._parsed[text].is_hydra_override()])
 
-    def _of_options(self, overrides: Sequence[Override]) -> tuple[DictConfig, bytes]:
+    def options(self, overrides: Sequence[Override]) -> tuple[DictConfig, bytes]:
+        """The config of the chosen options before values are set: with Hydra's settings, and pickled without them."""
         options = tuple(line(each) for each in overrides if not (_is_value(each) or each.is_hydra_override()))
         if options not in self._composed:
             composed = compose(CONFIG_NAME, [*self._hydra, *options], return_hydra_config=True)
@@ -196,11 +192,37 @@ def refusing() -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, MarkedYAMLError, *_OF_ANOTHER_SHAPE) as error:
         raise user_error(error) from error
-    except MarkedYAMLError as error:
-        raise UserError(not_yaml(error)) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"a YAML file of the config is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # a file that is not shaped like a config
-        raise UserError(f"the config cannot be composed: {' '.join(str(error).split())}") from error
+
+
+def to_config(composed: DictConfig) -> Config:
+    """Resolve a composed config (with or without its `hydra` node) into a Config; components become plain dicts. Raises
+    OmegaConf's errors if a mandatory value is missing, or an interpolation points nowhere."""
+    return Config(**{str(key): _plain(str(key), composed) for key in composed if key != "hydra"})
+
+
+def _plain(key: str, own: DictConfig) -> Any:
+    value = own[key]
+    if not OmegaConf.is_config(value):
+        return value
+    if key in COMPONENTS:
+        return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+    return OmegaConf.to_object(value)
+
+
+def _register() -> None:
+    """Register the schemas outside the groups of options, so that `--help` does not list them."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for group, nodes in SCHEMAS.items():
+        for name, node in nodes.items():
+            store.store(name=f"schema_{group}_{name}", node=node)
+    for mode in MODES.values():
+        if not (CONF / "precision" / f"{mode.name}.yaml").is_file():  # Hydra takes only one of the two
+            store.store(name=mode.name, node=differences(mode.settings, PrecisionConfig()), group="precision")
+    run_directory = lambda *, _root_: run_directory_name(to_config(_root_))  # noqa: E731
+    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
+
+
+_register()

@@ -23,16 +23,9 @@ _CADENCE = ("log_every", "checkpoint_every", "grace_seconds", "keep_weights")
 _OF_METRIC = ("metric", "goal", "min_delta")
 
 
-def resolved_values(config: Config) -> dict[str, Any]:
-    """The config as plain values for JSON."""
-    return asdict(config)
-
-
 def config_hash(config: Config) -> str:
-    """Twelve hex digits that identify a finished point: equal if every setting that can change its result is equal.
-
-    The checkpoint that a run continues from counts.
-    """
+    """Twelve hex digits that identify a finished point: equal if every setting that can change its result is equal. The
+    checkpoint that a run continues from counts."""
     origin = {"resume": config.resume} if config.begins_elsewhere else {}
     return digest_of_values(_result_settings(config) | origin)
 
@@ -74,18 +67,16 @@ def code_version() -> str:
 
 
 def run_directory_name(config: Config) -> str:
-    """`<arm>-<model>-s<seed>-<config hash>`, a valid folder name on every system.
-
-    The prefix `resumed-` of a run that continues from a checkpoint keeps it out of patterns such as `resume=ARM*`.
-    """
+    """`<arm>-<model>-s<seed>-<config hash>`, a valid folder name on every system. The prefix `resumed-` of a run that
+    continues from a checkpoint keeps it out of patterns such as `resume=ARM*`."""
     prefix = "resumed-" if config.begins_elsewhere else ""
     readable = f"{prefix}{arm_of(config)}-{component_name(config.model)}-s{config.seed}"
-    readable = hide(readable, beside=resolved_values(config))
+    readable = hide(readable, beside=asdict(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 
 
 def _result_settings(config: Config) -> dict[str, Any]:
-    settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
+    settings = {key: value for key, value in asdict(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
     # Settings without effect do not count, so that they do not split the baseline.
     if config.trainer.patience is None and not is_plateau(config.scheduler):

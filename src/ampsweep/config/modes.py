@@ -1,7 +1,5 @@
-"""The table of precision modes, and what follows from it: labels of arms and dtypes.
-
-A new mode is an entry of the table; if it computes in a new way, the entry names its class (`ampsweep.precision`).
-"""
+"""The table of precision modes, and what follows from it: labels of arms and dtypes. A new mode is an entry of the
+table; if it computes in a new way, the entry names its class (`ampsweep.precision`)."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +24,6 @@ class StepDtypes:
 @dataclass(frozen=True, kw_only=True)
 class Mode:
     settings: PrecisionConfig  # the mode's name, and its differences from the defaults of `PrecisionConfig`
-    summary: str  # one sentence, also the first line of its file in `conf/precision`
     colour: str  # colour of the mode's arms in every report
     implementation: str | None = None
     """`module:Class` of its subclass of `ampsweep.precision.Precision`. None: `Precision` itself."""
@@ -39,71 +36,45 @@ class Mode:
 
 
 _TABLE: Final = (
-    Mode(
-        settings=PrecisionConfig(mode="fp32"), summary="True float32: TF32 off for matmuls and cuDNN.", colour="#999999"
-    ),
-    Mode(
-        settings=PrecisionConfig(mode="tf32", tf32=True),
-        summary="float32 storage, matmuls and convolutions in TF32 (NVIDIA Ampere and later).",
-        colour="#e69f00",
-    ),
-    Mode(
-        settings=PrecisionConfig(mode="amp_fp16", autocast=True, dtype="float16", grad_scaler=True),
-        summary="Autocast to float16 with a GradScaler; parameters, gradients and optimizer state stay float32.",
-        colour="#d55e00",
-    ),
-    Mode(
-        settings=PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16"),
-        summary="Autocast to bfloat16, which has the range of float32 and needs no scaler.",
-        colour="#56b4e9",
-    ),
-    Mode(
-        settings=PrecisionConfig(mode="pure_bf16", parameters="bfloat16", dtype="bfloat16"),
-        summary="Everything in bfloat16: half the bytes of parameters, gradients and optimizer state.",
-        colour="#009e73",
-    ),
-    Mode(
-        settings=PrecisionConfig(mode="pure_fp16", parameters="float16", dtype="float16"),
-        summary="Everything in float16. No scaler can help here: GradScaler refuses to unscale float16 gradients.",
-        colour="#cc79a7",
-    ),
+    Mode(settings=PrecisionConfig(mode="fp32"), colour="#999999"),
+    Mode(settings=PrecisionConfig(mode="tf32", tf32=True), colour="#e69f00"),
+    Mode(settings=PrecisionConfig(mode="amp_fp16", autocast=True, dtype="float16", grad_scaler=True), colour="#d55e00"),
+    Mode(settings=PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16"), colour="#56b4e9"),
+    Mode(settings=PrecisionConfig(mode="pure_bf16", parameters="bfloat16", dtype="bfloat16"), colour="#009e73"),
+    Mode(settings=PrecisionConfig(mode="pure_fp16", parameters="float16", dtype="float16"), colour="#cc79a7"),
     Mode(
         settings=PrecisionConfig(mode="bf16_sr", parameters="bfloat16", dtype="bfloat16"),
-        summary="Everything in bfloat16, and updates rounded stochastically, so that small ones count in the mean.",
         colour="#60c060",
         implementation="ampsweep.precision.low_precision_parameters:StochasticRounding",
     ),
     Mode(
         settings=PrecisionConfig(mode="master_bf16", parameters="bfloat16", dtype="bfloat16"),
-        summary="Parameters and gradients in bfloat16; the optimizer updates float32 master weights.",
         colour="#0072b2",
         implementation="ampsweep.precision.low_precision_parameters:MasterWeights",
         dtypes={"optimizer_state": "float32"},
     ),
     Mode(
         settings=PrecisionConfig(mode="master_fp16", parameters="float16", dtype="float16", grad_scaler=True),
-        summary="Parameters and gradients in float16 with a GradScaler; the optimizer updates float32 master weights.",
         colour="#006060",
         implementation="ampsweep.precision.low_precision_parameters:MasterWeights",
         dtypes={"optimizer_state": "float32"},
     ),
     Mode(
         settings=PrecisionConfig(mode="fp8_tensorwise", autocast=True, dtype="bfloat16"),
-        summary="Linear layers multiply in float8, a scale a tensor (torchao); all else as in amp_bf16.",
         colour="#c200f2",
         implementation="ampsweep.precision.float8:Float8",
         dtypes={"compute": "float8_e4m3fn"},
     ),
     Mode(
         settings=PrecisionConfig(mode="fp8_rowwise", autocast=True, dtype="bfloat16"),
-        summary="Linear layers multiply in float8, a scale a row (torchao); all else as in amp_bf16.",
         colour="#a6453a",
         implementation="ampsweep.precision.float8:Float8",
         dtypes={"compute": "float8_e4m3fn"},
     ),
 )
-"""All modes in the order in which messages list them. The colours come from the colour-blind safe palette of M. Okabe
-and K. Ito, Color Universal Design (2008); these suit light and dark backgrounds."""
+"""All modes in the order in which messages list them; `conf/precision` says what each is for. The colours come from the
+colour-blind safe palette of M. Okabe and K. Ito, Color Universal Design (2008); these suit light and dark backgrounds.
+"""
 
 MODES: Final[Mapping[str, Mode]] = {mode.name: mode for mode in _TABLE}
 
@@ -117,9 +88,6 @@ PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for
 
 _TORCHAO_STATES: Final = {"8bit": "uint8", "4bit": "uint8", "Fp8": "float8_e4m3fn"}
 """dtypes in which torchao's optimizers store their states, by the ends of their class names."""
-
-NO_TORCHAO: Final = "{} needs the optional package torchao: pip install -e '.[modes]'"
-"""The error about a setting if torchao is not installed."""
 
 ARM_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "parallel": ("reduce_dtype", "mixed_precision"),

@@ -1,11 +1,11 @@
 """The overrides of a command line: parsed and checked before anything is composed, later checked for their effect."""
 
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, Final
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -20,11 +20,8 @@ _SET_HERE: Final = ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir")
 
 
 def parse_overrides(lines: Iterable[str]) -> list[Override]:
-    """Parse overrides by Hydra's grammar. Hydra must be initialized, because `glob` searches the options.
-
-    Raises:
-        hydra.errors.OverrideParseException: a line is not an override.
-    """
+    """Parse overrides by Hydra's grammar. Hydra must be initialized, because `glob` searches the options. Raises
+    Hydra's OverrideParseException if a line is not an override."""
     parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(list(lines))
     for override in parsed:
         if not override.key_or_group:
@@ -37,31 +34,27 @@ def line(override: Override) -> str:
     return str(override.input_line)
 
 
-def product(overrides: Iterable[Override]) -> Iterator[tuple[str, ...]]:
-    """The points in the order of Hydra's basic sweeper: the first key varies slowest, later values replace earlier.
+def quoted(text: str) -> str:
+    """Quote a string in Hydra's override grammar (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
+    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
-    Raises:
-        UserError: an interval is swept, or an empty list.
-    """
-    choices: dict[str, list[str]] = {}
+
+def product(overrides: list[Override]) -> list[list[str]]:
+    """The points of Hydra's basic sweeper, in its order: the first key varies slowest, later values replace earlier.
+    UserError: an interval is swept, or an empty list."""
     for override in overrides:
-        key = override.get_key_element()
-        if override.is_discrete_sweep():
-            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            if not choices[key]:
-                raise UserError(f"{line(override)}: there is no such value")
-        elif override.is_sweep_override():
+        if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(f"{line(override)}: the basic sweeper takes lists, not intervals")
-        else:
-            choices[key] = [f"{key}={override.get_value_element_as_str()}"]
-    return itertools.product(*choices.values())
+        if override.is_discrete_sweep() and not [*override.sweep_string_iterator()]:
+            raise UserError(f"{line(override)}: there is no such value")
+    points: list[list[str]]
+    [points] = BasicSweeper.split_arguments(overrides, None)
+    return points
 
 
 def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
-    """Raise UserError for the first faulty override that Hydra would accept, or refuse without a clear message.
-
-    Args:
-        conf: the directory of the groups' options.
+    """Raise UserError for the first faulty override that Hydra would accept, or refuse without a clear message; `conf`
+    is the directory of the groups' options.
     """
     for override in overrides:
         for fault in _faults(override, conf):

@@ -68,8 +68,7 @@ class TrainerConfig(Schema):
     """Single gradients are clamped to at most this magnitude, before the norm is clipped."""
     log_every: int = 10
     eval_every: int | None = None  # None: evaluate at the end only
-    metric: str = "val/loss"
-    """The validation metric that best weights, `patience` and `scheduler=plateau` follow."""
+    metric: str = "val/loss"  # the validation metric that best weights, `patience` and `scheduler=plateau` follow
     goal: str | None = field(default=None, metadata=one_of("minimize", "maximize"))
     """Whether a low or a high `metric` is better. None: known for the suite's own metrics."""
     patience: int | None = field(default=None, metadata=needs("trainer.eval_every"))

@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from ampsweep.config.errors import UserError
+from ampsweep.config.overrides import quoted
 
 Parameter = Mapping[str, Any]  # one parameter of a sweep, as written in its file
 Key = tuple[str, ...]  # of a parameter; nested ones have several names
@@ -30,8 +31,7 @@ class SweepFile:
     """A sweep that grid or random search can take the points of, without a W&B server."""
 
     content: Mapping[str, Any]
-    digest: str
-    """Of the text, which seeds the draws."""
+    digest: str  # of the text, which seeds the draws
 
     @property
     def command(self) -> list[str]:
@@ -67,6 +67,15 @@ class SweepFile:
             points = ({key: draw(".".join(key), of, source) for key, of in parameters.items()} for source in sources)
         return list(itertools.islice(points, most))
 
+    def overrides(self, given: Sequence[str] = (), count: int | None = None) -> list[tuple[str, ...]]:
+        """The distinct points of a sweep of train.py, each as overrides; `given` replace the values of their keys."""
+        fixed = [word for word in self.command if "=" in word and not word.startswith(("$", "-"))]
+        found: dict[tuple[str, ...], None] = {}
+        for point in self.points(count):
+            own = [f"{'.'.join(key)}={_hydra(value)}" for key, value in point.items()]
+            found[tuple({item.partition("=")[0]: item for item in (*fixed, *own, *given)}.values())] = None
+        return list(found)
+
 
 def read_sweep(path: Path) -> SweepFile:
     """Read a sweep file; UserError: it cannot be read, or is not a sweep."""
@@ -80,17 +89,6 @@ def read_sweep(path: Path) -> SweepFile:
     if not isinstance(content, dict) or not isinstance(content.get("parameters"), dict):
         raise UserError("not a sweep (it has no parameters)")
     return SweepFile(content, hashlib.sha256(text.encode()).hexdigest())
-
-
-def sweep_points(path: Path, count: int | None = None) -> list[tuple[str, ...]]:
-    """The points of the sweep of train.py in `path`, each as overrides (see `SweepFile.points`)."""
-    sweep = read_sweep(path)
-    if Path(sweep.program or "train.py").name != "train.py":
-        raise UserError(f"program {sweep.program}: is not train.py")
-    fixed = [word for word in sweep.command if "=" in word and not word.startswith(("$", "-"))]
-    return [
-        (*fixed, *(f"{'.'.join(key)}={_hydra(value)}" for key, value in point.items())) for point in sweep.points(count)
-    ]
 
 
 def _flat(parameters: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Key, Parameter]]:
@@ -123,7 +121,7 @@ def _hydra(value: Any) -> str:
     text = str(value)
     if not isinstance(value, str) or (_PLAIN.fullmatch(text) and text not in ("null", "true", "false", "nan", "inf")):
         return text
-    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+    return quoted(text)
 
 
 # https://docs.wandb.ai/guides/sweeps/sweep-config-keys/#distribution-options-for-random-and-bayesian-search

@@ -1,7 +1,5 @@
-"""Checks of a composed config before anything starts, without torch and without the device.
-
-The allowed values of a single field are in its schema (`ALLOWED`, `RANGE`); the checks here are of combinations.
-"""
+"""Checks of a composed config before anything starts, without torch and without the device: of combinations, since the
+allowed values of a single field are in its schema (`ALLOWED`, `RANGE`)."""
 
 import math
 import re
@@ -30,7 +28,7 @@ def check(config: Config) -> None:
 def _faults(config: Config) -> Iterator[str]:
     values = asdict(config)
     yield from _not_finite("", values)
-    for group in ("data", "model", "task"):
+    for group in ("data", "model", "task", "optimizer"):
         yield from _component(group, getattr(config, group))
     yield from _optimizer(config.optimizer)
     yield from _scheduler(config.scheduler)
@@ -142,7 +140,7 @@ def _parallel(config: Config) -> Iterator[str]:
         yield f"max_batch.search=true {here}: the search for the largest batch runs in one process"
     if config.numerics.watch:
         yield f"numerics.watch=true {here}: numerics are watched in one process only; use parallel=single"
-    if parallel.strategy == "fsdp2" and isinstance(config.optimizer, dict):
+    if parallel.strategy == "fsdp2":
         yield from _sharded_states(config.optimizer)
     has_policy = parallel.strategy == "fsdp2" and parallel.mixed_precision == "policy" and config.precision.autocast
     mode = mode_of(config.precision.mode)
@@ -178,10 +176,9 @@ def metric_users(config: Config) -> Iterator[str]:
 
 
 def _sharded_states(optimizer: dict[str, Any]) -> Iterator[str]:
-    each = optimizer.get("each")
-    of_each = {f"each.{name}.": own for name, own in (each if isinstance(each, dict) else {}).items()}
+    of_each = {f"each.{name}.": own for name, own in (optimizer.get("each") or {}).items()}
     for key, settings in {"": optimizer, **of_each}.items():
-        target = str(settings.get("_target_")) if isinstance(settings, dict) else ""
+        target = str(settings.get("_target_"))
         if target.startswith("torchao.optim."):
             yield (
                 f"optimizer.{key}_target_={target} with parallel=fsdp2: shards split the blocks that share a scale, so "
@@ -197,10 +194,7 @@ def policy_casts(mode: str) -> str:
     )
 
 
-def _optimizer(optimizer: Any) -> Iterator[str]:
-    if not isinstance(optimizer, dict) or "_target_" not in optimizer:
-        yield "optimizer must have a _target_, the class to build"
-        return
+def _optimizer(optimizer: Mapping[str, Any]) -> Iterator[str]:
     target = str(optimizer["_target_"])
     named = OPTIMIZERS.get(str(optimizer.get("name")))
     if named is not None and target != named._target_:

@@ -21,25 +21,13 @@ class Share:
     rank: int = 0
     world_size: int = 1
 
-    def __post_init__(self) -> None:
-        assert 0 <= self.rank < self.world_size
-
     def index(self, own: int) -> int:
         """The index in the whole order of the rank's own micro-batch `own`."""
         return own * self.world_size + self.rank
 
-    def num_batches(self, number: int | Fraction | None) -> int | Fraction | None:
+    def num_batches(self, number: int | Fraction | None) -> Fraction | None:
         """The rank's part of a number of batches."""
-        if number is None:
-            return None
-        found = Fraction(number) / self.world_size
-        return found.numerator if found.denominator == 1 else found
-
-    def rounds(self, number: int) -> Iterator[tuple[int, bool]]:
-        """Yield the rank's batch of each round, and whether it counts: without batches left it is 0 and does not."""
-        for own in range(-(-number // self.world_size)):
-            index = self.index(own)
-            yield (index, True) if index < number else (0, False)
+        return None if number is None else Fraction(number) / self.world_size
 
     def dealt(self, batches: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
         """Yield the rank's batch of each round, and whether it counts: the round's first batch stands in for none."""
@@ -99,24 +87,6 @@ class Data(Protocol):
 
 
 @runtime_checkable
-class Validatable(Protocol):
-    """Data whose content is checked in full once before a sweep, because that is too slow for every run."""
-
-    def validate(self) -> None:
-        """Read everything; raise a ``ValueError`` for content that cannot be trained on."""
-
-
-@runtime_checkable
-class Indexed(Protocol):
-    """Data with access to validation batches by index, so that a rank does not make those of the others."""
-
-    @property
-    def num_val_batches(self) -> int: ...
-
-    def val_batch(self, index: int) -> Any: ...
-
-
-@runtime_checkable
 class Divisible(Protocol):
     """Data that divides itself among ranks because it is read ahead; any other is divided by index."""
 
@@ -132,28 +102,23 @@ class Divisible(Protocol):
 
 
 def for_rank(data: Data, rank: int, world_size: int) -> Data:
-    """The data as a rank sees it: its micro-batch i is micro-batch i * world_size + rank of the whole order.
-
-    ``batch_size``, ``tokens_per_batch`` and the fingerprint stay; an epoch has ``num_train_batches / world_size``
-    micro-batches. ``val_batches`` are those of `val_rounds`. A single process gets the data itself.
-    """
+    """The data as a rank sees it: its micro-batch i is micro-batch i * world_size + rank of the whole order."""
     if world_size == 1:
         return data
     share = Share(rank, world_size)
     return data.for_rank(share) if isinstance(data, Divisible) else _DividedByIndex(data, share)
 
 
-def val_rounds(data: Data, *name: str) -> Iterator[tuple[Any, bool]]:
-    """The validation batches of data, and whether each counts: in a single process all do."""
-    if isinstance(data, Divisible | _DividedByIndex):
-        return data.val_rounds(*name)
-    return ((batch, True) for batch in data.val_batches(*name))
-
-
 def val_sets(data: Data) -> dict[str, Iterator[tuple[Any, bool]]]:
-    """The `val_rounds` of each validation set by its name, which is empty if there is only one."""
-    names = getattr(data, "val_names", ())
-    return {name: val_rounds(data, name) for name in names} or {"": val_rounds(data)}
+    """The validation batches of each set, and whether each counts (in a single process all do), by the set's name,
+    which is empty if there is only one."""
+
+    def rounds(*name: str) -> Iterator[tuple[Any, bool]]:
+        if isinstance(data, Divisible | _DividedByIndex):
+            return data.val_rounds(*name)
+        return ((batch, True) for batch in data.val_batches(*name))
+
+    return {name: rounds(name) for name in getattr(data, "val_names", ())} or {"": rounds()}
 
 
 def named_sets(val: Any) -> dict[tuple[str, ...], Any]:
@@ -186,11 +151,12 @@ class _DividedByIndex:
         return (batch for batch, _ in self.val_rounds(*name))
 
     def val_rounds(self, *name: str) -> Iterator[tuple[Any, bool]]:
-        if isinstance(self._data, Indexed) and not name:
-            for index, counts in self._share.rounds(self._data.num_val_batches):
-                yield self._data.val_batch(index), counts
-            return
-        yield from self._share.dealt(self._data.val_batches(*name))
+        data: Any = self._data
+        if not name and hasattr(data, "num_val_batches") and hasattr(data, "val_batch"):  # without those of the others
+            for index, counts in self._share.dealt(range(data.num_val_batches)):
+                yield data.val_batch(index), counts
+        else:
+            yield from self._share.dealt(self._data.val_batches(*name))
 
 
 def stop_workers(data: object) -> None:

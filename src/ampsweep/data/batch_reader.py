@@ -4,35 +4,21 @@ import copy
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
-from ampsweep.data.base import Share, batch_to_device, map_batch
-from ampsweep.data.workers import Batches, Workers
+from ampsweep.data.base import WHOLE, Collate, Share, batch_to_device, map_batch, named_sets
+from ampsweep.data.fingerprint import digest
+from ampsweep.data.workers import Batches, Workers, require_sendable
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.host_memory import is_measuring
 
 AHEAD_BYTES: Final = 2**12
 """Smallest item of batches that are copied ahead: PCIe copies smaller ones in less time than the host needs for a
 stream and its events. The limit is on items, so that a training's memory is affine in its batch size."""
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """The settings of a data set's workers; raises a ``ValueError`` for settings that do not fit together."""
-
-    num_workers: int = 0
-    prefetch_factor: int | None = None  # batches that each worker reads ahead; None is torch's default, 2
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if type(value) is not int and (value is not None or name == "num_workers"):
-                raise ValueError(f"{name} must be a whole number, got {value}")
-        if self.prefetch_factor is not None and self.num_workers == 0:
-            raise ValueError(f"prefetch_factor={self.prefetch_factor} needs workers, but num_workers is 0")
 
 
 class BatchReader:
@@ -42,9 +28,9 @@ class BatchReader:
     does not follow the last one.
     """
 
-    def __init__(self, source: Batches, settings: WorkerSettings, device: torch.device) -> None:
-        self._source, self._settings, self._device = source, settings, device
-        self.num_workers = 0 if device.type == "meta" else settings.num_workers  # none for a prediction
+    def __init__(self, source: Batches, num_workers: int, prefetch_factor: int | None, device: torch.device) -> None:
+        self._source, self._prefetch_factor, self._device = source, prefetch_factor, device
+        self.num_workers = 0 if device.type == "meta" else num_workers  # none for a prediction
         self._workers: Workers | None = None
         self._next = -1
 
@@ -88,7 +74,7 @@ class BatchReader:
             workers.close()
 
     def _start(self, source: Batches, indices: Any, num_workers: int) -> Workers:
-        factor, pins = self._settings.prefetch_factor, self._device.type == "cuda"
+        factor, pins = self._prefetch_factor, self._device.type == "cuda"
         return Workers(source, indices, num_workers=num_workers, prefetch_factor=factor, pins=pins)
 
 
@@ -144,15 +130,42 @@ def copies_ahead(batch: Any, batch_size: int) -> bool:
 
 
 class ReadDataset(ABC):
-    """Base of data made of a user's datasets, read by workers and divided among ranks."""
+    """Training data and a validation set, or several by name, of the user's own, read by workers and divided among
+    ranks; ``collate`` makes batches of their items."""
 
     tokens_per_batch: int | None = None
     copies_ahead = True  # on CUDA the next batch of large items is on the device during a step: see ``CopiedAhead``
-    batch_size: int
-    val_names: tuple[str, ...] = ()  # of several validation sets
-    _device: torch.device
-    _reader: BatchReader
-    _batches: CopiedAhead
+
+    def __init__(
+        self,
+        *,
+        train: Any,
+        val: Any,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        collate: Collate = default_collate,
+    ) -> None:
+        """``prefetch_factor``: batches that each worker reads ahead; None is torch's default, 2.
+
+        Raises a ``ValueError`` for an unsuitable or empty dataset, and for settings that do not fit together.
+        """
+        for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
+            if type(value) is not int and (value is not None or name == "num_workers"):
+                raise ValueError(f"{name} must be a whole number, got {value}")
+        if prefetch_factor is not None and num_workers == 0:
+            raise ValueError(f"prefetch_factor={prefetch_factor} needs workers, but num_workers is 0")
+        self.batch_size, self._seed, self._device, self._collate = batch_size, seed, device, collate
+        self._num_workers, self._prefetch_factor = num_workers, prefetch_factor
+        self._train, self._val = train, named_sets(val)
+        self.val_names = tuple(name for _, *names in self._val for name in names)
+        datasets = {("train",): train, **self._val}
+        digests = [self._digest(".".join(key), dataset) for key, dataset in datasets.items()]
+        self.fingerprint = digest(*self.val_names, *digests)
+        require_sendable(num_workers, *datasets.values(), collate)
+        self._begin(WHOLE)
 
     def for_rank(self, share: Share) -> Self:
         other = copy.copy(self)
@@ -177,6 +190,20 @@ class ReadDataset(ABC):
         self._batches.close()
         self._reader.stop_workers()
 
-    @abstractmethod
     def _begin(self, share: Share) -> None:
         """Start again with the first training batch of a share."""
+        self._share = share
+        self._reader = BatchReader(self._batches_of(share), self._num_workers, self._prefetch_factor, self._device)
+        self._batches = CopiedAhead(self._reader, self.batch_size, self._device)
+
+    def _val_key(self, *name: str) -> tuple[str, ...]:
+        """The key in `_val` of the validation set of this name, or of the first."""
+        return ("val", *name) if name else next(iter(self._val))
+
+    @abstractmethod
+    def _batches_of(self, share: Share) -> Batches:
+        """The training batches of a share."""
+
+    @abstractmethod
+    def _digest(self, name: str, dataset: Any) -> str:
+        """The digest of a dataset's class and some items; ValueError: it is empty or of another kind."""

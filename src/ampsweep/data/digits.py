@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ampsweep.argument_checks import require_fraction, require_positive
 from ampsweep.data.base import Batch, to_device
 from ampsweep.data.fingerprint import tensor_digest
-from ampsweep.data.seeding import Shuffle, generator
+from ampsweep.data.seeding import Shuffle, held_out
 
 
 class Digits:
@@ -26,19 +25,14 @@ class Digits:
 
     def __init__(self, *, val_fraction: float, batch_size: int, seed: int, device: torch.device) -> None:
         """Raise a ``ValueError`` if scikit-learn is missing, or a setting does not fit the data."""
-        require_positive(batch_size=batch_size)
-        require_fraction(val_fraction=val_fraction)
         pixels, labels = _images_and_labels()
         inputs = torch.from_numpy(pixels).float().div(16).view(-1, 1, 8, 8)
         targets = torch.from_numpy(labels).to(torch.int64)
-        order = torch.randperm(len(inputs), generator=generator("split"))
-        num_val = max(1, round(val_fraction * len(inputs)))
-        val, train = order[:num_val], order[num_val:]
-
+        train, val = held_out(len(inputs), val_fraction)
         self.batch_size = batch_size
         self.fingerprint = tensor_digest(inputs[train], targets[train], inputs[val], targets[val])
         self._shuffle = Shuffle(len(train), batch_size, seed)
-        self.num_train_batches, self.num_val_batches = self._shuffle.num_batches, -(-num_val // batch_size)
+        self.num_train_batches, self.num_val_batches = self._shuffle.num_batches, -(-len(val) // batch_size)
         self._device = device
         self._train = inputs[train].to(device), targets[train].to(device)
         self._val = inputs[val].to(device), targets[val].to(device)

@@ -11,7 +11,6 @@ import torch
 from ampsweep.data.seeding import seed_of, seeds_of
 
 Read = TypeVar("Read")
-States = dict[str, Any]
 
 
 def read_items(
@@ -41,18 +40,18 @@ class OwnGenerators:
     """A reader's own generator states, swapped in while entered and saved on leaving."""
 
     def __init__(self) -> None:
-        self._own: States | None = None
-        self._outside: States = {}
+        self._own: dict[str, Any] | None = None
+        self._outside: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        self._outside = _states()
+        self._outside = generator_states()
         if self._own is not None:
-            _restore(self._own)
+            restore_generators(self._own)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._own = _states()
-        _restore(self._outside)
+        self._own = generator_states()
+        restore_generators(self._outside)
 
 
 def seeded(read: Callable[[], Read], *key: str | int) -> Read:
@@ -65,25 +64,26 @@ def seeded(read: Callable[[], Read], *key: str | int) -> Read:
 @contextmanager
 def restored() -> Iterator[None]:
     """Restore the generators afterwards."""
-    before = _states()
+    before = generator_states()
     try:
         yield
     finally:
-        _restore(before)
+        restore_generators(before)
 
 
 def seed_all(seed: int) -> None:
+    """Seed the generators; NumPy's takes 32 bits."""
     torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed the device's as well
     random.seed(seed)
     np.random.seed(seed)
 
 
-def _states() -> States:
+def generator_states() -> dict[str, Any]:
     of_torch = torch.default_generator.get_state()
-    return {"torch": of_torch, "random": random.getstate(), "numpy": np.random.get_state()}
+    return {"torch": of_torch, "python": random.getstate(), "numpy": np.random.get_state()}
 
 
-def _restore(states: States) -> None:
+def restore_generators(states: dict[str, Any]) -> None:
     torch.default_generator.set_state(states["torch"])
-    random.setstate(states["random"])
+    random.setstate(states["python"])
     np.random.set_state(states["numpy"])

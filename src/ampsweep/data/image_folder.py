@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ampsweep.argument_checks import require_fraction, require_positive
 from ampsweep.data.map_dataset import MapDataset
-from ampsweep.data.seeding import generator
+from ampsweep.data.seeding import held_out
 
 _SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _AREA: Final = 0.35, 1.0  # a random crop's share of the area
 _RATIO: Final = 3 / 4, 4 / 3  # its width over its height
-_SHORT_SIDE: Final = 256 / 224  # the short side of a validation image over the side of its centre crop
+_BORDER: Final = (1 - 224 / 256) / 2  # the share of a validation image's side that its centre crop leaves at each edge
 
 
 class ImageFolder(MapDataset):
@@ -35,8 +34,6 @@ class ImageFolder(MapDataset):
 
         Raises a ``ValueError`` if Pillow or an image of a class is missing, or the number of classes is wrong.
         """
-        require_positive(image_size=image_size, num_classes=num_classes)
-        require_fraction(val_fraction=val_fraction)
         if find_spec("PIL") is None:
             raise ValueError("images are read by Pillow, which is not installed: pip install 'ampsweep[images]'")
         root = Path(path).expanduser()
@@ -44,9 +41,11 @@ class ImageFolder(MapDataset):
         if all(split.is_dir() for split in splits):
             train, val = (_images(split, num_classes) for split in splits)
         else:
-            train, val = _held_out(_images(root, num_classes), val_fraction)
-        files = (ImageFiles(train, image_size, augment=augment), ImageFiles(val, image_size, augment=False))
-        super().__init__(train=files[0], val=files[1], **settings)
+            files = _images(root, num_classes)
+            parts = held_out(len(files), val_fraction)
+            train, val = ([files[index] for index in sorted(part.tolist())] for part in parts)
+        sets = ImageFiles(train, image_size, augment=augment), ImageFiles(val, image_size, augment=False)
+        super().__init__(train=sets[0], val=sets[1], **settings)
 
 
 class ImageFiles(Dataset[Any]):
@@ -60,14 +59,17 @@ class ImageFiles(Dataset[Any]):
 
     def __getitem__(self, item: int) -> tuple[Tensor, int]:
         """Read an image, (3, S, S) float32 in [0, 1], and its class; a ``ValueError`` names an unreadable file."""
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps, UnidentifiedImageError
 
         file, label = self._files[item]
         try:
             with Image.open(file) as image:
                 box, mirrored = (_random_box(*image.size), random.random() < 0.5) if self._augment else (None, False)
-                size, box = (self._size, self._size), box or _centre_box(*image.size, 1 / _SHORT_SIDE)
-                pixels = image.convert("RGB").resize(size, Image.Resampling.BILINEAR, box=box)
+                size, pixels = (self._size, self._size), image.convert("RGB")
+                if box is None:
+                    pixels = ImageOps.fit(pixels, size, Image.Resampling.BILINEAR, bleed=_BORDER)
+                else:
+                    pixels = pixels.resize(size, Image.Resampling.BILINEAR, box=box)
         except UnidentifiedImageError as error:
             raise ValueError(f"image {file} cannot be read: it is damaged, or no image") from error
         except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
@@ -93,14 +95,6 @@ def _images(root: Path, num_classes: int) -> list[tuple[str, int]]:
     return found
 
 
-def _held_out(files: list[tuple[str, int]], val_fraction: float) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    order = torch.randperm(len(files), generator=generator("split")).tolist()
-    num_val = max(1, round(val_fraction * len(files)))
-    held_out = set(order[:num_val])
-    train = [file for index, file in enumerate(files) if index not in held_out]
-    return train, [files[index] for index in sorted(held_out)]
-
-
 def _random_box(width: int, height: int) -> tuple[float, float, float, float] | None:
     """A random crop as in Szegedy et al., "Going Deeper with Convolutions", 2015, section 6; None if ten do not fit."""
     for _ in range(10):
@@ -111,10 +105,3 @@ def _random_box(width: int, height: int) -> tuple[float, float, float, float] | 
             left, top = random.uniform(0, width - across), random.uniform(0, height - down)
             return left, top, left + across, top + down
     return None
-
-
-def _centre_box(width: int, height: int, share: float) -> tuple[float, float, float, float]:
-    """The central square whose side is a share of the short side."""
-    side = share * min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side

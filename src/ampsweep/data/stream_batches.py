@@ -1,8 +1,9 @@
 """Batches of a stream by index: the next batch continues the stream, any other index reads it from the beginning."""
 
 import copy
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
 from typing import Any
@@ -14,7 +15,6 @@ from torch.utils.data._utils import worker as torch_worker
 from ampsweep.data.base import Collate, Share
 from ampsweep.data.generators import OwnGenerators, seed_all, seeded
 from ampsweep.data.seeding import seed_of
-from ampsweep.data.training_step import made_for
 
 
 class StreamItems:
@@ -32,18 +32,15 @@ class StreamItems:
         self._generators = OwnGenerators()
         self._items = self._endless()
 
-    def read(self, batch: int, size: int, index_of: Callable[[int], int], collate: Collate, *key: str | int) -> Any:
-        """Make the stream's batch of this number; `key` seeds the generators of `collate`.
+    def read(self, batch: int, size: int, collate: Collate, *key: str | int) -> Any:
+        """Make the stream's batch of this number, dropping earlier ones; `key` seeds the generators of `collate`.
 
-        Items are read for the step of their batch, `index_of` its number, also those of earlier batches, which are
-        dropped. Raises a ``ValueError`` if a pass has too few items.
+        Raises a ``ValueError`` if a pass has too few items.
         """
-        items: list[Any] = []
-        for number in range(self.num_before // size, batch + 1):
-            with self._generators, made_for(index_of(number)):
-                items = [*islice(self._items, size)]
-        with made_for(index_of(batch)):
-            return seeded(partial(collate, items), *key)
+        with self._generators:
+            begin = batch * size - self.num_before
+            items = [*islice(self._items, begin, begin + size)]
+        return seeded(partial(collate, items), *key)
 
     def close(self) -> None:
         self._items.close()
@@ -74,6 +71,7 @@ def _unshare_epochs(dataset: Any) -> None:
             _unshare_epochs(value)
 
 
+@dataclass(kw_only=True)
 class StreamBatches:
     """The micro-batches of a share by index, in this process or in a worker.
 
@@ -81,31 +79,21 @@ class StreamBatches:
     Random numbers in `collate` depend on (seed, stream, number of the batch).
     """
 
-    def __init__(
-        self,
-        dataset: IterableDataset[Any],
-        *,
-        batch_size: int,
-        collate: Collate,
-        seed: int,
-        num_streams: int,
-        share: Share,
-    ) -> None:
-        self._dataset, self._batch_size, self._collate, self._seed = dataset, batch_size, collate, seed
-        self._num_streams, self._share = num_streams, share
-        self._open: dict[int, StreamItems] = {}
+    dataset: IterableDataset[Any]
+    batch_size: int
+    collate: Collate
+    seed: int
+    num_streams: int
+    share: Share
+    _open: dict[int, StreamItems] = field(default_factory=dict)
 
     def __getitem__(self, index: int) -> Any:
-        number, stream = divmod(self._share.index(index), self._num_streams)
-        items, key = self._open.pop(stream, None), ("stream", self._seed, stream, number)
-        if items is None or items.num_before > number * self._batch_size:
+        number, stream = divmod(self.share.index(index), self.num_streams)
+        items, key = self._open.pop(stream, None), ("stream", self.seed, stream, number)
+        if items is None or items.num_before > number * self.batch_size:
             items = self._opened(stream)
-
-        def index_of(number: int) -> int:
-            return (number * self._num_streams + stream) // self._share.world_size
-
         with self._worker_info(stream):
-            batch = items.read(number, self._batch_size, index_of, self._collate, *key)
+            batch = items.read(number, self.batch_size, self.collate, *key)
         self._open[stream] = items  # not after an error, which has ended the generator
         return batch
 
@@ -116,20 +104,20 @@ class StreamBatches:
 
     def _opened(self, stream: int) -> StreamItems:
         return StreamItems(
-            copy.deepcopy(self._dataset) if self._open else self._dataset,  # each stream needs its own
-            key=("stream", self._seed, stream),
-            least=self._batch_size,
-            who="" if self._num_streams == 1 else f" for worker {stream + 1} of {self._num_streams}",
+            copy.deepcopy(self.dataset) if self._open else self.dataset,  # each stream needs its own
+            key=("stream", self.seed, stream),
+            least=self.batch_size,
+            who="" if self.num_streams == 1 else f" for worker {stream + 1} of {self.num_streams}",
         )
 
     @contextmanager
     def _worker_info(self, stream: int) -> Iterator[None]:
         """Let `get_worker_info` describe one of several streams inside; torch has no public setter."""
         before = torch_worker._worker_info
-        if self._num_streams > 1:
-            seed = seed_of("stream", self._seed, stream)
+        if self.num_streams > 1:
+            seed = seed_of("stream", self.seed, stream)
             torch_worker._worker_info = torch_worker.WorkerInfo(
-                id=stream, num_workers=self._num_streams, seed=seed, dataset=self._dataset
+                id=stream, num_workers=self.num_streams, seed=seed, dataset=self.dataset
             )
         try:
             yield

@@ -1,15 +1,14 @@
-"""Crops of one long sequence of tokens, and of memory-mapped files as nanoGPT writes them."""
+"""Crops of one long sequence of tokens: of memory-mapped files as nanoGPT writes them, and of text as bytes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ampsweep.argument_checks import require_fraction, require_positive
 from ampsweep.data.base import Batch, to_device
 from ampsweep.data.fingerprint import digest
 from ampsweep.data.seeding import generator
@@ -33,24 +32,13 @@ class TokenFile:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def __getitem__(self, positions: NDArray[np.int64]) -> NDArray[Any]:
-        ids: NDArray[Any] = self.map()[positions]
-        return ids
+    def __getitem__(self, positions: NDArray[np.int64]) -> Any:
+        return self.map()[positions]
 
     def map(self) -> NDArray[Any]:
         # Mapped again for each batch, as nanoGPT does: pages touched through a lasting map would count as memory of the
         # process in the suite's figures.
         return np.memmap(self.path, self.dtype, mode="r", offset=self.start * self.dtype.itemsize, shape=(len(self),))
-
-
-class Crops(TypedDict):
-    """Settings of crops."""
-
-    seq_len: int
-    num_val_batches: int
-    batch_size: int
-    seed: int
-    device: torch.device
 
 
 class TokenCrops:
@@ -74,8 +62,7 @@ class TokenCrops:
         seed: int,
         device: torch.device,
     ) -> None:
-        """Raise a ``ValueError`` if a size is below 1, or a sequence of ``source`` too short for a batch or a crop."""
-        require_positive(seq_len=seq_len, num_val_batches=num_val_batches, batch_size=batch_size)
+        """Raise a ``ValueError`` if a sequence of ``source`` is too short for a batch or a crop."""
         for part, tokens, needed in (("training", train, batch_size * seq_len + 1), ("validation", val, seq_len + 1)):
             if len(tokens) < needed:
                 raise ValueError(
@@ -135,14 +122,15 @@ class Tokens(TokenCrops):
         dtype: str = "uint16",
         val_path: str | None = None,
         val_fraction: float,
-        **crops: Unpack[Crops],
+        **crops: Any,
     ) -> None:
         """``val_fraction`` counts only without a ``val_path``; a ``ValueError`` names an unusable file."""
-        require_positive(vocab_size=vocab_size)
-        require_fraction(val_fraction=val_fraction)
         self.vocab_size = vocab_size
         self._files = [_whole(path, dtype)] + ([] if val_path is None else [_whole(val_path, dtype)])
-        train, val = self._files if len(self._files) == 2 else _split(self._files[0], val_fraction)
+        train, val = self._files[0], self._files[-1]
+        if val_path is None:
+            num_train = round(len(train) * (1 - val_fraction))
+            train, val = replace(train, stop=num_train), replace(train, start=num_train)
         self.fingerprint = digest(*(part for file in self._files for part in _fingerprint_parts(file)))
         source = f"data file {path}" if val_path is None else f"data file {path} with {val_path}"
         super().__init__(train, val, source=source, **crops)
@@ -161,6 +149,34 @@ class Tokens(TokenCrops):
                     )
 
 
+class Text(TokenCrops):
+    """The bytes of a text file, or of English text that ships with Python.
+
+    Without a path the text is the module ``pydoc_data.topics``: the chapters of the Python language reference that
+    ``help()`` prints, about 460,000 bytes. They, and the fingerprint, differ between Python versions. The text stays in
+    the host's memory, one byte per token, and each batch is copied to the device.
+    """
+
+    vocab_size = 256
+
+    def __init__(self, *, path: str | None = None, val_fraction: float, **crops: Any) -> None:
+        """Hold out the last ``val_fraction`` of the bytes; a ``ValueError`` names an unreadable or too short file."""
+        content = _python_topics() if path is None else readable_file(path).read_bytes()
+        tokens = np.frombuffer(content, dtype=np.uint8)
+        num_train = round(len(tokens) * (1 - val_fraction))
+        self.fingerprint = digest(content)
+        source = "the text of pydoc_data.topics" if path is None else f"data file {path}"
+        super().__init__(tokens[:num_train], tokens[num_train:], source=source, **crops)
+
+
+def _python_topics() -> bytes:
+    try:
+        from pydoc_data.topics import topics
+    except ModuleNotFoundError as error:
+        raise ValueError("this Python comes without pydoc_data.topics, the default text: give a path") from error
+    return "\n".join(topics.values()).encode()
+
+
 def _whole(path: str, dtype: str) -> TokenFile:
     if dtype not in _DTYPES:
         raise ValueError(f"dtype of token ids must be one of {', '.join(_DTYPES)}, got {dtype}")
@@ -172,11 +188,6 @@ def _whole(path: str, dtype: str) -> TokenFile:
             f"data file {path} is no sequence of {dtype}: its size is no multiple of {kind.itemsize} bytes"
         )
     return TokenFile(file, kind, 0, num_ids)
-
-
-def _split(file: TokenFile, val_fraction: float) -> tuple[TokenFile, TokenFile]:
-    num_train = round(len(file) * (1 - val_fraction))
-    return replace(file, stop=num_train), replace(file, start=num_train)
 
 
 def _fingerprint_parts(file: TokenFile) -> list[str | bytes]:

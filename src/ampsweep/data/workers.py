@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ampsweep.data.seeding import generator
-from ampsweep.data.training_step import CurrentStep
 from ampsweep.observe.operators import without_modes
 from ampsweep.socket_folder import short_socket_paths
 from ampsweep.stop_signals import STOP_SIGNALS, blocked_stop_signals, unblock_stop_signals
@@ -90,10 +89,9 @@ class _ReadInWorker(Dataset[Any]):
     """Returns batches, or an error in place of a batch: a MemoryError or a ValueError, with the traceback as a note."""
 
     def __init__(self, batches: Batches) -> None:
-        self._batches, self._of_steps = batches, CurrentStep.batches
+        self._batches = batches
 
     def __getitem__(self, index: int) -> Any:
-        CurrentStep.batches = self._of_steps
         try:
             batch = self._batches[index]
             if not _is_plain(batch):  # the queue would silently drop a batch that cannot be pickled

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 from ampsweep.config.schema import COMPLAINTS, Complaint, PrecisionConfig
 from ampsweep.finding import Finding, Severity, as_data
+from ampsweep.observe.calls import Call
 from ampsweep.records.files import write_atomically
 from ampsweep.redaction import hidden
 from ampsweep.text import duration, listed, milliseconds, num_bytes, number, percent, ratio
@@ -62,17 +63,13 @@ class DoctorFinding(Finding):
     proof: TriedChange | None = None  # None if the change was not tried
 
     @property
-    def sentence(self) -> str:
-        return self.text(self.template)
-
-    @property
     def evidence(self) -> list[str]:
-        return [self.text(template) for template in self.seen]
+        return [self.filled(template) for template in self.seen]
 
     @property
     def advice(self) -> str | None:
         words = (self.remedy_by_overrides if self.change.overrides else None) or self.remedy
-        return None if words is None else self.text(words)
+        return None if words is None else self.filled(words)
 
     @property
     def at(self) -> str:
@@ -98,7 +95,7 @@ class DoctorFinding(Finding):
                 found |= {name: getattr(value, name) for name in inner} or {own.name: value}
         return found
 
-    def text(self, template: str) -> str:
+    def filled(self, template: str) -> str:
         """A template filled with facts, formatted with their units, and other attributes."""
         facts, names = self.facts, [name for _, name, _, _ in Formatter().parse(template) if name]
         values = {name: fact_text(name, facts[name]) if name in facts else getattr(self, name) for name in names}
@@ -112,6 +109,12 @@ class DoctorFinding(Finding):
 
 
 _SHARED: Final = tuple(shared.name for shared in fields(DoctorFinding))
+
+
+def where(call: Call) -> dict[str, Any]:
+    """The place of a finding, by the names of its attributes."""
+    modules = [] if call.module is None else [call.module]
+    return {"modules": modules, "operator": call.operator, "place": call.place}
 
 
 @dataclass(frozen=True, kw_only=True)

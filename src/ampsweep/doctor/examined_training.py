@@ -41,9 +41,6 @@ class ExaminedTraining:
     def __post_init__(self) -> None:
         self.config = replace(self.config, numerics=replace(self.config.numerics, watch=False))
 
-    def starting_from(self, checkpoint: FoundCheckpoint) -> "ExaminedTraining":
-        return replace(self, checkpoint=checkpoint)
-
     @property
     def seconds_left(self) -> float:
         return self.deadline_s - time.monotonic()
@@ -54,9 +51,9 @@ class ExaminedTraining:
         precision = self.config.precision
         return precision.parameters == "float32" and not precision.autocast and not precision.grad_scaler
 
-    def replay(self, precision: PrecisionConfig | None = None, **changes: object) -> Replay:
-        wanted = replace(precision or self.config.precision, **changes)  # type: ignore[arg-type]
-        return Replay(replace(self.config, precision=wanted), self.device, self.data, self.checkpoint)
+    def replay(self, precision: PrecisionConfig | None = None) -> Replay:
+        config = replace(self.config, precision=precision or self.config.precision)
+        return Replay(config, self.device, self.data, self.checkpoint)
 
     def baseline(self) -> Replay:
         return self.replay(PRECISION_MODES["fp32"])

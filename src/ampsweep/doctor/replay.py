@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
-from ampsweep.data.training_step import CurrentStep
 from ampsweep.nested_tensors import tensors_in, wraps_others
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.checkpoint import Checkpoint
@@ -29,14 +28,10 @@ class TakenStep:
     """A completed optimizer step; its numbers are on the host."""
 
     number: int  # the step of the training, from 1
-    losses: dict[str, float]  # the losses of its turns, by name
+    loss: float  # the sum over its turns
     scale: float | None  # the loss scale; None without a scaler
     has_nonfinite_gradients: bool  # an optimizer stepped with gradients that had inf or NaN
     is_skipped: bool  # the scaler skipped an optimizer's step
-
-    @property
-    def loss(self) -> float:
-        return sum(self.losses.values())
 
 
 class KeptBatches:
@@ -108,7 +103,6 @@ class Replay:
 
     def read_ahead(self) -> None:
         """Read the batches of the next step, so that the step does not."""
-        CurrentStep.batches = self.trainer.step + 1, self.next_batches.start, len(self.next_batches)
         for number in self.next_batches:
             self.data.train_batch(number)
 
@@ -121,7 +115,7 @@ class Replay:
             taken = trainer.train_step()
         return TakenStep(
             number=trainer.step,
-            losses={name: float(loss) for name, loss in taken.losses.items()},
+            loss=sum(map(float, taken.losses.values())),
             scale=None if scale is None else float(scale),
             has_nonfinite_gradients=self._has_nonfinite_gradients,
             is_skipped=int(trainer.instruments.applied_steps()) == num_applied,

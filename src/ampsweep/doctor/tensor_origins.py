@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call
@@ -127,14 +128,9 @@ def attributes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     """All tensors in nested containers, by their names in Python: `batch[0]`, `batch['mask']`."""
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _named(item, f"{name}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for number, item in enumerate(value):
-            yield from _named(item, f"{name}[{number}]")
+    for path, leaf in tree_leaves_with_path(value):
+        if isinstance(leaf, Tensor):
+            yield name + keystr(path), leaf
 
 
 def _storage(tensor: Tensor) -> int:

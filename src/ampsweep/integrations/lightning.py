@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from ampsweep.integrations.watched_run import INSTALL, RecordingCallback
+from ampsweep.integrations.watched_run import INSTALL, RecordingCallback, WatchedRun
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
-
-    from ampsweep.integrations.watched_run import WatchedRun
 else:
     # Both packages may be installed, each with classes of its own: the callback is one of both.
     bases = []
@@ -32,7 +30,7 @@ class AmpsweepCallback(RecordingCallback, Callback):
     """
 
     source = "lightning"
-    run: "WatchedRun"
+    run: WatchedRun
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         names = ("accumulate_grad_batches", "gradient_clip_val", "max_epochs", "max_steps")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ampsweep.config.modes import MODES, arm_label
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.numeric_formats import dtype_name
+from ampsweep.observe.operators import innermost_mode
 from ampsweep.observe.step import TracedStep, parameters_of
 from ampsweep.precision.flags import float32_settings
 from ampsweep.records.sections import ModeProof, RecordedDtypes
@@ -49,9 +50,14 @@ class ObservedPrecision:
         """The settings claimed, with the scaler that there is and torch's switches for float32 as they are now."""
         return replace(self._base, **float32_settings(self.device))
 
-    def scale(self) -> Tensor | None:
-        """The current scale (0-dim float32 on the device), without waiting for the device; None without scaler."""
-        return None if self._scaler is None else torch.amp.GradScaler.scale(self._scaler, self._one)
+    def scale(self) -> Tensor | float | None:
+        """The current scale (0-dim float32 on an accelerator), without waiting for the device; None without scaler."""
+        if self._scaler is None:
+            return None
+        if self.device.type == "cpu" and innermost_mode() is None:
+            return self._scaler.get_scale()  # which waits for nothing there, and costs less
+        scale = torch.amp.GradScaler.scale(self._scaler, self._one)  # as the suite does: a trace sees the same
+        return scale.item() if self.device.type == "cpu" else scale
 
     def prove_step(self, work: TracedStep) -> ModeProof:
         return ModeProof()

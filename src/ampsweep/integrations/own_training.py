@@ -3,7 +3,6 @@
 import atexit
 import functools
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -24,16 +23,16 @@ from ampsweep.integrations.own_record import (
     rank_and_size,
     script_name,
 )
-from ampsweep.integrations.rank_files import exchange_figures
 from ampsweep.integrations.script.hooks import scalar_of
-from ampsweep.integrations.script.session import Session, stand_aside
+from ampsweep.integrations.script.session import Session, error_of_process, stand_aside
 from ampsweep.integrations.summary_lines import say_ended
 from ampsweep.metrics import STEP
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.step import parameters_of
-from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
-from ampsweep.recorder.instruments import Instruments
+from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits
+from ampsweep.recorder.instruments import Enclosing, Instruments
+from ampsweep.recorder.rank_figures import exchange_rank_files
 from ampsweep.recorder.recorder import Recorder
 from ampsweep.records import HISTORY_NAME, history_digest, history_line, read_history, write_atomically
 from ampsweep.records.run_record import Source
@@ -44,7 +43,7 @@ from ampsweep.tracking.tracker import Tracker
 WARMUP_SECONDS: Final = 2.0  # on an accelerator, whose clocks rise under load
 NAMES: Final = {"loss": "train/loss", "val_loss": "val/loss", "lr": "train/lr", "grad_norm": "train/grad_norm"}
 """Metric keys of the suite by the names that loops give them."""
-_MAX_ON_DEVICE: Final = 32  # values of a row that are read without waiting for the device
+_CPU: Final = torch.device("cpu")
 
 StepKind = Literal["any", "timed", "untimed"]
 """`any`: timed, or traced if that is due; `untimed`: with other work in it, such as an evaluation."""
@@ -190,7 +189,7 @@ class OwnTraining:
             record=self.record,
             tracker=Tracker() if self.rank == 0 else None,
             directory=self.directory if self.rank == 0 else None,
-            num_losses=_MAX_ON_DEVICE,
+            num_losses=32,
             ends_at_divergence=False,
         )
         self.is_recording, self.is_traced, self._has_ended = True, False, False
@@ -200,6 +199,7 @@ class OwnTraining:
         self._sampled_at = self._written_at = 0
         self._row: dict[str, float | Tensor] = {}  # values to log in any case
         self._step: AbstractContextManager[None] | None = None
+        self._around_step = Enclosing(self.begin_step, self.end_step)
 
     # --- a recording from beginning to end
 
@@ -217,7 +217,7 @@ class OwnTraining:
             self.directory.mkdir(parents=True, exist_ok=True)
         self._tell()
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-            bits = kept_bits(self.device, *kinds_in(self._model))  # under the training's own switches
+            bits = kept_bits(self.device, self._model)  # under the training's own switches
         self.record.proof |= ModeProof(fp32_bits=bits, fp32_arithmetic={**exact_or_rounded(bits)})
         self._busy = self._use_before.sentence()
         self._recorder.begin()
@@ -236,7 +236,7 @@ class OwnTraining:
         self.record.identity.steps = self.num_steps
         self._add_proved()
         if self.record.identity.world_size > 1:
-            exchange_figures(self.record, self._root, self.rank, self._precision.config, waits=error is None)
+            exchange_rank_files(self.record, self._root, self.rank, self._precision.config, waits=error is None)
         self._close()
         self._has_ended = self.rank == 0
 
@@ -263,30 +263,23 @@ class OwnTraining:
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        self.finish(error if isinstance(error, BaseException) else KeyboardInterrupt("the process ended"))
+        self.finish(error_of_process() or KeyboardInterrupt("the process ended"))
 
     def _add_proved(self) -> None:
         add_proved(self.record, self._model, self._optimizers, self._precision, self._words)
 
     # --- a step
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self) -> AbstractContextManager[None]:
         """One optimizer step with all its micro-batches, from the first forward pass to the scaler's update."""
         self.write_row()
-        self.begin_step()
-        try:
-            yield
-        except BaseException as error:
-            self.end_step(error)
-            raise
-        self.end_step()
+        return self._around_step
 
     @_never_in_the_way
     def begin_step(self, kind: StepKind = "any") -> None:
         """Begin a step, for callers that cannot use `step`; one that was begun and not ended is none."""
-        self._leave_step(_NoStepError())
+        if self._step is not None:
+            self._leave_step(_NoStepError())
         self._step = self._recorder.step() if kind == "any" else self._instruments.other_step(kind)
         self._step.__enter__()
 
@@ -353,6 +346,11 @@ class OwnTraining:
         else:
             self._row |= kept
 
+    def sample_loss(self, loss: float | Tensor) -> None:
+        """Log nothing but the loss, in less time; for callers that tolerate an error."""
+        self._sampled = {"train/loss": loss if isinstance(loss, float) else _detached(loss, self.device)}
+        self._sampled_at = self.num_steps + (self._step is not None)
+
     @_never_in_the_way
     def write_row(self) -> None:
         """Write the row of the latest step if it is due: whatever is logged from now on is of the next one."""
@@ -364,8 +362,6 @@ class OwnTraining:
         is_due = sampled and (is_last or step % self._log_every == 0)
         if step > self._written_at and (is_due or self._row):  # else what was logged since belongs to the next step
             self._written_at, row = step, {**sampled, **self._row}
-            for key in [key for key, value in row.items() if isinstance(value, Tensor)][_MAX_ON_DEVICE:]:
-                row[key] = float(row[key])
             self._recorder.log(row, step)
             self._row, self._sampled = {}, {}
 
@@ -399,9 +395,9 @@ def _detached(value: float | Tensor, device: torch.device) -> float | Tensor:
     """A number, or a tensor without graph, 0-dim on the device."""
     if not isinstance(value, Tensor):
         return float(value)
-    if value.device == device:
+    if value.device in (device, _CPU):
         return scalar_of(value)
-    return float(value) if value.device.type == "cpu" else value.detach().reshape(()).to(device, non_blocking=True)
+    return value.detach().reshape(()).to(device, non_blocking=True)
 
 
 def _first_dtype(model: nn.Module) -> torch.dtype | None:

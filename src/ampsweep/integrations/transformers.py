@@ -1,22 +1,19 @@
 """One line for Hugging Face's Trainer: `Trainer(..., callbacks=[AmpsweepCallback(arm="bf16")])`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ampsweep.integrations.watched_run import INSTALL, RecordingCallback
+from ampsweep.integrations.watched_run import INSTALL, RecordingCallback, WatchedRun
 
 try:
     from accelerate.state import AcceleratorState
     from transformers import TrainerCallback, TrainerControl, TrainingArguments
 except ImportError as error:
     raise ImportError(INSTALL.format("AmpsweepCallback", "transformers and accelerate", "transformers")) from error
-
-if TYPE_CHECKING:
-    from ampsweep.integrations.watched_run import WatchedRun
 
 
 class AmpsweepCallback(RecordingCallback, TrainerCallback):
@@ -27,7 +24,7 @@ class AmpsweepCallback(RecordingCallback, TrainerCallback):
     """
 
     source = "transformers"
-    run: "WatchedRun"
+    run: WatchedRun
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
         optimizer = kwargs["optimizer"]

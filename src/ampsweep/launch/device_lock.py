@@ -33,11 +33,8 @@ def held_locks(
     """Hold the first `number` free locks, or all of them, and return their devices.
 
     The locks are per user and machine; a process's death releases them. While too few are free, none is held; before
-    the wait `on_wait` is called once with a sentence for the user.
-
-    Raises:
-        KeyboardInterrupt: `stop` is requested during the wait.
-        UserError: a lock is no file, or cannot be written.
+    the wait `on_wait` is called once with a sentence for the user. Raises KeyboardInterrupt if `stop` is requested
+    during the wait, UserError if a lock is no file or cannot be written.
     """
     files = {lock.path: lock for lock in locks}
     wanted = list(files.values()) if number is not None else [lock for _, lock in sorted(files.items())]
@@ -66,13 +63,6 @@ def check_lock(device: str) -> None:
         lock_of(device).taken(held)
 
 
-def lock_path(device: str) -> Path:
-    """The lock file of a device, whatever index the device has in this process."""
-    user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
-    name = re.sub(r"[^\w.-]", "-", _physical_name(device))
-    return Path(tempfile.gettempdir()) / f"ampsweep-{user}-{name}.lock"
-
-
 @dataclass(frozen=True)
 class DeviceLock:
     device: str
@@ -93,7 +83,10 @@ class DeviceLock:
 
 
 def lock_of(device: str) -> DeviceLock:
-    return DeviceLock(device, lock_path(device))
+    """The lock of a device, whatever index the device has in this process."""
+    user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
+    name = re.sub(r"[^\w.-]", "-", _physical_name(device))
+    return DeviceLock(device, Path(tempfile.gettempdir()) / f"ampsweep-{user}-{name}.lock")
 
 
 def _free(wanted: Sequence[DeviceLock], number: int, held: ExitStack) -> list[DeviceLock]:
@@ -115,11 +108,9 @@ def _waiting_for(wanted: Sequence[DeviceLock], number: int, taken: Sequence[Devi
 
 def _physical_name(device: str) -> str:
     # The UUID of a GPU if possible: its index depends on CUDA_VISIBLE_DEVICES.
-    kind, _, index = device.partition(":")
+    kind, _, given = device.partition(":")
     torch: Any = sys.modules.get("torch")  # imported wherever a GPU is locked
-    if kind == "cpu":
-        return kind
-    index = index or "0"
-    if torch is None or kind != "cuda" or not torch.cuda.is_available() or int(index) >= torch.cuda.device_count():
-        return f"{kind}-{index}"
-    return f"{kind}-{torch.cuda.get_device_properties(int(index)).uuid}"
+    index = int(given or 0)
+    if torch is not None and kind == "cuda" and torch.cuda.is_available() and index < torch.cuda.device_count():
+        return f"{kind}-{torch.cuda.get_device_properties(index).uuid}"
+    return kind if kind == "cpu" else f"{kind}-{index}"

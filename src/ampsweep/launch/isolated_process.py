@@ -17,12 +17,9 @@ from ampsweep.launch.isolated_child import Fault, NamedFunction, Result, serve
 from ampsweep.launch.processes import adopt_orphans, end_orphans, num_oom_kills, start_process
 from ampsweep.launch.signal_handlers import StopRequest
 
-Send = Callable[[object], None]
-"""Takes a message of a child."""
-_TICK_S: Final = 0.2
-"""Delay of noticing a signal: waiting resumes by itself after its handler."""
-_LEFT_S: Final = 4.0
-"""Time for the other children to end by themselves once one of several is lost."""
+Send = Callable[[object], None]  # takes a message of a child
+_TICK_S: Final = 0.2  # delay of noticing a signal: waiting resumes by itself after its handler
+_LEFT_S: Final = 4.0  # time for the other children to end by themselves once one of several is lost
 _SERVER_LOST: Final = 255
 """multiprocessing's exit code for a child whose fork server died, and with it the real exit code."""
 
@@ -31,27 +28,14 @@ class ChildError(RuntimeError):
     """Raised if an isolated call has no result, with one line on how its process ended."""
 
 
-class _RemoteTracebackError(Exception):
-    """The child's traceback, as the cause of the error in this process."""
-
-    def __str__(self) -> str:
-        return f"in the other process:\n{self.args[0]}"
-
-
 @dataclass(frozen=True)
 class ChildExit(Generic[Result]):
-    exitcode: int
-    """Negative: killed by the signal of that number."""
-    result: Result | None
-    """The target's result, kept even if the process died while it exited."""
-    error: str | None
-    """The target's traceback, or a sentence on how the process ended; None after success."""
-    sentence: str | None
-    """The error in one sentence, with the line of the user's code that raised it, if known."""
-    stopped_by: str
-    """The signal that asked this process to stop during the call, such as "SIGINT"; empty if none did."""
-    oom_killed: bool = False
-    """True if SIGKILL ended the child and the kernel counted an out-of-memory kill meanwhile."""
+    exitcode: int  # negative: killed by the signal of that number
+    result: Result | None  # the target's result, kept even if the process died while it exited
+    error: str | None  # the target's traceback, or a sentence on how the process ended; None after success
+    sentence: str | None  # the error in one sentence, with the line of the user's code that raised it, if known
+    stopped_by: str  # the signal that asked this process to stop during the call, such as "SIGINT"; empty if none did
+    oom_killed: bool = False  # True if SIGKILL ended the child and the kernel counted an out-of-memory kill meanwhile
     lost_s: float = math.inf
     """The `time.monotonic` at which it was clear that no result would come; infinite if there is a result."""
 
@@ -64,7 +48,9 @@ class ChildExit(Generic[Result]):
         """Return the result; raise KeyboardInterrupt if asked to stop, ChildError if there is no result."""
         self.raise_interrupt()
         if self.result is None and self.sentence is not None:
-            raise ChildError(self.sentence) from _RemoteTracebackError(self.error)
+            lost = ChildError(self.sentence)
+            lost.add_note(f"in the other process:\n{self.error}")  # a traceback shows it
+            raise lost
         return cast("Result", self.result)
 
 

@@ -1,7 +1,5 @@
-"""The fork server's first import: from then on the kernel kills the server with its parent.
-
-Python's fork server notices its parent's death only after all imports, on a busy machine minutes later.
-"""
+"""The fork server's first import: from then on the kernel kills the server with its parent, whose death Python's fork
+server notices only after all imports, on a busy machine minutes later."""
 
 import ctypes
 import signal

@@ -26,17 +26,14 @@ _READ_WHEN_USED: Final = {"TORCHINDUCTOR_CACHE_DIR", "TORCHELASTIC_USE_AGENT_STO
 """Exceptions; torch itself sets the first, to a folder below the current temporary directory."""
 SLOW_IMPORTS = ("torch", "torch._dynamo", "hydra", "psutil")
 """Slow imports of a run that touch no device (torch._dynamo: by the first optimizer); missing ones are skipped."""
-_ORPHANS_S: Final = 0.5
-"""Wait for orphans after SIGTERM."""
+_ORPHANS_S: Final = 0.5  # wait for orphans after SIGTERM
 _server_variables: dict[str, str] | None = None
 """The variables that the fork server's libraries have read; None before its start."""
 
 
 def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
-    """Start the fork server, unless it runs or cannot run here; it imports `modules` in the background.
-
-    Raises OSError if the system refuses, or no folder here takes a socket.
-    """
+    """Start the fork server, unless it runs or cannot run here; it imports `modules` in the background. Raises OSError
+    if the system refuses, or no folder here takes a socket."""
     global _server_variables
     if not _CAN_FORK:
         return
@@ -97,9 +94,7 @@ def adopt_orphans() -> frozenset[int]:
 
 def end_orphans(known: Container[int]) -> None:
     """Send SIGTERM to the children that are not `known`, and stop adopting. Our own ignore it until they are done.
-
-    Outside the main thread no process is ended: another thread may just be starting it.
-    """
+    Outside the main thread no process is ended: another thread may just be starting it."""
     is_main = threading.current_thread() is threading.main_thread()
     orphans = [child for child in psutil.Process().children() if child.pid not in known] if is_main else []
     for orphan in orphans:

@@ -24,8 +24,7 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self.reason = ""
-        """Reason of the first request, such as "SIGINT"; empty while there is none."""
+        self.reason = ""  # reason of the first request, such as "SIGINT"; empty while there is none
         self._signalled_at: float | None = None
         self._interrupts = False
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
@@ -78,9 +77,7 @@ class StopRequest:
 @contextmanager
 def stop_signals_as_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt at any stop signal, so that a sweep between two runs ends with its comparison so far.
-
-    Existing handlers of a batch system's warnings stay.
-    """
+    Existing handlers of a batch system's warnings stay."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -94,11 +91,17 @@ def stop_signals_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def forward_signal(interrupt: KeyboardInterrupt) -> None:
-    """Deliver the warning signal named in `interrupt`, which a StopRequest has taken, to the handler before it.
+def forward_signal(interrupt: KeyboardInterrupt) -> bool:
+    """Deliver the warning signal named in `interrupt`, which a StopRequest has taken, to the handler before it; return
+    True if the handler says that the job is over.
 
-    In a submitit job this handler asks Slurm to requeue the job.
+    submitit's requeues the job if Slurm allows it, and raises SystemExit; otherwise it raises an error because the job
+    has no result, which does not matter once the run has a record.
     """
-    for number in WARNING_SIGNALS:
-        if number.name == str(interrupt) and callable(signal.getsignal(number)):
-            signal.raise_signal(number)
+    try:
+        for number in WARNING_SIGNALS:
+            if number.name == str(interrupt) and callable(signal.getsignal(number)):
+                signal.raise_signal(number)
+    except Exception:  # noqa: BLE001  the launcher's own error
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""Slurm: the job of this process, the states of jobs, and why a job is stopped.
+"""Slurm: the job of this process, and the states of jobs.
 
 https://slurm.schedmd.com/sbatch.html#lbAK (variables), https://slurm.schedmd.com/squeue.html (states)
 """
@@ -8,14 +8,12 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.text import BYTES_OF
 
-_TIMEOUT_S: Final = 20.0
-"""Limit of Slurm's commands: a busy controller answers late."""
+_TIMEOUT_S: Final = 20.0  # limit of squeue: a busy controller answers late
 _WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _GOING_ON: Final = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"}
@@ -55,40 +53,14 @@ def num_restarts(environment: Mapping[str, str] = os.environ) -> int:
 def users_jobs() -> dict[str, JobState] | None:
     """This user's jobs, also those that ended minutes ago; None if Slurm does not answer."""
     words = ("squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}", f"--Format={_FIELDS}")
-    answer = _answer(*words)
-    return None if answer is None else {job.job: job for line in answer.splitlines() if (job := _parsed(line))}
-
-
-def why_stopped() -> str | None:
-    """The reason why Slurm stops this process's job; None if unknown."""
-    job = own_job()
-    answer = None if job is None else _answer("scontrol", "--oneliner", "show", "job", job)
-    if answer is None:
-        return None
-    facts = dict(re.findall(r"(?:^|\s)(\w+)=(\S+)", answer))
-    if facts.get("JobState") == "TIMEOUT" or facts.get("Reason") == "TimeLimit":
-        return f"the time limit ({facts.get('TimeLimit', '')}) of Slurm's job {job}"
-    if facts.get("Restarts", "").isdecimal() and int(facts["Restarts"]) > num_restarts():
-        return f"Slurm has requeued its job {job}"
-    if facts.get("JobState") == "PREEMPTED":
-        return f"Slurm has preempted its job {job}"
-    if facts.get("JobState") in ("COMPLETING", "CANCELLED"):
-        return f"Slurm's job {job} was cancelled"
-    return None
-
-
-def _parsed(line: str) -> JobState | None:
-    words = [word.strip() for word in line.split("|")]
-    if len(words) <= _FIELDS.count(","):
-        return None
-    job, state, resources, *_ = words
-    memory = re.search(r"\bmem=([\d.]+)([KMGT])", resources)
-    return JobState(job, state, None if memory is None else round(float(memory[1]) * BYTES_OF[f"{memory[2]}iB"]))
-
-
-def _answer(*words: str) -> str | None:
-    """The output of a Slurm command; None if it is missing, fails, or takes too long."""
-    with suppress(OSError, subprocess.SubprocessError):
+    try:
         ended = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=True)
-        return ended.stdout
-    return None
+    except (OSError, subprocess.SubprocessError):  # it is missing, fails, or takes too long
+        return None
+    found = {}
+    rows = [[word.strip() for word in line.split("|")] for line in ended.stdout.splitlines()]
+    for job, state, resources, *_ in (row for row in rows if len(row) > _FIELDS.count(",")):
+        memory = re.search(r"\bmem=([\d.]+)([KMGT])", resources)
+        limit = None if memory is None else round(float(memory[1]) * BYTES_OF[f"{memory[2]}iB"])
+        found[job] = JobState(job, state, limit)
+    return found

@@ -22,10 +22,8 @@ from typing import IO, Final
 from ampsweep.text import duration
 from ampsweep.user_code import place_in_thread
 
-_STAGE_S: Final = 5.0
-"""The time between two stages."""
-STACKS_BEGIN: Final = "Timeout ("
-"""The first words of what `faulthandler` writes."""
+_STAGE_S: Final = 5.0  # the time between two stages
+STACKS_BEGIN: Final = "Timeout ("  # the first words of what `faulthandler` writes
 
 
 class TimeLimitError(RuntimeError):
@@ -67,10 +65,8 @@ class Watchdog:
 
     @contextmanager
     def over(self, doing: Callable[[], str], num_graces: int = 1) -> Iterator[None]:
-        """Limit the part inside (main thread only; parts nest) to `max_s` and `num_graces` grace periods.
-
-        `doing` names the part, such as "step 3", in the TimeLimitError that is raised beyond the limit.
-        """
+        """Limit the part inside (main thread only; parts nest) to `max_s` and `num_graces` grace periods. `doing` names
+        the part, such as "step 3", in the TimeLimitError that is raised beyond the limit."""
         if self._max_s is None or threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -8,11 +8,8 @@ from torch.utils.checkpoint import checkpoint
 
 
 class CheckpointedModel(nn.Module):
-    """A model built of blocks, each of which can be recomputed in backward.
-
-    Subclasses call every block through ``run``. Parameters, their names, gradients and running statistics are the same
-    with and without checkpointing.
-    """
+    """A model built of blocks, each of which can be recomputed in backward. Subclasses call every block through
+    ``run``. Parameters, their names, gradients and running statistics are the same with and without checkpointing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,11 +35,9 @@ class CheckpointedModel(nn.Module):
 
 
 class _FrozenStatistics(AbstractContextManager[None]):
-    """Normalizes by the batch without updating running statistics, since the recomputation sees no new batch.
-
-    The running buffers stay in place, because a checkpoint must save the same tensors twice. The context can be entered
-    again: a gradient penalty makes backward pass a block twice.
-    """
+    """Normalizes by the batch without updating running statistics, since the recomputation sees no new batch. The
+    running buffers stay in place, because a checkpoint must save the same tensors twice. The context can be entered
+    again: a gradient penalty makes backward pass a block twice."""
 
     def __init__(self, block: nn.Module) -> None:
         self._norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]

@@ -8,10 +8,8 @@ from ampsweep.argument_checks import require_positive
 
 class ImageGAN(nn.Module):
     """Two convolutional networks, after A. Radford et al. 2016 (DCGAN, arXiv:1511.06434), with two stages each.
-
     ``generator`` maps noise to images, ``discriminator`` scores images. The discriminator has no batch normalization,
-    so that the score of an image depends only on that image, as a gradient penalty requires.
-    """
+    so that the score of an image depends only on that image, as a gradient penalty requires."""
 
     def __init__(self, image_size: int, in_channels: int, latent_size: int, hidden_size: int) -> None:
         """Build both networks; raise a ``ValueError`` for sizes below 1 or images that cannot be halved twice."""

@@ -7,11 +7,9 @@ from ampsweep.models.activation_checkpointing import CheckpointedModel
 
 
 class MLP(CheckpointedModel):
-    """``num_layers`` linear layers with ReLUs between them, with torch's default initialization.
-
-    Three layers of width 4096 are the network of https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html
-    (50,343,936 parameters). Activation checkpointing frees only autocast's copies of the weights.
-    """
+    """``num_layers`` linear layers with ReLUs between them, with torch's default initialization. Three layers of width
+    4096 are the network of https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html (50,343,936 parameters).
+    Activation checkpointing frees only autocast's copies of the weights."""
 
     def __init__(self, in_features: int, hidden_size: int, out_features: int, num_layers: int) -> None:
         """Build the network; raise a ``ValueError`` for sizes below 1. A single layer has no ``hidden_size``."""

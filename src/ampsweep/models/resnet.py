@@ -63,11 +63,9 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential
 
 class ResNet(CheckpointedModel):
     """torchvision's ResNet of depth 18 or 50, with its parameter names and initialization, so that its weights load.
-
     Images of up to 64x64 get the stem of the paper's CIFAR networks (a 3x3 convolution of stride 1, no max-pooling).
     The last stage has 1/32 of the image's side (1/8 with the small stem). If that is a single pixel, as for 8x8,
-    training needs batches of at least two images.
-    """
+    training needs batches of at least two images."""
 
     def __init__(self, depth: int, num_classes: int, in_channels: int, image_size: int) -> None:
         """Build and initialize the network; ``image_size`` is from 8 to 224, all else raises a ``ValueError``."""

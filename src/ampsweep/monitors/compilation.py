@@ -6,11 +6,10 @@ from traceback import FrameSummary
 from typing import Any, Final
 
 from ampsweep.records.sections import Compilation, GraphBreak, Recompilation
+from ampsweep.text import first_line
 from ampsweep.user_code import is_own_source, shown_path
 
-_IN_CALL: Final = "what is called here breaks the graph"
-"""The reason where torch gives none: the break is inside a call on this line."""
-_MAX_REASON: Final = 200
+_IN_CALL: Final = "what is called here breaks the graph"  # torch gives no reason
 
 
 class CompilationWatch:
@@ -64,7 +63,7 @@ class CompilationWatch:
     def found(self) -> Compilation:
         if not self._microseconds:
             return Compilation()
-        breaks = [graph_break(reason) for reason in self._breaks[self._num_breaks_before :]]
+        breaks = [_graph_break(reason) for reason in self._breaks[self._num_breaks_before :]]
         return Compilation(
             num_graphs=self._num_graphs,
             seconds=self._microseconds / 1e6,
@@ -85,7 +84,7 @@ class CompilationWatch:
         self._breaks += [reason for reason in self._dynamo.utils.graph_break_reasons if id(reason) not in seen]
 
 
-def graph_break(reason: Any) -> GraphBreak:
+def _graph_break(reason: Any) -> GraphBreak:
     """The first line of a reason, and the innermost line of the user's own code, or else of any code."""
     stack: list[FrameSummary] = list(reason.user_stack)
     own = [frame for frame in stack if is_own_source(Path(frame.filename))] or stack
@@ -99,6 +98,4 @@ def _place_of(file: str | None, line: int | None) -> str | None:
 
 
 def _clause(reason: str) -> str:
-    """The first line of a reason, without the source line that torch appends as a comment."""
-    line = reason.strip().partition("\n")[0].partition("  # ")[0].strip()
-    return line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}..."
+    return first_line(reason.partition("  # ")[0])  # without the source line that torch appends as a comment

@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import torch
@@ -12,23 +12,15 @@ from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, nobody_e
 from ampsweep.records.sections import Contamination
 from ampsweep.text import GIB, plural
 
-MAX_FOREIGN_CORES: Final = 0.25
-"""Most foreign cores of a clean run: services and W&B's helpers take some hundredths of a core, a computation one."""
-MAX_FOREIGN_SHARE: Final = 0.01
-"""The limit as a share of all cores: large machines run more services, which matter less there."""
-MIN_OWN_CORES: Final = 0.5
-"""Fewest own cores of a clean run on the CPU, where a thread always computes unless it waits for data."""
-MIN_WINDOW_S: Final = 0.5
-"""Shortest window to judge: processor time is counted in ticks of 10 ms."""
-MAX_THROTTLED_PCT: Final = 1.0
-"""Most throttled samples of a clean run in percent: drivers report a slowdown for a moment while clocks change."""
-MAX_FOREIGN_GPU_GIB: Final = 1.0
-"""Most foreign memory on an idle GPU: a display and its windows hold some hundred MiB."""
-MAX_FOREIGN_UTILIZATION_PCT: Final = 10.0
-"""Most utilization of an idle GPU: redrawing a display takes some percent."""
+MAX_FOREIGN_CORES: Final = 0.25  # of a clean run: services and W&B's helpers take some hundredths of a core
+MAX_FOREIGN_SHARE: Final = 0.01  # of all cores: large machines run more services, which matter less there
+MIN_OWN_CORES: Final = 0.5  # of a clean run on the CPU, where a thread always computes unless it waits for data
+MIN_WINDOW_S: Final = 0.5  # the shortest to judge: processor time is counted in ticks of 10 ms
+MAX_THROTTLED_PCT: Final = 1.0  # of a clean run: drivers report a slowdown for a moment while clocks change
+MAX_FOREIGN_GPU_GIB: Final = 1.0  # on an idle GPU: a display and its windows hold some hundred MiB
+MAX_FOREIGN_UTILIZATION_PCT: Final = 10.0  # of an idle GPU: redrawing a display takes some percent
 _CPU_WINDOW_S: Final = 0.1
-_UTILIZATION_PERIOD_S: Final = 1.0
-"""Longest period that the driver's utilization covers, in which another run may have just ended."""
+_UTILIZATION_PERIOD_S: Final = 1.0  # the longest that the driver averages over; another run may have just ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +29,10 @@ class Evidence:
 
     busy_before: str | None = None
     host: ProcessorUse | None = None  # use of the processors during the steps after warm-up; None without such steps
-    others: frozenset[int] | None = frozenset()
-    """Ids of other processes that computed on the GPU meanwhile; None if the driver does not list processes."""
+    others: frozenset[int] | None = frozenset()  # computed on the GPU meanwhile; None if unknown
     data_wait_share: float = 0.0  # share of the steps' time in which the host waited for data
-    waits_for_host: bool = False
-    """The device waited for the host's launches, so that load on the host slows the run down."""
-    throttled_pct: float | None = None
-    """Percent of samples in which heat or hardware protection slowed the GPU down; None if unknown."""
+    waits_for_host: bool = False  # the device waited for launches, so that load on the host matters
+    throttled_pct: float | None = None  # percent of samples slowed down by heat or protection; None if unknown
 
 
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
@@ -102,12 +91,10 @@ def _judge_gpu(device: torch.device, host: ProcessorUse, evidence: Evidence) -> 
 
 
 def _figures(evidence: Evidence) -> dict[str, float]:
-    figures = {} if evidence.throttled_pct is None else {"throttled_pct": evidence.throttled_pct}
-    if (host := evidence.host) is not None:
-        figures |= {"window_s": host.window_s, "own_cores": host.own_cores, "num_cores": host.num_cores}
-        figures |= {"num_threads": torch.get_num_threads()}
-        figures |= {} if host.foreign_cores is None else {"foreign_cores": host.foreign_cores}
-    return figures
+    figures: dict[str, float | None] = {"throttled_pct": evidence.throttled_pct}
+    if evidence.host is not None:
+        figures |= asdict(evidence.host) | {"num_threads": torch.get_num_threads()}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 class UseBeforeRun:

@@ -8,8 +8,6 @@ import torch
 
 from ampsweep.monitors.environment import device_name
 
-_TERA: Final = 1e12
-
 
 @dataclass(frozen=True, slots=True)
 class ComputePeak:
@@ -36,14 +34,13 @@ def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None
         if tflops_per_sec is None:
             return None
         by_dtype[arithmetic] = tflops_per_sec
-        seconds += count / (_TERA * tflops_per_sec)
-    return ComputePeak(sum(flops.values()) / (_TERA * seconds), by_dtype, row.source)
+        seconds += count / (1e12 * tflops_per_sec)
+    return ComputePeak(sum(flops.values()) / (1e12 * seconds), by_dtype, row.source)
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """TFLOP/s at boost clock, dense (without structured sparsity), accumulated in float32, from a document. float32 is
-    the rate of the ordinary units, all others are those of the tensor cores."""
+    """Dense TFLOP/s at boost clock, accumulated in float32, from a document; of the tensor cores, except float32."""
 
     source: str
     float32: float

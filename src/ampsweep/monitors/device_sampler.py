@@ -13,11 +13,9 @@ from ampsweep.monitors.nvml import NvmlDevice, query_nvml
 from ampsweep.monitors.processors import num_available_cores
 from ampsweep.text import GIB
 
-_PEAKS: Final = ("device/memory_used_gib", "memory/process_gib")
-"""Metrics summarized by their maximum; the others by their mean."""
+_PEAKS: Final = ("device/memory_used_gib", "memory/process_gib")  # summarized by their maximum, others by their mean
 MIN_STRETCH_S: Final = 2.0
-"""Shortest stretch that counts: the counter is updated every 20 to 100 ms (Yang et al., SC 2024, arXiv:2312.02741), at
-most 5 % of this time."""
+"""Shortest stretch that counts: the counter is updated every 20 to 100 ms (Yang et al., SC 2024, arXiv:2312.02741)."""
 
 
 class DeviceSampler:
@@ -27,8 +25,6 @@ class DeviceSampler:
     sampling starts paused. A reading that is itself a mean counts only if all of its period does."""
 
     def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
-        if not interval_s > 0:
-            raise ValueError(f"the sampling interval must be above 0 seconds, got {interval_s}")
         self._device = device
         self._interval_s = interval_s
         self._thread: Thread | None = None
@@ -142,8 +138,7 @@ class EnergyMeter:
         self, read: Callable[[], float | None], samples_per_step: int | None, min_stretch_s: float = MIN_STRETCH_S
     ) -> None:
         self._read, self._samples_per_step, self._min_stretch_s = read, samples_per_step, min_stretch_s
-        self._began: tuple[float, float, int] | None = None
-        """Time in seconds, joules and steps at the beginning of the stretch."""
+        self._began: tuple[float, float, int] | None = None  # time in seconds, joules and steps
         self._joules = 0.0
         self._num_steps = 0
 

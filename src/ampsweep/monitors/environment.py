@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -14,22 +15,13 @@ from ampsweep.monitors.processors import cpu_name, num_available_cores
 
 _PACKAGES: Final = ("ampsweep", "torch", "wandb", "hydra-core", "omegaconf", "numpy")
 _VARIABLES: Final = (
-    "CUDA_DEVICE_ORDER",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_VISIBLE_DEVICES",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "MKL_NUM_THREADS",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "TORCH_CUDNN_V8_API_DISABLED",
+    *("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG"),
+    *("MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "ONEDNN_DEFAULT_FPMATH_MODE"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_CUDNN_V8_API_DISABLED"),
 )
 """Variables that change speed, memory or arithmetic behind a configuration's back."""
-_FUSED: Final = ("flash", "mem_efficient", "cudnn", "math")
-"""Backends of attention that torch chooses from if they are enabled."""
+_FUSED: Final = ("flash", "mem_efficient", "cudnn", "math")  # torch's backends of attention
 
 
 def device_name(device: torch.device) -> str:
@@ -40,8 +32,7 @@ def device_name(device: torch.device) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Facts about this process and machine for the run record, as far as they apply. Call it with the precision mode's
-    flags set."""
+    """Facts about this process and machine for the run record. Call it with the precision mode's flags set."""
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "packages": _versions(),
@@ -59,10 +50,8 @@ def environment(device: torch.device) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     versions = {}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions | {"torch": str(torch.__version__)}  # includes the build, unlike the package's version
 
 
@@ -97,12 +86,11 @@ def effective_flags(device: torch.device) -> dict[str, Any]:
 def _accelerator(device: torch.device) -> dict[str, Any]:
     if device.type != "cuda":
         return {}
-    major, minor = torch.cuda.get_device_capability(device)
     backends: Any = torch.backends
     facts = {
         "cuda": torch.version.cuda,
         "cudnn": backends.cudnn.version(),
-        "capability": f"{major}.{minor}",
+        "capability": ".".join(map(str, torch.cuda.get_device_capability(device))),
         "driver": query_nvml(device, NvmlDevice.driver_version),
         "power_limit_w": query_nvml(device, NvmlDevice.power_limit_w),
     }
@@ -111,21 +99,17 @@ def _accelerator(device: torch.device) -> dict[str, Any]:
 
 def _checkout() -> dict[str, Any]:
     """The commit of this code's checkout, and whether tracked files differ; empty for an installed package."""
-    here = Path(__file__)
     # An installed package can lie inside another checkout: only a tracked file belongs to it.
-    if _git("ls-files", "--error-unmatch", here.name, cwd=here.parent) is None:
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return {}
-    commit = _git("rev-parse", "HEAD", cwd=here.parent)
-    changes = _git("status", "--porcelain", "--untracked-files=no", cwd=here.parent)
-    if commit is None or changes is None:
-        return {}
-    return {"git_commit": commit, "git_dirty": bool(changes)}
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+    return {} if commit is None or changes is None else {"git_commit": commit, "git_dirty": bool(changes)}
 
 
-def _git(*arguments: str, cwd: Path) -> str | None:
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "--no-optional-locks", *arguments]
     try:
-        command = ["git", "--no-optional-locks", *arguments]
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

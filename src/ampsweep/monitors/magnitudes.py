@@ -14,8 +14,7 @@ from torch import Tensor
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.records.numerics import TENSOR_KINDS, Magnitudes, TensorKind
 
-NUM_SELECTED: Final = 4096
-"""Most elements counted per tensor; the standard error of a share is at most 0.8 percentage points."""
+NUM_SELECTED: Final = 4096  # most elements counted per tensor; a share's standard error is below 0.8 percentage points
 
 _BIAS, _DIGITS, _NOT_FINITE = 1023, 52, 0x7FF
 """The bias of a float64's exponent, the bits below the exponent, and the exponent of inf and NaN."""
@@ -31,21 +30,16 @@ class SelectedElements:
     layer: str
     dtype: torch.dtype
     values: Tensor  # the elements (N,), float32; float64 of a float64 tensor
-    extremes: tuple[Tensor, ...]
-    """Minimum and maximum of the whole tensor, NaN if it has one; empty if `values` are enough."""
+    extremes: tuple[Tensor, ...]  # minimum and maximum of the whole tensor, or NaN; empty if `values` suffice
     is_scaled: bool = False
-    is_unchanged: Tensor | None = None
-    """In an update: True where the parameter has the same bits as before, for the elements with a gradient."""
+    is_unchanged: Tensor | None = None  # in an update, by element with a gradient: it has the same bits
 
 
 @dataclass(frozen=True, slots=True)
 class CountedTensor:
-    """The counts of a selection."""
-
     magnitudes: Magnitudes
     num_unchanged: int = 0
     num_updated: int = 0
-    has_nonfinite: bool = False  # True if any element of the whole tensor is not finite
 
 
 @dataclass
@@ -158,10 +152,9 @@ def _largest(selections: list[SelectedElements]) -> _Floats:
 def _counted(selection: SelectedElements, magnitudes: _Floats, most: float) -> CountedTensor:
     bins = np.bincount(magnitudes.view(np.int64) >> _DIGITS, minlength=_NOT_FINITE + 1)
     num_zeros, num_nonfinite = int(bins[0]), int(bins[_NOT_FINITE])
-    first, bins = 1 - _BIAS, bins[1:_NOT_FINITE]
+    bins = bins[1:_NOT_FINITE]
     filled = np.flatnonzero(bins)
     begin, end = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
-    has_nonfinite = bool(num_nonfinite) or (bool(selection.extremes) and not math.isfinite(most))
     if not math.isfinite(most):
         most = float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0))
     unchanged = selection.is_unchanged
@@ -175,12 +168,11 @@ def _counted(selection: SelectedElements, magnitudes: _Floats, most: float) -> C
             num_zeros=num_zeros,
             num_nonfinite=num_nonfinite,
             max_abs=most,
-            first_exponent=first + begin if len(filled) else 0,
+            first_exponent=1 - _BIAS + begin if len(filled) else 0,
             counts=bins[begin:end].tolist(),
         ),
         num_unchanged=0 if unchanged is None else int(unchanged.sum()),
         num_updated=0 if unchanged is None else len(unchanged),
-        has_nonfinite=has_nonfinite,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -14,16 +14,13 @@ from ampsweep.observe.step import TracedStep
 from ampsweep.records.sections import MemoryUse
 from ampsweep.text import GIB
 
-_WITH_STATISTICS: Final = ("cuda", "xpu")
-_MAX_DISTANCE: Final = 32
-
 
 class MemoryMonitor:
     """Peaks of allocated, reserved and process memory since its construction at the beginning of a run."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._allocator: Any = torch.get_device_module(device) if device.type in _WITH_STATISTICS else None
+        self._allocator: Any = torch.get_device_module(device) if device.type in ("cuda", "xpu") else None
         self._is_steady = False
         # Peaks until the last reset of the allocator's peaks.
         self._run_allocated = self._run_reserved = self._steady_allocated = 0
@@ -60,9 +57,8 @@ class MemoryMonitor:
             self._step_peak = self._counted().allocated_peak
 
     def of_step(self, traced: TracedStep) -> MemoryUse:
-        """Bytes of the step that was traced or profiled inside `one_step`, for the record. The allocator's own peak
-        includes everything that this process has on cuda or xpu, and on the CPU the step's own memory; elsewhere it is
-        absent."""
+        """Bytes of the step inside `one_step`, for the record. The allocator's own peak includes everything that this
+        process has on cuda or xpu, and on the CPU the step's own memory; elsewhere it is absent."""
         allocated = self._step_peak
         if self._host_peak is not None and self._host_peak.peak_bytes is not None:
             allocated = traced.held_bytes + self._host_peak.peak_bytes
@@ -129,12 +125,10 @@ class MemoryMonitor:
 
     def _counted(self) -> "Counted":
         """Read the allocator's counters; zeros before its first use."""
-        statistics = self._allocator.memory_stats_as_nested_dict(self._device)
-        allocated, reserved = (
-            statistics[key]["all"] if statistics else {} for key in ("allocated_bytes", "reserved_bytes")
-        )
+        found = self._allocator.memory_stats_as_nested_dict(self._device)
+        allocated, reserved = (found.get(key, {}).get("all", {}) for key in ("allocated_bytes", "reserved_bytes"))
         sizes = allocated.get("peak", 0), reserved.get("peak", 0), reserved.get("allocated", 0)
-        return Counted(*sizes, statistics.get("num_alloc_retries", 0), statistics.get("num_ooms", 0))
+        return Counted(*sizes, found.get("num_alloc_retries", 0), found.get("num_ooms", 0))
 
 
 class AllocatorGrowth:
@@ -163,7 +157,7 @@ class AllocatorGrowth:
             return 0
         now, known = self._read(), self._known
         suspects = self._num_unseen if now.taken > known.taken and now.num_retried == known.num_retried else 0
-        self._distance = 1 if suspects else min(2 * self._distance, _MAX_DISTANCE)
+        self._distance = 1 if suspects else min(2 * self._distance, 32)
         self._known, self._num_unseen = now, 0
         return suspects
 

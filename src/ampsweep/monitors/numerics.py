@@ -1,26 +1,17 @@
 """Observation of single steps of a training: magnitudes of its layers' values, and non-finite gradients."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from ampsweep.monitors.magnitudes import (
-    CountedTensor,
-    MagnitudeTable,
-    SelectedElements,
-    all_finite,
-    counted,
-    flat,
-    selected,
-    taken,
-)
+from ampsweep.monitors.magnitudes import MagnitudeTable, SelectedElements, all_finite, counted, flat, selected, taken
 from ampsweep.monitors.observation_schedule import ObservationSchedule
 from ampsweep.monitors.step_clock import Stopwatch
 from ampsweep.nested_tensors import tensors_in
@@ -30,15 +21,12 @@ from ampsweep.observe.step import parameters_of
 from ampsweep.precision import Precision
 from ampsweep.records.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind
 
-_GRADIENTS: Final = ("activation_gradient", "gradient")
-
 
 class NumericsWatch:
     """Observes single steps of a training for `numerics.json`. In an observed step, hooks see each module's output and
     its gradient, the gradients of the parameters, and the parameters before and after the optimizer's step; of a
     compiled model only parameters, gradients and updates. A module that returns another module's output has no
-    activation of its own. The hooks do not change what a step computes, and their selections stay on the device until
-    `read`, which waits for it."""
+    activation of its own. Hooks change no value, and selections stay on the device until `read`, which waits for it."""
 
     def __init__(
         self, model: nn.Module, precision: Precision, schedule: ObservationSchedule, *, is_compiled: bool = False
@@ -50,16 +38,14 @@ class NumericsWatch:
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._table = MagnitudeTable([INPUT_LAYER, *self._modules.values(), *self._names.values()])
         self._selections: list[SelectedElements] = []
-        self._before: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
-        """Elements of the parameters that an optimizer is about to change, and whether each has a gradient."""
-        self._returned: dict[int, tuple[ref[Tensor], int]] = {}
-        """Outputs of modules in the current step and their versions, by identity."""
+        self._before: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}  # elements; whether each has a gradient
+        self._returned: dict[int, tuple[ref[Tensor], int]] = {}  # a module's outputs by id, with their versions
         self._reached: dict[str, None] = {}  # parameters in the order in which backward reaches them
         self._nonfinite: dict[str, int] = {}
         self._first_nonfinite: dict[str, int] = {}
         self._steps: list[int] = []
         self._scale: float | None = None
-        self._scale_now: Tensor | None = None
+        self._scale_now: Tensor | float | None = None
         self.own_time = Stopwatch()
         self._unreported: dict[str, float] = {}
 
@@ -93,11 +79,25 @@ class NumericsWatch:
         """Count the selections of a step; waits for the device."""
         with self.own_time:
             self._scale = None if self._scale_now is None else float(self._scale_now)
-            found = counted(self._selections, self._scale or 1.0)
+            scale = self._scale or 1.0
+            found = counted(self._selections, scale)
             self._selections = []
             self._table.add(found)
             self._steps.append(step)
-            self._unreported = _figures(found, self._scale or 1.0)
+            by_kind: dict[str, list[Magnitudes]] = {}
+            for tensor in found:
+                by_kind.setdefault(tensor.magnitudes.kind, []).append(tensor.magnitudes)
+            figures = self._unreported = {}
+            if activations := by_kind.get("activation"):
+                figures["numerics/max_activation"] = max(row.max_abs for row in activations)
+            if gradients := [row for kind in ("activation_gradient", "gradient") for row in by_kind.get(kind, [])]:
+                figures["numerics/max_gradient"] = max(row.max_abs for row in gradients)
+                if num := sum(sum(row.counts) for row in gradients):
+                    lost = sum(_num_below(row, scale) for row in gradients)
+                    figures["numerics/float16_underflow_pct"] = 100 * lost / num
+            if num_updated := sum(tensor.num_updated for tensor in found):
+                num_unchanged = sum(tensor.num_unchanged for tensor in found)
+                figures["numerics/unchanged_pct"] = 100 * num_unchanged / num_updated
 
     def see_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Select from the gradients that an optimizer is about to use, before they are unscaled or clipped."""
@@ -200,27 +200,10 @@ class NumericsWatch:
             self._selections.append(selection)
 
 
-def _figures(found: Sequence[CountedTensor], scale: float) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    by_kind: dict[str, list[Magnitudes]] = {}
-    for tensor in found:
-        by_kind.setdefault(tensor.magnitudes.kind, []).append(tensor.magnitudes)
-    if activations := by_kind.get("activation"):
-        figures["numerics/max_activation"] = max(row.max_abs for row in activations)
-    if gradients := [row for kind in _GRADIENTS for row in by_kind.get(kind, [])]:
-        figures["numerics/max_gradient"] = max(row.max_abs for row in gradients)
-        lost, num = (sum(numbers) for numbers in zip(*(_num_below(row, scale) for row in gradients), strict=True))
-        if num:
-            figures["numerics/float16_underflow_pct"] = 100 * lost / num
-    if num_updated := sum(tensor.num_updated for tensor in found):
-        figures["numerics/unchanged_pct"] = 100 * sum(tensor.num_unchanged for tensor in found) / num_updated
-    return figures
-
-
-def _num_below(gradient: Magnitudes, scale: float) -> tuple[int, int]:
-    """The numbers of nonzero elements below float16's smallest normal number after scaling, and of all nonzero ones."""
+def _num_below(gradient: Magnitudes, scale: float) -> int:
+    """The number of nonzero elements below float16's smallest normal number after scaling."""
     bins = max(FLOAT16.min_normal_exponent - math.floor(math.log2(scale)) - gradient.first_exponent, 0)
-    return sum(gradient.counts[:bins]), sum(gradient.counts)
+    return sum(gradient.counts[:bins])
 
 
 def _has_gradient(parameter: Tensor, gradient: Tensor) -> Tensor:

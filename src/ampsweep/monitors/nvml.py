@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final, Self, TypeVar
 
 import torch
@@ -11,10 +11,6 @@ from ampsweep.text import GIB
 
 Answer = TypeVar("Answer")
 
-_UTILIZATION_S: Final = 1.0
-"""Utilization is a mean over "between 1 second and 1/6 second, depending on the product" (torch.cuda.utilization)."""
-_POWER_S: Final = 1.0
-"""nvmlDeviceGetPowerUsage averages over a second on Ampere (except GA100) and newer GPUs (NVML API reference)."""
 _THROTTLED: Final = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown")
 """Heat or hardware protection; the power cap, a setting, does not count."""
 
@@ -22,8 +18,9 @@ _THROTTLED: Final = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", 
 class NvmlDevice:
     """A GPU, read through NVML; values that the driver or the GPU does not report are None or absent."""
 
-    averaged_s: Final = {"device/utilization_pct": _UTILIZATION_S, "device/power_w": _POWER_S}
-    """Seconds before a reading that it averages over, by metric key; other readings are of their moment."""
+    averaged_s: Final = {"device/utilization_pct": 1.0, "device/power_w": 1.0}
+    """Seconds before a reading that it averages over: "between 1 second and 1/6 second, depending on the product"
+    (torch.cuda.utilization); a second on Ampere (except GA100) and newer (NVML API reference). Others are momentary."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -40,11 +37,12 @@ class NvmlDevice:
             pynvml.nvmlInit()
         except pynvml.NVMLError:
             return None
-        handle = _find(pynvml, device)
-        if handle is None:
-            pynvml.nvmlShutdown()
-            return None
-        return cls(pynvml, handle)
+        uuid = torch.cuda.get_device_properties(device).uuid  # numbers differ: torch's obey CUDA_VISIBLE_DEVICES
+        for name in (f"GPU-{uuid}", f"MIG-{uuid}"):  # a partition has another
+            with suppress(pynvml.NVMLError):
+                return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
+        pynvml.nvmlShutdown()
+        return None
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
@@ -55,7 +53,7 @@ class NvmlDevice:
 
     def energy_j(self) -> float | None:
         """The GPU's energy counter, in joules since the driver was loaded (GPUs since Volta have it)."""
-        return self._from_thousandths("nvmlDeviceGetTotalEnergyConsumption")
+        return self._try(lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
 
     def process_gib(self) -> float | None:
         """Memory of this process on the GPU; None if the driver does not know the process by its id (containers)."""
@@ -66,8 +64,7 @@ class NvmlDevice:
 
     def held_gib(self) -> float | None:
         """Memory that processes hold on the GPU, without the driver's own."""
-        info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
-        return None if info is None else info.used / GIB
+        return self._try(lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used / GIB)
 
     def compute_processes(self) -> frozenset[int] | None:
         """Ids of the processes that compute on the GPU and draw nothing; in a container None or ids of the host."""
@@ -79,17 +76,12 @@ class NvmlDevice:
 
     def power_limit_w(self) -> float | None:
         """The power limit in effect, above which the driver slows the GPU down."""
-        return self._from_thousandths("nvmlDeviceGetEnforcedPowerLimit")
+        return self._try(lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3)
 
     def driver_version(self) -> str | None:
-        version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
-        return None if version is None else str(version)
+        return self._try(lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion()))
 
-    def _from_thousandths(self, function: str) -> float | None:
-        value = self._try(lambda nvml, handle: getattr(nvml, function)(handle))
-        return None if value is None else value / 1e3
-
-    def _try(self, read: Callable[[Any, Any], Any]) -> Any:
+    def _try(self, read: Callable[[Any, Any], Answer]) -> Answer | None:
         try:
             return read(self._nvml, self._handle)
         except self._nvml.NVMLError:
@@ -98,22 +90,17 @@ class NvmlDevice:
 
 def query_nvml(device: torch.device, read: Callable[[NvmlDevice], Answer]) -> Answer | None:
     """Read once from the GPU that torch calls `device`; None if NVML is missing or does not know it."""
-    nvml = NvmlDevice.open(device)
-    if nvml is None:
+    if (nvml := NvmlDevice.open(device)) is None:
         return None
-    try:
+    with closing(nvml):
         return read(nvml)
-    finally:
-        nvml.close()
 
 
 _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {
     "device/utilization_pct": lambda nvml, handle: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
     "device/memory_used_gib": lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used / GIB,
     "device/power_w": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-    "device/temperature_c": lambda nvml, handle: float(
-        nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-    ),
+    "device/temperature_c": lambda nvml, gpu: float(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
     "device/clock_mhz": lambda nvml, handle: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
     "device/throttled_pct": lambda nvml, handle: _is_slowed_down(nvml, handle, *_THROTTLED),
     "device/power_capped_pct": lambda nvml, handle: _is_slowed_down(nvml, handle, "SwPowerCap"),
@@ -124,12 +111,3 @@ def _is_slowed_down(nvml: Any, handle: Any, *reasons: str) -> float:
     """100 if the driver currently gives any of these reasons for low clocks, else 0."""
     now = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return 100.0 * any(now & getattr(nvml, f"nvmlClocksThrottleReason{reason}") for reason in reasons)
-
-
-def _find(nvml: Any, device: torch.device) -> Any:
-    """Find the GPU or partition (MIG) by UUID: NVML counts all GPUs, torch only those in CUDA_VISIBLE_DEVICES."""
-    uuid = torch.cuda.get_device_properties(device).uuid
-    for name in (f"GPU-{uuid}", f"MIG-{uuid}"):
-        with suppress(nvml.NVMLError):
-            return nvml.nvmlDeviceGetHandleByUUID(name)
-    return None

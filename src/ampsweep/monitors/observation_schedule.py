@@ -4,8 +4,7 @@ from time import perf_counter
 from typing import Final
 
 SHARE: Final = 0.005
-_SECOND: Final = 4
-"""Steps from the first to the second observation: at the first there is no optimizer state yet."""
+_SECOND: Final = 4  # steps from the first to the second observation: at the first there is no optimizer state yet
 
 
 class ObservationSchedule:

@@ -1,100 +1,128 @@
-"""Counts of the steps that a gradient scaler skipped and applied, without reading from the device."""
+"""Counts of the steps that a gradient scaler skipped and applied, without waiting for the device in a step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import chain, pairwise
+from operator import and_
 from typing import Final
 
 import torch
 from torch import Tensor
 
-_UNCOUNTED_AT_MOST: Final = 64
-"""Most updates between two counts: few enough scales to keep in memory, enough to make counting rare."""
+_PACKED: Final = 64  # steps whose scales move into one tensor, as each by itself takes 512 bytes of an accelerator
 
 
 class ScaleMonitor:
-    """Counts skipped and applied steps from the scale after each update; all of it stays on the device. A step was
-    skipped, by at least one optimizer, if the scale shrank. That is exact while the scale is a normal float32: below
-    2**-126 it may be too small to shrink further."""
+    """Counts skipped and applied steps from the scale after each update. Scales on a device stay there until they are
+    read, all together. A step was skipped, by at least one optimizer, if the scale shrank. That is exact while the
+    scale is a normal float32: below 2**-126 it may be too small to shrink further.
 
-    def __init__(self, device: torch.device, *, init_scale: float, growth_interval: int) -> None:
-        self._num_observed = 0
-        self._init_scale, self._growth_interval = init_scale, growth_interval
-        self._scales: list[Tensor] = []  # before the first uncounted update, and after each; empty before any
-        self._before: Tensor | None = None  # the scale of the last counted step
-        self._ends: list[int] = []  # the numbers of uncounted updates after which a step ended
-        self._skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
-        self._growth_tracker = torch.zeros((), dtype=torch.int64, device=device)
+    Args:
+        device: where `applied_steps` can be counted as well; None: nowhere.
+    """
 
-    def observe(self, scale: Tensor, *, ends_step: bool = True) -> None:
-        """Count an attempted step; `scale`, 0-dim float32 on the device, is the scale after `GradScaler.update`.
-        `scaler.scale(torch.ones((), device=device))` returns it without a synchronization. A step with several updates
-        (`ends_step` is True for the last) is skipped if any optimizer skipped its own."""
-        if not self._scales:
-            self._scales.append(torch.full_like(scale, self._init_scale))
-        self._scales.append(scale)
+    def __init__(self, init_scale: float, growth_interval: int, *, device: torch.device | None = None) -> None:
+        self._growth_interval = growth_interval
+        self._updates: list[Tensor | float] = []  # the scale after each update of the current step
+        self._unread: list[list[Tensor | float]] = []  # by step since the last reading; empty: a row ended
+        self._num_packed = 0  # of these
+        self._rows: list[dict[str, float]] = []
+        self._scale = self._scale_before = torch.tensor(init_scale, dtype=torch.float32).item()
+        self._num_skipped = self._num_applied = self._num_last_skipped = self._growth_tracker = 0
+        self._applied = None if device is None else torch.zeros((), dtype=torch.int64, device=device)
+        self._num_in_applied = 0  # of the unread steps
+        self._last: Tensor | float = self._scale  # after these
+
+    def observe(self, scale: Tensor | float, *, ends_step: bool = True) -> None:
+        """Note the scale after `GradScaler.update`: a number, or 0-dim float32, as `scaler.scale(torch.ones(()))`
+        returns it without a synchronization. A step with several updates ends with the last one, and is skipped if any
+        optimizer skipped its own."""
+        self._updates.append(scale)
         if ends_step:
-            self._num_observed += 1
-            self._ends.append(len(self._scales) - 1)
-            if len(self._scales) > _UNCOUNTED_AT_MOST:
-                self._count()
+            self._unread.append(self._updates)
+            self._updates = []
+            if isinstance(scale, Tensor) and len(self._unread) >= self._num_packed + _PACKED:
+                self._pack()
 
-    def _skipped(self) -> tuple[Tensor, Tensor]:
-        """Whether each uncounted update, and each step that they ended, was skipped: (updates,) and (steps,), bool."""
-        num_updates = self._ends[-1]
-        scales = torch.stack(self._scales[: num_updates + 1])
-        of_updates = scales[1:] < scales[:-1]
-        if len(self._ends) == num_updates:
-            return of_updates, of_updates
-        firsts = [0, *self._ends[:-1]]
-        return of_updates, torch.stack(
-            [of_updates[first:end].any() for first, end in zip(firsts, self._ends, strict=True)]
-        )
+    def _pack(self) -> None:
+        loose = self._unread[self._num_packed :]
+        on_device = [scale for updates in loose for scale in updates if isinstance(scale, Tensor)]  # all
+        packed = iter(torch.stack(on_device).unbind())
+        for updates in loose:
+            updates[:] = [next(packed) for _ in updates]
+        self._num_packed = len(self._unread)
 
-    def _count(self) -> None:
-        """Bring the counts up to date: a skipped step sets the growth tracker to zero, and so does a full interval."""
-        if not self._ends:
-            return
-        of_updates, of_steps = self._skipped()
-        self._skipped_steps += of_steps.sum()
-        num_updates = len(of_updates)
-        num_to_last_skip = (of_updates * torch.arange(1, num_updates + 1, device=of_updates.device)).amax()
-        grown = torch.where(num_to_last_skip > 0, -num_to_last_skip, self._growth_tracker) + num_updates
-        self._growth_tracker = grown % self._growth_interval
-        self._before = self._scales[num_updates - 1]
-        self._scales, self._ends = self._scales[num_updates:], []
+    def end_row(self) -> None:
+        self._unread.append([])
 
-    @property
-    def applied_steps(self) -> Tensor:
-        self._count()
-        return self._num_observed - self._skipped_steps
+    def read(self) -> None:
+        """Count the steps so far; waits for the device."""
+        unread, self._unread, self._num_packed = self._unread, [], 0
+        scales = [*chain.from_iterable(unread)]  # all on the device, or all numbers
+        on_device = [scale for scale in scales if isinstance(scale, Tensor)]
+        numbers = iter(torch.stack(on_device).tolist() if on_device else map(float, scales))
+        for updates in unread:
+            if updates:
+                self._count([next(numbers) for _ in updates])
+            else:
+                self._rows.append(self._figures())
+        self._num_in_applied, self._last = 0, self._scale
+        if self._applied is not None:
+            self._applied.fill_(self._num_applied)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The last step's scale and the counts so far, 0-dim on the device (counts: int64); empty before any step."""
-        self._count()
-        if self._before is None:
-            return {}
+    def _count(self, scales: Sequence[float]) -> None:
+        """Count a step; a skipped update sets the growth tracker to zero, and so does a full interval."""
+        is_skipped = False
+        for scale in scales:
+            has_shrunk = scale < self._scale
+            self._growth_tracker = 0 if has_shrunk else (self._growth_tracker + 1) % self._growth_interval
+            self._scale_before, self._scale = self._scale, scale
+            is_skipped |= has_shrunk
+        self._num_skipped += is_skipped
+        self._num_applied += not is_skipped
+        self._num_last_skipped = self._num_last_skipped + 1 if is_skipped else 0
+
+    def _figures(self) -> dict[str, float]:
         return {
-            "amp/scale": self._before,
-            "amp/growth_tracker": self._growth_tracker,
-            "amp/skipped_steps": self._skipped_steps.clone(),
-            "amp/applied_steps": self.applied_steps,
+            "amp/scale": self._scale_before,
+            "amp/growth_tracker": float(self._growth_tracker),
+            "amp/skipped_steps": float(self._num_skipped),
+            "amp/applied_steps": float(self._num_applied),
         }
+
+    def rows(self) -> list[dict[str, float]]:
+        """The scale of the last step, and counts up to it, for each row since the last call; waits for the device."""
+        self.read()
+        rows, self._rows = self._rows, []
+        return rows
+
+    def applied_on_device(self) -> Tensor:
+        """Applied steps so far, 0-dim int64 on the device, without waiting for it."""
+        assert self._applied is not None, "no device was given"
+        for updates in filter(None, self._unread[self._num_in_applied :]):
+            self._applied += reduce(and_, [after >= before for before, after in pairwise([self._last, *updates])])
+            self._last = updates[-1]
+        self._num_in_applied = len(self._unread)
+        return self._applied
 
     def num_last_skipped(self) -> int:
-        """Number of the latest uncounted steps that were all skipped; waits for the device."""
-        skipped = self._skipped()[1].tolist() if self._ends else []
-        return next((number for number, is_skipped in enumerate(reversed(skipped)) if not is_skipped), len(skipped))
+        """Number of the latest steps that were all skipped; waits for the device."""
+        self.read()
+        return self._num_last_skipped
 
     def state_dict(self) -> dict[str, int]:
-        self._count()
+        self.read()
         return {
-            "num_observed": self._num_observed,
-            "skipped_steps": int(self._skipped_steps),
-            "growth_tracker": int(self._growth_tracker),
+            "num_observed": self._num_skipped + self._num_applied,
+            "skipped_steps": self._num_skipped,
+            "growth_tracker": self._growth_tracker,
         }
 
-    def load_state_dict(self, state: Mapping[str, int], scale: Tensor) -> None:
+    def load_state_dict(self, state: Mapping[str, int], scale: Tensor | float) -> None:
         """Continue counting from a `state_dict`, at the scaler's current scale."""
-        self._num_observed, self._scales, self._ends = state["num_observed"], [scale], []
-        self._skipped_steps.fill_(state["skipped_steps"])
+        self._updates, self._unread, self._num_packed = [], [], 0
+        self._num_skipped, self._scale = state["skipped_steps"], float(scale)
+        self._num_applied = state["num_observed"] - self._num_skipped
         # A tracker beyond the interval starts again, as in `Precision.load_state_dict`.
-        self._growth_tracker.fill_(state["growth_tracker"] % self._growth_interval)
+        self._growth_tracker = state["growth_tracker"] % self._growth_interval
+        self.read()

@@ -133,17 +133,11 @@ class StepClock:
             return False
         return median(self._lag_ms) < _MAX_LAG_SHARE * median(self._steady.step_ms)
 
-    @property
-    def data_wait_share(self) -> float:
-        """Share of the time after warm-up in which the host waited for data."""
+    def idle_share(self, *, between_steps: bool) -> float:
+        """Share of the time after warm-up in which the host waited for data, or else all of it between steps."""
         self._read()
-        return self._steady.data_wait_ms / self._steady.wall_ms if self._steady.step_ms else 0.0
-
-    @property
-    def share_between(self) -> float:
-        """Share of the time after warm-up between steps, in which a loop waits for data, among other things."""
-        self._read()
-        return self._steady.between_ms / self._steady.wall_ms if self._steady.step_ms else 0.0
+        idle_ms = self._steady.between_ms if between_steps else self._steady.data_wait_ms
+        return idle_ms / self._steady.wall_ms if self._steady.step_ms else 0.0
 
     def overhead(self) -> dict[str, float]:
         """The suite's share of the time after warm-up in the steps read so far; empty without such steps."""

@@ -16,10 +16,7 @@ from ampsweep.observe.operators import AroundOperator, OperatorMode, backward_no
 from ampsweep.user_code import place_of_caller
 
 Phase = Literal["forward", "backward", "update"]
-"""`forward`: the model and its loss; `update`: everything between a backward pass and the next forward pass, such as
-unscaling, clipping and the optimizer's step."""
-
-_DETACH: Final = torch.ops.aten.detach.default
+"""`update`: everything between a backward pass and the next forward pass, such as clipping and the optimizer's step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,8 +27,7 @@ class Call:
     operator: str  # as torch writes it: `aten.addmm`
     phase: Phase
     module: str | None
-    """Name of the innermost running module, empty for the model itself, None outside the model. In backward, module
-    and place are those of the forward call."""
+    """Name of the innermost running module, empty for the model, None outside; in backward that of the forward call."""
     place: str | None  # the line of a model or a task that made the call (see `place_of_caller`)
     inputs: tuple[torch.dtype, ...]  # dtypes of all tensors among the arguments
     outputs: tuple[torch.dtype, ...]
@@ -40,11 +36,8 @@ class Call:
     @property
     def is_cast(self) -> bool:
         """True if it copies a tensor to another floating-point dtype."""
-        return (
-            self.operator == "aten._to_copy"
-            and self.inputs[:1] != self.outputs
-            and all(dtype.is_floating_point for dtype in (*self.inputs[:1], *self.outputs))
-        )
+        is_of_floats = all(dtype.is_floating_point for dtype in (*self.inputs[:1], *self.outputs))
+        return is_of_floats and self.operator == "aten._to_copy" and self.inputs[:1] != self.outputs
 
 
 UNWRITTEN: Final = frozenset(
@@ -53,8 +46,7 @@ UNWRITTEN: Final = frozenset(
 )
 """Operators whose results hold whatever the memory held."""
 
-Site = tuple[Phase, str | None, str | None, str, int]
-"""Phase, module, place, operator, and the number of earlier calls with the same four."""
+Site = tuple[Phase, str | None, str | None, str, int]  # and the number of earlier calls with the same four
 
 
 class Sites:
@@ -79,8 +71,7 @@ OnCall = Callable[[Call, Sequence[Any], dict[str, Any], Any], None]
 
 
 class CallObserver:
-    """Reports every call of an operator; use `observe`. Calls in backward are matched to forward calls by autograd's
-    sequence numbers (not public), as in torch's profiler."""
+    """Reports calls of operators; use `observe`. Autograd's sequence numbers match backward calls to forward ones."""
 
     def __init__(self, model: nn.Module, on_call: OnCall, *, around: AroundOperator | None, places: bool) -> None:
         self.names: MutableMapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
@@ -164,7 +155,7 @@ class CallObserver:
         if in_backward and not self._running:
             self._is_updating = True  # after backward, until autograd records again
             return "backward"
-        if self._is_updating and torch.is_grad_enabled() and func is not _DETACH:
+        if self._is_updating and torch.is_grad_enabled() and func is not torch.ops.aten.detach.default:
             self._is_updating = not any(tensor.requires_grad for tensor in tensors_in(args))
         return "update" if self._is_updating else "forward"
 
@@ -173,9 +164,8 @@ class CallObserver:
 def observe(
     model: nn.Module, on_call: OnCall, *, around: AroundOperator | None = None, places: bool = True
 ) -> Iterator[CallObserver]:
-    """Report every operator called inside, in this thread or by autograd for it. Compiled models run eagerly meanwhile.
-    `around` calls the operator instead, and may return another result. `places`: find the line of each call; walking
-    the stack takes tens of microseconds."""
+    """Report every operator called inside, in this thread or by autograd for it; compiled models run eagerly meanwhile.
+    `around` calls the operator instead, and may return another result. `places` costs tens of microseconds a call."""
     observer = CallObserver(model, on_call, around=around, places=places)
     with ExitStack() as entered:
         entered.enter_context(torch.compiler.set_stance("force_eager"))

@@ -14,15 +14,12 @@ from ampsweep.observe.host_memory import DELIVERED, READING, is_measuring, mark_
 from ampsweep.observe.ledger import Ledger
 from ampsweep.observe.operators import PLAIN, OperatorMode, is_made_of_others
 
-_COPY: Final = torch.ops.aten.copy_.default
-_EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))
-"""Namespaces of operators that exchange tensors between ranks."""
+_EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))  # of operators that exchange tensors between ranks
 
 
 class StorageCounter:
-    """Enters the storages of operators into a ledger, without memory that only feeds batches. On a host only the
-    batches themselves count, each tensor by its own bytes for as long as the training keeps it. Memory that an
-    accelerator holds to feed batches counts as `data`."""
+    """Enters the storages of operators into a ledger, without memory that only feeds batches. On a host only batches
+    count, by their own bytes while the training keeps them; on an accelerator what feeds them counts as `data`."""
 
     _entered: ClassVar[list["StorageCounter"]] = []  # the active counters; global like the thread's dispatch modes
 
@@ -30,14 +27,15 @@ class StorageCounter:
         self.ledger = ledger
         self.is_feeding = False  # True while operators only build data or read batches
         self.is_blind = False  # True while operators stand for compiled kernels
-        self.is_tolerant = False
-        """Whatever fails in counting does not fail the operator: the counter then sees no more."""
+        self.is_tolerant = False  # True: a failure in counting ends the counting, not the operator
         self.failure: Exception | None = None  # what failed, if tolerant
         self._context: ExitStack
 
     def __enter__(self) -> Self:
         self._context = ExitStack()
-        self._context.enter_context(following_resizes(self._resize))
+        # No dispatch mode sees resizes, so the method is replaced, as in `torch.distributed._tools.mem_tracker`.
+        resize = self._resizing(UntypedStorage.resize_)
+        self._context.enter_context(patch.object(UntypedStorage, "resize_", resize))
         self._context.enter_context(OperatorMode(self._around))
         self._entered.append(self)
         return self
@@ -63,20 +61,20 @@ class StorageCounter:
     def _around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self._is_off:
             return func(*args, **kwargs)
-        if not self.is_tolerant:
-            noted = self._before(func, args, kwargs)
-            return self._after(func, args, kwargs, *noted, func(*args, **kwargs))
-        try:
-            noted = self._before(func, args, kwargs)
-        except Exception as error:  # noqa: BLE001 - of another's training, which goes on
-            self.failure, self.is_blind = error, True
-            return func(*args, **kwargs)
+        noted = self._tolerated(self._before, func, args, kwargs)
         result = func(*args, **kwargs)
+        if noted is not None:
+            self._tolerated(self._after, func, args, kwargs, *noted, result)
+        return result
+
+    def _tolerated(self, count: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return self._after(func, args, kwargs, *noted, result)
-        except Exception as error:  # noqa: BLE001 - as above
-            self.failure, self.is_blind = error, True
-            return result
+            return count(*arguments)
+        except Exception as error:
+            if not self.is_tolerant:
+                raise
+            self.failure, self.is_blind = error, True  # it is another's training, which goes on
+            return None
 
     def _before(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Tensor], bool]:
         """Hold the inputs of an operator; returns them, and whether its result is a view."""
@@ -90,20 +88,25 @@ class StorageCounter:
 
     def _after(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], is_view: bool, result: Any
-    ) -> Any:
+    ) -> None:
         self._note(func, args, kwargs, inputs, result, () if is_view else tensors_in(result))
         if getattr(func, "namespace", None) in _EXCHANGING:
             self.ledger.exchange((*inputs, *tensors_in(result)))
-        return result
 
     def _copies_from_gloo(self, func: Any, inputs: Sequence[Tensor]) -> bool:
         # Gloo's receive buffers are not tensors of the training.
-        found = self.ledger.find(inputs[0]) if func is _COPY else None
+        found = self.ledger.find(inputs[0]) if func is torch.ops.aten.copy_.default else None
         return found is not None and found.category == "communication"
 
-    def _resize(self, storage: UntypedStorage, before: int) -> None:
-        if not self._is_off:
-            self.ledger.resize(storage, before)
+    def _resizing(self, inner: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+        def resize(storage: Any, size: int) -> Any:
+            before = storage.nbytes()
+            resized = inner(storage, size)
+            if not self._is_off:
+                self.ledger.resize(storage, before)
+            return resized
+
+        return resize
 
 
 def feeding() -> AbstractContextManager[None]:
@@ -118,14 +121,10 @@ def unseen() -> AbstractContextManager[None]:
 
 @contextmanager
 def _marked(name: str) -> Iterator[None]:
-    counters = [counter for counter in StorageCounter._entered if not getattr(counter, name)]
-    for counter in counters:
-        setattr(counter, name, True)
-    try:
+    with ExitStack() as marks:
+        for counter in StorageCounter._entered:
+            marks.enter_context(patch.object(counter, name, True))
         yield
-    finally:
-        for counter in counters:
-            setattr(counter, name, False)
 
 
 def fed(read: Callable[..., Any], *args: Any) -> Any:
@@ -187,19 +186,3 @@ def _own_tensors(batch: Any) -> Any:
         return made.setdefault(id(tensor), tensor.data)  # not a view, on which operators in place are others
 
     return map_tensors(batch, own)
-
-
-@contextmanager
-def following_resizes(note: Callable[[UntypedStorage, int], None]) -> Iterator[None]:
-    """Call `note` with each storage that is resized inside, in any thread, and the bytes it had before. No dispatch
-    mode sees resizes, so the method is replaced, as in `torch.distributed._tools.mem_tracker`."""
-    inner = UntypedStorage.resize_
-
-    def resize(storage: Any, size: int) -> Any:
-        before = storage.nbytes()
-        resized = inner(storage, size)
-        note(storage, before)
-        return resized
-
-    with patch.object(UntypedStorage, "resize_", resize):
-        yield

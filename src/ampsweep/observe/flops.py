@@ -25,30 +25,23 @@ _CONVOLUTIONS: Final = (aten.convolution, aten.convolution_backward)
 
 
 def formulas() -> Mapping[Any, Formula]:
-    """The formulas by operator: those of torch.utils.flop_counter, with corrections and additions. A multiplication and
-    an addition are two operations. Biases, softmax and elementwise work are not counted; causal attention counts in
-    full (Megatron-LM, arXiv:2104.04473, appendix)."""
-    known: dict[Any, Formula] = dict(FlopCounterMode(display=False).flop_registry)
-    return known | {
+    """The formulas by operator: those of torch.utils.flop_counter, with corrections. A multiplication and an addition
+    are two operations; elementwise work is not counted, causal attention in full (Megatron-LM, arXiv:2104.04473)."""
+    # torch's own formula of attention refuses fewer heads of keys than of queries (2.11).
+    return {
+        **FlopCounterMode(display=False).flop_registry,
         aten.mv: lambda matrix, *_, **__: 2 * matrix.numel(),
         aten.linear: lambda x, weight, *_, **__: 2 * x.numel() * weight.shape[0],  # an operator of its own on mps
-        aten.linear_backward: _linear_backward,
+        aten.linear_backward: lambda x, _, weight, mask, **__: 2 * x.numel() * weight.shape[0] * sum(mask[:2]),
         aten.convolution: _convolution,
         aten.convolution_backward: _convolution_backward,
         aten.mkldnn_rnn_layer: lambda x, w_x, w_h, *_, **__: _recurrent(x, (w_x, w_h)),
         aten.mkldnn_rnn_layer_backward: lambda x, w_x, w_h, *_, **__: 2 * _recurrent(x, (w_x, w_h)),
         aten._cudnn_rnn: lambda x, weights, *_, **__: _recurrent(x, weights),
         aten._cudnn_rnn_backward: lambda x, weights, *_, **__: 2 * _recurrent(x, weights),
-        **dict.fromkeys(_ATTENTION, _attention),  # torch 2.11 refuses fewer heads of keys than of queries
+        **dict.fromkeys(_ATTENTION, lambda q, k, v, *_, **__: _scores(q, k) + _scored_values(q, k, v)),
         **dict.fromkeys(_ATTENTION_BACKWARD, _attention_backward),
     }
-
-
-def recomputations() -> Mapping[Any, Formula]:
-    """The recomputed part of an operator's operations, by operator. Fused attention stores no scores: its backward
-    multiplies queries and keys again before the four products of the gradients (Dao et al., FlashAttention,
-    arXiv:2205.14135, algorithm 4). All five are counted."""
-    return dict.fromkeys(_ATTENTION_BACKWARD, lambda _grad, query, key, *_, **__: _scores(query, key))
 
 
 def _recurrent(x: Tensor, weights: Sequence[Tensor]) -> int:
@@ -65,19 +58,10 @@ def _scored_values(query: Tensor, key: Tensor, value: Tensor) -> int:
     return 2 * prod(query.shape[:-1]) * key.shape[-2] * value.shape[-1]
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, out_val: Any, **__: Any) -> int:
-    return _scores(query, key) + _scored_values(query, key, value)
-
-
-def _attention_backward(
-    _grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, out_val: Any, **__: Any
-) -> int:
-    # The scores again; then the gradients of queries and keys, and those of values and scores.
+def _attention_backward(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    # Fused attention stores no scores: they are computed again (Dao et al., FlashAttention, arXiv:2205.14135, algorithm
+    # 4), then the gradients of queries and keys, and those of values and scores.
     return 3 * _scores(query, key) + 2 * _scored_values(query, key, value)
-
-
-def _linear_backward(x: Tensor, _grad: Tensor, weight: Tensor, mask: list[bool], *, out_val: Any, **__: Any) -> int:
-    return 2 * x.numel() * weight.shape[0] * sum(mask[:2])
 
 
 def _convolution(x: Tensor, weight: Tensor, *rest: Any, out_val: Tensor, **__: Any) -> int:
@@ -103,14 +87,12 @@ class Operations:
 
     flops: Counter[str] = field(default_factory=Counter)  # all operations; the others are parts of them
     recomputed_flops: Counter[str] | None = field(default_factory=Counter)
-    """By activation checkpointing and in the backward pass of fused attention. None for a compiled step with activation
-    checkpointing, where they are unknown."""
+    """By activation checkpointing and fused attention's backward; None for compiled checkpointing (unknown)."""
     forward_flops: Counter[str] = field(default_factory=Counter)  # outside backward
     region_flops: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """`forward_flops` by region of the model."""
     num_repeated: int = 0  # operators, counted here or not, that `torch.utils.checkpoint` called again in backward
-    convolution_flops: Counter[str] | None = field(default_factory=Counter)
-    """The part of `model_flops` in convolutions; None for compiled code, where it is unknown."""
+    convolution_flops: Counter[str] | None = field(default_factory=Counter)  # part of `model_flops`; None: compiled
     outputs: Counter[str] = field(default_factory=Counter)  # new floating-point tensors that operators returned
     casts: Counter[str] = field(default_factory=Counter)  # those in another dtype than the first operand's
     region_casts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -125,7 +107,7 @@ class Operations:
 
 class OperationCensus:
     def __init__(self) -> None:
-        self._formulas, self._recomputations = formulas(), recomputations()
+        self._formulas = formulas()
         self.counts = Operations()
 
     def add(
@@ -140,8 +122,7 @@ class OperationCensus:
         records: bool,
         region: str | None,
     ) -> None:
-        """Count an operator (the packet of its overloads) that has run, with the dtype of its first operand. It ran in
-        backward, where autograd recorded it or not, or in a region of the model."""
+        """Count an operator (its packet of overloads) that has run, by the dtype of its first operand."""
         counts, is_repeated = self.counts, records and _is_checkpointed()
         counts.num_repeated += is_repeated
         if operator not in self._formulas or dtype is None:
@@ -152,8 +133,8 @@ class OperationCensus:
         counts.flops[name] += flops
         if is_repeated:
             counts.recomputed_flops[name] += flops
-        elif operator in self._recomputations:
-            counts.recomputed_flops[name] += self._recomputations[operator](*args, **kwargs)
+        elif operator in _ATTENTION_BACKWARD:
+            counts.recomputed_flops[name] += _scores(*args[1:3])
         if operator in _CONVOLUTIONS and not is_repeated:
             counts.convolution_flops[name] += flops
         if not in_backward:

@@ -23,14 +23,6 @@ class CallIdentity:
     line: str | None
     instruction: int | None  # index of the bytecode instruction, which distinguishes calls on the same line
 
-    @staticmethod
-    def of_caller(function: str) -> "CallIdentity":
-        """The identity of the current call by the innermost code of a model or a task."""
-        frame = frame_of_caller()
-        if frame is None:
-            return CallIdentity(function, None, None)
-        return CallIdentity(function, shown_place(frame), frame.f_lasti)
-
 
 @dataclass(frozen=True)
 class RunningFunction:
@@ -70,8 +62,10 @@ class FunctionMode(FunctionCalls):
         kwargs = kwargs or {}
         if func in _BACKWARDS:
             return func(*args, **kwargs)
-        outside, is_autocast = self.running, torch.is_autocast_enabled(self._device_type)
-        self.running = RunningFunction(CallIdentity.of_caller(str(getattr(func, "__name__", func))), is_autocast)
+        outside, frame = self.running, frame_of_caller()  # the innermost code of a model or a task
+        place = (None, None) if frame is None else (shown_place(frame), frame.f_lasti)
+        identity = CallIdentity(str(getattr(func, "__name__", func)), *place)
+        self.running = RunningFunction(identity, torch.is_autocast_enabled(self._device_type))
         try:
             return self.called(func, args, kwargs)
         finally:

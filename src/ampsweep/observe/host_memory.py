@@ -24,8 +24,7 @@ _BACKWARD: Final = "autograd::engine::evaluate_function"  # prefix of the autogr
 
 @dataclass(slots=True)
 class HostPeak:
-    peak_bytes: int | None = None
-    """Peak of the bytes allocated inside, above those allocated before; None if it was not measured."""
+    peak_bytes: int | None = None  # above the bytes allocated before; None if it was not measured
 
 
 @contextmanager
@@ -74,19 +73,16 @@ def peak_resident_bytes() -> int:
 
 
 _Change = tuple[int, Literal["node", "memory", "reading", "delivery"], int, int]
-"""A time in nanoseconds, its kind, and two numbers: the address and bytes of memory; 0 and the bytes of a batch; 0 and
-the end of a node of autograd."""
+"""A time in nanoseconds, a kind, and two numbers: address and bytes, 0 and a batch's bytes, or 0 and a node's end."""
 
 
 class ProfiledMemory:
-    """The allocations in a profile, from its undocumented event tree. A moment is the number of changes so far. Memory
-    that existed before is unknown until `hold` adds it."""
+    """The allocations in a profile, from its undocumented event tree, and what `hold` adds. A moment counts changes."""
 
     def __init__(self, profiled: profile, device: torch.device) -> None:
         self._allocations: list[Allocation] = []
         self._alive: dict[int, Allocation] = {}
-        self._in_backward: dict[int, list[Allocation]] = defaultdict(list)
-        """Allocations that a node of autograd made and did not free, by address."""
+        self._in_backward: dict[int, list[Allocation]] = defaultdict(list)  # by address, of autograd's nodes
         self._nodes: list[int] = []  # moments at which a node begins
         self.addresses: set[int] = set()
         assert profiled.kineto_results is not None

@@ -106,8 +106,7 @@ class Ledger:
         fake: FakeTensorMode | None = None,
         is_host: bool | None = None,
     ) -> None:
-        """`fake` is the mode whose tensors are on the device, if the device exists in sizes only. Without history only
-        living storages are kept. A CPU is a host, unless it stands for an accelerator."""
+        """`fake`: the mode whose tensors are on a device that exists in sizes only. By default a CPU is a host."""
         self._device, self._keeps_history, self._fake = device, keeps_history, fake
         self._scratch: list[Allocation] = []
         self.allocations: list[Allocation] = []  # in order; born at 0 if they existed from the beginning
@@ -138,9 +137,8 @@ class Ledger:
                 self._count_use(known, _extent(tensor) if self.is_host else known.storage_bytes)
 
     def deliver(self, tensor: Tensor) -> None:
-        """Note a tensor of a batch that is delivered now. On a host it counts by its own bytes from now until the
-        tensor dies, whatever else is in its storage. On an accelerator, a storage that no operator has allocated is
-        resident data."""
+        """Note a tensor of a batch that is delivered now. On a host it counts by its own bytes until it dies, whatever
+        else is in its storage. On an accelerator, a storage that no operator has allocated is resident data."""
         known = self._find(tensor)
         if not self.is_host:
             if known is None and isinstance(tensor, FakeTensor):
@@ -178,7 +176,8 @@ class Ledger:
         """Note that a storage of `before` bytes was resized, but not by an operator, as gathered parameters are."""
         known, now = self._known.get(id(storage)), storage.nbytes()
         if known is None:
-            if not self._may_hold(storage) or (before and now):
+            is_here = storage.device.type == "meta" if self._fake is not None else storage.device == self._device
+            if not is_here or (before and now):
                 return  # the result of an operator that has not returned yet
             known = self._know(storage, Allocation(0, "communication", born=0, died=0))
             if before:
@@ -211,8 +210,8 @@ class Ledger:
         """The marked moment with the most bytes; without a mark, as in a failed step, the last noted one, else 0."""
         if not self._marked:
             return self._noted or 0
-        alive = self.lives().alive_bytes()
-        return max(self._marked, key=lambda moment: int(alive[min(moment, len(alive) - 1)]))
+        lives = self.lives()
+        return max(self._marked, key=lambda moment: sum(lives.at(moment).values()))
 
     def lives(self) -> Lives:
         return lives_of(self.allocations, self._scratch)
@@ -228,9 +227,6 @@ class Ledger:
             # Asking a fake tensor for its device in the usual way calls an operator.
             return tensor.fake_mode is self._fake and tensor.fake_device == self._device
         return (self._fake is None or self.is_host) and tensor.device == self._device
-
-    def _may_hold(self, storage: torch.UntypedStorage) -> bool:
-        return storage.device.type == "meta" if self._fake is not None else storage.device == self._device
 
     def _find(self, tensor: Tensor) -> "_Known | None":
         return self._known.get(id(tensor.untyped_storage())) if self._counts(tensor) else None

@@ -13,14 +13,11 @@ from ampsweep.observe.ledger import Ledger
 from ampsweep.text import GIB
 
 _LARGEST_CONTEXT: Final = GIB
-"""At most this part of the memory in use outside the allocator is taken for a context; the rest belongs to other
-processes, which may have ended when the run begins."""
+"""At most this much memory in use outside the allocator is taken for a context; the rest is of other processes."""
 _SIGNS: Final = ("DefaultCPUAllocator", "MPS backend out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
-"""Texts of out-of-memory errors without an exception type of their own: of the CPU's and mps's allocators, and of CUDA
-and its libraries (cuBLAS, cuDNN), which allocate past torch's allocator."""
+"""Out-of-memory errors of the CPU's and mps's allocators, and of CUDA and its libraries past torch's allocator."""
 _NO_ENGINE: Final = "unable to find an engine to execute this computation"
-"""Text of cuDNN's convolutions once all algorithms failed (ATen/native/cudnn/Conv_v8.cpp), be it that torch's allocator
-had no room for their workspaces."""
+"""Text of cuDNN's convolutions if all algorithms failed, maybe without room for a workspace (ATen's Conv_v8.cpp)."""
 
 
 class MemoryLimitError(torch.OutOfMemoryError):
@@ -64,10 +61,9 @@ class TensorBytes(StorageCounter):
 
 
 class MemoryLimit:
-    """Limits the memory of everything that runs inside it; it can be entered repeatedly, and None limits nothing. On
-    CUDA, all memory that the allocator has reserved counts, without CUDA's context. On the CPU, the living tensors
-    count that operators have got or returned inside, without kernels' scratch memory; there the operator that exceeds
-    the limit has done its work when MemoryLimitError is raised."""
+    """Limits the memory of everything that runs inside it, repeatedly; None limits nothing. On CUDA, all memory that
+    the allocator has reserved counts, without CUDA's context; on the CPU, living tensors that operators have got or
+    returned inside, without scratch memory: the operator that raises MemoryLimitError has done its work."""
 
     def __init__(self, device: torch.device, limit_gib: float | None) -> None:
         """`why_no_limit` must return None for `limit_gib`."""
@@ -111,8 +107,7 @@ def why_no_limit(device: torch.device, limit_gib: float, *, compiles: bool) -> s
 
 
 def memory_bytes(device: torch.device, limit_gib: float | None) -> int | None:
-    """Bytes that a run on `device` can use: the limit, else the device's memory; None if unknown. On CUDA the context
-    of this process, some hundred MiB that no allocator counts, is subtracted."""
+    """Bytes that a run can use: the limit, else the device's, less this process's context on CUDA; None if unknown."""
     left = _without_context(device) if device.type == "cuda" else None
     if limit_gib is None:
         return _total(device) if device.type == "cpu" else left

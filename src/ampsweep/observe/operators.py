@@ -19,8 +19,7 @@ AroundOperator = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 """Gets an operator with its arguments, calls it, and returns its result or another."""
 
 TO_COPY: Final = torch.ops.aten._to_copy.default  # casts a tensor or moves it to another device
-PLAIN: Final = (Tensor, FakeTensor)
-"""Types of tensors that wrap no others. For other types, the operators on the tensors within are seen."""
+PLAIN: Final = (Tensor, FakeTensor)  # wrap no others; of other types, operators on the tensors within are seen
 _TRACKER: Final = ModuleTracker()
 _DEVICE: Final = torch.ops.prim.device.default  # a fake tensor's device; called three times for each other operator
 
@@ -80,11 +79,7 @@ def innermost_mode() -> TorchDispatchMode | None:
     return mode
 
 
-@contextmanager
-def without_modes() -> Iterator[None]:
-    """Hide operators inside from every dispatch mode of this thread."""
-    with _disable_current_modes():
-        yield
+without_modes = _disable_current_modes  # hides operators inside from every dispatch mode of this thread
 
 
 @contextmanager

@@ -24,8 +24,7 @@ from ampsweep.observe.operators import FakeTensorMode, is_in_backward
 _PARAMETERS: Final = ({"parameters"}, {"communication"})  # whole, or gathered from the shards of the ranks
 _DERIVED_FROM_PARAMETERS: Final = {"parameters", "communication", "autocast_weights", "activations"}
 
-Scratch = Callable[[Any, Sequence[Any], Any], int]
-"""Maps an operator, its arguments and its result to the bytes that its kernel allocates for itself."""
+Scratch = Callable[[Any, Sequence[Any], Any], int]  # operator, arguments, result -> its kernel's own bytes
 _METACLASS: Final[Any] = type(torch.autograd.Function)
 """`apply` is a C function from torch 2.15 on, bound when a module is imported; only its look-ups on its class can be
 intercepted. It reads `_backward_cls` while recording is as outside, and calls the others with recording off."""
@@ -41,8 +40,7 @@ class TracedStep(Operations):
     end_of_forward: dict[MemoryCategory, int]
     """Bytes by category before backward; with several backward passes (micro-batches), before the one with the most.
     A pass within a loss, whose gradients do not go to the parameters, belongs to forward."""
-    kept: dict[MemoryCategory, int]
-    """Bytes by category that the step allocated and did not free: new optimizer state, its loss, and leaks."""
+    kept: dict[MemoryCategory, int]  # bytes by category allocated and not freed: new optimizer state, its loss, leaks
     held_bytes: int  # bytes of tensors that the step used but did not allocate
     num_operators: int | None  # dispatched operators, including views; None for a compiled step
     is_compiled: bool = False  # it ran compiled, as the training's steps do (see `profile_step`)
@@ -51,14 +49,11 @@ class TracedStep(Operations):
         assert sum(self.peak.values()) == self.peak_bytes
 
 
+@dataclass(eq=False)
 class Trace:
-    """The trace of a step: its ledger while the step runs, and its result afterwards."""
-
+    ledger: Ledger  # while the step runs
     result: TracedStep | None = None  # set after the step; for a failed step, the part before the failure
     failure: Exception | None = None  # what failed in tracing, if that was tolerant; there is no result then
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
 
 
 class RecordedForward:
@@ -173,18 +168,11 @@ def trace_step(
     Memory that kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced. In the
     first step the optimizer has no state until its end: trace a later one.
 
-    Args:
-        held: tensors that exist from the beginning, even if the step does not use them.
-        data: the same for a data set on an accelerator.
-        fake, is_host: see `Ledger`.
-        scratch: the bytes of kernels' own memory; they appear in the trace's lives only.
-        region: names the running part of the model, whose work is also counted separately; None outside any.
-        is_tolerant: what fails in tracing fails the trace, not the step.
-    """
-    parameters = [
-        *model.parameters(),
-        *(parameter for optimizer in optimizers for parameter in parameters_of(optimizer)),
-    ]
+    `held` are tensors that exist from the beginning, even if the step does not use them, and `data` those of a data set
+    on an accelerator. For `fake` and `is_host` see `Ledger`. `scratch` gives the bytes of kernels' own memory, which
+    appear in the trace's lives only; `region` names the running part of the model, whose work is also counted
+    separately. With `is_tolerant`, what fails in tracing fails the trace, not the step."""
+    parameters = [*model.parameters(), *parameters_of(*optimizers)]
     assert parameters, "a model without parameters cannot be trained"
     is_sharded = any(map(wraps_others, parameters))
     ledger = Ledger(parameters[0].device, fake=fake, is_host=is_host)
@@ -240,9 +228,10 @@ class _Watched:
         _hold_gradient(self._ledger, parameter)
 
 
-def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
+def parameters_of(*optimizers: Optimizer) -> Iterator[nn.Parameter]:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from group["params"]
 
 
 def _hold_all(ledger: Ledger, tensors: Iterable[Tensor], category: MemoryCategory) -> None:

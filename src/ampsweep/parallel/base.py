@@ -22,17 +22,16 @@ Item = TypeVar("Item")
 class RankFault:
     """The error, in one sentence, with which a rank ends the training."""
 
-    rank: int
+    rank: int | None  # None if it is the only one
     status: Status
     error: str
     oom: OutOfMemory | None = None
     traceback: str | None = None
-    is_guess: bool = False
-    """Other ranks found the rank gone; whoever started it may know more."""
+    is_guess: bool = False  # other ranks found the rank gone; whoever started it may know more
 
     @property
     def sentence(self) -> str:
-        return f"rank {self.rank}: {self.error}"
+        return self.error if self.rank is None else f"rank {self.rank}: {self.error}"
 
 
 class OtherRankError(RuntimeError):
@@ -54,16 +53,12 @@ class Parallel:
 
     rank = 0
     world_size = 1
-    local_rank = 0
-    """The rank on this machine."""
+    local_rank = 0  # on this machine
     local_world_size = 1
-    reduced_bytes = 0
-    """Bytes of gradients that this rank has handed to collectives so far."""
-    waits: Waits | None = None
-    """The time that a step waits for other ranks; None for a single process, or where it cannot be measured."""
+    reduced_bytes = 0  # bytes of gradients that this rank has handed to collectives so far
+    waits: Waits | None = None  # time that a step waits for other ranks; None: one process, or unmeasurable
 
-    now_s: Callable[[], float] = staticmethod(perf_counter)
-    """Seconds, the same on all ranks."""
+    now_s: Callable[[], float] = staticmethod(perf_counter)  # seconds, the same on all ranks
 
     def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
         """Make the precision; ValueError: the settings are impossible on the device."""
@@ -71,10 +66,7 @@ class Parallel:
 
     def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:
         """Move the model, or this rank's shard, to the device in the parameters' dtype; ValueError: it does not fit.
-
-        Args:
-            in_parts: a step calls the model's children, not the model.
-        """
+        `in_parts`: a step calls the model's children, not the model."""
         return precision.convert(model)
 
     def micro_batches(self, num: int, trained: Sequence[nn.Parameter] | None) -> Iterable[object]:
@@ -132,14 +124,13 @@ SINGLE = Parallel()
 
 
 def together(ranks: Parallel, part: Callable[[], Item]) -> list[Item]:
-    """Call `part` on each rank; return the results in the order of ranks.
-
-    If a part fails, every rank raises: its own error, else the OSError of another rank, else OtherRankError.
-    """
+    """Call `part` on each rank; return the results in the order of ranks. If a part fails, every rank raises: its own
+    error, else the OSError of another rank, else OtherRankError."""
     try:
         value = part()
     except Exception as error:  # whatever it is, the other ranks are waiting
-        ranks.gather((None, _picklable(error)))
+        parts = (error.errno, error.strerror, error.filename) if isinstance(error, OSError) else None
+        ranks.gather((None, parts or one_line(error)))
         raise
     outcomes: list[tuple[Any, tuple[Any, ...] | str | None]] = ranks.gather((value, None))
     for rank, (_, raised_there) in enumerate(outcomes):
@@ -148,9 +139,3 @@ def together(ranks: Parallel, part: Callable[[], Item]) -> list[Item]:
         if raised_there is not None:
             raise OtherRankError(RankFault(rank=rank, status="failed", error=raised_there))
     return [value for value, _ in outcomes]
-
-
-def _picklable(error: Exception) -> tuple[Any, ...] | str:
-    if isinstance(error, OSError):
-        return error.errno, error.strerror, error.filename
-    return one_line(error)

@@ -11,25 +11,17 @@ from torch.autograd import Variable
 
 from ampsweep.observe.operators import storage_id
 
-Moment = Any
-"""A step's timestamp: seconds on the host, or an event in the computing stream."""
-_LONGEST_S: Final = 0.1
-"""Limit of the wait for gloo's thread."""
+Moment = Any  # a step's timestamp: seconds on the host, or an event in the computing stream
+_LONGEST_S: Final = 0.1  # limit of the wait for gloo's thread
 
 
 class Waits:
-    """The intervals of a step in which it waits for a collective, each enclosed by `with`.
-
-    Nothing is kept outside of steps, and taking a timestamp synchronizes no device.
-    """
-
-    __slots__ = ("_began", "_intervals", "_last", "_now")
+    """The intervals in which a step waits for a collective, each enclosed by `with`; none synchronizes a device."""
 
     def __init__(self) -> None:
         self._now: Callable[[], Moment] | None = None
         self._began: Moment = None
-        self._last: Moment = None
-        """The last gradient's timestamp, until the backward pass has returned."""
+        self._last: Moment = None  # the last gradient's timestamp, until the backward pass has returned
         self._intervals: list[tuple[Moment, Moment]] = []
 
     def begin_step(self, now: Callable[[], Moment]) -> None:
@@ -49,10 +41,8 @@ class Waits:
 
     def from_last_gradient(self, loss: Tensor) -> Callable[[], None]:
         """Prepare for the wait at the end of the backward pass from `loss`; call the returned function afterwards.
-
         Autograd's final callbacks run in the order in which they were queued: ours is before DDP's, which waits for the
-        last reductions. Queuing them is private in torch (FSDP2 does it).
-        """
+        last reductions. Queuing them is private in torch (FSDP2 does it)."""
         if self._now is None:
             return lambda: None
         now = self._now
@@ -74,10 +64,8 @@ class Waits:
 
 @contextmanager
 def until_released(*tensors: Tensor) -> Iterator[None]:
-    """Leave, after a collective of tensors on the host, when no references remain except the caller's.
-
-    gloo's thread drops its references up to milliseconds after the collective has returned.
-    """
+    """Leave, after a collective of tensors on the host, when no references remain except the caller's: gloo's thread
+    drops its own up to milliseconds after the collective has returned."""
     storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type == "cpu"]
     before = [_num_references(storage) for storage in storages]
     yield

@@ -17,32 +17,23 @@ from ampsweep.parallel.model_support import unused
 from ampsweep.parallel.ranks import Ranks
 from ampsweep.precision import Precision
 
-_BUCKET_BYTES: Final = 25 * 2**20
-"""DDP's default bucket size."""
+_BUCKET_BYTES: Final = 25 * 2**20  # DDP's default
 Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
 
 class Replicated(Ranks):
-    """A rank of a training by DDP.
-
-    DDP's engine reduces gradients during backward. With several turns a step, or losses that call only parts of the
-    model, gradients are averaged after the backward passes instead.
-    """
+    """A rank of a training by DDP, whose engine reduces gradients during backward. With several turns a step, or losses
+    that call only parts of the model, gradients are averaged after the backward passes instead."""
 
     def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
         super().__init__(group, device)
         self.waits: Waits = Waits()
-        self.has_hook = False
-        """The engine reduces gradients by a communication hook."""
+        self.has_hook = False  # the engine reduces gradients by a communication hook
         self._config = config
-        self.engine: DistributedDataParallel | None = None
-        """The engine that reduces gradients during backward; None if they are averaged afterwards."""
-        self._was_called = False
-        """The engine, in this turn."""
-        self._names: dict[nn.Parameter, str] = {}
-        """The trained parameters."""
-        self._num_bytes = 0
-        """Bytes of all their gradients in the dtype of the reduction."""
+        self.engine: DistributedDataParallel | None = None  # reduces during backward; None: averaged afterwards
+        self._was_called = False  # the engine, in this turn
+        self._names: dict[nn.Parameter, str] = {}  # of the trained parameters
+        self._num_bytes = 0  # of all their gradients in the dtype of the reduction
         self._averaging = Averaging(self, torch.float32)
 
     def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:
@@ -63,10 +54,8 @@ class Replicated(Ranks):
         return model
 
     def _engine_behind(self, model: nn.Module) -> DistributedDataParallel:
-        """Put DDP behind the model's own `forward`, so that a task keeps its model.
-
-        Calls without gradients bypass DDP, which broadcasts buffers before each: their number may differ between ranks.
-        """
+        """Put DDP behind the model's own `forward`, so that a task keeps its model. Calls without gradients, whose
+        number may differ between ranks, bypass DDP, which broadcasts buffers before each."""
         original = _Original(model, self.waits)
         ddp = DistributedDataParallel(
             original,
@@ -137,10 +126,8 @@ class _Original(nn.Module):
 
 
 def hook_for(reduce_dtype: torch.dtype, parameters: torch.dtype) -> Hook | None:
-    """The DDP communication hook that averages gradients in this dtype; None if it is the gradients' own.
-
-    For 16 bits these are torch's compression hooks, which divide by the number of ranks before the sum.
-    """
+    """The DDP communication hook that averages gradients in this dtype; None if it is the gradients' own. For 16 bits
+    these are torch's compression hooks, which divide by the number of ranks before the sum."""
     if reduce_dtype == parameters:
         return None
     return {torch.float16: fp16_compress_hook, torch.bfloat16: _in_bfloat16, torch.float32: _widened}[reduce_dtype]
@@ -162,13 +149,8 @@ def _widened(_: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
 
 
 class Averaging:
-    """Averages gradients over all ranks after a backward pass.
-
-    The ranks agree once per set of parameters which of them have gradients; later each checks its own.
-
-    Args:
-        may_differ: agree in each step; a missing gradient counts as zero.
-    """
+    """Averages gradients over all ranks after a backward pass. The ranks agree once per set of parameters which of them
+    have gradients, or with `may_differ` in each step, where a missing gradient counts as zero."""
 
     def __init__(self, ranks: Replicated, reduce_dtype: torch.dtype, *, may_differ: bool = False) -> None:
         self._ranks, self._reduce_dtype, self._may_differ = ranks, reduce_dtype, may_differ
@@ -183,16 +165,14 @@ class Averaging:
                 if is_wanted and parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
             for bucket in _buckets(weight.grad for weight in given if weight.grad is not None):
-                self._average_bucket_(bucket)
-
-    def _average_bucket_(self, bucket: Sequence[Tensor]) -> None:
-        flat = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(self._reduce_dtype)
-        flat.div_(self._ranks.world_size)
-        self._ranks.reduced_bytes += flat.nbytes
-        with self._ranks.waits, until_released(flat):
-            dist.all_reduce(flat)
-        for gradient, part in zip(bucket, torch.split(flat, [gradient.numel() for gradient in bucket]), strict=True):
-            gradient.copy_(part.view_as(gradient))
+                flat = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(self._reduce_dtype)
+                flat.div_(self._ranks.world_size)
+                self._ranks.reduced_bytes += flat.nbytes
+                with self._ranks.waits, until_released(flat):
+                    dist.all_reduce(flat)
+                parts = torch.split(flat, [gradient.numel() for gradient in bucket])
+                for gradient, part in zip(bucket, parts, strict=True):
+                    gradient.copy_(part.view_as(gradient))
 
     def _wanted(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
         present = [parameter.grad is not None for parameter in parameters]

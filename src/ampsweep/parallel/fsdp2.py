@@ -66,7 +66,8 @@ class Sharded(Ranks):
         wanted = {*trained}
         if all(parameter.requires_grad == (parameter in wanted) for parameter in self._trained):
             return
-        self._reshard()  # the next gathering copies requires_grad
+        for module in self._sharded:
+            module.reshard()  # the next gathering copies requires_grad
         for parameter in self._trained:
             parameter.requires_grad_(parameter in wanted)
 
@@ -80,12 +81,8 @@ class Sharded(Ranks):
     def evaluation(self, model: nn.Module) -> Iterator[None]:
         with super().evaluation(model):
             yield
-        # Else a root's parameters stay gathered, in the policy's dtype, until the next backward pass.
-        self._reshard()
-
-    def _reshard(self) -> None:
         for module in self._sharded:
-            module.reshard()
+            module.reshard()  # else a root's parameters stay gathered, in the policy's dtype, until the next backward
 
     def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
         return _whole(super().clip_grad_norm_(parameters, max_norm))

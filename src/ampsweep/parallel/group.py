@@ -15,10 +15,8 @@ from ampsweep.parallel.base import OtherRankError, RankFault
 from ampsweep.parallel.rank_environment import RankPlace
 from ampsweep.parallel.rank_heartbeat import RankHeartbeat, Report
 
-_MEETING: Final = timedelta(minutes=10)
-_COMMUNICATION: Final = re.compile(
-    r"gloo|nccl|connection (closed|reset|was|refused)|by peer|broken pipe|tcpstore", re.I
-)
+_ATTEMPT: Final = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+_LOST_RANK: Final = re.compile(r"gloo|nccl|connection (closed|reset|was|refused)|by peer|broken pipe|tcpstore", re.I)
 """Words in the errors of communication with a lost rank."""
 
 
@@ -29,11 +27,11 @@ def store_of(place: RankPlace) -> Store:
         place.port,
         place.world_size,
         is_master=place.rank == 0 and not place.has_store,
-        timeout=_MEETING,
+        timeout=timedelta(minutes=10),
         wait_for_workers=False,
         multi_tenant=True,
     )
-    return PrefixStore(f"ampsweep/{_attempt()}", store)
+    return PrefixStore(f"ampsweep/{_ATTEMPT}", store)
 
 
 def served_store() -> TCPStore:
@@ -48,16 +46,15 @@ class Group:
         # A second connection: the first may be blocked by a wait for a key.
         timeout = timedelta(seconds=5)
         watched = TCPStore(place.address, place.port, is_master=False, timeout=timeout, wait_for_workers=False)
-        watched_store = PrefixStore(f"ampsweep/watch/{_attempt()}", watched)
+        watched_store = PrefixStore(f"ampsweep/watch/{_ATTEMPT}", watched)
         self._heartbeat = RankHeartbeat(watched_store, place.rank, place.world_size, report, end)
-        self.is_broken = False
-        """True once a fault has ended the training: other ranks may be gone."""
+        self.is_broken = False  # True once a fault has ended the training: other ranks may be gone
 
     def cause(self, error: BaseException, fault: RankFault) -> RankFault:
         """The first fault: another rank's, if the error here only follows from it."""
         self.is_broken = True
-        is_of_communication = isinstance(error, dist.DistError | OtherRankError) or _COMMUNICATION.search(str(error))
-        first = self._heartbeat.cause(fault, may_follow=bool(is_of_communication))
+        may_follow = isinstance(error, dist.DistError | OtherRankError) or _LOST_RANK.search(str(error)) is not None
+        first = self._heartbeat.cause(fault, may_follow=may_follow)
         self._report(first)
         return first
 
@@ -65,18 +62,11 @@ class Group:
         self._heartbeat.close()
 
 
-def _attempt() -> str:
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-
-
 @contextmanager
 def joined(place: RankPlace, store: Store, device: torch.device, report: Report, end: Report) -> Iterator[Group]:
-    """Join the process group: gloo on the host, and the default backend (NCCL) on the accelerator.
-
-    Args:
-        report: called in any thread, maybe repeatedly, with the fault that ends the training.
-        end: called in another thread before this process ends because its main thread has not noticed a fault.
-    """
+    """Join the process group: gloo on the host, the default backend (NCCL) on the accelerator. `report` is called in
+    any thread, maybe repeatedly, with the fault that ends the training; `end` by a thread that then ends this
+    process."""
     own = dist.get_default_backend_for_device(device)
     backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=place.rank, world_size=place.world_size)

@@ -81,11 +81,8 @@ def roots_of(model: nn.Module, *, in_parts: bool) -> list[nn.Module]:
 
 
 def blocks_of(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
-    """The modules to gather one at a time, innermost first; ValueError: a pattern matches no module.
-
-    Without `patterns` of names: the modules in an attribute `blocks` of any module, and those whose classes are in
-    Hugging Face's `_no_split_modules`.
-    """
+    """The modules to gather one at a time, innermost first; ValueError: a pattern matches no module. Without `patterns`
+    of names: those in an attribute `blocks` of any module, or of a class in Hugging Face's `_no_split_modules`."""
     named = {name: module for name, module in model.named_modules() if module is not model}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
@@ -96,9 +93,7 @@ def blocks_of(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
         lists = [getattr(module, "_no_split_modules", None) for module in model.modules()]
         classes = {str(name) for names in lists for name in names or ()}
         attributes = [getattr(module, "blocks", None) for module in model.modules()]
-        containers = [
-            blocks for blocks in attributes if isinstance(blocks, nn.ModuleList | nn.Sequential | list | tuple)
-        ]
-        listed = {id(block) for blocks in containers for block in blocks}
+        containers = (nn.ModuleList, nn.Sequential, list, tuple)
+        listed = {id(block) for blocks in attributes if isinstance(blocks, containers) for block in blocks}
         chosen = [module for module in named.values() if id(module) in listed or type(module).__name__ in classes]
     return [module for module in reversed(chosen) if not isinstance(module, nn.ModuleList | nn.ModuleDict)]

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ampsweep.config.errors import UserError
+
 VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables that torchrun and similar launchers set for each process."""
 
@@ -21,22 +23,21 @@ class RankPlace:
     local_world_size: int
     address: str
     port: int
-    has_store: bool
-    """True if the launcher serves the store, else rank 0 does."""
+    has_store: bool  # True if the launcher serves the store, else rank 0 does
 
 
 def place_in(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
-    """Read the place of this process, None if it is no rank; ValueError: a wrong or missing variable."""
+    """Read the place of this process, None if it is no rank; UserError: a wrong or missing variable."""
     if not {"RANK", "WORLD_SIZE"} <= environment.keys():
         return None
     missing = [name for name in VARIABLES if name not in environment]
     if missing:
-        raise ValueError(f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start the ranks with torchrun")
+        raise UserError(f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start the ranks with torchrun")
     numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
     try:
         rank, world_size, local_rank, local_world_size, port = (int(environment.get(name, "1")) for name in numbers)
     except ValueError as error:
-        raise ValueError(f"RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and MASTER_PORT: {error}") from error
+        raise UserError(f"RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and MASTER_PORT: {error}") from error
     has_store = environment.get(_STORE_IS_SERVED) == "True"
     return RankPlace(rank, world_size, local_rank, local_world_size, environment["MASTER_ADDR"], port, has_store)
 

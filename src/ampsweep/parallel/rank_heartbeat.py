@@ -15,23 +15,18 @@ from ampsweep.records.reading import converted
 Report = Callable[[RankFault], None]
 _KEY: Final = "fault"
 _BEAT_S: Final = 0.5
-_SILENT_S: Final = 60.0
-"""A rank without a beat for this long is lost; a library that holds the GIL may delay beats."""
-_LEFT_S: Final = 3.0
-"""Limit of the main thread to notice a fault itself, by communication that fails."""
+_SILENT_S: Final = 60.0  # a rank without a beat for this long is lost; a library that holds the GIL may delay beats
+_LEFT_S: Final = 3.0  # limit of the main thread to notice a fault itself, by communication that fails
 
 
 class RankHeartbeat:
-    """Beats for this rank, looks for a posted fault, and posts a fault for a silent rank, in its own thread.
-
-    Rank 0 watches all others, rank 1 watches rank 0. See `group.joined` for `report` and `end`.
-    """
+    """Beats for this rank, looks for a posted fault, and posts a fault for a silent rank, in its own thread. Rank 0
+    watches all others, rank 1 watches rank 0. See `group.joined` for `report` and `end`."""
 
     def __init__(self, store: Store, rank: int, world_size: int, report: Report, end: Report) -> None:
         self._store, self._rank, self._report, self._end = store, rank, report, end
         watched = range(1, world_size) if rank == 0 else [0] if rank == 1 else []
-        self._beats = {other: (b"", time.monotonic()) for other in watched}
-        """The last beat of each watched rank, and when it changed."""
+        self._beats = {other: (b"", time.monotonic()) for other in watched}  # each rank's last beat, and its time
         self._fault: RankFault | None = None
         self._beat(0)  # before anything else, so that an early loss is noticed
         self._is_over = threading.Event()
@@ -40,21 +35,15 @@ class RankHeartbeat:
         self._thread.start()
 
     def cause(self, fault: RankFault, *, may_follow: bool) -> RankFault:
-        """Post this rank's fault, unless there is an earlier one, and return the first.
-
-        Args:
-            may_follow: another rank's fault may have caused this one; wait for it to be posted.
-        """
+        """Post this rank's fault, unless there is an earlier one, and return the first. If it `may_follow` from another
+        rank's fault, wait for that to be posted."""
         self._has_noticed.set()
         deadline_s = time.monotonic() + _LEFT_S
-        while may_follow and time.monotonic() < deadline_s:
-            try:
+        try:
+            while may_follow and time.monotonic() < deadline_s:
                 if (first := self._posted()) is not None:
                     return first
-            except RuntimeError:
-                break
-            time.sleep(0.05)
-        try:
+                time.sleep(0.05)
             return self._post(self._lost() or fault if may_follow else fault)
         except RuntimeError:  # the rank or launcher that served the store is dead
             return self._fault or fault

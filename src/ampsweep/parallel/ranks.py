@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from ampsweep.parallel.base import Item, Parallel, RankFault, Stop
 from ampsweep.parallel.group import Group
 
-_AGREE_EVERY_S: Final = 0.25
-"""Longest time between two agreements, and so until a stop request takes effect."""
-_MOST_STEPS: Final = 100
-"""Most steps between two agreements: the next steps may be slower than the measured ones."""
+_AGREE_EVERY_S: Final = 0.25  # longest time between two agreements, and so until a stop request takes effect
+_MOST_STEPS: Final = 100  # most steps between two agreements: the next steps may be slower than the measured ones
 
 
 class RanksDisagreeError(RuntimeError):
@@ -28,8 +26,7 @@ class Ranks(Parallel):
         self.rank, self.world_size = place.rank, place.world_size
         self.local_rank, self.local_world_size = place.local_rank, place.local_world_size
         self.device = device
-        self.agreed_s = 0.0
-        """The clock of rank 0 at the last agreement."""
+        self.agreed_s = 0.0  # the clock of rank 0 at the last agreement
         self.now_s = lambda: self.agreed_s
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -86,10 +83,7 @@ class Ranks(Parallel):
 
 
 class _AgreedStop:
-    """A stop request that all ranks see after the same step, and the clock of rank 0.
-
-    At each agreement rank 0 sets the number of steps to the next; nothing is exchanged in between.
-    """
+    """A stop request that all ranks see after the same step; rank 0 sets the number of steps between agreements."""
 
     def __init__(self, ranks: Ranks, stop: Stop) -> None:
         self._ranks, self._stop = ranks, stop

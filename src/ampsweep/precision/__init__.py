@@ -1,7 +1,4 @@
-"""Precision modes, usable on their own in any training loop.
-
-from ampsweep.precision import Precision
-"""
+"""Precision modes, usable on their own in any training loop."""
 
 from ampsweep.precision.precision import Precision, gradients
 

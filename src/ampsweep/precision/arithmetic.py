@@ -1,7 +1,7 @@
 """Measurement of the mantissa bits that a device's float32 matmuls and convolutions keep."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Final, Literal
 
@@ -23,37 +23,27 @@ _EXACT_BITS: Final = {"matmul": 18, "convolution": 12}
 transforms (Winograd, FFT) change float32's last bits, but not those that TF32 lacks."""
 
 
-def kinds_in(model: nn.Module) -> Iterator[str]:
-    """Yield the kinds of arithmetic besides matmuls that a model's layers use: `convolution`."""
-    convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-    if any(isinstance(module, convolutions) for module in model.modules()):
-        yield "convolution"
+_CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
-def kept_bits(
-    device: torch.device,
-    *others: str,
-    matmul: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
-    conv2d: Callable[..., Tensor] = F.conv2d,
-) -> dict[str, int]:
-    """Measure how many mantissa bits float32 matmuls, and other operations, keep on `device` now.
+def kept_bits(device: torch.device, model: nn.Module | None = None) -> dict[str, int]:
+    """Measure how many mantissa bits float32 matmuls, and the convolutions of a `model` that has any, keep on `device`.
 
     Numbers of 1 to 23 bits are multiplied by 1; those that come back unchanged were not rounded. Flags are no proof:
     `NVIDIA_TF32_OVERRIDE`, `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` and libraries bypass them. Call this with the mode's
-    flags set and outside autocast; it waits for the device once for each kind. `others` are from `kinds_in`; the
-    libraries of all others need not be loaded.
+    flags set and outside autocast; it waits for the device once for each kind.
     """
     # cuBLAS uses TF32 kernels for large matrices only: from a side of 512 on, with CUDA 12.8 on an H100
     # (torch/_inductor/template_heuristics/triton.py). Elsewhere a small matrix will do, and takes a millisecond.
     side = 1024 if device.type == "cuda" else 256
     matrix = _numbers(side, device)[:, None].repeat(1, side)
-    found = {"matmul": _bits(matmul(matrix, torch.eye(side, device=device)), matrix)}
-    if "convolution" in others:
+    found = {"matmul": _bits(torch.matmul(matrix, torch.eye(side, device=device)), matrix)}
+    if model is not None and any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
         channels = side // 8
         image = _numbers(channels, device)[None, :, None, None].repeat(4, 1, 32, 32)
         kernel = torch.zeros((channels, channels, 3, 3), device=device)
         kernel[:, :, 1, 1] = torch.eye(channels, device=device)
-        found["convolution"] = _bits(conv2d(image, kernel, padding=1).transpose(0, 1), image.transpose(0, 1))
+        found["convolution"] = _bits(F.conv2d(image, kernel, padding=1).transpose(0, 1), image.transpose(0, 1))
     return found
 
 

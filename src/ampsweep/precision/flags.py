@@ -26,8 +26,10 @@ def fp32_arithmetic(*, matmul: str, tf32: bool, cudnn_benchmark: bool | None = N
     cudnn, mkldnn = _BACKENDS.cudnn, _BACKENDS.mkldnn
     newer = (_BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
     before = [switch.fp32_precision for switch in newer]
-    matmul_before, convolution_tf32 = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"
-    benchmark_before = cudnn.benchmark
+    # The older switches, derived from the newer ones: reading them would raise if the two disagree.
+    rounded = "medium" if mkldnn.matmul.fp32_precision == "bf16" else "high"
+    matmul_before = rounded if _BACKENDS.cuda.matmul.fp32_precision == "tf32" else "highest"
+    convolution_tf32, benchmark_before = cudnn.conv.fp32_precision == "tf32", cudnn.benchmark
     torch.set_float32_matmul_precision(matmul)
     cudnn.allow_tf32 = tf32
     cudnn.benchmark = benchmark_before if cudnn_benchmark is None else cudnn_benchmark
@@ -41,13 +43,6 @@ def fp32_arithmetic(*, matmul: str, tf32: bool, cudnn_benchmark: bool | None = N
         cudnn.benchmark = benchmark_before
         for switch, value in zip(newer, before, strict=True):
             switch.fp32_precision = value
-
-
-def _matmul_precision() -> str:
-    """The older matmul switch, derived from the newer one: reading it would raise if the two disagree."""
-    if _BACKENDS.cuda.matmul.fp32_precision != "tf32":
-        return "highest"
-    return "medium" if _BACKENDS.mkldnn.matmul.fp32_precision == "bf16" else "high"
 
 
 def float32_settings(device: torch.device) -> dict[str, Any]:

@@ -43,11 +43,11 @@ Build = Callable[[Sequence[nn.Parameter]], Optimizer]
 
 
 class Keeping(Enum):
-    """Storage of parameters narrower than float32 between updates."""
+    """How parameters narrower than float32 are rounded for storage; what needs an update in float32, in errors."""
 
-    NEAREST = "rounded to nearest"
-    STOCHASTIC = "rounded stochastically"
-    MASTER = "rounded to nearest from float32 master weights"
+    NEAREST = "another dtype of state or gradients than the parameters'"
+    STOCHASTIC = "stochastic rounding"
+    MASTER = "an update of float32 master weights"  # from which parameters are rounded to nearest
 
 
 class Float32Update(Optimizer):
@@ -94,14 +94,10 @@ class Float32Update(Optimizer):
         self.inner = build(stand_ins)
         """The wrapped optimizer; it has parameters during an update only."""
         if type(self.inner) not in ELEMENTWISE:
-            wanted = {
-                Keeping.NEAREST: "another dtype of state or gradients than the parameters'",
-                Keeping.STOCHASTIC: "stochastic rounding",
-                Keeping.MASTER: "an update of float32 master weights",
-            }[keeping]
+            name, known = type(self.inner).__name__, ", ".join(kind.__name__ for kind in ELEMENTWISE)
             raise ValueError(
-                f"{wanted} needs a class that updates each element by itself, which {type(self.inner).__name__} is not "
-                f"known to do; torch's {', '.join(kind.__name__ for kind in ELEMENTWISE)} do"
+                f"{keeping.value} needs a class that updates each element by itself, which {name} is not known to do; "
+                f"torch's {known} do"
             )
         original = dict(zip(stand_ins, parameters, strict=True))
         groups = [{**group, "params": [original[p] for p in group["params"]]} for group in self.inner.param_groups]

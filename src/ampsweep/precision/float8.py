@@ -18,8 +18,6 @@ _LOST_BIT: Final = 2.0**-5
 """The last bit of 1 + 2**-5: bfloat16 has 7 mantissa bits, float8_e4m3fn 3."""
 _E4M3_MAX: Final = 448.0
 
-_RECIPES: Final = {"fp8_tensorwise": "tensorwise", "fp8_rowwise": "rowwise"}
-"""torchao's names of the modes' scalings (`torchao.float8.Float8LinearRecipeName`)."""
 _CAPABILITIES: Final = {"fp8_tensorwise": (8, 9), "fp8_rowwise": (9, 0)}
 """Lowest compute capability of NVIDIA GPUs with such kernels (torchao's documentation)."""
 
@@ -34,7 +32,7 @@ class Float8(Precision):
 
     def __init__(self, mode: str | PrecisionConfig, device: torch.device | str) -> None:
         super().__init__(mode, device)
-        self.recipe = _RECIPES[self.config.mode]
+        self.recipe = self.config.mode.removeprefix("fp8_")  # torchao's name (`Float8LinearRecipeName`)
         self._layers = Float8Layers(self.device.type)
         self.emulated = self.why_emulated(self.config, abilities_of(self.device))
         self._arithmetic: str | None = None
@@ -52,10 +50,10 @@ class Float8(Precision):
     @classmethod
     def misfit(cls, config: PrecisionConfig, model: nn.Module) -> str | None:
         require_torchao(f"precision={config.mode}")
-        plan = plan_layers(model, config.fp32_modules)
-        if plan.converted:
+        converted, kept = plan_layers(model, config.fp32_modules)
+        if converted:
             return None
-        num_linear = sum(layer.why != "no_linear" for layer in plan.kept)
+        num_linear = sum(layer.why != "no_linear" for layer in kept)
         has = f"of its {num_linear} linear layers none" if num_linear else "it has no linear layer that"
         return (
             f"no layer of the model multiplies in float8: {has} has sizes that are multiples of {ALIGNMENT} and is not "
@@ -76,7 +74,7 @@ class Float8(Precision):
         super().adapt(model)
         if reason := self.misfit(self.config, model):
             raise ModeUnavailableError(reason)
-        self._layers.convert(model, plan_layers(model, self.config.fp32_modules), self._convert)
+        self._layers.convert(model, self.config.fp32_modules, self._convert)
 
     def _convert(self, model: nn.Module, chosen: Callable[..., bool]) -> nn.Module:
         torchao = import_torchao("torchao.float8", f"precision={self.config.mode}")

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -17,16 +16,8 @@ ALIGNMENT: Final = 16
 """The float8 kernels (`torch._scaled_mm`) take sizes that are multiples of 16."""
 
 
-@dataclass(frozen=True)
-class Float8Plan:
-    """The layers to convert by name, and the other layers with weight matrices."""
-
-    converted: dict[str, nn.Linear]
-    kept: list[KeptLayer]
-
-
-def plan_layers(model: nn.Module, fp32_patterns: Sequence[str]) -> Float8Plan:
-    """Choose the layers of `model` to convert: every `nn.Linear` without a reason in `KeptLayer.why`.
+def plan_layers(model: nn.Module, fp32_patterns: Sequence[str]) -> tuple[dict[str, nn.Linear], list[KeptLayer]]:
+    """Choose the layers of `model` to convert, by name, and the other layers with weight matrices, each with a reason.
 
     As in torchao's documentation and torchtitan's configurations, the output layer is not converted, because its
     rounding enters the loss directly. It is the last `nn.Linear` defined, unless other blocks have a layer of its size
@@ -39,19 +30,20 @@ def plan_layers(model: nn.Module, fp32_patterns: Sequence[str]) -> Float8Plan:
     in_float32 = {inner for module in matched for inner in module.modules()}
     output = _output_layer(model)
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    plan = Float8Plan({}, [])
+    converted: dict[str, nn.Linear] = {}
+    kept: list[KeptLayer] = []
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear):
             if any(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
-                plan.kept.append(KeptLayer(name=name, kind=type(module).__name__, why="no_linear"))
+                kept.append(KeptLayer(name=name, kind=type(module).__name__, why="no_linear"))
             continue
         is_output = module is output or id(module.weight) in embeddings
         why = "fp32_modules" if module in in_float32 else "output" if is_output else _why_kept(module)
         if why is None:
-            plan.converted[name] = module
+            converted[name] = module
         else:
-            plan.kept.append(KeptLayer(name=name, kind=type(module).__name__, why=why))
-    return plan
+            kept.append(KeptLayer(name=name, kind=type(module).__name__, why=why))
+    return converted, kept
 
 
 def _why_kept(layer: nn.Linear) -> WhyKept | None:
@@ -90,11 +82,11 @@ class Float8Layers:
         self.sizes: dict[str, tuple[int, int]] = {}
         self.kept: list[KeptLayer] = []
 
-    def convert(self, model: nn.Module, plan: Float8Plan, conversion: Callable[..., nn.Module]) -> None:
-        """Convert the plan's layers in place; parameters stay the same objects and keep their names."""
-        chosen, before = {*plan.converted.values()}, {*model.modules()}
+    def convert(self, model: nn.Module, patterns: Sequence[str], conversion: Callable[..., nn.Module]) -> None:
+        """Convert the layers of `plan_layers` in place; parameters stay the same objects and keep their names."""
+        layers, self.kept = plan_layers(model, patterns)
+        chosen, before, self.sizes = {*layers.values()}, {*model.modules()}, {}
         conversion(model, lambda module, _: module in chosen)
-        self.sizes, self.kept = {}, plan.kept
         for name, module in model.named_modules():
             if module not in before and isinstance(module, nn.Linear):
                 self.sizes[name] = module.in_features, module.out_features

@@ -74,13 +74,9 @@ class Precision:
             raise ValueError(f"{mode.mode} is not supported: {reason}")
         self.parameters_dtype: torch.dtype = getattr(torch, mode.parameters)
         self.autocast_dtype: torch.dtype = getattr(torch, mode.dtype)
+        self._growth = {key: getattr(mode, key) for key in ("growth_factor", "backoff_factor", "growth_interval")}
         self.scaler = torch.amp.GradScaler(
-            self.device.type,
-            init_scale=mode.init_scale,
-            growth_factor=mode.growth_factor,
-            backoff_factor=mode.backoff_factor,
-            growth_interval=mode.growth_interval,
-            enabled=mode.grad_scaler,
+            self.device.type, init_scale=mode.init_scale, enabled=mode.grad_scaler, **self._growth
         )
         self.emulated: str | None = None
         """`why_emulated` of the device; a prediction sets that of its target."""
@@ -304,9 +300,8 @@ class Precision:
         from beyond the interval the scale would never grow again.
         """
         if self.scaler.is_enabled() and state:
-            own = {key: getattr(self.config, key) for key in ("growth_factor", "backoff_factor", "growth_interval")}
             tracker = state["_growth_tracker"] % self.config.growth_interval
-            self.scaler.load_state_dict(state | own | {"_growth_tracker": tracker})
+            self.scaler.load_state_dict(state | self._growth | {"_growth_tracker": tracker})
             return None
         if self.scaler.is_enabled():
             return f"the checkpoint has no GradScaler state; a fresh one starts at scale {self.config.init_scale:g}"

@@ -6,7 +6,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-from ampsweep.config.modes import NO_TORCHAO
 from ampsweep.precision.support import ModeUnavailableError
 
 
@@ -17,7 +16,7 @@ class MissingTorchaoError(ModeUnavailableError):
 def require_torchao(needed_by: str) -> None:
     """Raise a `MissingTorchaoError` naming the setting that needs torchao, if it is not installed."""
     if find_spec("torchao") is None:
-        raise MissingTorchaoError(NO_TORCHAO.format(needed_by))
+        raise MissingTorchaoError(f"{needed_by} needs the optional package torchao: pip install -e '.[modes]'")
 
 
 def import_torchao(module: str, needed_by: str) -> ModuleType:

@@ -41,7 +41,7 @@ class CudaAllocatorModel:
         self._small: list[tuple[int, int]] = []
         self._large: list[tuple[int, int]] = []
         self._blocks: dict[int, _Block] = {}  # free blocks by address; the pools list their (size, address) in order
-        self._used: dict[int, _Block] = {}
+        self.in_use: dict[int, _Block] = {}  # blocks by the number of their allocation
         self._next_address = 0
         self.allocated = self.max_allocated = 0  # as `torch.cuda.memory_allocated`
         self.reserved = self.max_reserved = 0  # as `torch.cuda.memory_reserved`
@@ -56,22 +56,18 @@ class CudaAllocatorModel:
         if rest >= _ROUND and (pool is self._small or rest > _SMALL):
             self._split(block, size)
         block.is_free = False
-        self._used[number] = block
+        self.in_use[number] = block
         self.allocated += block.size
         self.max_allocated = max(self.max_allocated, self.allocated)
 
     def free(self, number: int) -> None:
-        block = self._used.pop(number)
+        block = self.in_use.pop(number)
         self.allocated -= block.size
         for adjacent in (block.before, block.after):
             if adjacent is not None and adjacent.is_free:
                 self._unlist(adjacent)
                 block = self._merged(block, adjacent)
         self._list(block)
-
-    def holds(self, number: int) -> bool:
-        """Return True if the allocation with this number is in use."""
-        return number in self._used
 
     def _segment(self, size: int, pool: list[tuple[int, int]]) -> _Block:
         if size <= _SMALL:

@@ -32,44 +32,39 @@ _SIXTEENTHS, _SINCE_2_14, _ROWS_AGAIN = (2, 12), (2, 14), (2, 15)
 2.15: cuDNN supports that query again."""
 
 
-class CudaAttention:
-    """`scaled_dot_product_attention` on this kind of GPU, in this version of torch."""
-
-    def __init__(self, target: TargetDevice) -> None:
-        self._target = target
-
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """`torch.nn.functional.scaled_dot_product_attention`; RuntimeError if no enabled kernel supports the inputs."""
-        if query.dim() == key.dim() == value.dim() == 3 and self._target.torch_version >= _SINCE_2_14:
-            mask = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
-            whole = (query[None], key[None], value[None])
-            return self(*whole, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa).squeeze(0)
-        inputs, how = (query, key, value), (dropout_p, is_causal)
-        backend = AttentionCall(*inputs, attn_mask, *how, enable_gqa, self._target).backend()
-        bias = _additive(attn_mask, query.dtype)
-        if backend == "math":
-            attend = aten._scaled_dot_product_attention_math
-            return cast(Tensor, attend(*inputs, bias, *how, None, scale=scale, enable_gqa=enable_gqa)[0])
-        if backend == "efficient":
-            if bias is not None:
-                bias = _aligned(bias).expand(*query.shape[:2], query.shape[-2], key.shape[-2])
-            attend = aten._scaled_dot_product_efficient_attention
-            return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, scale=scale)[0])
-        if bias is None and query.shape[-1] == value.shape[-1]:  # flash, or cuDNN with the same sizes
-            return _flash(*inputs, *how, scale)
-        attend = aten._scaled_dot_product_cudnn_attention
-        return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, False, scale=scale)[0])
+def attend_as_cuda(
+    target: TargetDevice,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention` on this kind of GPU, in this version of torch; RuntimeError if
+    no enabled kernel supports the inputs."""
+    if query.dim() == key.dim() == value.dim() == 3 and target.torch_version >= _SINCE_2_14:
+        mask = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+        whole = (query[None], key[None], value[None])
+        return attend_as_cuda(target, *whole, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa).squeeze(0)
+    inputs, how = (query, key, value), (dropout_p, is_causal)
+    backend = AttentionCall(*inputs, attn_mask, *how, enable_gqa, target).backend()
+    bias = _additive(attn_mask, query.dtype)
+    if backend == "math":
+        attend = aten._scaled_dot_product_attention_math
+        return cast(Tensor, attend(*inputs, bias, *how, None, scale=scale, enable_gqa=enable_gqa)[0])
+    if backend == "efficient":
+        if bias is not None:
+            bias = _aligned(bias).expand(*query.shape[:2], query.shape[-2], key.shape[-2])
+        attend = aten._scaled_dot_product_efficient_attention
+        return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, scale=scale)[0])
+    if bias is None and query.shape[-1] == value.shape[-1]:  # flash, or cuDNN with the same sizes
+        return _flash(*inputs, *how, scale)
+    attend = aten._scaled_dot_product_cudnn_attention
+    return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, False, scale=scale)[0])
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ class AttentionCall:
         takes_rows = self.dropout_p == 0 and not (is_newer and _SINCE_2_14 <= version < _ROWS_AGAIN)
         is_warning = torch.is_deterministic_algorithms_warn_only_enabled()
         return (
-            self._is_half()
+            self.query.dtype in _HALF
             and self.target.capability >= _AMPERE
             and self._is_dense(takes_groups=True)
             and self._has_mask_for_cudnn()
@@ -122,7 +117,7 @@ class AttentionCall:
     def _suits_flash(self) -> bool:
         head = self.query.shape[-1]
         return (
-            self._is_half()
+            self.query.dtype in _HALF
             and self.target.capability >= _AMPERE
             and self._is_dense(takes_groups=True)
             and self.mask is None
@@ -133,19 +128,14 @@ class AttentionCall:
         )
 
     def _suits_efficient(self) -> bool:
-        is_half, is_ampere = self.query.dtype in _HALF, self.target.capability >= _AMPERE
-        alignment = 8 if is_half else 4 if is_ampere else 1
+        is_ampere = self.target.capability >= _AMPERE
+        alignment = 8 if self.query.dtype in _HALF else 4 if is_ampere else 1
         is_checked = is_ampere and self.target.torch_version >= _SINCE_2_14
         return (
-            (self._is_half() or self.query.dtype == torch.float32)
+            (self.query.dtype in (torch.float16, torch.float32) or (self.query.dtype == torch.bfloat16 and is_ampere))
             and self._is_dense(takes_groups=self.target.torch_version >= _SINCE_2_14)
             and not (is_checked and any(tensor.storage_offset() % alignment for tensor in self._tensors))
             and self.query.shape[-1] % alignment == self.value.shape[-1] % alignment == 0
-        )
-
-    def _is_half(self) -> bool:
-        return self.query.dtype == torch.float16 or (
-            self.query.dtype == torch.bfloat16 and self.target.capability >= _AMPERE
         )
 
     def _is_dense(self, *, takes_groups: bool) -> bool:

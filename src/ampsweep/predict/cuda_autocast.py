@@ -1,30 +1,29 @@
-"""CUDA's autocast on CPU tensors: a kernel for each operator that CUDA and the CPU cast differently.
+"""CUDA's autocast on CPU tensors, with the casts that the installed torch's own kernels choose, on any machine.
 
-The kernels are registered in place of the CPU's, above autograd, so that the tensors saved for backward are CUDA's.
+Ours are registered in place of the CPU's, above autograd, so that the tensors saved for backward are CUDA's.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Self, cast
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.amp import autocast_mode
 
-from ampsweep.nested_tensors import map_tensors, tensors_in
-from ampsweep.observe.operators import schema_of
-from ampsweep.predict.autocast_dispatch import Cast, dispatched_casts, operator
+from ampsweep.nested_tensors import map_tensors
+from ampsweep.observe.operators import without_modes
 
 aten = torch.ops.aten
-
-Kernel = Callable[..., Any]
 
 CAST_ONLY: Final = "_addmm_activation"
 """An operator that the CPU's autocast lowers and no training calls. `cast_only` in its place gives access to autocast's
 cache of weights; torch has no function for that."""
-_LEFT_TO_THE_CPU: Final = {CAST_ONLY, "mkldnn_rnn_layer"}
-"""Operators of the CPU alone. The second is its recurrent layers, lowered as CUDA lowers its own."""
+_LEFT_ALONE: Final = torch.empty(0, dtype=torch.int64)  # for its other arguments: autocast casts no integers
+_KERNELS_OF_CUDA: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+_BAN: Final = "unsafe to autocast"
 _ADVICE: Final = {
     "binary_cross_entropy": "; use nn.BCEWithLogitsLoss (F.binary_cross_entropy_with_logits) on the input of the "
     "sigmoid, instead of nn.BCELoss on its output"
@@ -32,19 +31,28 @@ _ADVICE: Final = {
 _OF_DEVICE: Final = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "set_autocast_enabled")
 """Functions of torch whose first argument is the type of device; without it they mean CUDA."""
 _cast_on: Final[Callable[..., Any]] = autocast_mode._cast
+_set_dtype: Final = torch.set_autocast_dtype
 
 
 class AutocastRefusalError(RuntimeError):
     """Raised by an operator that CUDA's autocast refuses; torch raises a RuntimeError."""
 
 
-def cuda_autocast_kernels() -> Iterator[tuple[str, Kernel]]:
-    """Operators of `aten` that the CPU casts differently, with a kernel for `AutocastCPU` that casts as CUDA does."""
-    on_cuda, on_cpu = dispatched_casts("cuda"), dispatched_casts("cpu")
-    for name in sorted({*on_cuda, *on_cpu} - _LEFT_TO_THE_CPU):
-        cast = on_cuda.get(name)
-        if cast != on_cpu.get(name):
-            yield name, torch.library.fallthrough_kernel if cast is None else _kernel(name, cast)
+def cuda_autocast_kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Operators of `aten` that autocast casts on CUDA or the CPU, and for each a kernel that casts as CUDA's."""
+    on_cuda, on_cpu = (_operators(key) for key in ("AutocastCUDA", "AutocastCPU"))
+    for name in on_cuda:
+        packet, _, overload = name.partition(".")
+        yield name, partial(_call_as_on_cuda, getattr(getattr(aten, packet), overload or "default"))
+    for name in on_cpu - on_cuda - {CAST_ONLY}:
+        yield name, torch.library.fallthrough_kernel
+
+
+def _operators(key: str) -> set[str]:
+    """Operators of `aten` with a kernel for this dispatch key, without those of named tensors."""
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    names = {name.removeprefix("aten::") for name in registered if name.startswith("aten::")}
+    return {name for name in names if "name" not in name.partition(".")[2].lower()}
 
 
 def cast_only(tensor: Tensor, *rest: Any, **keywords: Any) -> Tensor:
@@ -52,101 +60,57 @@ def cast_only(tensor: Tensor, *rest: Any, **keywords: Any) -> Tensor:
     return tensor
 
 
-def _kernel(name: str, cast: Cast) -> Kernel:
-    match cast:
-        case "lower":
-            return _casting(name, lambda tensors: torch.get_autocast_dtype("cpu"))
-        case "float32":
-            return _casting(name, lambda tensors: torch.float32)
-        case "widest":
-            return _casting(name, _widest)
-        case "float32_result":
-            return _in_float32(name)
-        case "float32_overload":
-            return _norm
-        case "refused":
-            return _refusing(name)
-
-
-def _casting(name: str, dtype_of: Callable[[list[Tensor]], torch.dtype]) -> Kernel:
-    call = operator(name)
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        dtype = dtype_of([tensor for tensor in tensors_in((args, kwargs)) if _is_eligible(tensor)])
-        args, kwargs = map_tensors((args, kwargs), lambda tensor: _cast(tensor, dtype))
-        with torch.autocast("cpu", enabled=False):
-            return call(*args, **kwargs)
-
-    return kernel
-
-
-def _in_float32(name: str) -> Kernel:
-    call = operator(name)
-    (position,) = (number for number, argument in enumerate(schema_of(call).arguments) if argument.name == "dtype")
-
-    def kernel(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        is_given = kwargs.get("dtype") is not None or (len(args) >= position and args[position - 1] is not None)
-        with torch.autocast("cpu", enabled=False):
-            if _is_eligible(tensor) and not is_given:
-                return call(tensor, *args[: position - 1], **kwargs | {"dtype": torch.float32})
-            return call(tensor, *args, **kwargs)
-
-    return kernel
-
-
-def _norm(tensor: Tensor, p: Any = 2, *dim_and_keepdim: Any) -> Any:
-    # `norm.Scalar` and `norm.ScalarOpt_dim`, by the overloads with a dtype.
-    dtype = torch.float32 if _is_eligible(tensor) else tensor.dtype
+def _call_as_on_cuda(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let CUDA's kernel cast witnesses of the tensors, cast those alike, and call the operator that it calls."""
+    _set_dtype("cuda", torch.get_autocast_dtype("cpu"))
+    args, kwargs = map_tensors((args, kwargs), _Witness)
+    try:
+        with without_modes(), torch.inference_mode():  # without gradients composites come whole
+            operator.redispatch(_KERNELS_OF_CUDA, *args, **kwargs)
+    except _ReachedError as reached:
+        call, args, kwargs = reached.args
+    except RuntimeError as error:
+        if _BAN not in str(error):
+            raise
+        name = operator.overloadpacket.__name__
+        raise AutocastRefusalError(f"CUDA's autocast refuses {name}{_ADVICE.get(name, '')}") from error
+    args, kwargs = map_tensors((args, kwargs), _cast_as)
     with torch.autocast("cpu", enabled=False):
-        if not dim_and_keepdim:
-            return aten.norm.ScalarOpt_dtype(tensor, p, dtype=dtype)
-        dim, *keepdim = dim_and_keepdim
-        return aten.norm.ScalarOpt_dim_dtype(tensor, p, dim, bool(keepdim and keepdim[0]), dtype=dtype)
+        return call(*args, **kwargs)
 
 
-def _refusing(name: str) -> Kernel:
-    sentence = f"CUDA's autocast refuses {name}{_ADVICE.get(name, '')}"
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        raise AutocastRefusalError(sentence)
-
-    return kernel
+class _ReachedError(Exception):
+    """Has as arguments the operator that autocast's kernel calls, and its arguments and keywords."""
 
 
-def _is_eligible(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+class _Witness(Tensor):
+    """Stands for a tensor in a call of CUDA's autocast kernel, which every build of torch has: it has a dtype and can
+    be cast; every other operator raises `_ReachedError`."""
+
+    of: Tensor
+
+    def __new__(cls, of: Tensor, dtype: torch.dtype | None = None) -> Self:
+        device = torch.device("cuda")
+        made: Self = Tensor._make_wrapper_subclass(cls, of.shape, dtype=dtype or of.dtype, device=device)
+        made.of = of
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not aten.to.dtype:
+            raise _ReachedError(func, args, kwargs or {})
+        return cls(args[0].of, args[1])
 
 
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    if not _is_eligible(tensor) or tensor.dtype == dtype:
-        return tensor
-    if not _is_cached(tensor, dtype):
-        return tensor.to(dtype)
-    cached: Tensor = operator(CAST_ONLY)(tensor, tensor, tensor)
-    return cached
-
-
-def _is_cached(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Return True if autocast caches the cast of this tensor (`cached_cast`, ATen/autocast_mode.cpp)."""
-    return (
-        torch.is_autocast_cache_enabled()
-        and dtype == torch.get_autocast_dtype("cpu")
-        and tensor.dtype == torch.float32
-        and tensor.requires_grad
-        and tensor.is_leaf
-        and not tensor._is_view()
-    )
-
-
-def _widest(tensors: list[Tensor]) -> torch.dtype:
-    # As `prioritize` (ATen/autocast_mode.h); it also refuses other 16-bit dtypes unless a float32 tensor comes before.
-    widest = lower = torch.get_autocast_dtype("cpu")
-    for tensor in tensors:
-        if torch.float32 in (widest, tensor.dtype):
-            widest = torch.float32
-        elif tensor.dtype != lower:
-            raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
-    return widest
+def _cast_as(witness: Any) -> Tensor:
+    """Cast the tensor as its witness was cast."""
+    tensor: Tensor = witness.of
+    if not tensor.requires_grad or witness.dtype != torch.get_autocast_dtype("cpu"):
+        return tensor.to(witness.dtype)
+    with torch.inference_mode(False):  # else `cast_only`, a kernel of autograd, is not called
+        return cast(Tensor, aten._addmm_activation(tensor, _LEFT_ALONE, _LEFT_ALONE))
 
 
 @contextmanager
@@ -159,6 +123,7 @@ def cuda_autocast_state() -> Iterator[None]:
         before = torch.get_autocast_dtype("cpu")
         stack.callback(torch.set_autocast_dtype, "cpu", before)
         torch.set_autocast_dtype("cpu", default)
+        stack.callback(_set_dtype, "cuda", default)
         for name in _OF_DEVICE:
             stack.enter_context(patch.object(torch, name, _on_cpu(getattr(torch, name))))
         stack.enter_context(patch.object(autocast_mode, "_cast", _casting_on_cpu))

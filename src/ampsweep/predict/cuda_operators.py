@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor
 
-from ampsweep.predict.cuda_attention import CudaAttention
+from ampsweep.predict.cuda_attention import attend_as_cuda
 from ampsweep.predict.cuda_autocast import CAST_ONLY, cast_only, cuda_autocast_kernels, cuda_autocast_state
 from ampsweep.predict.target_device import TargetDevice
 
@@ -38,7 +38,7 @@ def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
         for name in _RECURRENT:
             for overload in ("input", "data"):
                 library.impl(f"{name}.{overload}", _refuse_recurrent, "AutogradCPU")
-        library.impl("scaled_dot_product_attention", CudaAttention(target), "AutogradCPU")
+        library.impl("scaled_dot_product_attention", partial(attend_as_cuda, target), "AutogradCPU")
     try:
         with cuda_autocast_state():
             yield

@@ -25,8 +25,7 @@ from ampsweep.predict.target_device import TargetDevice
 _CHOICES: Final = ("_get_foreach_kernels_supported_devices", "_get_capturable_supported_devices")
 _FILLED: Final[dict[Any, float]] = {torch.zeros: 0.0, torch.ones: 1.0}
 CPU: Final = torch.device("cpu")
-STAND_IN: Final = torch.device("meta")
-"""The device of the data: a tensor moved there becomes a fake tensor on the fake device."""
+STAND_IN: Final = torch.device("meta")  # of the data: a tensor moved there becomes a fake tensor
 
 
 class FakeDevice:
@@ -63,6 +62,7 @@ class FakeDevice:
                 _foreach_supported_types.append(FakeTensor)
                 stack.callback(_foreach_supported_types.remove, FakeTensor)
             stack.enter_context(_Scalars(on_cuda=on_cuda))
+            stack.enter_context(patch.object(self.kernels, "host_value", 1.0))
             yield
 
     @contextmanager

@@ -1,7 +1,7 @@
 """Kernels of the fake device: results of the right size, numbers that the host can read, and clear errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -37,28 +37,28 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         self.vouching = Vouching(target)
         self.known = KnownValues()
         self._depth = 0
-        self._names: dict[nn.Module, str] | None = None
-        self._running: list[nn.Module] = []
-        self._number = 0.0
+        self._running: list[str] | None = None  # names and classes of the running modules; None outside the model
+        self.host_value = 0.0
+        """The number that the host reads from any tensor outside the model. 0 means to a gradient scaler that nothing
+        overflowed; an optimizer divides by powers of its count of steps: 1."""
 
     @contextmanager
     def forward_of(self, model: nn.Module) -> Iterator[None]:
         """Run the user's model inside: it cannot read numbers, and an error names the module that tried to."""
-        self._names = {module: name or type(model).__name__ for name, module in model.named_modules()}
-        self._running.clear()
-        begin = register_module_forward_pre_hook(lambda module, _: self._running.append(module))
-        end = register_module_forward_hook(self._leave)
-        try:
-            yield
-        finally:
-            begin.remove()
-            end.remove()
-            self._names = None
+        names = {module: name or type(model).__name__ for name, module in model.named_modules()}
+        self._running = running = []
 
-    def set_host_value(self, number: float) -> None:
-        """Set the number that the host reads from any tensor from now on, outside the model. 0 means to a gradient
-        scaler that nothing overflowed; an optimizer divides by powers of its count of steps: 1."""
-        self._number = number
+        def enter(module: nn.Module, _: object) -> None:
+            running.append(f"{names.get(module, '?')} ({type(module).__name__})")
+
+        def leave(*_: object) -> None:
+            running.pop()
+
+        with ExitStack() as hooks:
+            hooks.callback(setattr, self, "_running", None)
+            hooks.callback(register_module_forward_pre_hook(enter).remove)
+            hooks.callback(register_module_forward_hook(leave).remove)
+            yield
 
     def dispatch(
         self,
@@ -79,8 +79,8 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if type(error).__module__ != FakeTensorMode.__module__:  # the operator's own error
                 raise
-            if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not is_in_backward():
-                return self._number
+            if func is torch.ops.aten._local_scalar_dense.default and self._running is None and not is_in_backward():
+                return self.host_value
             if (values := self.known.computed(func, args, kwargs)) is None:
                 raise UntraceableError(str(getattr(func, "overloadpacket", func)), self._module()) from error
             result = map_tensors(values, self._like)
@@ -95,12 +95,6 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         with self:
             return torch.empty_strided(values.size(), values.stride(), dtype=values.dtype)
 
-    def _leave(self, *_: object) -> None:
-        self._running.pop()
-
     def _module(self) -> str | None:
         """Name and class of the innermost running module."""
-        if self._names is None or not self._running:
-            return None
-        module = self._running[-1]
-        return f"{self._names.get(module, '?')} ({type(module).__name__})"
+        return self._running[-1] if self._running else None

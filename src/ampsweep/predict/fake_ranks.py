@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.distributed import GradBucket, Reducer, distributed_c10d  # type: ignore[attr-defined]  # public by the docs
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -28,6 +29,7 @@ from ampsweep.parallel.strategy import make_parallel
 from ampsweep.precision import Precision
 
 _numbers: Final = count(2**31)  # torch names groups by numbers; the process's own do not reach these
+_GROUPS: Final = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg", "pg_to_tag")
 _SIZES_OF_WHOLE: Final = "_propagate_tensor_meta_non_cached"
 _find_sizes_of_whole: Final[Any] = getattr(ShardingPropagator, _SIZES_OF_WHOLE)
 _DDP: Final = partial(DistributedDataParallel, init_sync=False)
@@ -40,7 +42,7 @@ class FakeRanks:
     extension point" (`distributed_c10d._world`)."""
 
     def __init__(self, config: ParallelConfig, device: torch.device, world_size: int, rank: int = 0) -> None:
-        self._world = _World()
+        self._world = _new_world()
         with self(), unset_fake_temporarily():
             hook = sys.excepthook
             dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
@@ -80,32 +82,10 @@ def _sizes_of_whole(*args: Any) -> Any:
         return _find_sizes_of_whole(*args)
 
 
-class _World(distributed_c10d._World):
-    def __init__(self) -> None:
-        super().__init__()
-        self._of_kind: dict[str, Any] = {}
-        self._num_groups = next(_numbers)
-
-    pg_map = property(lambda self: self._of_kind.setdefault("pg_map", {}))
-    pg_names = property(lambda self: self._of_kind.setdefault("pg_names", {}))
-    pg_group_ranks = property(lambda self: self._of_kind.setdefault("ranks", {}))
-    pg_backend_config = property(lambda self: self._of_kind.setdefault("config", {}))
-    tags_to_pg = property(lambda self: self._of_kind.setdefault("tags_to_pg", {}))
-    pg_to_tag = property(lambda self: self._of_kind.setdefault("pg_to_tag", {}))
-    group_count = property(lambda self: self._num_groups, lambda self, value: setattr(self, "_num_groups", value))
-
-
-class _Reduced:
-    """The handle of a finished reduction; the fake group's handle has no result."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-
-    def wait(self, *_: object) -> bool:
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        return _done([self._tensor])
+def _new_world() -> Any:
+    """A state of process groups that has none; torch's own class keeps it in the module, for the whole process."""
+    state: dict[str, Any] = {name: {} for name in _GROUPS}
+    return type("_World", (distributed_c10d._World,), state | {"group_count": next(_numbers)})()
 
 
 def _done(result: Any) -> torch.futures.Future[Any]:
@@ -117,9 +97,9 @@ def _done(result: Any) -> torch.futures.Future[Any]:
 _all_reduce_by_group: Final = dist.all_reduce
 
 
-def _all_reduce(tensor: Tensor, *args: Any, **kwargs: Any) -> _Reduced:
+def _all_reduce(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     _all_reduce_by_group(tensor, *args, **kwargs)
-    return _Reduced(tensor)
+    return _create_work_from_future(_done([tensor]))  # the fake group's handle has no result
 
 
 def _reduced(_: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:

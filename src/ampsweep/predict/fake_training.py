@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -28,7 +29,6 @@ from ampsweep.tasks.base import HasTurns, Loss, Losses, PrecedesStep, Task
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.components.built import Built, adapt_model, build_around, build_data, build_model
 from ampsweep.training.components.instantiate import build_component
-from ampsweep.training.update_observers import UpdateObserver
 
 if TYPE_CHECKING:
     from ampsweep.predict.fake_ranks import FakeRanks
@@ -48,12 +48,11 @@ class FakeTraining:
             self._ranks = fake_ranks.FakeRanks(config.parallel, CPU, world_size, rank)
         self.model_size = 0
         self._varies: bool | None = None  # True if the first two batches differ in size; None before
+        self._updating = ExitStack()  # also closed if an optimizer's step raises an error
         with self._as_rank():
             built = self._built()
             with self._device.setting_up():
                 self.trainer = assemble_trainer(config, built, CPU)
-                self._on_target = _OnTarget(self._device)
-                self.trainer.observers.append(self._on_target)
                 self.trainer.model.train()
             with self._device():
                 self._take_first_step()
@@ -95,7 +94,7 @@ class FakeTraining:
 
             device.kernels.vouching.restart()
             hooks = [optimizer.register_step_pre_hook(note) for optimizer in optimizers]
-            with self._on_target.entered:
+            with self._updating:
                 step = trainer.train_step(norm_wanted=norm_wanted)
             for hook in hooks:
                 hook.remove()
@@ -153,17 +152,13 @@ class FakeTraining:
             with self._device.optimizers():
                 kind = torch.device(self._device.target.kind)
                 built = build_around(config, precision, model, data, kind, task=task)
-        turns = tuple(replace(turn, loss=self._noted(turn.loss)) for turn in built.turns)
+        turns = tuple(replace(turn, loss=partial(self._losses, turn.loss)) for turn in built.turns)
         return replace(built, turns=turns, parallel=parallel)
 
-    def _noted(self, loss: Loss) -> Loss:
-        """The same loss, during which the operators are attributed to the model's modules."""
-
-        def noted(model: nn.Module, batch: Any) -> Losses:
-            with self._device.kernels.forward_of(model):
-                return loss(model, batch)
-
-        return noted
+    def _losses(self, loss: Loss, model: nn.Module, batch: Any) -> Losses:
+        """Compute a loss; its operators are attributed to the model's modules."""
+        with self._device.kernels.forward_of(model):
+            return loss(model, batch)
 
     def _data(self, batch_size: int) -> "_FakeData":
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
@@ -174,28 +169,15 @@ class FakeTraining:
 
     def _take_first_step(self) -> None:
         """Create the optimizers' state as a first step that reaches all parameters, without forward and backward."""
-        kernels = self._device.kernels
         for optimizer in self.trainer.optimizers.values():
-            optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
-            optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
+            optimizer.register_step_pre_hook(lambda *_: self._updating.enter_context(self._device.optimizers()))
+            optimizer.register_step_post_hook(lambda *_: self._updating.close())
             for parameter in parameters_of(optimizer):
                 parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
-            with self._device.optimizers():
+            with self._updating:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.trainer.instruments.count_update()
-
-
-class _OnTarget(UpdateObserver):
-    def __init__(self, device: FakeDevice) -> None:
-        self._device = device
-        self.entered = ExitStack()  # also closed if the step raises an error
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        self.entered.enter_context(self._device.optimizers())
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        self.entered.close()
 
 
 class _FakeData(ShortValidation):

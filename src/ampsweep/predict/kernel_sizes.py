@@ -20,8 +20,7 @@ _LOSSES: Final = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.soft_margin_los
 """Losses, with the position of the reduction."""
 _PAGE, _LINE, _ALIASED = 4096, 64, 256
 """For oneDNN's LSTM: bytes of a page and of a cache line, and the row length whose multiples it avoids."""
-_LOSSES_OF_FULL_SIZE: Final = (1, 12)
-"""Version of torch since which a reduced loss keeps the storage of its unreduced values."""
+_LOSSES_OF_FULL_SIZE: Final = (1, 12)  # since this torch a reduced loss keeps the storage of its unreduced values
 
 
 def corrections(target: TargetDevice) -> dict[Any, Correction]:

@@ -1,21 +1,25 @@
 """Predictions of memory as a document."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ampsweep.analysis.float8_layers import emulated_memory
-from ampsweep.analysis.recorded import unvouched
 from ampsweep.config.schema import component_name
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
-from ampsweep.records.sections import Doubt
+from ampsweep.records.sections import Doubt, UnvouchedOperator
 from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.text import num_bytes
+from ampsweep.text import listed, num_bytes
 
 _UNLESS: Final = ", unless what is named below takes more than predicted"
+_DOUBTS: Final[dict[Doubt, str]] = {
+    "custom": "not torch's own, so that only its author knows what its kernel takes",
+    "differs": "in this version of torch its kernel takes other memory than is predicted",
+    "workspace": "the library behind it chooses a workspace while it runs, which the peak does not have",
+    "varies": "only one size is predicted: that of step 2, or of the step with the run's peak",
+}
 
 
 def prediction_document(predictions: Sequence[WorkloadPrediction]) -> Document:
@@ -39,18 +43,27 @@ def _section(of: WorkloadPrediction) -> Section:
 def _sentences(of: WorkloadPrediction) -> Iterator[str]:
     """The answers, and notes on emulated modes and on operators in doubt."""
     if of.arms:
-        doubts = {operator.doubt for operator in of.unvouched}
-        yield from _answers(of.arms, of.baseline, of.arms[0].config.predict.memory_gib, doubts)
+        yield from _answers(of)
     for arm in of.arms:
         if arm.emulated is not None:
-            yield emulated_memory(arm.arm, arm.emulated)
-    yield from unvouched(of.unvouched)
+            emulation = f"the emulation, which multiplies float32 copies: {arm.emulated}"
+            yield f"{arm.arm} is emulated, and its bytes are those of {emulation}."
+    yield from _in_doubt(of.unvouched)
 
 
-def _answers(
-    arms: Sequence[ArmPrediction], baseline: str | None, memory_gib: float | None, doubts: Set[Doubt]
-) -> Iterator[str]:
-    """The answers in plain English, with a condition if there are `doubts` about operators."""
+def _in_doubt(operators: Sequence[UnvouchedOperator]) -> Iterator[str]:
+    for doubt, reason in _DOUBTS.items():
+        of_doubt = [operator for operator in operators if operator.doubt == doubt]
+        callers = [f" in {listed(operator.modules, limit=2)}" if operator.modules else "" for operator in of_doubt]
+        named = [operator.name + modules for operator, modules in zip(of_doubt, callers, strict=True)]
+        if named:
+            yield f"Not vouched for: {', '.join(named)}: {reason}."
+
+
+def _answers(of: WorkloadPrediction) -> Iterator[str]:
+    """The answers in plain English, with a condition if there are doubts about operators."""
+    arms, memory_gib = of.arms, of.arms[0].config.predict.memory_gib
+    doubts = {operator.doubt for operator in of.unvouched}
     if ranks := [arm for arm in arms if arm.fewest is not None]:
         numbers = (f"{a.arm} from {a.fewest} on" if a.fewest else f"{a.arm} on no number of them" for a in ranks)
         unless = _UNLESS if doubts else ""
@@ -58,7 +71,7 @@ def _answers(
         return
     if memory_gib is not None and any(arm.largest is not None for arm in arms):
         yield f"On {memory_gib:g} GiB{_UNLESS if doubts else ''}: {', '.join(_fits(arms))}."
-    if baseline is None:
+    if of.baseline is None:
         return
     unless = _UNLESS if doubts - {"workspace"} else ""
     for batch_size in sorted({arm.saves_from for arm in arms if arm.saves_from is not None}):

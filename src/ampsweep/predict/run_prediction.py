@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,7 +17,7 @@ from ampsweep.predict.cuda_operators import RecurrentLayerError
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
-from ampsweep.predict.step_memory import StepMemory, Timeline, fits, step_memory
+from ampsweep.predict.step_memory import StepMemory, Timeline, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.records.batch_search import PredictedBatch
 from ampsweep.records.sections import StepPrediction
@@ -38,33 +37,21 @@ def world_size_of(config: Config) -> int:
     return num_processes(config.parallel, config.device) if place is None else place.world_size
 
 
-@dataclass(frozen=True)
-class TracedRun:
-    """A step of a run, traced for the run's device."""
-
-    target: TargetDevice
-    step: Timeline
-    memory: StepMemory
-
-    def fits(self, limit: int) -> bool:
-        return fits(self.step, self.target, limit)
-
-
-def trace_run(config: Config, device: torch.device, step: int = 2) -> TracedRun:
-    """Trace a step of the run; UserError if it cannot be traced, whatever the reason."""
-    target, batch_size = resolve_target(PredictConfig(), str(device)), config.data["batch_size"]
+def trace_run(config: Config, device: torch.device, step: int = 2) -> tuple[TargetDevice, Timeline]:
+    """Trace a step of the run for its device; UserError if it cannot be traced, whatever the reason."""
+    target = resolve_target(PredictConfig(), str(device))
     with as_user_error(config):
-        traced = FakeTraining(config, target, world_size_of(config)).trace(batch_size, step=step)
-    return TracedRun(target, traced, step_memory(traced, target, batch_size))
+        training = FakeTraining(config, target, world_size_of(config))
+        return target, training.trace(config.data["batch_size"], step=step)
 
 
 def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
     """Predict a step of a run for `RunRecord.prediction`, or give the reason why it cannot be predicted."""
     try:
-        traced = trace_run(config, device, step)
+        target, traced = trace_run(config, device, step)
     except UserError as error:
         return StepPrediction(refused=str(error))
-    return as_prediction(traced.memory, traced.target)
+    return as_prediction(step_memory(traced, target, config.data["batch_size"]), target)
 
 
 def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None:

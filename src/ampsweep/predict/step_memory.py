@@ -109,7 +109,7 @@ def _take_step(
     resident = [number for number, moment in enumerate(step.born.tolist()) if moment == 0]
     state = [number for number in resident if categories[number] == _STATE]
     for number in resident:
-        if not allocator.holds(number) and (has_state or categories[number] != _STATE):
+        if number not in allocator.in_use and (has_state or categories[number] != _STATE):
             allocator.allocate(number, sizes[number])
     for moment, number, is_birth in course:
         if not has_state and moment > step.optimizer_step:

@@ -1,5 +1,6 @@
 """Operators in doubt: they may take more or less memory than predicted, for a known reason."""
 
+from functools import cache
 from typing import Any, Final
 
 from ampsweep.observe.operators import OpOverload
@@ -13,14 +14,10 @@ class Vouching:
 
     def __init__(self, target: TargetDevice) -> None:
         self._on_cuda = target.kind == "cuda"
-        self._doubts: dict[Any, Doubt | None] = {}
         self._called: dict[tuple[str, Doubt], dict[str, None]] = {}
 
     def note(self, operator: Any, module: str | None) -> None:
-        try:
-            doubt = self._doubts[operator]
-        except KeyError:
-            doubt = self._doubts[operator] = doubt_about(operator, on_cuda=self._on_cuda)
+        doubt = doubt_about(operator, on_cuda=self._on_cuda)
         if doubt is not None:
             modules = self._called.setdefault((str(getattr(operator, "overloadpacket", operator)), doubt), {})
             if module is not None:
@@ -34,6 +31,7 @@ class Vouching:
         return tuple(UnvouchedOperator(name=name, doubt=doubt, modules=[*m]) for (name, doubt), m in called)
 
 
+@cache
 def doubt_about(operator: Any, *, on_cuda: bool) -> Doubt | None:
     """The doubt about an operator's memory, or None."""
     if not isinstance(operator, OpOverload):

@@ -39,8 +39,7 @@ class ArmPrediction:
     model_size: int
     memory: StepMemory
     curve: tuple[StepMemory, ...]
-    largest: LargestBatch | None
-    """The largest batch that fits; None if not requested, or if the target emulates the mode."""
+    largest: LargestBatch | None  # that fits; None if not requested, or if the target emulates the mode
     interpolation: Interpolation | None
     world_size: int = 1  # number of ranks; all memory is that of the fullest
     by_world_size: Mapping[int, StepMemory] = field(default_factory=dict)  # empty for a single process
@@ -200,16 +199,15 @@ def write_records(prediction: WorkloadPrediction) -> Path:
     for arm in prediction.arms:
         directory = parent / run_directory_name(arm.config)
         directory.mkdir()
-        predicted_record(arm, prediction.target).write(directory)
+        _record(arm, prediction.target).write(directory)
     return parent
 
 
-def predicted_record(arm: ArmPrediction, target: TargetDevice) -> RunRecord:
+def _record(arm: ArmPrediction, target: TargetDevice) -> RunRecord:
     """The record of a predicted arm, with its figures under the keys of a measured arm."""
-    memory, size = arm.memory, arm.model_size
-    record = new_record(
-        arm.config, device=target.kind, device_name=target.name, model_size=size, world_size=arm.world_size
-    )
+    memory = arm.memory
+    record = new_record(arm.config, device=target.kind, device_name=target.name, world_size=arm.world_size)
+    record.identity.model_size = arm.model_size
     record.kind, record.status, record.ended_at = "predicted", "completed", now()
     record.memory = MemoryUse(peak_bytes=memory.peak_bytes, peak=memory.peak, end_of_forward=memory.end_of_forward)
     record.summary = {memory_key(category): num_bytes / GIB for category, num_bytes in memory.peak.items()}

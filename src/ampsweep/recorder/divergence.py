@@ -35,7 +35,7 @@ class DivergenceWatch:
 
     def __init__(self, backoff_factor: float) -> None:
         self._backoff_factor = backoff_factor
-        self._step = self._applied_at = self._finite_at = 0
+        self._step = self._finite_at = 0
         self._applied: float | None = None
         self._loss = self._scale = math.nan
 
@@ -50,10 +50,10 @@ class DivergenceWatch:
         return ending
 
     def at_end(self, num_skipped: int) -> Ending | None:
-        """Return a divergence seen only at the end; `num_skipped`: last skipped steps as known without the rows."""
+        """Return a divergence seen only at the end, whose last `num_skipped` steps were all skipped."""
         if self._applied is None:
             return None
-        num_skipped, scale = max(num_skipped, self._step - self._applied_at), f"the scale is {self._scale:g} by now"
+        scale = f"the scale is {self._scale:g} by now"
         if self._applied == 0:
             return Ending("diverged", f"none of the {self._step} steps was applied; {scale}")
         if num_skipped >= _MAX_LAST_STEPS_WITHOUT_LOSS and not math.isfinite(self._loss):
@@ -67,9 +67,7 @@ class DivergenceWatch:
         if scale < COLLAPSED_SCALE:
             return Ending("diverged", f"the scale collapsed to {scale:g} at step {step}")
         applied = values["amp/applied_steps"]
-        if applied != self._applied:
-            self._applied_at = self._finite_at = step
-        elif math.isfinite(loss):
+        if applied != self._applied or math.isfinite(loss):
             self._finite_at = step
         self._step, self._applied, self._loss, self._scale = step, applied, loss, scale
         if step - self._finite_at < _MAX_STEPS_WITHOUT_LOSS:

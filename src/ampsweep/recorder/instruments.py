@@ -50,7 +50,7 @@ class MeasuredPrecision(Protocol):
     def emulated(self) -> str | None: ...
     @property
     def region(self) -> Callable[[], str | None] | None: ...
-    def scale(self) -> Tensor | None: ...
+    def scale(self) -> Tensor | float | None: ...
     def prove_step(self, work: TracedStep) -> ModeProof: ...
 
 
@@ -99,7 +99,7 @@ class Instruments:
         self.now, self.own = self._clock.now, self._clock.own
         """`own(began)` marks calls since `began = now()` that a bare loop would not make."""
         self._waits, self.watch = waits, watch
-        self._timed_step = _TimedStep(
+        self._timed_step = Enclosing(
             self._clock.begin if waits is None else self._begin_among_ranks, self._end_timed_step
         )
         self._memory = MemoryMonitor(device)
@@ -110,9 +110,10 @@ class Instruments:
         self._is_compiled = is_compiled
         self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
         self._scale: ScaleMonitor | None = None
-        if scaler.grad_scaler:
-            self._scale = ScaleMonitor(device, init_scale=scaler.init_scale, growth_interval=scaler.growth_interval)
         self.counts_on_device = scaler.grad_scaler and is_fused
+        if scaler.grad_scaler:
+            counts_on = device if is_fused else None
+            self._scale = ScaleMonitor(scaler.init_scale, scaler.growth_interval, device=counts_on)
         self._applied_on_host = self._applied_before = 0
         self._num_calls, self._calls_per_step = 0, num_optimizer_steps
         """Optimizer calls in this step, and in an applied step."""
@@ -179,7 +180,9 @@ class Instruments:
         self._clock.begin()
         self._waits.begin_step(self._clock.now)
 
-    def _end_timed_step(self) -> None:
+    def _end_timed_step(self, error: BaseException | None) -> None:
+        if error is not None:
+            return
         self._clock.end(self.data_wait_s, None if self._waits is None else self._waits.end_step())
         if self._compilations.compiled:
             self._clock.mark_warmup()
@@ -193,13 +196,11 @@ class Instruments:
     @contextmanager
     def _traced_step(self) -> Iterator[None]:
         """Trace the step; a compiled step is profiled, since it could be traced only as an eager step."""
-        unfreed = self.scale_values()  # the memory monitor would miss their allocation, but see them freed
         with self.aside():
             # A profiler measures compiled steps already, and has words of its own on the stderr of others.
             by_profiler = self._owns_loop and not self._is_compiled
             with self._memory.one_step(by_profiler=by_profiler), self._examine() as examined:
                 yield from self._untimed()
-            del unfreed
             self._examines = False  # now: a step that turned out to be none is left before
             self._num_profiles_left -= self._is_compiled
             if isinstance(examined, Trace) and examined.failure is not None:
@@ -278,7 +279,8 @@ class Instruments:
             self._applied_on_host += ends_step
             return
         sampling = self._clock.sampling
-        began = self.now() if self.num_steps_seen % sampling == sampling // 2 else None
+        is_sampled = self._owns_loop and self.num_steps_seen % sampling == sampling // 2
+        began = self.now() if is_sampled else None
         scale = self._precision.scale()
         assert scale is not None
         self._scale.observe(scale, ends_step=ends_step)
@@ -292,15 +294,11 @@ class Instruments:
         """Applied steps so far: an int if the host knows the number, else a 0-dim int64 tensor on the device."""
         if self.counts_on_device:
             assert self._scale is not None
-            return self._scale.applied_steps
+            return self._scale.applied_on_device()
         return self._applied_on_host
 
-    def scale_values(self) -> dict[str, Tensor]:
-        """The scaler's metrics, on the device; empty without scaler."""
-        return {} if self._scale is None else self._scale.tensors()
-
     def num_last_skipped(self) -> int:
-        """Consecutive skipped steps since the last row, up to now; waits for the device."""
+        """Consecutive skipped steps up to now; waits for the device."""
         return 0 if self._scale is None else self._scale.num_last_skipped()
 
     def wait(self) -> None:
@@ -309,6 +307,8 @@ class Instruments:
     def end_row(self) -> None:
         """Assign the steps since the last row to a new row; `rows` returns its metrics."""
         self._clock.cut()
+        if self._scale is not None:
+            self._scale.end_row()
 
     def rows(self) -> list[dict[str, float]]:
         """Return the metrics of each row ended since the last call; on an accelerator this waits for their steps."""
@@ -321,7 +321,10 @@ class Instruments:
             self._unreported = False
         if rows and self.watch is not None:
             rows[-1] |= self.watch.figures()
-        return [self._of_mode(row) for row in rows]
+        rows = [self._of_mode(row) for row in rows]
+        if self._scale is not None:
+            rows = [scale | row for scale, row in zip(self._scale.rows(), rows, strict=True)]
+        return rows
 
     def summary(self) -> dict[str, float]:
         self._look_for_growth()
@@ -396,7 +399,7 @@ class Instruments:
         return self._others.verdict(
             Evidence(
                 busy_before=busy_before,
-                data_wait_share=self._clock.data_wait_share if self._owns_loop else self._clock.share_between,
+                data_wait_share=self._clock.idle_share(between_steps=not self._owns_loop),
                 waits_for_host=self._clock.waits_for_host,
                 throttled_pct=self._sampler.summary().get("device/throttled_pct"),
             )
@@ -472,15 +475,15 @@ class Instruments:
         self._num_calls += 1
 
 
-class _TimedStep(AbstractContextManager[None]):
-    """Times a step. Created once: a generator's context would cost each step microseconds."""
+class Enclosing(AbstractContextManager[None]):
+    """Calls `begin`, and `end` with the error if any. Created once: a generator's context would cost each step
+    microseconds."""
 
-    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+    def __init__(self, begin: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
         self._begin, self._end = begin, end
 
     def __enter__(self) -> None:
         self._begin()
 
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
-            self._end()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._end(error)

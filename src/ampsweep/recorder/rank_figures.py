@@ -1,21 +1,29 @@
 """Figures of a training on several ranks: each rank's own, the fullest rank's memory and the slowest rank's time."""
 
+import hashlib
 import os
+import shutil
 import socket
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.parallel.base import Parallel
-from ampsweep.records import RunRecord
+from ampsweep.records import RecordError, RunRecord
 from ampsweep.records.sections import Contamination, RankFigures
 
 _SUMMED: Final = ("device/energy_j", "device/energy_per_sample_j", "device/busy_cores")
 """Figures that add up over devices."""
 _OF_STEP: Final = ("perf/", "instrumentation/")
 _VERDICTS: Final = ("clean", "unknown", "contaminated")  # verdicts on other use of a device, the worst last
+_WAIT_S: Final = 10.0  # for files of the other ranks
+_LAUNCH: Final = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+"""Variables that the ranks of a launch have in common, and no other launch has all of."""
 
 
 def add_rank_figures(record: RunRecord, precision: PrecisionConfig, parallel: Parallel, num_steps: int) -> None:
@@ -25,6 +33,34 @@ def add_rank_figures(record: RunRecord, precision: PrecisionConfig, parallel: Pa
     merge_ranks(record, parallel.gather(of_rank(record, parallel.rank)), precision)
     if num_steps:
         record.summary["perf/reduced_mib"] = parallel.reduced_bytes / num_steps / 2**20
+
+
+def exchange_rank_files(
+    record: RunRecord, root: Path, rank: int, precision: PrecisionConfig, *, waits: bool = True
+) -> None:
+    """Write the figures of a rank below `root`; on rank 0 wait for all others, and merge those that came.
+
+    A collective would do, but in a group of another's a rank that never calls it would hang the others.
+    """
+    launch = " ".join(os.environ.get(name, "") for name in _LAUNCH)
+    place = root / f".ranks-{hashlib.sha256(launch.encode()).hexdigest()[:8]}"
+    own = of_rank(record, rank)
+    if rank > 0:
+        with suppress(OSError):  # without a common folder rank 0 goes on alone
+            (place / str(rank)).mkdir(parents=True, exist_ok=True)
+            own.write(place / str(rank))
+        return
+    others, until = range(1, record.identity.world_size), time.monotonic() + _WAIT_S * waits
+    found: dict[int, RunRecord] = {}
+    while len(found) < len(others):
+        for other in others:
+            with suppress(RecordError, FileNotFoundError):
+                found[other] = RunRecord.read(place / str(other))
+        if time.monotonic() >= until:
+            break
+        time.sleep(0.05)
+    merge_ranks(record, [own, *(found[other] for other in sorted(found))], precision)
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def of_rank(record: RunRecord, rank: int) -> RunRecord:

@@ -204,7 +204,6 @@ class Recorder:
         self._last_step = step
         if "train/loss" in values:
             self.instruments.end_row()
-            values = {**values, **self.instruments.scale_values()}
         self._rows.add(step, values)
         self.flush_due_s = self._flushed_s + FLUSH_EVERY_S
         now_s = self._parallel.now_s() if now_s is None else now_s
@@ -230,18 +229,18 @@ class Recorder:
         for step, values in self._rows.take():
             if self.diverged is not None and self._ends_at_divergence:
                 return
-            self.diverged = self._numbers.row(step, values)
             if "train/loss" in values:
-                self._parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
                 values |= next(figures)
+                self._parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
+            self.diverged = self._numbers.row(step, values)
             self.values |= values
             self._log_row(values, step)
             if self.diverged is not None and self._ends_at_divergence:
                 return
         self._on_rows()
 
-    def at_end(self, num_skipped: int = 0) -> Ending | None:
-        return self._numbers.at_end(num_skipped)
+    def at_end(self) -> Ending | None:
+        return self._numbers.at_end(self.instruments.num_last_skipped())
 
     def conclude(self, ending: Ending) -> None:
         self.record.status, self.record.error, self.record.cut_short = ending.status, ending.error, ending.cut_short

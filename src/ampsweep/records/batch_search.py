@@ -5,8 +5,7 @@ from typing import Final, Literal
 
 from ampsweep.records.outcome import OutOfMemory
 
-LARGEST_BATCH: Final = "memory/largest_batch"
-"""Metric key of the batch size found, in the record of the training with it."""
+LARGEST_BATCH: Final = "memory/largest_batch"  # the batch size found, in the record of the training with it
 
 ProbeOutcome = Literal["trains", "oom", "refused"]
 
@@ -31,10 +30,8 @@ class PredictedBatch:
 
 @dataclass(kw_only=True)
 class BatchSearch:
-    """Doubles the distance from the first guess until a batch trains and another does not, then bisects.
-
-    The next batch follows from the probes alone, so that an interrupted search can be continued.
-    """
+    """Doubles the distance from the first guess until a batch trains and another does not, then bisects. The next batch
+    follows from the probes alone, so that an interrupted search can be continued."""
 
     limit: int  # the largest batch that may be probed
     first: int  # the first guess, at least 1

@@ -1,14 +1,16 @@
-"""The files of a run: reading with clear errors, atomic writes, and the places of checkpoints."""
+"""The files of a run: reading with clear errors, atomic writes, digests, and the places of checkpoints."""
 
 import errno
 import glob
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from ampsweep.user_code import chain_of
 
@@ -17,8 +19,14 @@ _NUM_RANDOM: Final = 8  # random characters at the end of a temporary file's nam
 CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of a full disk, an exhausted quota or a file size limit."""
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # full disk, quota or file size limit
+
+_NUM_BYTES: Final = 16
+DIGEST: Final = "digest"  # last key of a record
+_SEAL: Final = re.compile(rb'"[^"]*": "([0-9a-f]{32})"\n}\n\Z')
+"""The end of a sealed record; any key, since the digest covers the key, too."""
+_SEAL_LENGTH: Final = len(f'"{DIGEST}": "{"0" * 2 * _NUM_BYTES}"\n}}\n')
+CHANGED: Final = "has been changed since it was written: it does not match its digest"
 
 
 class RecordError(ValueError):
@@ -73,6 +81,27 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace the content of `path` atomically, durable against a crash; what UTF-8 cannot hold is escaped."""
     with replacing(path) as stream:
         stream.write(text.encode("utf-8", errors="backslashreplace"))
+
+
+def digest_of(content: bytes) -> str:
+    return blake2b(content, digest_size=_NUM_BYTES).hexdigest()
+
+
+def sealed(text: str) -> str:
+    """Append the digest of everything before it as the last key of a JSON object indented by one space."""
+    assert text.endswith("\n}\n")
+    whole = f'{text.removesuffix(chr(10) + "}" + chr(10))},\n "{DIGEST}": "'
+    return f'{whole}{digest_of(whole.encode())}"\n}}\n'
+
+
+def is_as_sealed(content: bytes, parsed: dict[str, Any]) -> bool:
+    """Return True if a record's file, which holds `parsed`, matches its digest or has none."""
+    seal = _SEAL.search(content[-2 * _SEAL_LENGTH :])
+    if seal is None:
+        return DIGEST not in parsed
+    digest = seal[1]
+    length = len(content) - len(digest) - len('"\n}\n')
+    return digest_of(content[:length]).encode() == digest
 
 
 def remove_leftovers(*paths: Path) -> None:

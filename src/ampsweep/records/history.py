@@ -2,13 +2,12 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.records.digests import digest_of
-from ampsweep.records.files import RecordError, read_file, write_atomically
+from ampsweep.records.files import RecordError, digest_of, read_file, write_atomically
 
 HISTORY_NAME: Final = "history.jsonl"
 
@@ -47,11 +46,8 @@ def number(value: Any) -> Any:
 
 def load_history(directory: Path, expected: str | None = None) -> History:
     """Load a run's `history.jsonl` without a torn last line; `expected`: its digest, from the record of a run that
-    ended.
-
-    Raises: RecordError: the file holds anything but rows, does not match its digest, cannot be read, or is missing
-    despite it. FileNotFoundError: there is neither file nor digest.
-    """
+    ended. RecordError: the file holds anything but rows, does not match its digest, cannot be read, or is missing
+    despite it. FileNotFoundError: there is neither file nor digest."""
     path = directory / HISTORY_NAME
     try:
         content = read_file(path)
@@ -80,26 +76,18 @@ def history_digest(directory: Path) -> str | None:
     return digest_of(path.read_bytes()) if path.is_file() else None
 
 
-@dataclass(frozen=True)
-class Repair:
-    last_step: int  # 0 without rows
-    last_row: Row = field(default_factory=dict)
-
-
-def repair_history(directory: Path, expected: str | None = None) -> Repair:
-    """Remove a torn last line of `history.jsonl` atomically. Raises RecordError as `load_history` does."""
+def repair_history(directory: Path, expected: str | None = None) -> Row:
+    """Remove a torn last line of `history.jsonl` atomically; return the last row, empty without rows. Raises
+    RecordError as `load_history` does."""
     try:
         history = load_history(directory, expected)
     except FileNotFoundError:
-        return Repair(0)
+        return {}
     if history.is_torn:
         path = directory / HISTORY_NAME
         content = path.read_bytes()
         write_atomically(path, content[: content.rfind(b"\n") + 1].decode())
-    if not history.rows:
-        return Repair(0)
-    row = _with_numbers(history.rows[-1])
-    return Repair(row.pop(STEP), row)
+    return _with_numbers(history.rows[-1]) if history.rows else {}
 
 
 def _rows(path: Path, whole: bytes) -> list[Row]:

@@ -32,8 +32,7 @@ class Magnitudes:
     num_nonfinite: int = 0  # these are in no other figure
     max_abs: float = 0.0  # largest finite magnitude of all elements
     first_exponent: int = 0
-    counts: list[int] = field(default_factory=list)
-    """`counts[i]` elements in [2**e, 2**(e + 1)), e = first_exponent + i."""
+    counts: list[int] = field(default_factory=list)  # [i]: elements in [2**e, 2**(e + 1)), e = first_exponent + i
     unchanged_pct: float | None = None  # updates only: elements with a gradient that applied steps left unchanged
 
 
@@ -44,8 +43,7 @@ class RunNumerics:
     scale: float | None = None  # in the last of them; None without a scaler
     cost_pct: float | None = None  # time of examining, over that of all steps
     magnitudes: list[Magnitudes] = field(default_factory=list)  # by kind (`TENSOR_KINDS`), then in the model's order
-    outside: list[str] = field(default_factory=list)
-    """Modules and parameters that no low-precision operator reads or writes."""
+    outside: list[str] = field(default_factory=list)  # modules and parameters without a low-precision operator
     nonfinite_gradients: dict[str, int] = field(default_factory=dict)
     """Skipped steps with a non-finite gradient, by parameter in backward order."""
     first_nonfinite: dict[str, int] = field(default_factory=dict)

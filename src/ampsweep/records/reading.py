@@ -5,8 +5,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Never, TypeVar
 
-from ampsweep.records.digests import CHANGED, is_as_sealed
-from ampsweep.records.files import RecordError, read_file
+from ampsweep.records.files import CHANGED, RecordError, is_as_sealed, read_file
 
 T = TypeVar("T")
 _ONE_AT_A_TIME: Final = Lock()
@@ -28,12 +27,8 @@ def converted(content: object, kind: type[T]) -> T:
 
 
 def read_object(path: Path, noun: str, schema: int, kind: type[T]) -> T:
-    """Read a file that holds a JSON object of this schema as a `kind`; `noun`: such as `a run record`.
-
-    Raises:
-        RecordError: the file is something else, incomplete, of another schema, or does not match its digest.
-        FileNotFoundError: there is no such file.
-    """
+    """Read a file that holds a JSON object of this schema as a `kind`; `noun`: such as `a run record`. RecordError: it
+    is something else, incomplete, of another schema, or does not match its digest. FileNotFoundError: there is none."""
     written = read_file(path)
     content = _parsed(path, written)
     found = content.get("schema") if isinstance(content, dict) else None
@@ -50,13 +45,7 @@ def read_object(path: Path, noun: str, schema: int, kind: type[T]) -> T:
 
 
 def _parsed(path: Path, written: bytes) -> Any:
-    import msgspec
-
-    try:
-        return msgspec.json.decode(written)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass
-    try:  # half of a surrogate pair, which msgspec does not take, is valid
+    try:  # by json: msgspec does not take half of a surrogate pair, which is valid
         return json.loads(written.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise RecordError(path, f"is not JSON: {error}") from error

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -9,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ampsweep.records.batch_search import BatchSearch
-from ampsweep.records.digests import sealed
-from ampsweep.records.files import RecordError, read_file, write_atomically
+from ampsweep.records.files import RecordError, read_file, sealed, write_atomically
 from ampsweep.records.outcome import OutOfMemory, Status
 from ampsweep.records.reading import read_object
 from ampsweep.records.sections import (
@@ -153,7 +153,11 @@ def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
     """Find the records at or below `directory` by path; `mentioning`: only those with this text, a fast search."""
     unreadable: list[RecordError] = []
     records = []
-    for place in run_directories(directory, unreadable):
+
+    def note(error: OSError) -> None:
+        unreadable.append(RecordError(Path(error.filename), f"cannot be read: {error.strerror}"))
+
+    for place in run_directories(directory, note):
         try:
             if mentioning is None or mentioning.encode() in read_file(place / FILE_NAME):
                 records.append((place, RunRecord.read(place)))
@@ -164,12 +168,7 @@ def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
     return Found(records, unreadable)
 
 
-def run_directories(directory: Path, unreadable: list[RecordError] | None = None) -> list[Path]:
-    """Find directories with an entry `run.json` by path; those that cannot be listed are added to `unreadable`."""
-
-    def note(error: OSError) -> None:
-        if unreadable is not None:
-            unreadable.append(RecordError(Path(error.filename), f"cannot be read: {error.strerror}"))
-
-    walked = os.walk(directory, onerror=note)
+def run_directories(directory: Path, on_error: Callable[[OSError], None] | None = None) -> list[Path]:
+    """Find directories with an entry `run.json` by path; `on_error` gets those that cannot be listed."""
+    walked = os.walk(directory, onerror=on_error)
     return sorted(Path(place) for place, folders, files in walked if FILE_NAME in files or FILE_NAME in folders)

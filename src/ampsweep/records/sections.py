@@ -95,8 +95,7 @@ class ModeProof(RecordSection):
     flops: dict[str, int] | None = None  # FLOPs of matmuls, convolutions and attention by dtype of the operands
     recomputed_flops: dict[str, int] | None = None
     """Part of `flops` that checkpointing or fused attention recomputes; absent if compiled code recomputes."""
-    forward_flops: dict[str, int] | None = None
-    """Part of `flops` outside backward; only if modules are counted separately."""
+    forward_flops: dict[str, int] | None = None  # part of `flops` outside backward, if modules are counted separately
     fp32_module_flops: dict[str, int] | None = None  # part of `forward_flops` in `precision.fp32_modules`
     idle_fp32_modules: list[str] | None = None  # patterns of `precision.fp32_modules` whose modules were not called
     num_repeated_operators: int | None = None  # operators that `torch.utils.checkpoint` called again in backward
@@ -133,9 +132,7 @@ class Contamination(RecordSection):
     def _known(self) -> dict[str, Any]:
         """Include a null `busy_before` if there are figures: the device was watched, and idle."""
         known = super()._known()
-        if self.figures is None:
-            return known
-        return {name: value for name, value in vars(self).items() if name in known or name == "busy_before"}
+        return known if self.figures is None else known | {"busy_before": self.busy_before}
 
 
 @dataclass(kw_only=True)

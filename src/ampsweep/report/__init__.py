@@ -1,1 +1,0 @@
-"""Reports as console output, Markdown, HTML, JSON and CSV."""

@@ -19,16 +19,10 @@ from ampsweep.analysis.step_limits import (
     StepLimit,
     WaitForData,
 )
-from ampsweep.report.tables import Cell, Column, Row, Table, Tone, count_cell, estimate_cell, spread_cell, value_cell
+from ampsweep.report.tables import Cell, Column, Row, Table, Tone, count_cell, estimate_cell, spread_cell, value_column
 from ampsweep.text import loss, milliseconds, num_bytes, number, percent
 
-WORDS: Final[dict[str, Tone]] = {
-    **dict.fromkeys(("faster", "saves", "equivalent", "better", "recommended"), "good"),
-    **dict.fromkeys(("slower", "adds", "worse", "refused"), "bad"),
-    **dict.fromkeys(("same", "eligible"), "even"),
-    **dict.fromkeys(("unresolved", "inconclusive", "too few pairs", "undecided"), "open"),
-}
-"""The words of a verdict."""
+_STANDINGS: Final[dict[str, Tone]] = {"recommended": "good", "refused": "bad", "eligible": "even", "undecided": "open"}
 
 _CellOf = Callable[[ArmComparison, Judgements | None], Cell]
 
@@ -41,7 +35,7 @@ def arms_table(workload: WorkloadComparison) -> Table:
     for arm in workload.arms:
         cells = [cell(arm, judged.get(arm.arm)) for _, cell, _ in _FIGURES]
         standing = standings.get(arm.arm)
-        cells.insert(1, Cell() if standing is None else Cell(standing, standing, tone=WORDS[standing]))
+        cells.insert(1, Cell() if standing is None else Cell(standing, standing, tone=_STANDINGS[standing]))
         rows.append(Row(tuple(cells), arm=arm.arm))
     columns = [replace(column, title=workload.keys.named(column.title)) for column, _, _ in _FIGURES]
     columns.insert(1, Column("verdict"))
@@ -88,15 +82,15 @@ def _loss_gap(arm: ArmComparison, judged: Judgements | None) -> Cell:
 
 
 def _word(judged: Judgements | None, topic: str) -> str:
-    word = None if judged is None else getattr(judged, topic)
-    return word if word in WORDS and word != "too few pairs" else ""
+    word = getattr(judged, topic, "")
+    return "" if word in ("too few pairs", "not measured") else word
 
 
 def _value(
-    title: str, key: str, text: Callable[[float], str], explanation: str = "", **column: bool
+    title: str, key: str, text: Callable[[float], str], explanation: str = "", **flags: bool
 ) -> tuple[Column, _CellOf, str]:
-    cell: _CellOf = lambda arm, _: value_cell(getattr(arm, key), text)  # noqa: E731
-    return Column(title, key, numeric=True, **column), cell, explanation
+    column, cell = value_column(title, key, text, **flags)
+    return column, lambda arm, _: cell(arm), explanation
 
 
 _OTHER_TIME: Final = "each run's time of a step, geometric mean over the pairs of the speedup; see step time on W&B"

@@ -14,8 +14,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ReportConfig
 from ampsweep.finding import Finding
 from ampsweep.records import FILE_NAME, Found, RunRecord, find_records
-from ampsweep.report.dashboard import curve_keys
 from ampsweep.report.histories import Histories, read_histories
+from ampsweep.report.panels import curve_keys
 
 
 @dataclass(frozen=True)

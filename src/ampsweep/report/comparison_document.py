@@ -1,30 +1,31 @@
 """The comparison of runs as a document."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
-from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.method_notes import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
 from ampsweep.analysis.swept_series import Series
-from ampsweep.finding import Finding
 from ampsweep.records import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
-from ampsweep.report.dashboard import series_panels, workload_panels
 from ampsweep.report.data_formats import as_json
 from ampsweep.report.document import Document, Item, Items, Prose, Section, items_of, section_of
-from ampsweep.report.figures.lines import SeriesData
+from ampsweep.report.figure import Figure
+from ampsweep.report.figures.bars import by_arm, stack
+from ampsweep.report.figures.lines import SeriesData, against, curves, effects_against
+from ampsweep.report.figures.pairs import front, pairs
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 from ampsweep.report.numerics_shown import numerics_sections
-from ampsweep.report.page_limits import JSON_NAME, MAX_ROWS, MAX_WORKLOADS, rows_left_out
 from ampsweep.report.palette import ArmStyle, arm_styles
-from ampsweep.report.panels import PANELS, SECTIONS, Panel
+from ampsweep.report.panels import PANELS, SECTIONS, Kind, Panel
 from ampsweep.report.rank_tables import ranks_table, strategies_table
 from ampsweep.report.run_tables import (
     arm_settings_table,
@@ -35,14 +36,27 @@ from ampsweep.report.run_tables import (
     runs_table,
 )
 from ampsweep.report.search_section import largest_batches_table, search_section
-from ampsweep.report.tables import Cell, Column, Row, Scalar, Table
+from ampsweep.report.tables import ABSENT, HTML_NAME, JSON_NAME, Columns, Scalar, Table, table_of, text_column
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence, percent, plural
 
 SCHEMA: Final = 5
 MARKDOWN_NAME: Final = "comparison.md"
-HTML_NAME: Final = "comparison.html"
+_MAX_WORKLOADS: Final = 30  # workloads with a verdict and panels
 _MAX_OPEN: Final = 4  # with more workloads only the panels of the first are unfolded
+
+Draw = Callable[[Panel, Any, Mapping[str, ArmStyle]], Figure | None]
+"""Draws a kind of panel from `WorkloadData` or `SeriesData`; None if there is nothing to show."""
+
+OF_WORKLOAD: Final[dict[Kind, Draw]] = {
+    "front": front,
+    "curves": curves,
+    "by_arm": by_arm,
+    "stack": stack,
+    "pairs": pairs,
+}
+OF_SERIES: Final[dict[Kind, Draw]] = {"against": against, "effects_against": effects_against}
+"""Kinds that show workloads of several sizes."""
 
 
 def comparison_document(compared: Compared, directory: Path | None, panels: Sequence[Panel] = PANELS) -> Document:
@@ -55,7 +69,7 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     comparison = compared.comparison if directory is None else compared.comparison.relative_to(directory)
     panels = [panel.of(comparison.keys) for panel in panels]
     data = [WorkloadData(workload, compared.histories) for workload in comparison.workloads]
-    shown = data[:MAX_WORKLOADS]
+    shown = data[:_MAX_WORKLOADS]
     styles = arm_styles(arm for workload in comparison.compared for arm in workload.names)
     how = [Item(text, f"{figure}:") for figure, text in (*methods(comparison.workloads), *method(comparison))]
     series = [_series(found, comparison, data, styles, panels) for found in comparison.series]
@@ -64,18 +78,18 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
         for workload in comparison.workloads
         if workload.resumed
     ]
-    runs = _tables(arm_settings_table(comparison), dtypes_table(comparison), runs_table(comparison))
+    runs = (arm_settings_table(comparison), dtypes_table(comparison), runs_table(comparison))
     sections = [
         _verdicts(comparison.workloads),
         section_of("Largest batch that trains", "largest-batch", map(search_section, comparison.searches)),
         section_of("Saved in one precision, resumed in another", "resumed", resumed),
         section_of("Notes", "", items_of([_item(note.sentence) for note in comparison.notes])),
-        section_of("What went wrong", "problems", _tables(problems_table(comparison))),
+        section_of("What went wrong", "problems", [problems_table(comparison)]),
         section_of("Against each other", "series", series),
         section_of("Panels", "panels", _panels(shown, styles, panels), on_screen=False),
         section_of("Numerics", "numerics", chain.from_iterable(map(numerics_sections, shown)), on_screen=False),
         section_of("Runs", "runs", runs, on_screen=False),
-        section_of("Environment", "environment", _tables(*environment_tables(comparison)), on_screen=False),
+        section_of("Environment", "environment", environment_tables(comparison), on_screen=False),
         section_of("How each figure was taken", "method", items_of(how), on_screen=False),
     ]
     if not comparison.compared:
@@ -103,50 +117,38 @@ def write_comparison(document: Document, directory: Path) -> None:
         write_atomically(directory / name, text(document))
 
 
-def _tables(*tables: Table) -> list[Table]:
-    return [table for table in tables if table.rows]
-
-
 def _verdicts(workloads: Sequence[WorkloadComparison]) -> Section | None:
     cards: list[Section | Prose | Table] = [_overview(workloads)] if len(workloads) > 1 else []
-    cards += map(_card, workloads[:MAX_WORKLOADS])
-    if (num_left := len(workloads) - MAX_WORKLOADS) > 0:
+    cards += map(_card, workloads[:_MAX_WORKLOADS])
+    if (num_left := len(workloads) - _MAX_WORKLOADS) > 0:
         cards.append(Prose(f"{plural(num_left, 'more workload')} in {JSON_NAME}.", "note"))
     return section_of("Verdict", "verdict", cards)
 
 
 def _card(workload: WorkloadComparison) -> Section:
     verdict = workload.verdict
-    blocks: list[Any] = [*_answer(workload), arms_table(workload)]
+    headline, _, grounds = verdict.sentence.partition(": ")
+    blocks: list[Any] = [Prose(as_sentence(headline), "headline", arm=verdict.recommendation.arm)]
+    blocks += [Prose(as_sentence(grounds))] if grounds else []
+    blocks.append(arms_table(workload))
     blocks += items_of(_findings(workload))
     blocks += items_of([_item(measure) for measure in verdict.to_decide], "What would decide it")
     blocks += items_of([_item(reason.sentence, arm=reason.arm) for reason in verdict.reasons], "Why")
     if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
         lines = [_item(of.sentence, arm=arm) for arm, of in ranks]
         blocks.append(Section(title="Ranks", blocks=(Items(tuple(lines)), ranks_table(ranks))))
-    words = [workload.conclusion, *([] if verdict.front is None else [verdict.front.sentence])]
-    in_words = tuple(Prose(as_sentence(sentence)) for sentence in words)
-    blocks.append(Section(title="In words", blocks=in_words, folded=True))
     return Section(title=workload.title, kind="card", blocks=tuple(blocks))
-
-
-def _answer(workload: WorkloadComparison) -> list[Prose]:
-    verdict = workload.verdict
-    headline, _, grounds = verdict.sentence.partition(": ")
-    answer = [Prose(as_sentence(headline), "headline", arm=verdict.recommendation.arm)]
-    return [*answer, Prose(as_sentence(grounds))] if grounds else answer
 
 
 def _findings(workload: WorkloadComparison) -> Iterator[Item]:
     """Lines on the arms beside the table, topic by topic; a sentence about several arms is a single line."""
     verdict = workload.verdict
     unsupported = {arm.arm for arm in workload.arms if list(arm.statuses) == ["unsupported"]}  # see the problems
-    found: list[tuple[str, str, Finding | None]] = [
-        *(("parity", arm.arm, parity) for arm in verdict.arms for parity in arm.judgements.parities),
-        *(("time to loss", arm.arm, arm.time_to_loss) for arm in verdict.arms),
-        *(("bytes", arm.arm, arm.waterfall) for arm in verdict.arms),
-    ]
-    lines = [(label, arm, finding.sentence) for label, arm, finding in found if finding is not None]
+    lines = [("parity", arm.arm, parity.sentence) for arm in verdict.arms for parity in arm.judgements.parities]
+    lines += [("time to loss", arm.arm, arm.time_to_loss.sentence) for arm in verdict.arms if arm.time_to_loss]
+    lines += [("bytes", arm.arm, arm.waterfall.sentence) for arm in verdict.arms if arm.waterfall]
+    if verdict.front is not None:
+        lines.append(("Pareto", "", verdict.front.sentence))
     if workload.predicted_peaks is not None:
         lines.append(("predicted", "", workload.predicted_peaks))
     lines += [("pitfall", ", ".join(pitfall.arms), pitfall.sentence) for pitfall in verdict.pitfalls]
@@ -161,31 +163,29 @@ def _findings(workload: WorkloadComparison) -> Iterator[Item]:
         for note in arm.notes
         if not (isinstance(note, RunFinding) and note.consequence)  # see the problems
     ]
-    arms: dict[tuple[str, str], list[str]] = {}
+    lines += [("note", verdict.recommendation.baseline, caution.sentence) for caution in workload.cautions]
+    arms = defaultdict[tuple[str, str], list[str]](list)
     for label, arm, sentence in lines:
-        arms.setdefault((label, sentence), []).append(arm)
+        arms[label, sentence].append(arm)
     for (label, sentence), of in arms.items():
         yield _item(sentence, label, ", ".join(of) or None)
 
 
 def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
-    arms = list(dict.fromkeys(arm.arm for workload in workloads for arm in workload.verdict.arms))
-    rows = []
-    for workload in workloads[:MAX_ROWS]:
-        verdicts = {arm.arm: arm for arm in workload.verdict.arms}
-        cells = [Cell(workload.title), Cell(workload.verdict.recommendation.arm or "not decidable yet")]
-        cells += [_in_short(verdicts[arm].judgements) if arm in verdicts else Cell() for arm in arms]
-        rows.append(Row(tuple(cells)))
-    return Table(
-        key="overview",
-        title=workloads[0].keys.named("All workloads: speed, peak memory and parity of each arm"),
-        columns=(Column("workload"), Column("train in"), *(Column(arm) for arm in arms)),
-        rows=tuple(rows),
-        more=rows_left_out(len(workloads), "workloads"),
-    )
+    arms = dict.fromkeys(arm.arm for workload in workloads for arm in workload.verdict.arms)
+    columns: Columns[WorkloadComparison] = [
+        text_column("workload", lambda workload: workload.title),
+        text_column("train in", lambda workload: workload.verdict.recommendation.arm or "not decidable yet"),
+        *(text_column(arm, partial(_in_short, arm)) for arm in arms),
+    ]
+    title = workloads[0].keys.named("All workloads: speed, peak memory and parity of each arm")
+    return table_of("overview", columns, workloads, title=title, what="workloads")
 
 
-def _in_short(judged: Judgements) -> Cell:
+def _in_short(arm: str, workload: WorkloadComparison) -> str:
+    judged = next((candidate.judgements for candidate in workload.verdict.arms if candidate.arm == arm), None)
+    if judged is None:
+        return ABSENT
     speed, saved = judged.figures.speedup, judged.figures.memory_saved_pct
     known = []
     if speed is not None:
@@ -195,7 +195,7 @@ def _in_short(judged: Judgements) -> Cell:
         known.append(f"{change if saved.value else 'the same'} memory")
     if judged.parity != "not measured":
         known.append(judged.parity)
-    return Cell(", ".join(known) or statuses_text(judged.figures.statuses))
+    return ", ".join(known) or statuses_text(judged.figures.statuses)
 
 
 def _item(clause: str, label: str = "", arm: str | None = None) -> Item:
@@ -216,19 +216,28 @@ def _series(
     blocks += items_of([_item(line) for line in series.lines])
     if not series.in_words:
         of = SeriesData(series, tuple(data[place] for place in series.workloads))
-        blocks += series_panels(of, styles, panels)
+        blocks += _drawn(panels, of, styles).values()
     return Section(title=series.heading, blocks=tuple(blocks))
+
+
+def _drawn(
+    panels: Iterable[Panel], data: WorkloadData | SeriesData, styles: Mapping[str, ArmStyle]
+) -> dict[Panel, Figure]:
+    """The panels of a workload, or of workloads of several sizes, that have something to show."""
+    draw = OF_SERIES if isinstance(data, SeriesData) else OF_WORKLOAD
+    figures = {panel: draw[panel.kind](panel, data, styles) for panel in panels if panel.kind in draw}
+    return {panel: figure for panel, figure in figures.items() if figure is not None}
 
 
 def _panels(
     workloads: Sequence[WorkloadData], styles: Mapping[str, ArmStyle], panels: Sequence[Panel]
 ) -> Iterator[Section]:
     for place, workload in enumerate(workloads):
-        drawn = workload_panels(workload, styles, panels)
+        figures = _drawn(panels, workload, styles)
         blocks = [
-            Section(title=heading, blocks=tuple(figures))
-            for section, heading in SECTIONS.items()
-            if (figures := [figure for panel, figure in drawn if panel.section == section])
+            Section(title=heading, blocks=tuple(found))
+            for heading in SECTIONS
+            if (found := [figure for panel, figure in figures.items() if panel.section == heading])
         ]
         folded = len(workloads) > _MAX_OPEN and place > 0
         yield Section(title=workload.compared.title, blocks=tuple(blocks), folded=folded)
@@ -246,7 +255,6 @@ def _summary(comparison: Comparison, num_runs: int) -> dict[str, Scalar]:
         "num_runs": num_runs,
     }
     if workloads:
-        summary["conclusion"] = "\n".join(workload.conclusion for workload in workloads)
         recommended = [workload.verdict.recommendation.arm or "undecided" for workload in workloads]
         summary["recommended_arm"] = ", ".join(recommended)
     if len(comparison.compared) == 1:

@@ -1,23 +1,39 @@
 """A document on a terminal, or in a pipe or log file."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from textwrap import wrap
+from typing import Any, Final
 
 from rich import box
-from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from ampsweep.report.document import Block, Code, Document, Items, Prose, Section
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.text import escaped
 
 _UNBOUNDED: Final = 10_000
 _MIN_HEADER: Final = 11  # characters to which headers are wrapped, unless a word is longer
 _TONES: Final = {"good": ("▲ ", "green"), "bad": ("▼ ", "red"), "even": ("= ", ""), "open": ("? ", "yellow")}
 _BETWEEN: Final = 2  # characters between two columns
 _LEAST_TEXT: Final = 20  # characters to which texts are wrapped before their column moves to another part of the table
+
+
+class Terminal(Console):
+    """A console without markup (`[red]`) that escapes control characters.
+
+    Names come from configs and, in a report of other people's runs, from a server.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(escaped(segment.text, keeps="\n\t"), segment.style)
 
 
 def show(document: Document, console: Console) -> None:
@@ -75,30 +91,32 @@ def _items(of: Items, arms: Mapping[str, ArmStyle]) -> RichTable:
 
 
 def _print_table(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -> None:
-    if not table.rows:
-        return
     if table.kind == "labels":
         rows = ((Text(name.text, style="dim"), Text(value.text)) for name, value in (row.cells for row in table.rows))
         console.print(_grid(rows))
     else:
-        for part in _parts(table, console, arms):
-            console.print(_drawn(part, arms))
+        texts = [
+            [Text(_in_lines(column.title)), *(_cell(row.cells[place], column, row, arms) for row in table.rows)]
+            for place, column in enumerate(table.columns)
+        ]
+        for places in _parts(table, texts, console):
+            console.print(_drawn([(table.columns[place], texts[place]) for place in places]))
     if table.more:
         console.print(Text(table.more, style="dim"))
 
 
-def _parts(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -> Iterator[Table]:
-    """The table in as few parts as fit the width, each with the first column; texts are wrapped before that."""
-    widths = [_column_width(table, place, arms) for place in range(len(table.columns))]
+def _parts(table: Table, columns: Sequence[Sequence[Text]], console: Console) -> Iterator[list[int]]:
+    """Places of columns in as few parts as fit the width, each with the first; texts are wrapped before that."""
+    widths = [max(console.measure(text).maximum for text in texts) for texts in columns]
     places, taken = [0], widths[0]
     for place, column in enumerate(table.columns[1:], start=1):
         needed = _BETWEEN + (widths[place] if column.numeric else min(widths[place], _LEAST_TEXT))
         if taken + needed > console.width and len(places) > 1:
-            yield table.of(places)
+            yield places
             places, taken = [0], widths[0]
         places.append(place)
         taken += needed
-    yield table.of(places)
+    yield places
 
 
 def _grid(rows: Iterable[Sequence[Text]]) -> RichTable:
@@ -111,23 +129,20 @@ def _grid(rows: Iterable[Sequence[Text]]) -> RichTable:
     return grid
 
 
-def _drawn(table: Table, arms: Mapping[str, ArmStyle]) -> RichTable:
+def _drawn(columns: Sequence[tuple[Column, Sequence[Text]]]) -> RichTable:
+    """Columns, each with its title and cells."""
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    cells = [
-        [_cell(row.cells[place], column, row, arms) for row in table.rows] for place, column in enumerate(table.columns)
-    ]
-    for column, below in zip(table.columns, cells, strict=True):
-        title = _in_lines(column.title)
-        words = [word for cell in below for word in cell.plain.split() if len(word) < _LEAST_TEXT]
+    for column, (title, *cells) in columns:
+        words = [word for cell in cells for word in cell.plain.split() if len(word) < _LEAST_TEXT]
         drawn.add_column(
-            Text(title),
+            title,
             justify="right" if column.numeric else "left",
             overflow="fold",
             no_wrap=column.numeric,
-            min_width=max(map(len, [*title.split("\n"), *words])),  # else rich cuts headers and words
+            min_width=max(map(len, [*title.plain.split("\n"), *words])),  # else rich cuts headers and words
         )
-    for row_cells in zip(*cells, strict=True):
-        drawn.add_row(*row_cells)
+    for row in zip(*(cells for _, (_, *cells) in columns), strict=True):
+        drawn.add_row(*row)
     return drawn
 
 
@@ -143,13 +158,7 @@ def _cell(cell: Cell, column: Column, row: Row, arms: Mapping[str, ArmStyle]) ->
 
 
 def _in_lines(title: str) -> str:
-    lines = [""]
-    for word in title.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > _MIN_HEADER:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+    return "\n".join(wrap(title, _MIN_HEADER, break_long_words=False, break_on_hyphens=False))
 
 
 def _toned(text: str, tone: str) -> Text:
@@ -159,9 +168,3 @@ def _toned(text: str, tone: str) -> Text:
 
 def _colour(arm: str | None, arms: Mapping[str, ArmStyle]) -> str:
     return arms[arm].colour if arm is not None and arm in arms else ""
-
-
-def _column_width(table: Table, place: int, arms: Mapping[str, ArmStyle]) -> int:
-    column = table.columns[place]
-    texts = (_cell(row.cells[place], column, row, arms).plain for row in table.rows)
-    return max(cell_len(line) for text in (_in_lines(column.title), *texts) for line in text.split("\n"))

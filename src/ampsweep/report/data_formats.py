@@ -7,18 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from ampsweep.finding import as_data
-from ampsweep.report.console import show
+from ampsweep.report.console import Terminal, show
 from ampsweep.report.document import Document, tables
 from ampsweep.report.markdown import markdown
-from ampsweep.report.tables import Cell, Scalar, Table
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.tables import Scalar, Table
 
 CONSOLE: Final = "console"
-_ENDS: Final[dict[str, Callable[[Cell], Scalar]]] = {
-    "": lambda cell: cell.data,
-    "_low": lambda cell: cell.low,
-    "_high": lambda cell: cell.high,
-}
 
 
 def as_json(document: Document) -> str:
@@ -30,28 +24,29 @@ def as_csv(document: Document) -> str:
     """All tables, each after a line `# key`, with all digits and with columns for intervals."""
     out = io.StringIO()
     for table in tables(document):
+        rows = as_rows(table)
         out.write(f"# {table.key}\n")
-        writer = csv.DictWriter(out, list(_data_columns(table)), lineterminator="\n")
+        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(as_rows(table))
+        writer.writerows(rows)
         out.write("\n")
     return out.getvalue()
 
 
 def as_rows(table: Table) -> list[dict[str, Scalar]]:
     """Each row as column name -> value; the ends of intervals have the suffixes `_low` and `_high`."""
-    columns = _data_columns(table)
-    return [{name: read(row.cells[place]) for name, (place, read) in columns.items()} for row in table.rows]
-
-
-def _data_columns(table: Table) -> dict[str, tuple[int, Callable[[Cell], Scalar]]]:
-    """Name -> the place in a row and the function that reads its cell."""
-    found: dict[str, tuple[int, Callable[[Cell], Scalar]]] = {}
-    for place, column in enumerate(table.columns):
-        has_ends = any(row.cells[place].low is not None for row in table.rows)
-        name = column.key or column.title
-        found |= {name + end: (place, read) for end, read in _ENDS.items() if not end or has_ends}
-    return found
+    of_columns = zip(*(row.cells for row in table.rows), strict=True)
+    with_ends = [any(cell.low is not None for cell in cells) for cells in of_columns]
+    rows = []
+    for row in table.rows:
+        data: dict[str, Scalar] = {}
+        for column, cell, has_ends in zip(table.columns, row.cells, with_ends, strict=True):
+            name = column.key or column.title
+            data[name] = cell.data
+            if has_ends:
+                data |= {f"{name}_low": cell.low, f"{name}_high": cell.high}
+        rows.append(data)
+    return rows
 
 
 FORMATS: Final[dict[str, Callable[[Document], str]]] = {"json": as_json, "csv": as_csv, "markdown": markdown}

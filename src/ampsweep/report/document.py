@@ -3,6 +3,7 @@
 Texts are whole sentences or titles, without markup.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,8 +15,6 @@ from ampsweep.report.tables import Cell, Column, Scalar, Table, Tone
 
 @dataclass(frozen=True)
 class Prose:
-    """A paragraph."""
-
     text: str
     kind: Literal["headline", "body", "note"] = "body"  # `headline`: the answer of its section; `note`: less important
     arm: str | None = None  # the arm that an answer names
@@ -39,9 +38,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Code:
-    """Text to copy."""
-
-    text: str
+    text: str  # to copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +58,10 @@ class Section:
 Block = Prose | Items | Table | Figure | Code | Section
 
 
-def section_of(title: str, key: str, blocks: Iterable[Block], *, on_screen: bool = True) -> Section | None:
-    """A section; None without blocks."""
-    found = tuple(blocks)
-    return Section(title=title, key=key, blocks=found, on_screen=on_screen) if found else None
+def section_of(title: str, key: str, blocks: Iterable[Block], **look: Any) -> Section | None:
+    """A section without its empty tables; None without blocks."""
+    found = tuple(block for block in blocks if not (isinstance(block, Table) and not block.rows))
+    return Section(title=title, key=key, blocks=found, **look) if found else None
 
 
 def items_of(items: Iterable[Item], title: str = "") -> list[Items]:
@@ -75,8 +72,6 @@ def items_of(items: Iterable[Item], title: str = "") -> list[Items]:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A whole report."""
-
     title: str
     subtitle: str = ""
     sections: tuple[Section, ...]
@@ -95,15 +90,14 @@ def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:
 
 def tables(document: Document) -> list[Table]:
     """The tables as data, those of figures last. Tables of one key are merged, with a column for their section."""
-    found: dict[str, list[tuple[str, Table]]] = {}
-    of_figures: list[tuple[str, str, Table]] = []
-    for section, block in _walk(document.sections, ""):
-        if isinstance(block, Table):
-            found.setdefault(block.key, []).append((section, block))
-        elif isinstance(block, Figure) and block.table is not None:
-            of_figures.append((section, block.key, block.table))
-    for section, key, table in of_figures:
-        found.setdefault(key, []).append((section, table))
+    found: dict[str, list[tuple[str, Table]]] = defaultdict(list)
+    walked = list(_walk(document.sections, ""))
+    for section, block in walked:
+        if isinstance(block, Table) and block.rows:
+            found[block.key].append((section, block))
+    for section, block in walked:
+        if isinstance(block, Figure) and block.table is not None:
+            found[block.key].append((section, block.table))
     return [_merged(key, of_key) for key, of_key in found.items()]
 
 

@@ -109,8 +109,9 @@ def axis(
 def row_axis(rows: Sequence[str]) -> Json:
     """A category axis, the first row at the top."""
     labels = [*map(row_label, rows)]
-    drawn = {"title": {"text": ""}, "automargin": True, "zeroline": False, "fixedrange": True, "type": "category"}
-    return drawn | {"categoryorder": "array", "categoryarray": labels, "range": [len(labels) - 0.45, -0.55]}
+    ends = [len(labels) - 0.45, -0.55]
+    of_rows = {"type": "category", "categoryorder": "array", "categoryarray": labels, "range": ends, "fixedrange": True}
+    return axis() | of_rows
 
 
 def bars(
@@ -179,8 +180,6 @@ def scatter(
         "x": [row_label(value) if isinstance(value, str) else value for value in x],
         "y": [row_label(value) if isinstance(value, str) else value for value in y],
         "name": label(name),
-        "showlegend": True,
-        "opacity": 1.0,
         "hoverinfo": ("text+name" if hover else "x+y+name") if name else "skip",
         "meta": meta or {},
     }

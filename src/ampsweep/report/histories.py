@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from ampsweep.records import HISTORY_NAME, RecordError, RunRecord, load_history,
 Array = NDArray[np.float64]
 
 _DIGITS: Final = 5  # significant digits of a point
-_MAX_WHOLE: Final = 1e15
 _MAX_INT: Final = 2**63
 
 
@@ -37,15 +36,14 @@ class Curve(MetricSeries):
         if len(self) <= max_points:
             return self
         is_finite = np.isfinite(self.values)
-        num_stretches = max(max_points // (2 if is_finite.all() else 3), 1)
-        finite, gap = (_stretches(mask, num_stretches, False) for mask in (is_finite, ~is_finite))
-        lowest = _stretches(np.where(is_finite, self.values, np.inf), num_stretches, np.inf).argmin(axis=1)
-        highest = _stretches(np.where(is_finite, self.values, -np.inf), num_stretches, -np.inf).argmax(axis=1)
-        has_finite, has_gap = finite.any(axis=1), gap.any(axis=1)
-        first = np.arange(len(finite)) * finite.shape[1]
-        at = [(first + lowest)[has_finite], (first + highest)[has_finite], (first + gap.argmax(axis=1))[has_gap]]
-        kept = np.unique(np.concatenate(at))
-        return Curve(self.steps[kept], self.values[kept])
+        kept = set[int]()
+        for stretch in np.array_split(np.arange(len(self)), max(max_points // (2 if is_finite.all() else 3), 1)):
+            kept.update(stretch[~is_finite[stretch]][:1].tolist())
+            if (finite := stretch[is_finite[stretch]]).size:
+                values = self.values[finite]
+                kept.update((int(finite[values.argmin()]), int(finite[values.argmax()])))
+        places = sorted(kept)
+        return Curve(self.steps[places], self.values[places])
 
 
 @dataclass(frozen=True)
@@ -119,59 +117,32 @@ def read_curves(directory: Path, keys: Sequence[str], digest: str | None = None)
         return RunCurves({}, missing=_NOT_THERE)
     except RecordError as error:
         return RunCurves({}, missing=error.reason)
-    columns = {key: _column(history.rows, key) for key in keys}
-    for key, values in columns.items():
-        if (line := _wrong_line(values)) is not None:
-            return RunCurves({}, missing=f"is damaged: line {line} has no number at {key}")
+    try:
+        curves = {key: curve for key in keys if len(curve := _curve(history.rows, key))}
+    except ValueError as error:
+        return RunCurves({}, missing=f"is damaged: {error}")
     last_step = history.rows[-1][STEP] if history.rows else None
-    return RunCurves(_curves(history.rows, columns), is_torn=history.is_torn, last_step=last_step)
+    return RunCurves(curves, is_torn=history.is_torn, last_step=last_step)
 
 
 _NOT_THERE: Final = "is not there"
 
 
-class _Absent:
-    """Marks a metric that a row lacks; a row may hold null."""
-
-
-_ABSENT: Final = _Absent()
-
-Rows = Sequence[Mapping[str, Any]]
-
-
-def _column(rows: Rows, key: str) -> list[Any]:
-    try:
-        return list(map(itemgetter(key), rows))  # a third of the time, for what every row has
-    except KeyError:
-        return [row.get(key, _ABSENT) for row in rows]
-
-
-def _wrong_line(values: Sequence[Any]) -> int | None:
-    if set(map(type, values)) <= {float, _Absent}:
-        return None
-    return next((line for line, value in enumerate(values, start=1) if not _is_number(value)), None)
-
-
-def _is_number(value: Any) -> bool:
-    read = number(value)
-    return read is None or type(read) in (float, _Absent) or (type(read) is int and abs(read) < _MAX_INT)
-
-
-def _curves(rows: Rows, columns: Mapping[str, list[Any]]) -> dict[str, Curve]:
-    steps = np.array([row[STEP] for row in rows], dtype=np.float64)
-    curves = {}
-    for key, values in columns.items():
-        if _ABSENT not in values:
-            curves[key] = Curve(steps, _array(values))
-        elif logged := [index for index, value in enumerate(values) if value is not _ABSENT]:
-            curves[key] = Curve(steps[logged], _array([values[index] for index in logged]))
-    return {key: curve for key, curve in curves.items() if len(curve)}
-
-
-def _array(values: list[Any]) -> Array:
-    if set(map(type, values)) == {float}:
-        return np.array(values, dtype=np.float64)
-    return np.array([math.nan if value is None else float(number(value)) for value in values], dtype=np.float64)
+def _curve(rows: Sequence[Mapping[str, Any]], key: str) -> Curve:
+    """The values of a metric in the rows that have it; null is a gap. Raises ValueError for anything but numbers."""
+    steps, values = [], []
+    for line, row in enumerate(rows, start=1):
+        if key in row:
+            value = row[key]
+            if type(value) is not float:
+                value = math.nan if value is None else number(value)
+                if type(value) is int and abs(value) < _MAX_INT:
+                    value = float(value)
+                if type(value) is not float:
+                    raise ValueError(f"line {line} has no number at {key}")
+            steps.append(row[STEP])
+            values.append(value)
+    return Curve(np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64))
 
 
 def _omissions(found: RunCurves, record: RunRecord, metric: str) -> Iterator[tuple[FileProblemKind, str]]:
@@ -210,10 +181,7 @@ def band(curves: Sequence[Curve]) -> Band | None:
     if len(curves) < 2:
         return None
     usable = [curve.steps[np.isfinite(curve.values)] for curve in curves]
-    common = usable[0]
-    for steps in usable[1:]:
-        if not np.array_equal(common, steps):
-            common = np.intersect1d(common, steps, assume_unique=True)
+    common = reduce(np.intersect1d, usable)
     if len(common) < 2:
         return None
     values = np.stack([curve.values[np.searchsorted(curve.steps, common)] for curve in curves])
@@ -222,20 +190,9 @@ def band(curves: Sequence[Curve]) -> Band | None:
 
 def short_numbers(values: Array) -> list[float | int | None]:
     """Numbers for JSON: integers whole, others with 5 significant digits, non-finite ones as None."""
-    if (values == np.rint(values)).all() and (np.abs(values) < _MAX_WHOLE).all():  # ten times as fast, for steps
-        return [*values.astype(np.int64).tolist()]
     return [_short(value) if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _short(value: float) -> float | int:
-    is_large = abs(value) >= 10.0 ** (_DIGITS - 1)
-    short = float(round(value)) if is_large else float(f"{value:.{_DIGITS}g}")
-    return int(short) if short.is_integer() and abs(short) < _MAX_WHOLE else short
-
-
-def _stretches(values: NDArray[Any], num: int, filler: float) -> NDArray[Any]:
-    """`values` as at most `num` rows of equal length, the last padded with `filler`."""
-    length = -(-len(values) // num)
-    filled = np.full(-(-len(values) // length) * length, filler, dtype=values.dtype)
-    filled[: len(values)] = values
-    return filled.reshape(-1, length)
+    short = round(value) if abs(value) >= 10.0 ** (_DIGITS - 1) else float(f"{value:.{_DIGITS}g}")
+    return int(short) if short == int(short) else short

@@ -2,22 +2,62 @@
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from html import escape
 from importlib.resources import files
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from plotly.offline import get_plotlyjs
 
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
-from ampsweep.report.markup import Markup, join, json_in_script, name, tag
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.tables import Cell, Column, Table, Tone
 
 _SIGNS: Final[dict[Tone, str]] = {"good": "▲", "bad": "▼", "even": "=", "open": "?"}
 _LONG: Final = 32  # longer texts get a wide column
+
+
+class Markup(str):
+    """HTML source; every other string is text, and escaped."""
+
+    __slots__ = ()
+
+
+Child = str | None
+
+
+def tag(name: str, /, *children: Child, **attributes: str | bool | None) -> Markup:
+    """An element. Attributes that are None or False are left out; a trailing underscore of a name is dropped, other
+    underscores become hyphens."""
+    written = "".join(_attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items())
+    if name == "meta":
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def join(*children: Child) -> Markup:
+    return Markup("".join(child if isinstance(child, Markup) else escape(child or "") for child in children))
+
+
+def name(text: str) -> Markup:
+    """A user's name, isolated so that right-to-left characters in it do not reverse adjacent text."""
+    return tag("bdi", text)
+
+
+def json_in_script(value: Any) -> str:
+    """`value` as JSON within a script element, which nothing in it can end."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # in ASCII
+    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+
+
+def _attribute(key: str, value: str | bool | None) -> str:
+    if value is None or value is False:
+        return ""
+    return f" {key}" if value is True else f' {key}="{escape(value)}"'
 
 
 def html(document: Document) -> str:
@@ -100,12 +140,10 @@ class _Page:
         match block:
             case Section():
                 return self.section(block, level)
-            case Prose(kind="headline"):
+            case Prose():
                 look = self.document.arms.get(block.arm or "")
                 style = None if look is None else f"--arm:{look.colour}"
-                return tag("p", name(block.text), class_="headline", style=style)
-            case Prose():
-                return tag("p", name(block.text), class_="note" if block.kind == "note" else None)
+                return tag("p", name(block.text), class_=block.kind if block.kind != "body" else None, style=style)
             case Items():
                 title = tag("p", block.title, class_="of-list") if block.title else None
                 return tag("div", title, tag("ul", *map(self._item, block.items)), class_="items")

@@ -1,7 +1,7 @@
 """A document as Markdown."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
@@ -17,11 +17,11 @@ def markdown(document: Document) -> str:
     """The document, with tables in place of its figures."""
     head = [f"# {plain(document.title)}", ""]
     head += [plain(document.subtitle), ""] if document.subtitle else []
-    return "\n".join([*head, *_blocks(document.sections, 2)]).rstrip() + "\n"
+    return "\n".join([*head, blocks_as_markdown(document.sections)])
 
 
-def blocks_as_markdown(blocks: Iterable[Block], level: int = 2) -> str:
-    return "\n".join(_blocks(blocks, level)).rstrip() + "\n"
+def blocks_as_markdown(blocks: Iterable[Block]) -> str:
+    return "\n".join(_blocks(blocks, 2)).rstrip() + "\n"
 
 
 def plain(text: str) -> str:
@@ -60,17 +60,11 @@ def _item(item: Item) -> str:
 
 
 def _table(table: Table) -> list[str]:
-    if not table.rows:
-        return []
     headers = ["" if table.kind == "labels" else plain(column.title) for column in table.columns]
     rule = ["---:" if column.numeric else "---" for column in table.columns]
     rows = [[_cell(cell) for cell in row.cells] for row in table.rows]
     more = [plain(table.more), ""] if table.more else []
-    return [*(_row(cells) for cells in [headers, rule, *rows]), "", *more]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return [*(f"| {' | '.join(cells)} |" for cells in [headers, rule, *rows]), "", *more]
 
 
 def _cell(cell: Cell) -> str:

@@ -1,7 +1,6 @@
 """The numerics of runs in documents: headroom in words, heat maps, and non-finite gradients."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.headroom import headroom_of
@@ -29,19 +28,16 @@ MAP_NOTE: Final = (
 
 def numerics_sections(workload: WorkloadData) -> Iterator[Section]:
     """The numerics of each arm's first run that recorded them."""
-    for arm in workload.names:
+    for arm in workload.compared.names:
         runs = sorted(workload.runs_of(arm), key=lambda run: run.seed)
         run = next((run for run in runs if (run.directory / NUMERICS_NAME).is_file()), None)
         if run is not None:
             title = f"{workload.compared.title}: {arm}, seed {run.seed}"
-            yield Section(title=title, blocks=_read(run.directory), arm=arm, folded=True)
-
-
-def _read(directory: Path) -> tuple[Block, ...]:
-    try:
-        return numerics_blocks(RunNumerics.read(directory))
-    except RecordError as error:
-        return (Prose(as_sentence(str(error)), "note"),)
+            try:
+                blocks = numerics_blocks(RunNumerics.read(run.directory))
+            except RecordError as error:
+                blocks = (Prose(as_sentence(str(error)), "note"),)
+            yield Section(title=title, blocks=blocks, arm=arm, folded=True)
 
 
 def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] | None = None) -> tuple[Block, ...]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from ampsweep.config.claims import named_mode
 from ampsweep.config.modes import MODES
+from ampsweep.memory_categories import MEMORY_CATEGORIES
 
 MODE_COLOURS: Final[dict[str, str]] = {name: mode.colour for name, mode in MODES.items()}
 OTHER_COLOUR: Final = "#8073ac"
@@ -20,35 +21,23 @@ FORMAT_COLOURS: Final[dict[str, str]] = {
 }
 """Numeric formats, in the colour of the autocast mode that computes in them; others from the same palette."""
 
-CATEGORY_COLOURS: Final[dict[str, str]] = {
-    "parameters": "#77aadd",
-    "gradients": "#44bb99",
-    "optimizer_state": "#bbcc33",
-    "activations": "#ee8866",
-    "autocast_weights": "#ffaabb",
-    "communication": "#aaaa00",
-    "temporary": "#eedd88",
-    "data": "#99ddff",
-    "other": "#dddddd",
-    "unattributed": "#99ddff",
-}
+_LIGHT: Final = ("#77aadd", "#44bb99", "#bbcc33", "#ee8866", "#ffaabb", "#aaaa00", "#eedd88", "#99ddff", "#dddddd")
+CATEGORY_COLOURS: Final = dict(zip(MEMORY_CATEGORIES, _LIGHT, strict=True)) | {"unattributed": "#99ddff"}
 """The light scheme of P. Tol, Colour Schemes (2021), made for areas with dark labels; no mode has its colours."""
 
 _MAX_BENEATH: Final = 3
 _DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
 _SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "cross")
 _DARKER: Final = 0.7
-_PATTERNS: Final = ("", "/", "x", ".", "-")
 
 
 @dataclass(frozen=True)
 class ArmStyle:
-    """The look of an arm in figures. Arms of one mode share its colour and differ in dash and pattern."""
+    """The look of an arm in figures. Arms of one mode share its colour and differ in dash and symbol."""
 
     colour: str
     dash: str
     symbol: str
-    pattern: str
     beneath: int  # the number of arms drawn over it: it is drawn larger, so that it shows where they cover it
 
 
@@ -72,7 +61,6 @@ def arm_styles(arms: Iterable[str]) -> dict[str, ArmStyle]:
             colour=colour,
             dash=_DASHES[nth % len(_DASHES)],
             symbol=_SYMBOLS[rank % len(_SYMBOLS)],
-            pattern=_PATTERNS[nth % len(_PATTERNS)],
             beneath=max(_MAX_BENEATH - rank, 0),
         )
     return styles

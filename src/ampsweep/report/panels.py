@@ -1,10 +1,8 @@
-"""The panels of a comparison, each with the question it answers.
+"""The panels of a comparison, each with the question it answers: a new panel is a new entry of `PANELS`."""
 
-Renderers know kinds of panels only, so that a new panel is a new entry of `PANELS`.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from ampsweep.analysis.figure_keys import FigureKeys
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
@@ -16,7 +14,7 @@ Kind = Literal["front", "curves", "by_arm", "stack", "pairs", "against", "effect
 - `front`: step time, peak memory and final loss of each arm, with the Pareto front;
 - `curves`: a metric of the history over the steps, each arm in its colour, with the band of its seeds;
 - `by_arm`: a metric of the summary, a bar for each arm (median over runs) and a dot for each run;
-- `stack`: metrics of the summary that add up, stacked for each arm, predicted beside measured;
+- `stack`: parts of the peak memory and its rest, `unattributed`, stacked for each arm, predicted beside measured;
 - `pairs`: an effect, with a dot for each pair of runs, their mean and its interval;
 - `against`: a metric of the summary over a size of the model or batch that was varied;
 - `effects_against`: the mean effect in pairs over such a size, with its interval.
@@ -25,17 +23,9 @@ Kind = Literal["front", "curves", "by_arm", "stack", "pairs", "against", "effect
 Effect = Literal["speedup", "memory_saved", "memory_saved_pct", "loss_gap"]
 """A mean over pairs that the comparison has of each arm."""
 
-Section = Literal["overall", "memory", "speed", "learning", "scaler", "device"]
-
-SECTIONS: Final[dict[Section, str]] = {
-    "overall": "Overall",
-    "memory": "Memory",
-    "speed": "Speed",
-    "learning": "Learning",
-    "scaler": "Gradient scaler",
-    "device": "Device",
-}
-"""Section -> heading, in the order in which they are shown."""
+Section = Literal["Overall", "Memory", "Speed", "Learning", "Gradient scaler", "Device"]
+SECTIONS: Final[tuple[Section, ...]] = get_args(Section)
+"""The headings, in the order in which they are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +38,6 @@ class Panel:
     section: Section
     kind: Kind
     metrics: tuple[str, ...]
-    whole: str = ""  # kind `stack`: the metric that the metrics are parts of. The rest of it is `unattributed`.
     effect: Effect | None = None  # kinds `pairs` and `effects_against`
     log: bool = False  # the axis of the metric is logarithmic
     note: str = ""  # a hint for reading the panel
@@ -60,7 +49,7 @@ class Panel:
 
     @property
     def unit(self) -> str:
-        return METRICS[self.metrics[0]].unit if self.metrics[0] in METRICS else ""
+        return METRICS[self.metrics[0]].unit
 
 
 def _panel(section: Section, kind: Kind, key: str, title: str, question: str, *metrics: str, **more: Any) -> Panel:
@@ -68,99 +57,84 @@ def _panel(section: Section, kind: Kind, key: str, title: str, question: str, *m
 
 
 _STEP, _PEAK, _LOSS = "perf/step_ms", "memory/peak_allocated_gib", "val/loss"
+_SAMPLES, _TOKENS = "perf/samples_per_sec", "perf/tokens_per_sec"
+_SKIPPED, _ENERGY = "amp/skipped_steps", "device/energy_per_sample_j"
 
 PANELS: Final = (
     _panel(
-        *("overall", "front", "front", "Speed, memory and loss", "Which arms does no other beat?", _STEP, _PEAK, _LOSS),
+        *("Overall", "front", "front", "Speed, memory and loss", "Which arms does no other beat?", _STEP, _PEAK, _LOSS),
         note="To the left is faster, below is less memory. Filled: on the front. Hollow: beaten by an arm that is "
         "better in one of the three and worse in none. Circle: the final loss is not worse by the margin; triangle up: "
         "worse; triangle down: better; diamond: not known; square: not measured.",
     ),
     _panel(
-        *("memory", "stack", "memory-categories", "Where the memory goes", "Where do the bytes go?"),
+        *("Memory", "stack", "memory-categories", "Where the memory goes", "Where do the bytes go?"),
         *map(memory_key, MEMORY_CATEGORIES),
-        whole=_PEAK,
         note="At the peak of one traced training step. Compiled code makes no difference between activations and "
         "half-precision copies of weights: both count as activations of compiled runs.",
     ),
     _panel(
-        *("memory", "pairs", "memory-saved", "Peak memory saved", "How much memory does it save?", _PEAK),
+        *("Memory", "pairs", "memory-saved", "Peak memory saved", "How much memory does it save?", _PEAK),
         effect="memory_saved",
         note="Each dot is a pair of runs of one seed: the baseline's peak minus the arm's. Right of zero it saves. "
         "Whiskers: 95% interval of the mean.",
     ),
-    _panel("memory", "against", "memory-against-size", "Peak memory against size", "Which size still fits?", _PEAK),
+    _panel("Memory", "against", "memory-against-size", "Peak memory against size", "Which size still fits?", _PEAK),
     _panel(
-        *("memory", "effects_against", "memory-saved-against-size", "Peak memory saved against size"),
+        *("Memory", "effects_against", "memory-saved-against-size", "Peak memory saved against size"),
         *("From which size on does it save memory?", _PEAK),
         effect="memory_saved_pct",
     ),
     _panel(
-        *("speed", "pairs", "speedup", "Speedup", "How much faster is it?", _STEP),
+        *("Speed", "pairs", "speedup", "Speedup", "How much faster is it?", _STEP),
         effect="speedup",
         note="Each dot is a pair of runs of one seed: the baseline's step time over the arm's. Right of 1 is faster. "
         "Whiskers: 95% interval of the mean.",
     ),
     _panel(
-        *("speed", "curves", "step-time", "Step time over the run", "Was the speed steady while it was measured?"),
+        *("Speed", "curves", "step-time", "Step time over the run", "Was the speed steady while it was measured?"),
         _STEP,
         note="Spikes and drift are the machine's, not the precision's: compare arms only where both are flat.",
     ),
+    _panel("Speed", "by_arm", "samples-per-sec", "Throughput in samples", "How many samples a second?", _SAMPLES),
+    _panel("Speed", "by_arm", "tokens-per-sec", "Throughput in tokens", "How many tokens a second?", _TOKENS),
     _panel(
-        *("speed", "by_arm", "samples-per-sec", "Throughput in samples"),
-        *("How many samples does it train on in a second?", "perf/samples_per_sec"),
-    ),
-    _panel(
-        *("speed", "by_arm", "tokens-per-sec", "Throughput in tokens"),
-        *("How many tokens does it train on in a second?", "perf/tokens_per_sec"),
-    ),
-    _panel(
-        *("speed", "effects_against", "speedup-against-size", "Speedup against size"),
+        *("Speed", "effects_against", "speedup-against-size", "Speedup against size"),
         *("From which size on is it faster?", _STEP),
         effect="speedup",
         note="Each point is the mean over pairs of runs: the baseline's step time over the arm's. Whiskers: 95% "
         "interval of the mean.",
     ),
+    _panel("Speed", "against", "samples-against-size", "Throughput against size", "Which size is fastest?", _SAMPLES),
+    _panel("Speed", "by_arm", "mfu", "Share of the device's peak", "How much of its peak is used?", "perf/mfu_pct"),
+    _panel("Speed", "by_arm", "data-wait", "Waiting for data", "Is the device kept waiting?", "perf/data_wait_ms"),
     _panel(
-        *("speed", "against", "samples-against-size", "Throughput against size"),
-        *("Which size uses the device?", "perf/samples_per_sec"),
-    ),
-    _panel(
-        *("speed", "by_arm", "mfu", "Share of the device's peak"),
-        *("How much of what the device could compute is used?", "perf/mfu_pct"),
-    ),
-    _panel(
-        *("speed", "by_arm", "data-wait", "Waiting for data", "Does the data keep the device waiting?"),
-        "perf/data_wait_ms",
-    ),
-    _panel(
-        *("learning", "pairs", "loss-gap", "Gap of the final validation loss", "Does it still learn the same?", _LOSS),
+        *("Learning", "pairs", "loss-gap", "Gap of the final validation loss", "Does it still learn the same?", _LOSS),
         effect="loss_gap",
         note="Each dot is a pair of runs of one seed: the arm's final validation loss minus the baseline's. "
         "Left of zero is better. Thin whiskers: 95% interval of the mean. Thick: the 90% interval that decides parity: "
         "inside the shaded margin it is equivalent.",
     ),
+    _panel("Learning", "curves", "train-loss", "Training loss", "Do the arms learn alike?", "train/loss"),
+    _panel("Learning", "curves", "val-loss", "Validation loss", "Do they generalize alike?", _LOSS),
     _panel(
-        *("learning", "curves", "train-loss", "Training loss", "Do the arms learn along the same curve?"), "train/loss"
-    ),
-    _panel("learning", "curves", "val-loss", "Validation loss", "Do they generalize along the same curve?", _LOSS),
-    _panel(
-        *("learning", "curves", "grad-norm", "Gradient norm", "Are the gradients the same size?", "train/grad_norm"),
+        *("Learning", "curves", "grad-norm", "Gradient norm", "Are the gradients the same size?", "train/grad_norm"),
         log=True,
     ),
-    _panel("scaler", "curves", "scale", "Scale", "Did the scale settle, or collapse?", "amp/scale", log=True),
+    _panel("Gradient scaler", "curves", "scale", "Scale", "Did the scale settle, or collapse?", "amp/scale", log=True),
+    _panel("Gradient scaler", "curves", "skipped-steps", "Skipped steps so far", "How many, and when?", _SKIPPED),
     _panel(
-        *("scaler", "curves", "skipped-steps", "Skipped steps so far"),
-        *("How many steps were lost to non-finite gradients, and when?", "amp/skipped_steps"),
-    ),
-    _panel(
-        *("device", "by_arm", "utilization", "Utilization", "Was the device busy?", "device/utilization_pct"),
+        *("Device", "by_arm", "utilization", "Utilization", "Was the device busy?", "device/utilization_pct"),
         note="On a GPU the share of time in which some kernel ran, however small: a busy device can be badly used.",
     ),
-    _panel("device", "by_arm", "power", "Power", "What does it draw?", "device/power_w"),
+    _panel("Device", "by_arm", "power", "Power", "What does it draw?", "device/power_w"),
     _panel(
-        *("device", "by_arm", "energy-per-sample", "Energy of a sample"),
-        *("What does a training sample cost in energy?", "device/energy_per_sample_j"),
+        *("Device", "by_arm", "energy-per-sample", "Energy of a sample", "What does it cost?", _ENERGY),
         note="By the device's own counter, after warm-up; evaluation and checkpoints are left out.",
     ),
 )
+
+
+def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
+    """The metrics of the history that `panels` show."""
+    return list(dict.fromkeys(key for panel in panels if panel.kind == "curves" for key in panel.metrics))

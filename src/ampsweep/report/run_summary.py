@@ -1,15 +1,14 @@
 """The summary of one run as a document, for the end of a single training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ampsweep.analysis.figure_keys import PEAK_MEMORY
-from ampsweep.analysis.float8_layers import float8_summary
-from ampsweep.analysis.headroom import headroom_lines, headroom_of
+from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS
+from ampsweep.analysis.headroom import headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
-from ampsweep.analysis.recorded import compiled, compiled_remarks
-from ampsweep.analysis.run_findings import Leaks, without_effect
+from ampsweep.analysis.run_findings import Leaks, findings_of_step, float8_summary
 from ampsweep.analysis.runs import STEP_MS, Run
 from ampsweep.analysis.step_limits import step_limits
 from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
@@ -19,8 +18,8 @@ from ampsweep.records.numerics import RunNumerics
 from ampsweep.report.document import Document, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.rank_tables import ranks_table
-from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.text import loss, milliseconds, num_bytes, number, plural, predicted_bytes, signed
+from ampsweep.report.tables import text_table
+from ampsweep.text import GIB, loss, milliseconds, num_bytes, number, plural, predicted_bytes, signed
 
 _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_sec", "samples/s"))
 
@@ -28,8 +27,7 @@ _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_se
 def run_document(directory: Path, record: RunRecord) -> Document:
     """The summary of the run in `directory`; figures that were not measured have no line."""
     run = Run(directory, record)
-    lines = tuple(Row((Cell(label), Cell(text))) for label, text in _lines(run))
-    blocks = [Table(key="run", columns=(Column("fact"), Column("value")), rows=lines, kind="labels")]
+    blocks = [replace(text_table("run", ("fact", "value"), _lines(run)), kind="labels")]
     if (ranks := ranks_of_run(run)) is not None:
         blocks.append(ranks_table([(run.arm, ranks)]))
     return Document(
@@ -55,36 +53,32 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     for limit in step_limits([run]):
         yield "limited by", limit.sentence
     if (leaked := run.leaked_bytes) is not None:
-        left = Leaks(seeds=(run.seed,), cause=num_bytes(leaked)).clause
+        left = Leaks(seeds=(run.seed,), cause=num_bytes(leaked)).why
         yield "warning", f"{left}; if each does, memory grows beyond the peak given here"
-    for found in without_effect(record):
-        yield "warning", found.sentence
-    if (value := run.figure("val/loss")) is not None:
-        accuracy = run.figure("val/accuracy")
-        is_best = record.best is not None and record.config["trainer"].get("patience") is not None
-        of_best = f" (best, step {record.best.step})" if is_best and record.best is not None else ""
-        yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}") + of_best
-    if (value := run.figure(AUTOCAST_PENALTY)) is not None:
-        yield "autocast", f"{signed(value, 2)} val loss, against full precision"
-    elif (why := record.absent.get(AUTOCAST_PENALTY)) is not None:
-        yield "autocast", f"no penalty: {why}"
-    if (value := run.figure(STEP_MS)) is not None:
-        yield "step time", milliseconds(value) + _throughput(run)
-    elif (why := record.absent.get(STEP_MS)) is not None:
-        yield "step time", f"none: {why}"
-    if (value := run.num_bytes(PEAK_MEMORY)) is not None:
-        step = record.memory.step
-        yield "peak memory", num_bytes(value) + ("" if step is None else f" (step {step})")
-    elif (why := record.absent.get(PEAK_MEMORY)) is not None:
-        yield "peak memory", f"none: {why}"
+    for found in findings_of_step(record):
+        yield "warning", found.why
+    accuracy = run.figure("val/accuracy")
+    beside_loss = "" if accuracy is None else f", accuracy {accuracy:.4f}"
+    if record.best is not None and record.config["trainer"].get("patience") is not None:
+        beside_loss += f" (best, step {record.best.step})"
+    of_step = "" if record.memory.step is None else f" (step {record.memory.step})"
+    figures: Sequence[tuple[str, str, Callable[[float], str]]] = (
+        ("val loss", VAL_LOSS, lambda value: loss(value) + beside_loss),
+        ("autocast", AUTOCAST_PENALTY, lambda value: f"{signed(value, 2)} val loss, against full precision"),
+        ("step time", STEP_MS, lambda value: milliseconds(value) + _throughput(run)),
+        ("peak memory", PEAK_MEMORY, lambda value: num_bytes(value * GIB) + of_step),
+    )
+    for label, key, text in figures:
+        if (value := run.figure(key)) is not None:
+            yield label, text(value)
+        elif (why := record.absent.get(key)) is not None:
+            yield label, f"{'no penalty' if key == AUTOCAST_PENALTY else 'none'}: {why}"
     if (value := run.predicted_bytes) is not None:
         yield "predicted", predicted_bytes(value, run.prediction_error_pct)
     elif (value := run.eager_predicted_bytes) is not None:
         yield "predicted", f"{num_bytes(value)} for the eager step; this one was compiled"
-    if record.proof.traced == "compiled" or record.compilation.num_graphs:
-        yield "compiled", compiled(record.compilation)
-    for line in compiled_remarks(record.compilation):
-        yield "", line
+    if graphs := record.compilation.num_graphs:
+        yield "compiled", f"{plural(graphs, 'graph')} in {number(record.compilation.seconds or 0.0)} s"
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
     if (value := run.figure(CLIPPED)) is not None:
@@ -105,14 +99,14 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _headroom(directory: Path) -> list[str]:
-    """At most two lines on other formats, from the run's numerics if it has any."""
+    """A line on each low-precision format, from the run's numerics if it has any."""
     try:
         numerics = RunNumerics.read(directory)
     except FileNotFoundError:
         return []
     except RecordError as error:
         return [str(error)]
-    return headroom_lines(headroom_of(numerics))
+    return [headroom.sentence for headroom in headroom_of(numerics).values()]
 
 
 def _throughput(run: Run) -> str:

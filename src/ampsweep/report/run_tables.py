@@ -1,7 +1,7 @@
 """The runs of a comparison as tables: problems, differences, directories, environments."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -13,30 +13,24 @@ from ampsweep.analysis.run_findings import RunEntry
 from ampsweep.analysis.runs import Run, leaves
 from ampsweep.analysis.workloads import varied_keys
 from ampsweep.config.modes import arm_after
-from ampsweep.metrics import METRICS
-from ampsweep.report.page_limits import MAX_ROWS, rows_left_out
 from ampsweep.report.tables import (
     ABSENT,
+    MAX_ROWS,
     Cell,
     Column,
     Columns,
-    Row,
     Table,
     count_cell,
     quantity,
     scalar_text,
     spread_cell,
     table_of,
+    text_column,
     text_table,
+    value_cell,
     value_column,
 )
-from ampsweep.text import listed, loss, plural, signed
-
-_FIGURES: Final = (
-    Column("step time", "perf/step_ms", numeric=True),
-    Column("peak memory", "memory/peak_allocated_gib", numeric=True),
-    Column("val loss", "val/loss", numeric=True),
-)
+from ampsweep.text import listed, loss, milliseconds, plural, signed
 
 
 def problems_table(comparison: Comparison) -> Table:
@@ -44,25 +38,19 @@ def problems_table(comparison: Comparison) -> Table:
     arms: dict[Problem, list[str]] = defaultdict(list)
     for problem in comparison.problems:
         arms[replace(problem, arm=None)] += [] if problem.arm is None else [problem.arm]
-    rows = [_problem(problem, of) for problem, of in arms.items()]
-    table = Table(
-        key="problems",
-        columns=tuple(map(Column, ("problem", "arm", "why", "consequence", "seeds", "workload"))),
-        rows=tuple(rows[:MAX_ROWS]),
-        more=rows_left_out(len(rows), "problems"),
-    )
+    rows = []
+    for of, names in arms.items():
+        why, consequence, seeds = of.finding.why, of.finding.consequence, listed(map(str, of.seeds))
+        texts = (of.finding.name, ", ".join(names), why, consequence, seeds, of.compared)
+        rows.append([text or ABSENT for text in texts])
+    headers = ("problem", "arm", "why", "consequence", "seeds", "workload")
+    table = text_table("problems", headers, rows, what="problems")
     return table if len(comparison.compared) > 1 else table.of(range(5))
 
 
-def _problem(problem: Problem, arms: Sequence[str]) -> Row:
-    finding, seeds = problem.finding, listed(map(str, problem.seeds))
-    texts = (finding.name, ", ".join(arms), finding.why, finding.consequence, seeds, problem.compared)
-    return Row(tuple(Cell(text or ABSENT) for text in texts), arm=arms[0] if len(arms) == 1 else None)
-
-
 _RESUMED: Final[Columns[ResumedArm]] = (
-    (Column("saved in"), lambda resumed: Cell(resumed.saved_in)),
-    (Column("resumed in"), lambda resumed: Cell(resumed.resumed_in)),
+    text_column("saved in", lambda resumed: resumed.saved_in),
+    text_column("resumed in", lambda resumed: resumed.resumed_in),
     value_column("after step", "step", str),
     (Column("train loss there", "loss", numeric=True, optional=True), lambda resumed: spread_cell(resumed.loss, loss)),
     (
@@ -81,40 +69,30 @@ def resumed_table(resumed: Sequence[ResumedArm]) -> Table:
 
 def runs_table(comparison: Comparison) -> Table:
     """A row for each run: its main figures, the settings that differ between runs, and links to its files."""
-    entries = _entries(comparison)
-    settings = [entry.run.settings for entry in entries]
-    varied = varied_keys(settings)
-    differing = [" ".join(f"{key}={scalar_text(own[key])}" for key in varied if key in own) for own in settings]
-    rows = tuple(
-        Row(
-            (
-                *(Cell(entry.arm), count_cell(entry.seed)),
-                Cell(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
-                *(_figure(entry.run, column.key) for column in _FIGURES),
-                *(Cell(differences or ABSENT), _directory(entry.directory), _tracked(entry.tracked_at)),
-            ),
-            arm=entry.arm,
-        )
-        for entry, differences in list(zip(entries, differing, strict=True))[:MAX_ROWS]
+    entries, named = _entries(comparison), comparison.keys.named
+    varied = varied_keys([entry.run.settings for entry in entries])
+
+    def differences(entry: RunEntry) -> str:
+        own = entry.run.settings
+        return " ".join(f"{key}={scalar_text(own[key])}" for key in varied if key in own) or ABSENT
+
+    columns: Columns[RunEntry] = (
+        text_column("arm", lambda entry: entry.arm),
+        (Column("seed", numeric=True), lambda entry: count_cell(entry.seed)),
+        text_column("status", lambda entry: entry.status + ("" if entry.contaminated is None else ", contaminated")),
+        _figure_column("step time", "perf/step_ms", milliseconds),
+        _figure_column(named("peak memory"), "memory/peak_allocated_gib", partial(quantity, unit="GiB")),
+        _figure_column(named("val loss"), "val/loss", loss),
+        text_column("differs in", differences, optional=True),
+        (Column("directory"), lambda entry: _directory(entry.directory)),
+        (Column("W&B", optional=True), lambda entry: _tracked(entry.tracked_at)),
     )
-    return Table(
-        key="runs",
-        title="All runs" if len(rows) == len(entries) else "The first runs",
-        columns=(
-            *(Column("arm"), Column("seed", numeric=True), Column("status")),
-            *(replace(column, title=comparison.keys.named(column.title)) for column in _FIGURES),
-            *(Column("differs in", optional=True), Column("directory"), Column("W&B", optional=True)),
-        ),
-        rows=rows,
-        more=rows_left_out(len(entries), "runs"),
-    )
+    title = "All runs" if len(entries) <= MAX_ROWS else "The first runs"
+    return table_of("runs", columns, entries, lambda entry: entry.arm, title=title, what="runs")
 
 
-def _figure(run: Run, key: str) -> Cell:
-    value = run.figure(key)
-    if value is None:
-        return Cell()
-    return Cell(f"{value:.4f}" if key == "val/loss" else quantity(value, METRICS[key].unit), value)
+def _figure_column(title: str, key: str, text: Callable[[float], str]) -> tuple[Column, Callable[[RunEntry], Cell]]:
+    return Column(title, key, numeric=True), lambda entry: value_cell(entry.run.figure(key), text)
 
 
 def _directory(path: str) -> Cell:
@@ -132,7 +110,7 @@ def arm_settings_table(comparison: Comparison) -> Table:
     runs = [entry.run for entry in _entries(comparison)]
     for run in runs:
         first.setdefault(run.arm, run)
-    precision = {arm: dict(leaves(run.record.config.get("precision", {}))) for arm, run in first.items()}
+    precision = {arm: leaves(run.record.config.get("precision", {})) for arm, run in first.items()}
     varied = [key for key in varied_keys(list(precision.values())) if key != "mode"]
     headers = ["arm", *varied, "matrix arithmetic of the traced step"]
     rows = [[arm, *(scalar_text(precision[arm].get(key)) for key in varied), _arithmetic(runs, arm)] for arm in first]
@@ -143,7 +121,7 @@ def arm_settings_table(comparison: Comparison) -> Table:
 def environment_tables(comparison: Comparison) -> tuple[Table, Table]:
     """The facts about machine and software that differ, with the runs of each value; and those of all runs."""
     runs = [entry.run for entry in _entries(comparison)]
-    environments = [(run, dict(leaves(run.record.environment))) for run in runs if run.record.environment]
+    environments = [(run, leaves(run.record.environment)) for run in runs if run.record.environment]
     varied = set(varied_keys([facts for _, facts in environments]))
     keys = dict.fromkeys(key for _, facts in environments for key in facts)
     common = [(key, scalar_text(environments[0][1].get(key))) for key in keys if key not in varied]
@@ -179,9 +157,6 @@ def _entries(comparison: Comparison) -> list[RunEntry]:
 
 
 def _arithmetic(runs: Iterable[Run], arm: str) -> str:
-    for run in runs:
-        flops = run.record.proof.flops
-        if run.arm == arm and flops:
-            total = sum(flops.values())
-            return ", ".join(f"{dtype} {100 * count / total:.1f}%" for dtype, count in flops.items() if count)
-    return ABSENT
+    flops = next((run.record.proof.flops for run in runs if run.arm == arm and run.record.proof.flops), {})
+    shares = (f"{dtype} {100 * count / sum(flops.values()):.1f}%" for dtype, count in flops.items() if count)
+    return ", ".join(shares) or ABSENT

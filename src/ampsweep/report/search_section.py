@@ -1,19 +1,22 @@
 """A search for the largest batch that trains, as a section of a comparison."""
 
+from operator import itemgetter
 from typing import Final
 
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
-from ampsweep.report.document import Item, Prose, Section, items_of
+from ampsweep.records.batch_search import Probe
+from ampsweep.report.document import Item, Prose, Section, items_of, section_of
 from ampsweep.report.tables import (
+    ABSENT,
     Cell,
     Column,
     Columns,
-    Row,
     Table,
     count_cell,
     estimate_cell,
     table_of,
+    text_column,
     value_cell,
     value_column,
 )
@@ -22,6 +25,9 @@ from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_byt
 
 def search_section(found: SearchComparison) -> Section:
     """The largest batch of every arm, the reason why it is the largest, and every batch that was tried."""
+    probes = [(arm.arm, probe) for arm in found.arms for probe in arm.probes]
+    table = table_of("batches_tried", _PROBE_COLUMNS, probes, itemgetter(0))
+    tried = section_of("Batches tried", "", [table], folded=True)
     return Section(
         title=found.heading,
         kind="card",
@@ -29,34 +35,13 @@ def search_section(found: SearchComparison) -> Section:
             Prose(found.sentence, "headline"),
             largest_batches_table(found),
             *items_of(Item(as_sentence(line)) for line in found.lines),
-            Section(title="Batches tried", blocks=(_probes(found.arms),), folded=True),
+            *([tried] if tried else []),
         ),
     )
 
 
 def largest_batches_table(found: SearchComparison) -> Table:
     return table_of("largest_batches", _COLUMNS, found.arms, lambda arm: arm.arm)
-
-
-def _probes(arms: tuple[ArmSearch, ...]) -> Table:
-    rows = [
-        Row(
-            (
-                *(Cell(arm.arm), count_cell(probe.batch_size)),
-                Cell("out of memory" if probe.outcome == "oom" else probe.outcome),
-                value_cell(probe.peak_bytes, num_bytes),
-                Cell(probe.error or "-"),
-            ),
-            arm=arm.arm,
-        )
-        for arm in arms
-        for probe in arm.probes
-    ]
-    columns = (
-        *(Column("arm"), Column("batch", numeric=True), Column("outcome")),
-        *(Column("peak memory", "peak_bytes", numeric=True), Column("why", optional=True)),
-    )
-    return Table(key="batches_tried", columns=columns, rows=tuple(rows))
 
 
 def _batch(size: float) -> str:
@@ -73,7 +58,7 @@ def _predicted_peak(arm: ArmSearch) -> Cell:
 
 
 _COLUMNS: Final[Columns[ArmSearch]] = (
-    (Column("arm"), lambda arm: Cell(arm.arm)),
+    text_column("arm", lambda arm: arm.arm),
     (Column("largest batch", "batch_size", numeric=True), _largest),
     value_column("predicted batch", "predicted_batch_size", _batch, optional=True),
     value_column("batch over baseline", "times_baseline", ratio),
@@ -86,5 +71,12 @@ _COLUMNS: Final[Columns[ArmSearch]] = (
     (Column("predicted peak", "predicted_memory_bytes", numeric=True, optional=True), _predicted_peak),
     value_column("prediction error (%)", "prediction_error_pct", percent, data_only=True),
     (Column("n", "runs", numeric=True), lambda arm: count_cell(arm.num_runs)),
-    (Column("status"), lambda arm: Cell(statuses_text(arm.statuses))),
+    text_column("status", lambda arm: statuses_text(arm.statuses)),
+)
+_PROBE_COLUMNS: Final[Columns[tuple[str, Probe]]] = (
+    text_column("arm", itemgetter(0)),
+    (Column("batch", numeric=True), lambda tried: count_cell(tried[1].batch_size)),
+    text_column("outcome", lambda tried: "out of memory" if tried[1].outcome == "oom" else tried[1].outcome),
+    (Column("peak memory", "peak_bytes", numeric=True), lambda tried: value_cell(tried[1].peak_bytes, num_bytes)),
+    text_column("why", lambda tried: tried[1].error or ABSENT, optional=True),
 )

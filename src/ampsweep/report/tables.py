@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from ampsweep.text import GIB, milliseconds, num_bytes, number, percent
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:  # a training that prints tables does not wait for SciPy
 Scalar = str | int | float | bool | None
 Tone = Literal["good", "bad", "even", "open"]  # good news, bad news, no difference, or an open question
 ABSENT: Final = "-"
+MAX_ROWS: Final = 1_000  # rows of a table that are shown
+JSON_NAME: Final = "comparison.json"  # the file without such limits
+HTML_NAME: Final = "comparison.html"
 
 
 def scalar_text(value: Scalar) -> str:
@@ -88,28 +92,43 @@ Columns = Sequence[tuple[Column, Callable[[Item], Cell]]]
 """Columns, each with the function that makes its cell from the item of a row."""
 
 
-def table_of(key: str, columns: Columns[Item], items: Iterable[Item], arm: Callable[[Item], str]) -> Table:
-    """A table with a row for each item."""
-    rows = (Row(tuple(cell(item) for _, cell in columns), arm=arm(item)) for item in items)
-    return Table(key=key, columns=tuple(column for column, _ in columns), rows=tuple(rows))
+def table_of(
+    key: str,
+    columns: Columns[Item],
+    items: Iterable[Item],
+    arm: Callable[[Item], str | None] = lambda item: None,
+    *,
+    title: str = "",
+    what: str = "rows",
+) -> Table:
+    """A table with a row for each item, up to `MAX_ROWS`; `what` names the items."""
+    known = list(items)
+    rows = (Row(tuple(cell(item) for _, cell in columns), arm=arm(item)) for item in known[:MAX_ROWS])
+    num_left = len(known) - MAX_ROWS
+    return Table(
+        key=key,
+        title=title,
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(rows),
+        more=f"{num_left:,} more {what} are in {JSON_NAME}." if num_left > 0 else "",
+    )
+
+
+def text_column(title: str, text: Callable[[Item], str], **column: Any) -> tuple[Column, Callable[[Item], Cell]]:
+    return Column(title, **column), lambda item: Cell(text(item))
 
 
 def value_column(
-    title: str, key: str, text: Callable[[float], str], **column: bool
+    title: str, key: str, text: Callable[[float], str], **column: Any
 ) -> tuple[Column, Callable[[Any], Cell]]:
     """A numeric column for the attribute `key` of the items."""
     return Column(title, key, numeric=True, **column), lambda item: value_cell(getattr(item, key), text)
 
 
-def text_table(key: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
-    """A table of texts; if the first header is `arm`, the first cell of a row is its arm."""
-    of_arms = headers[0] == "arm"
-    return Table(
-        key=key,
-        title=title,
-        columns=tuple(map(Column, headers)),
-        rows=tuple(Row(tuple(map(Cell, row)), arm=row[0] if of_arms else None) for row in rows),
-    )
+def text_table(key: str, headers: Sequence[str], rows: Iterable[Sequence[str]], **more: str) -> Table:
+    """A table of texts; a column `arm` has the arms of the rows."""
+    columns = [text_column(header, itemgetter(place)) for place, header in enumerate(headers)]
+    return table_of(key, columns, rows, lambda row: dict(zip(headers, row, strict=True)).get("arm"), **more)
 
 
 EstimateKind = Literal["ratio", "difference", "percent", "bytes"]
@@ -169,8 +188,7 @@ def quantity_cell(value: float | None, unit: str) -> Cell:
     return Cell() if value is None else Cell(quantity(value, unit), value)
 
 
-@dataclass(frozen=True)
-class AxisUnit:
+class AxisUnit(NamedTuple):
     """The unit of an axis, and the factor that converts a metric's values to it."""
 
     factor: float

@@ -1,16 +1,14 @@
 """The data of panels: one workload's runs, pairs and curves, in the order of its arms."""
 
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.comparison import WorkloadComparison
-from ampsweep.analysis.runs import OF_SPEED, Run
-from ampsweep.report.histories import Curve, Histories
+from ampsweep.analysis.runs import Run
+from ampsweep.analysis.statistics import known_median
+from ampsweep.report.histories import Histories
 
 
 @dataclass(frozen=True)
@@ -19,18 +17,9 @@ class WorkloadData:
     histories: Histories
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The arms in the order of tables."""
-        return self.compared.names
-
-    @property
-    def arms(self) -> tuple[ArmComparison, ...]:
-        return self.compared.arms
-
-    @property
     def measured_arms(self) -> list[str]:
         """Arms with a run that may be compared."""
-        return [arm for arm in self.names if any(run.measured for run in self.runs_of(arm))]
+        return [arm for arm in self.compared.names if any(run.measured for run in self.runs_of(arm))]
 
     def runs_of(self, arm: str) -> Sequence[Run]:
         return self._runs_by_arm.get(arm, ())
@@ -42,28 +31,12 @@ class WorkloadData:
             by_arm[entry.arm].append(entry.run)
         return by_arm
 
-    def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
-        """The summary's values of `key` over the arm's runs that may be compared in it, by seed."""
-        is_speed = key.startswith(OF_SPEED)
-        found = [
-            (run, value)
-            for run in self.runs_of(arm)
-            if run.measured and not (is_speed and run.contamination) and (value := run.figure(key)) is not None
-        ]
-        return sorted(found, key=lambda item: item[0].seed)
-
-    def median_of(self, arm: str, key: str) -> float | None:
-        values = [value for _, value in self.values_of(arm, key)]
-        return statistics.median(values) if values else None
+    def values_of(self, arm: str, key: str) -> list[tuple[int, float]]:
+        """The seeds and the summary's values of `key` over the arm's runs that may be compared in it, by seed."""
+        found = [(run.seed, value) for run in self.runs_of(arm) if (value := run.compared_figure(key)) is not None]
+        return sorted(found)
 
     def figure_of(self, arm: str, key: str) -> float | None:
         """The arm's figure in the comparison, or else the median over its runs."""
-        figure = next((compared.figure(key) for compared in self.arms if compared.arm == arm), None)
-        return self.median_of(arm, key) if figure is None else figure
-
-    def curve_of(self, run: Run, key: str) -> Curve | None:
-        return self.histories.curves.get(run.directory, {}).get(key)
-
-    def verdict_on(self, arm: str) -> Candidate | None:
-        """The verdict on an arm; None for the baseline and arms that did not run."""
-        return next((candidate for candidate in self.compared.verdict.arms if candidate.arm == arm), None)
+        figure = next((compared.figure(key) for compared in self.compared.arms if compared.arm == arm), None)
+        return known_median(value for _, value in self.values_of(arm, key)) if figure is None else figure

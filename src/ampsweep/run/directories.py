@@ -18,8 +18,7 @@ from ampsweep.launch.slurm import num_restarts, own_job, users_jobs
 from ampsweep.records import RecordError, RunRecord, find_records, kept_checkpoints, read_history
 from ampsweep.records.outcome import OUTCOMES
 
-MULTIRUN_NAME: Final = "multirun.yaml"
-"""The file that Hydra writes into the directory of a multirun."""
+MULTIRUN_NAME: Final = "multirun.yaml"  # the file that Hydra writes into the directory of a multirun
 _MAX_PID: Final = 2**31
 
 
@@ -55,34 +54,28 @@ def existing_multirun(into: str) -> Path:
     return directory
 
 
-def finished_hashes(directory: Path) -> set[str]:
-    """Config hashes of the runs below `directory` that have an outcome."""
-    return {record.config_hash for _, record in find_records(directory).records if record.status in OUTCOMES}
+def finished_hashes(directory: Path, mentioning: str | None = None) -> set[str]:
+    """Config hashes of the runs below `directory` that have an outcome; `mentioning`: as for `find_records`."""
+    found = find_records(directory, mentioning=mentioning).records
+    return {record.config_hash for _, record in found if record.status in OUTCOMES}
 
 
 def own_directory(directory: Path) -> Path:
     """`directory`, or a numbered sibling if its record (maybe of a newer version) cannot be read."""
     place, number = directory, 1
     while True:
-        try:
-            RunRecord.read(place)
-        except FileNotFoundError:
+        with suppress(RecordError):
+            with suppress(FileNotFoundError):
+                RunRecord.read(place)
             return place
-        except RecordError:
-            number += 1
-            place = directory.with_name(f"{directory.name}-{number}")
-        else:
-            return place
+        number += 1
+        place = directory.with_name(f"{directory.name}-{number}")
 
 
 def unfinished_run(config: Config, say: Callable[[str], None], *, of_job: str | None = None) -> Path | None:
-    """The newest unfinished run of this config with a checkpoint that is not running; `resume` may differ.
-
-    Unreadable records are skipped, with a line for the user if the directory's name fits this config.
-
-    Args:
-        of_job: only a run whose last process belonged to this Slurm job.
-    """
+    """The newest unfinished run of this config with a checkpoint that is not running; `resume` may differ. `of_job`:
+    only a run whose last process belonged to this Slurm job. Unreadable records are skipped, with a line for the user
+    if the directory's name fits this config."""
     root = Path(config.output_dir).expanduser().resolve() / config.name
     name = run_directory_name(config)
     found = find_records(root)
@@ -94,16 +87,14 @@ def unfinished_run(config: Config, say: Callable[[str], None], *, of_job: str | 
         for path, record in found.records
         if record.status not in OUTCOMES and record.attempts
         if record.config_hash == config_hash(replace(config, resume=record.config.get("resume")))
-        if of_job in (None, record.attempts[-1].slurm_job) and not is_running(record) and has_checkpoint(path)
+        if of_job in (None, record.attempts[-1].slurm_job) and not is_running(record) and kept_checkpoints(path)
     ]
     return max(candidates)[1] if candidates else None
 
 
 def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None, Path | None]:
-    """The directory that `resume=` continues in (None: a new one) and its checkpoint (None: from the start).
-
-    A requeued Slurm job resumes its own run without `resume=`. UserError: that run's history is damaged or changed.
-    """
+    """The directory that `resume=` continues in (None: a new one) and its checkpoint (None: from the start). A requeued
+    Slurm job resumes its own run without `resume=`. UserError: that run's history is damaged or changed."""
     if config.begins_elsewhere:
         return None, checkpoint_path(config)
     if config.resume == "auto":
@@ -150,10 +141,6 @@ def requeued_multirun(config: Config) -> Path | None:
         if record.attempts[-1].slurm_job == job and (path.parent / MULTIRUN_NAME).is_file()
     ]
     return max(begun)[1] if begun else None
-
-
-def has_checkpoint(run_directory: Path) -> bool:
-    return bool(kept_checkpoints(run_directory))
 
 
 def is_running(record: RunRecord) -> bool:

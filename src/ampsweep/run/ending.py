@@ -25,8 +25,7 @@ from ampsweep.tracking.tracker import Tracker, make_tracker
 from ampsweep.training.components.device import RunDevice
 from ampsweep.training.trainer import Trainer
 
-_PREDICTED: Final = frozenset({"completed", "oom", "diverged"})
-"""Statuses of runs that have trained."""
+_PREDICTED: Final = frozenset({"completed", "oom", "diverged"})  # statuses of runs that have trained
 
 
 def add_figures_of_run(record: RunRecord, trainer: Trainer, directory: Path) -> None:

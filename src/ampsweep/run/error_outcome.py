@@ -21,13 +21,8 @@ from ampsweep.user_code import chain_of
 def classify_error(
     error: BaseException, parallel: Parallel, device: torch.device, limit: MemoryLimit, trainer: Trainer | None = None
 ) -> RankFault:
-    """Classify an error that ends a run; the fault may be of another rank that caused it.
-
-    Call it while the error is being handled, because its traceback keeps tensors alive.
-
-    Args:
-        trainer: the training; None: the run was still being built.
-    """
+    """Classify an error that ends a run (without `trainer`, while it was built); the fault may be of another rank that
+    caused it. Call it while the error is being handled, because its traceback keeps tensors alive."""
     status: Status = "failed"
     sentence = one_line(error)
     if trainer is None:
@@ -40,26 +35,24 @@ def classify_error(
         status, sentence = "oom", oom.sentence
     elif refusal is not None:
         status, sentence = "unsupported", refusal
-    trace = "".join(traceback.format_exception(error)) if parallel.world_size > 1 else None
-    return parallel.cause(error, RankFault(rank=parallel.rank, status=status, error=sentence, oom=oom, traceback=trace))
-
-
-def sentence_of(fault: RankFault, parallel: Parallel) -> str:
-    """The fault's sentence for the record, with the rank if there are several."""
-    return fault.error if parallel.world_size == 1 else fault.sentence
+    rank, trace = None, None
+    if parallel.world_size > 1:
+        rank, trace = parallel.rank, "".join(traceback.format_exception(error))
+    return parallel.cause(error, RankFault(rank=rank, status=status, error=sentence, oom=oom, traceback=trace))
 
 
 def error_of(fault: RankFault, error: BaseException, parallel: Parallel) -> BaseException:
     """The error to raise: this rank's own, or OtherRankError."""
-    return error if fault.rank == parallel.rank else OtherRankError(fault)
+    return error if fault.rank in (None, parallel.rank) else OtherRankError(fault)
 
 
 def end_stuck(request: RunRequest, parallel: Parallel, sentence: str) -> None:
     """Report and record, from another thread, that the run hangs; the process ends next."""
-    fault = RankFault(rank=parallel.rank, status="failed", error=sentence)
+    rank = None if parallel.world_size == 1 else parallel.rank
+    fault = RankFault(rank=rank, status="failed", error=sentence)
     parallel.cause(TimeoutError(sentence), fault)
     if request.is_recorded:
-        record_stuck(request, sentence_of(fault, parallel))
+        record_stuck(request, fault.sentence)
 
 
 def _refusal_by_compiler(error: BaseException) -> str | None:

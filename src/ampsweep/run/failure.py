@@ -4,10 +4,10 @@ import multiprocessing
 import sys
 import traceback
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from ampsweep.config.identity import resolved_values
 from ampsweep.config.schema import Config
 from ampsweep.records import RecordError, RunRecord, now
 from ampsweep.records.outcome import OutOfMemory, Status
@@ -24,14 +24,14 @@ class RunFailedError(Exception):
 def failed(error: BaseException, sentence: str, directory: Path, config: Config) -> RunFailedError:
     """Write `error.txt`, and make the error for the user."""
     write_error(directory, "".join(traceback.format_exception(error)), config)
-    redacted = hide(sentence, beside=resolved_values(config))
+    redacted = hide(sentence, beside=asdict(config))
     return RunFailedError(f"{redacted}; its error in full: {directory / ERROR_NAME}")
 
 
 def write_error(directory: Path, text: str, config: Config) -> None:
     """Write `error.txt` with secrets redacted, if there is room."""
     with suppress(OSError):
-        hidden = hide(text, beside=resolved_values(config)).rstrip()
+        hidden = hide(text, beside=asdict(config)).rstrip()
         (directory / ERROR_NAME).write_text(f"{hidden}\n", encoding="utf-8")
 
 
@@ -51,7 +51,7 @@ def record_stuck(request: RunRequest, sentence: str, status: Status = "failed", 
     with suppress(OSError):
         record.write(request.directory)
     if multiprocessing.parent_process() is None:  # else the parent prints it
-        redacted = hide(f"{request.directory.name} failed: {sentence}", beside=resolved_values(request.config))
+        redacted = hide(f"{request.directory.name} failed: {sentence}", beside=asdict(request.config))
         show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # the progress display has hidden it
         print(f"{show_cursor}error: {redacted}; its error in full: {request.directory / ERROR_NAME}", file=sys.stderr)
 

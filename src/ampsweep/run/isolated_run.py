@@ -25,10 +25,8 @@ _STOOD_STILL: Final = "Python stood still beyond trainer.max_seconds and trainer
 def run_in_own_process(
     request: RunRequest, display: MessagePrinter, is_tried_again: Callable[[RunRecord], bool] = lambda record: False
 ) -> RunRecord:
-    """Train in a child process and return the record; KeyboardInterrupt, after the end, if asked to stop.
-
-    The end is not displayed if `is_tried_again` returns True: another training follows.
-    """
+    """Train in a child process and return the record; KeyboardInterrupt, after the end, if asked to stop. The end is
+    not displayed if `is_tried_again` returns True: another training follows."""
     display.run_begins(request.config)
     (request.directory / ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
     train = _TRAIN

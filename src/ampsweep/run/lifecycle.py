@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import torch
-
 from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.errors import UnsupportedError
 from ampsweep.config.identity import code_version, training_hash
@@ -19,13 +17,14 @@ from ampsweep.config.schema import COMPONENTS, component_name
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signal_handlers import StopRequest
-from ampsweep.launch.slurm import own_job, why_stopped
+from ampsweep.launch.slurm import own_job
 from ampsweep.launch.watchdog import Watchdog
+from ampsweep.metrics import STEP
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.environment import environment
 from ampsweep.observe.memory_limit import MemoryLimit
 from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
+from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits
 from ampsweep.records import (
     CHECKPOINTS,
     FILE_NAME,
@@ -51,7 +50,7 @@ from ampsweep.run.ending import (
     tracker_of,
     why_unsupported,
 )
-from ampsweep.run.error_outcome import classify_error, end_stuck, error_of, sentence_of
+from ampsweep.run.error_outcome import classify_error, end_stuck, error_of
 from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.request import RunRequest, new_record, trained_meanwhile
@@ -63,23 +62,20 @@ from ampsweep.training.components.built import Built, build, build_data
 from ampsweep.training.components.device import RunDevice, taken_device
 from ampsweep.training.components.optimizer import is_fused, learning_rate
 from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
-from ampsweep.training.kept_weights import keep_weights
-from ampsweep.training.resume import resume, take_checkpoint
+from ampsweep.training.resume import keep_weights, resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
 from ampsweep.user_code import own_code
 
 Send = Callable[[object], None]
 
-_PROGRESS_EVERY_S = 0.2
-"""Least time between two progress messages: a message may take as long as a step."""
+_PROGRESS_EVERY_S = 0.2  # least time between two progress messages: one may take as long as a step
 
 _CHECKPOINTS: Final = tuple(Path(CHECKPOINTS) / name for name in (LAST, PREVIOUS, "final.pt", "best.pt"))
 _REPLACED: Final[tuple[str | Path, ...]] = (FILE_NAME, HISTORY_NAME, *_CHECKPOINTS, *map(directory_of, _CHECKPOINTS))
 """Files and directories that a run replaces; a kill may leave their temporary versions."""
 
 _WATCHED: Final = "under trainer.memory_limit_gib on a CPU every operator is watched, which slows it down"
-BUILDING_GRACES: Final = 10
-"""Grace periods for building a run, since a data set may be slow."""
+BUILDING_GRACES: Final = 10  # grace periods for building a run, since a data set may be slow
 
 
 @dataclass(frozen=True)
@@ -89,17 +85,10 @@ class PreparedRun:
     taken: RunDevice
     limit: MemoryLimit
     use_before_run: UseBeforeRun
-    unsupported: str | None = None
-    """The reason why the device cannot do the precision mode, if so."""
-    data: Data | None = None
-    """The data set on its device, if already built."""
-    oom: OutOfMemory | None = None
-    """Facts of running out of memory while the data was built."""
+    unsupported: str | None = None  # the reason why the device cannot do the precision mode, if so
+    data: Data | None = None  # on its device, if already built
+    oom: OutOfMemory | None = None  # if memory ran out while the data was built
     parallel: Parallel = SINGLE
-
-    @property
-    def device(self) -> torch.device:
-        return self.taken.device
 
 
 def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
@@ -142,7 +131,7 @@ def _built_trainer(
         raise UntrainedError("unsupported", prepared.unsupported)
     if prepared.oom is not None:
         raise UntrainedError("oom", prepared.oom.sentence, prepared.oom)
-    config, device, parallel = request.config, prepared.device, prepared.parallel
+    config, device, parallel = request.config, prepared.taken.device, prepared.parallel
     try:
         with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             with prepared.limit:
@@ -156,9 +145,9 @@ def _built_trainer(
     except (Exception, SystemExit) as error:  # of the user's own code
         fault = classify_error(error, parallel, device, prepared.limit)
         if fault.status == "oom":
-            raise UntrainedError("oom", sentence_of(fault, parallel), fault.oom) from error
+            raise UntrainedError("oom", fault.sentence, fault.oom) from error
         with suppress(OSError):  # no room, or the directory was deleted
-            end_untrained(request, prepared.taken, UntrainedError("failed", sentence_of(fault, parallel)), send)
+            end_untrained(request, prepared.taken, UntrainedError("failed", fault.sentence), send)
         raise error_of(fault, error, parallel) from error
 
 
@@ -180,8 +169,8 @@ def _train(
         with limit, trainer.instruments, watchdog.over(lambda: f"step {trainer.step}"):
             recorder.conclude(trainer.train(stop))
     except (Exception, SystemExit) as error:  # of the user's own code, too
-        fault = classify_error(error, parallel, prepared.device, limit, trainer)
-        recorder.fail(fault.status, sentence_of(fault, parallel), fault.oom)
+        fault = classify_error(error, parallel, prepared.taken.device, limit, trainer)
+        recorder.fail(fault.status, fault.sentence, fault.oom)
         is_broken = True
         if fault.status == "failed":
             raise error_of(fault, error, parallel) from error
@@ -198,11 +187,9 @@ def _train(
                 _keep_weights(trainer, request, "final", send)  # now that all figures were taken
             if not is_broken and not any(parallel.gather(stop.requested)):
                 add_autocast_penalty(record, trainer)
-            elif request.is_recorded and record.status == "interrupted":
-                record.error = ": ".join(filter(None, (record.error, why_stopped())))
             parallel.leave()
             if request.is_recorded:
-                add_prediction(record, request, prepared.device)
+                add_prediction(record, request, prepared.taken.device)
         finally:  # on a full disk, too
             recorder.close()
         settle_stop(record)
@@ -283,12 +270,11 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
         device=str(taken),
         device_name=taken.name,
         data_fingerprint=built.data.fingerprint,
-        steps=built.num_steps,
-        model_size=sum(parameter.numel() for parameter in built.model.parameters()),
-        lr=learning_rate(next(iter(built.optimizers.values()))),
         batch_search=request.batch_search,
         world_size=built.parallel.world_size,
     )
+    record.identity.steps, record.identity.lr = built.num_steps, learning_rate(next(iter(built.optimizers.values())))
+    record.identity.model_size = sum(parameter.numel() for parameter in built.model.parameters())
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
         earlier = RunRecord.read(request.directory)
         record.run_id, record.started_at = earlier.run_id, earlier.started_at
@@ -300,7 +286,7 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
         code = {"code_version": code_version()} | ({"own_code": own} if own else {})
         record.environment = {**code, **environment(device)}
         if precision.parameters == "float32":
-            record.proof.fp32_bits = bits = kept_bits(device, *kinds_in(built.model))
+            record.proof.fp32_bits = bits = kept_bits(device, built.model)
             record.proof.fp32_arithmetic = {**exact_or_rounded(bits)}
         record.proof |= built.precision.prove()
     record.proof.optimizer_fused = all(map(is_fused, built.optimizers.values()))
@@ -326,9 +312,9 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
             for kept in [kept for kept in record.weights if kept.step > trainer.step]:  # of steps that are repeated
                 record.weights.remove(kept)
                 (request.directory / kept.file).unlink(missing_ok=True)
-            repair = repair_history(request.directory, record.history_digest)
-            if repair.last_step == trainer.step:  # maybe no further step is left
-                trainer.recorder.values |= repair.last_row
+            last_row = repair_history(request.directory, record.history_digest)
+            if last_row.pop(STEP, 0) == trainer.step:  # maybe no further step is left
+                trainer.recorder.values |= last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

@@ -7,7 +7,7 @@ from rich.text import Text
 from ampsweep.config.schema import Config
 from ampsweep.records import RunRecord
 from ampsweep.redaction import hide
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.console import Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,7 @@ class Progress:
     num_steps: int
     loss: float | None = None
     scale: float | None = None
-    peak_memory_gib: float | None = None
-    """Allocated tensor bytes."""
+    peak_memory_gib: float | None = None  # allocated tensor bytes
 
 
 @dataclass(frozen=True, slots=True)

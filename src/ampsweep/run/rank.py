@@ -35,21 +35,15 @@ from ampsweep.text import one_line
 from ampsweep.training.components.device import RunDevice, devices_of_ranks
 
 _REQUEST: Final = "request"
-_PROCESSES_A_CORE: Final = 8
-"""More only wait for each other, and a thousand exhaust a machine."""
+_PROCESSES_A_CORE: Final = 8  # more only wait for each other, and a thousand exhaust a machine
 _HELD: Final = "machines with devices"
 _POLL_S: Final = 0.2
 
 
 def run_rank(request: RunRequest | None, taken: Sequence[RunDevice] = (), *, send: Send, stop: StopRequest) -> Status:
-    """Train as the rank in the environment; rank 0 writes the record and prints.
-
-    The error of a failed run, here or on another rank, is raised after it was recorded.
-
-    Args:
-        request: the training; None: rank 0 shares it.
-        taken: devices already held for the ranks of this machine, or a single one for all of them; empty: a launcher
-            has started the ranks, and only rank 0 has the request.
+    """Train as the rank in the environment; rank 0 writes the record and prints. The error of a failed run, here or on
+    another rank, is raised after it was recorded. `taken`: devices already held for the ranks of this machine, or a
+    single one for all of them; empty: a launcher has started the ranks, and only rank 0 has the request and shares it.
     """
     place = place_in()
     assert place is not None, "the launcher sets the variables of each rank"
@@ -120,11 +114,9 @@ def num_processes(config: ParallelConfig, device: str) -> int:
 def held_devices(
     name: str, place: RankPlace, store: Store, on_wait: Callable[[str], None], stop: StopRequest
 ) -> Iterator[None]:
-    """Hold the devices of all ranks of this machine; every rank enters it. KeyboardInterrupt: `stop` is requested.
-
-    The first rank of a machine locks them all in a fixed order, which prevents a deadlock of two trainings; launchers
-    on a machine (srun's tasks) may share a device. The other ranks poll the store, because a collective would time out.
-    """
+    """Hold the devices of all ranks of this machine; every rank enters it. KeyboardInterrupt: `stop` is requested. The
+    first rank of a machine locks them all in a fixed order, which prevents a deadlock of two trainings; launchers on a
+    machine (srun's tasks) may share a device. The other ranks poll the store, because a collective would time out."""
     wanted: list[tuple[str, list[DeviceLock]]] = [("", [])] * place.world_size
     dist.all_gather_object(wanted, (socket.gethostname(), _locks(name, place)))
     hosts = [host for host, _ in wanted]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampsweep.config.identity import config_hash, pair_key, resolved_values
+from ampsweep.config.identity import config_hash, pair_key
 from ampsweep.config.modes import arm_after, arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.isolated_child import NamedFunction
@@ -26,22 +26,14 @@ class RunRequest:
     config: Config
     directory: Path
     group: str | None = None
-    checkpoint: Path | None = None
-    """Checkpoint file or run directory to resume from; inside `directory` it is this run's own."""
-    wandb: WandbAddress | None = None
-    """The W&B process to track the run; None: a process of its own."""
-    batch_search: BatchSearch | None = None
-    """The search that found the batch size, if any."""
-    prediction: StepPrediction | None = None
-    """The prediction, if a run that differs only in its seed has made it."""
-    predictor: NamedFunction[StepPrediction] | None = None
-    """Function of config, device and step that predicts otherwise; None: no prediction."""
-    asked_at_s: float = field(default_factory=time.time)
-    """A time before the run had an outcome."""
-    in_sweep: bool = False
-    """True for a point of a multirun or of a W&B agent."""
-    is_recorded: bool = True
-    """False on ranks other than 0: they write no files of the run."""
+    checkpoint: Path | None = None  # file or run directory to resume from; inside `directory` it is this run's own
+    wandb: WandbAddress | None = None  # the W&B process to track the run; None: a process of its own
+    batch_search: BatchSearch | None = None  # the search that found the batch size
+    prediction: StepPrediction | None = None  # of a run that differs only in its seed, if it has made one
+    predictor: NamedFunction[StepPrediction] | None = None  # of config, device and step; None: no prediction
+    asked_at_s: float = field(default_factory=time.time)  # a time before the run had an outcome
+    in_sweep: bool = False  # True for a point of a multirun or of a W&B agent
+    is_recorded: bool = True  # False on ranks other than 0: they write no files of the run
 
     def write(self, record: RunRecord) -> None:
         if self.is_recorded:
@@ -76,13 +68,10 @@ def new_record(
     device: str,
     device_name: str | None = None,
     data_fingerprint: str | None = None,
-    steps: int | None = None,
-    model_size: int | None = None,
-    lr: float | None = None,
     batch_search: BatchSearch | None = None,
     world_size: int = 1,
 ) -> RunRecord:
-    """Make the record of a run that has not begun, with the facts of a device or a built run."""
+    """Make the record of a run that has not begun."""
     batch_size, num_accumulated = config.data["batch_size"], config.trainer.grad_accum_steps
     dtypes = asdict(dtypes_of(config))
     if config.parallel.strategy == "single":
@@ -92,16 +81,14 @@ def new_record(
         precision_mode=config.precision.mode,
         dtype=dtypes_of(config).compute,
         model=component_name(config.model),
-        model_size=model_size,
         task=component_name(config.task),
         data=component_name(config.data),
         data_fingerprint=data_fingerprint,
         batch_size=batch_size,
         grad_accum_steps=num_accumulated,
         seq_len=config.data.get("seq_len"),
-        steps=steps,
         optimizer=_optimizer_names(config.optimizer),
-        lr=lr if lr is not None else config.optimizer.get("lr"),
+        lr=config.optimizer.get("lr"),
         compile=config.trainer.compile,
         channels_last=config.trainer.channels_last,
         seed=config.seed,
@@ -115,15 +102,12 @@ def new_record(
         run_id=secrets.token_hex(4),
         arm=planned_arm(config),
         pair_key=pair_key(
-            config,
-            device_name=device_name or device,
-            world_size=world_size,
-            data_fingerprint=data_fingerprint or "",
+            config, device_name=device_name or device, world_size=world_size, data_fingerprint=data_fingerprint or ""
         ),
         config_hash=config_hash(config),
         identity=identity,
         dtypes=RecordedDtypes(**dtypes),
-        config=resolved_values(config),
+        config=asdict(config),
         started_at=now(),
         batch_search=batch_search,
     )

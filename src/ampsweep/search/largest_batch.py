@@ -1,14 +1,13 @@
 """The search for the largest batch that trains, with a process per probe, and the training with that batch."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
-from ampsweep.config.hydra_config import to_config
-from ampsweep.config.identity import resolved_values
+from ampsweep.config.compose import to_config
 from ampsweep.config.schema import Config
 from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.launch.isolated_process import ChildError, run_isolated
@@ -47,19 +46,18 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
     if search is None:
         search = _beginning(request.config, sweep)
     prober = _Prober(composed, request.directory, display)
+
+    def is_tried_again(record: RunRecord) -> bool:
+        return record.status == "oom" and record.config["data"]["batch_size"] == search.largest
+
     while True:
         config = prober.answer(search)
-        is_tried_again = _lacks_memory if config.data["batch_size"] == search.largest else lambda record: False
         training = replace(request, config=config, batch_search=search)
         record = run_in_own_process(training, display, is_tried_again)
         if not is_tried_again(record):
             return
         # A few steps may fit and later ones not: memory is fragmented, or some step is larger.
         search.add(Probe(batch_size=search.largest, outcome="oom", oom=record.oom, error=record.error))
-
-
-def _lacks_memory(record: RunRecord) -> bool:
-    return record.status == "oom"
 
 
 class _Prober:
@@ -112,7 +110,7 @@ def _beginning(config: Config, sweep: Path) -> BatchSearch:
 
 def _search_of_another_seed(sweep: Path, config: Config) -> BatchSearch | None:
     """Find the finished search of a run that differs only in its seed."""
-    question = _question(resolved_values(config))
+    question = _question(asdict(config))
     for _, record in find_records(sweep).records:
         if record.status == "completed" and record.batch_search and _question(record.config) == question:
             return record.batch_search

@@ -22,17 +22,14 @@ from ampsweep.integrations.script.launcher import ScriptOptions, run_recorded
 from ampsweep.records import FILE_NAME, HISTORY_NAME, Identity, RunRecord, find_records, now
 from ampsweep.records.outcome import OUTCOMES
 from ampsweep.records.sections import Attempt
+from ampsweep.standard_streams import OUTPUT_NAME, tail
 from ampsweep.sweep.plan import PlannedRun
 from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.text import first_line, folder_name
 
-OUTPUT_NAME: Final = "output.log"
-"""What a command prints, in the directory of its runs."""
 JSON_FILE: Final = "${args_json_file}"
 """A word of a command: the path of a file with its parameters, which is written before it starts."""
-ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-"""A variable for a command, before its first word."""
-_TAIL_BYTES: Final = 16_384
+ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)  # a variable for a command, before its first word
 _ERROR: Final = re.compile(r"(?<!ChildFailed)(Error|Exception): \S|\berror: \S")
 """torchrun's own error, which says nothing, comes after that of the script."""
 
@@ -82,11 +79,8 @@ def run_point(
     """Run the command below `root` with its output in a file; `report`: fields of `ReportConfig` for its records.
 
     A command that leaves no record gets one that says why. Once all of its trainings have an outcome, the hash of their
-    config is the point's key.
-
-    Raises:
-        KeyboardInterrupt: a signal has asked this process to stop meanwhile.
-        OSError: the directory cannot be written.
+    config is the point's key. KeyboardInterrupt: a signal has asked this process to stop meanwhile. OSError: the
+    directory cannot be written.
     """
     seed = "" if point.seed is None else f"-s{point.seed}"
     place = root / folder_name(f"{point.arm or 'run'}{seed}-{point.key[:8]}")
@@ -170,8 +164,6 @@ def _failed_record(point: CommandPoint, root: Path, experiment: str, began: str,
 
 def _said_last(file: Path) -> str:
     """The last error in what a command has printed, else its last line with a word."""
-    with file.open("rb") as stream:
-        stream.seek(max(file.stat().st_size - _TAIL_BYTES, 0))
-        lines = [line for line in stream.read().decode(errors="replace").splitlines() if re.search(r"\w", line)]
+    lines = [line for line in tail(file).splitlines() if re.search(r"\w", line)]
     errors = [line for line in lines if _ERROR.search(line)]
     return first_line((errors or lines or ["it printed nothing"])[-1].strip())

@@ -5,7 +5,6 @@ from typing import Final
 import torch
 from torch import nn
 
-from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import Config
@@ -13,19 +12,15 @@ from ampsweep.observe.memory_limit import memory_bytes, why_no_limit
 from ampsweep.precision.precision import precision_class
 from ampsweep.run.ending import why_unsupported
 from ampsweep.sweep.preflight import Checked
-from ampsweep.text import num_bytes
+from ampsweep.text import not_vouched_for, num_bytes
 
-_BYTES_PER_PARAMETER: Final = 64
-"""Upper bound for copies, gradients, states and the temporaries of an update."""
-_OUTPUTS_TWICE: Final = 2
-"""Backward makes at most one gradient per output while the outputs are kept."""
+_BYTES_PER_PARAMETER: Final = 64  # upper bound for copies, gradients, states and the temporaries of an update
+_OUTPUTS_TWICE: Final = 2  # backward makes at most one gradient per output while the outputs are kept
 
 
 def check_precision(config: Config, device: torch.device, model: nn.Module) -> None:
-    """Raise UnsupportedError if the mode does not fit the model or device; UserError if a package is missing.
-
-    The model may be on the meta device.
-    """
+    """Raise UnsupportedError if the mode does not fit the model or device; UserError if a package is missing. The model
+    may be on the meta device."""
     try:
         reason = why_unsupported(config.precision, device, searches_batch=config.max_batch.search)
         reason = reason or precision_class(config.precision).misfit(config.precision, model)
@@ -64,14 +59,15 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
         if at_most <= limit:
             return None
     from ampsweep.predict.run_prediction import trace_run
+    from ampsweep.predict.step_memory import fits, step_memory
 
     try:
-        traced = trace_run(config, device)
+        target, step = trace_run(config, device)
     except UserError:  # the record says why nothing could be predicted
         return None
-    if traced.fits(limit):
+    if fits(step, target, limit):
         return None
-    memory = traced.memory
+    memory = step_memory(step, target, config.data["batch_size"])
     needed = max(memory.total_bytes, memory.reserved_bytes or 0)
     category, largest = max(memory.peak.items(), key=lambda item: item[1])
     owner = f"{device} has" if config.trainer.memory_limit_gib is None else "trainer.memory_limit_gib leaves"

@@ -18,8 +18,7 @@ from ampsweep.training.components.device import run_devices
 from ampsweep.training.trainer import Trainer
 
 _TIMED_STEPS = 3
-_PER_KIND_S = 10.0
-"""The longest time for the steps of one kind; one step is always timed."""
+_PER_KIND_S = 10.0  # the longest time for the steps of one kind; one step is always timed
 
 
 def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float | None]:

@@ -52,17 +52,14 @@ _SURE: Final = (LossError, OutputError, MediaError)
 class CheckedModel:
     """A model that accepts the batches of its data."""
 
-    model: nn.Module
-    """On the meta device."""
+    model: nn.Module  # on the meta device
     output_bytes: int | None
     """Bytes of a batch and of all operator outputs of its forward pass in float32, for the largest turn; None if they
     could not be counted."""
     turns: Sequence[Turn]
-    in_parts: bool = False
-    """True if a step calls the model's children and not the model."""
+    in_parts: bool = False  # True if a step calls the model's children and not the model
     calls_model: bool = True
-    unused: Sequence[str] = ()
-    """Names of parameters that no loss depends on, as far as that was tried."""
+    unused: Sequence[str] = ()  # names of parameters that no loss depends on, as far as that was tried
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -70,9 +67,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
 
     Losses are computed and differentiated turn by turn as in a training, outside autocast and without optimizer steps.
     Parts of the suite itself, which have gradients and an evaluation, compute losses only. Keeps all random states.
-
-    Raises:
-        UserError: a part refuses its settings, or the parts cannot be trained together.
+    UserError: a part refuses its settings, or the parts cannot be trained together.
     """
     with restored():
         task = build_component("task", config.task)

@@ -1,15 +1,16 @@
 """The runs of a command line as its display names them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from ampsweep.config.compose import Point
-from ampsweep.config.identity import config_hash, resolved_values
+from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import DOTTED_ARM_KEYS
 from ampsweep.config.schema import Config, component_name
 from ampsweep.redaction import hide
 from ampsweep.run.request import planned_arm
+from ampsweep.text import first_line
 
 _MAX_SETTING: Final = 32
 _NOT_IN_SETTING: Final = {"precision", "tracking", "into", "resume", *DOTTED_ARM_KEYS}
@@ -22,32 +23,23 @@ _NAMES: Final = ("model", "data", "task", "optimizer", "scheduler", "parallel")
 @dataclass(frozen=True)
 class PlannedRun:
     arm: str
-    setting: str
-    """The settings that distinguish the run from others of its arm, such as 'gpt_tiny batch 8 seed 0'."""
+    setting: str  # the settings that distinguish the run from others of its arm, such as 'gpt_tiny batch 8 seed 0'
     max_seconds: float | None = None
 
 
 class Plan:
-    """The runs of a command line in their order; `finished` are the hashes of configs that need no run.
-
-    Runs that are not the suite's come with their hashes.
-    """
+    """The runs of a command line in their order; `finished` are the hashes of configs that need no run. Runs that are
+    not the suite's come with their hashes."""
 
     def __init__(self, points: Sequence[Point] | Mapping[str, PlannedRun], finished: Collection[str] = ()) -> None:
         if not isinstance(points, Mapping):
             varied = _varied(points)
             points = {config_hash(point.config): _planned(point.config, _setting(point, varied)) for point in points}
-        self.num_finished = sum(key in finished for key in points)
         self._runs = {key: run for key, run in points.items() if key not in finished}
-
-    @property
-    def num_runs(self) -> int:
-        """The number of runs, including finished ones."""
-        return self.num_finished + len(self._runs)
-
-    @property
-    def runs(self) -> tuple[PlannedRun, ...]:
-        return tuple(self._runs.values())
+        self.runs, self.num_runs = tuple(self._runs.values()), len(points)  # those to run, and how many with the others
+        self.num_finished = self.num_runs - len(self.runs)
+        self.arm_width = max((len(run.arm) for run in self.runs), default=0)
+        self.setting_width = max((len(run.setting) for run in self.runs), default=0)
 
     def of(self, config: Config | PlannedRun) -> PlannedRun:
         """Find the run of `config`, or name it by its config if it was not planned."""
@@ -57,7 +49,7 @@ class Plan:
 
 
 def _planned(config: Config, setting: str) -> PlannedRun:
-    setting = hide(setting, beside=resolved_values(config))
+    setting = hide(setting, beside=asdict(config))
     return PlannedRun(planned_arm(config), setting, config.trainer.max_seconds)
 
 
@@ -78,8 +70,7 @@ def _setting(point: Point, varied: Sequence[str]) -> str:
     for key, value in _choices(point).items():
         if key in varied:
             words.append(value if key in _NAMES else f"{_SHORT.get(key) or key.rpartition('.')[2]} {value}")
-    text = " ".join(words)
-    return text if len(text) <= _MAX_SETTING else f"{text[: _MAX_SETTING - 1]}…"
+    return first_line(" ".join(words), _MAX_SETTING)
 
 
 def _alone(config: Config) -> str:

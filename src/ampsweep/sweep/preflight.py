@@ -22,32 +22,24 @@ from ampsweep.tracking.wandb.process import WandbAddress
 class Checked:
     """The result of checking a run; the texts are sentences."""
 
-    wrong_input: str | None = None
-    """Then nothing starts."""
+    wrong_input: str | None = None  # then nothing starts
     unsupported: str | None = None
     """The device does not support the mode: an outcome in a sweep, an error for a single run."""
     num_steps: int | None = None
     num_parameters: int | None = None
-    output_bytes: int | None = None
-    """As in `CheckedModel`."""
-    too_large: str | None = None
-    """The run is predicted not to fit the device's memory."""
+    output_bytes: int | None = None  # as in `CheckedModel`
+    too_large: str | None = None  # the run is predicted not to fit the device's memory
 
 
 _CHECK_RUNS: Final = NamedFunction[list[Checked]]("ampsweep.sweep.preflight_checks:check_runs")
 
-_FILES: Final = ("path", "val_path")
-"""Keys of the suite's data sets that name files."""
+_FILES: Final = ("path", "val_path")  # keys of the suite's data sets that name files
 _GRACE_S: Final = 1.0
 
 
 def preflight(configs: Sequence[Config], *, elsewhere: bool = False) -> list[Checked]:
     """Check all configs in a child process; leave devices unchecked if the runs are for other machines (`elsewhere`).
-
-    Raises:
-        UserError: for the first wrong input.
-        KeyboardInterrupt: this process was asked to stop.
-    """
+    UserError: wrong input, the first. KeyboardInterrupt: this process was asked to stop."""
     doing: list[object] = []
     ended = run_isolated(_CHECK_RUNS, (configs, elsewhere), on_message=doing.append, grace_s=_GRACE_S)
     try:

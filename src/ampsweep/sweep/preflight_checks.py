@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,7 +13,7 @@ from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.identity import training_hash
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import COMPONENTS, Config, component_name
-from ampsweep.data.base import Data, Validatable
+from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import check_lock
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.launch.watchdog import TimeLimitError, Watchdog, interrupt_main_thread
@@ -42,18 +42,14 @@ from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.turns import trained_parts
 from ampsweep.training.validation_watch import ValidationWatch
 
+_Result = TypeVar("_Result")
+
 
 def check_runs(
-    configs: Sequence[Config],
-    elsewhere: bool,
-    *,
-    send: Callable[[object], None],
-    stop: StopRequest,
+    configs: Sequence[Config], elsewhere: bool, *, send: Callable[[object], None], stop: StopRequest
 ) -> list[Checked]:
-    """Check every config; `send` gets the name of what is checked next.
-
-    For runs `elsewhere`, on a machine with other devices, skip the checks of the device.
-    """
+    """Check every config; `send` gets the name of what is checked next. For runs `elsewhere`, on a machine with other
+    devices, skip the checks of the device."""
     checks = _Checks(elsewhere, send, stop)
     return [checks.of(config) for config in configs]
 
@@ -63,77 +59,64 @@ class _Checks:
 
     def __init__(self, elsewhere: bool, send: Callable[[object], None], stop: StopRequest) -> None:
         self._elsewhere, self._send, self._stop = elsewhere, send, stop
-        self._done: dict[str, Checked] = {}
-        self._models: dict[str, CheckedModel] = {}
+        self._done: dict[str, Any] = {}  # results of stages, or their errors
 
     def of(self, config: Config) -> Checked:
         shared = [config.model, config.data, config.task, config.trainer, config.max_batch]
         shared += [config.device, config.precision.fp32_modules]
         trained = [*shared, config.optimizer, config.scheduler, config.precision.parameters]
         workload = [*trained, training_hash(replace(config, seed=0))]  # without the tracking
-        model = _key(*shared)
+        checked = Checked()
+        try:
+            checked, found = self._once(config, lambda: self._parts(config), "parts", *shared)
+            here = torch.device("cpu") if self._elsewhere else resolve_device(config.device)
+            self._once(config, lambda: _check_optimizer(config, here, found, checked), "optimizer", *trained)
+            if config.begins_elsewhere and (path := checkpoint_path(config)) is not None:
+                begins = (config.resume, config.model, config.data, config.parallel)
+                self._once(config, lambda: check_checkpoint(config, path), "checkpoint", *begins)
+            fits = self._once(config, lambda: self._on_device(config, here, found, checked), "device", *workload)
+        except UnsupportedError as error:
+            return replace(checked, unsupported=str(error))
+        except ValueError as error:
+            return Checked(wrong_input=str(error))
+        return replace(checked, too_large=fits)
 
-        def parts(_: Checked) -> Checked:
-            self._send(f"model={component_name(config.model)} with data={component_name(config.data)}")
-            if not self._elsewhere:
-                for run_device in run_devices(config.device):
-                    check_lock(str(run_device))
-                check_limits(config, resolve_device(config.device))
-            checked, self._models[model] = _check_parts(config, _checked_data(config, torch.device("cpu")))
-            return checked
+    def _parts(self, config: Config) -> tuple[Checked, CheckedModel]:
+        self._send(f"model={component_name(config.model)} with data={component_name(config.data)}")
+        if not self._elsewhere:
+            for run_device in run_devices(config.device):
+                check_lock(str(run_device))
+            check_limits(config, resolve_device(config.device))
+        return _check_parts(config, _checked_data(config, torch.device("cpu")))
 
-        def optimizer(checked: Checked) -> Checked:
-            device = torch.device("cpu") if self._elsewhere else resolve_device(config.device)
-            _check_optimizer(config, device, self._models[model], checked)
-            return checked
+    def _on_device(self, config: Config, here: torch.device, found: CheckedModel, checked: Checked) -> str | None:
+        if config.parallel.strategy != "single":
+            check_ranks(config, found, place_in())
+        if self._elsewhere:
+            return None
+        check_precision(config, here, found.model)
+        return too_large(config, here, checked)
 
-        def device(checked: Checked) -> Checked:
-            found = self._models[model]
-            if config.parallel.strategy != "single":
-                check_ranks(config, found, place_in())
-            if self._elsewhere:
-                return checked
-            here = resolve_device(config.device)
-            check_precision(config, here, found.model)
-            return replace(checked, too_large=too_large(config, here, checked))
-
-        def checkpoint(checked: Checked) -> Checked:
-            path = checkpoint_path(config)
-            assert path is not None, "the run begins with one"
-            check_checkpoint(config, path)
-            return checked
-
-        checked = self._once(config, parts, Checked(), *shared)
-        checked = self._once(config, optimizer, checked, *trained)
-        checked = self._once(config, device, checked, *workload)
-        if config.begins_elsewhere and checked.wrong_input is None:
-            begins = (config.resume, config.model, config.data, config.parallel)
-            found = self._once(config, checkpoint, Checked(), *begins)
-            checked = replace(checked, wrong_input=found.wrong_input)
-        return checked
-
-    def _once(
-        self, config: Config, stage: Callable[[Checked], Checked], checked: Checked, *settings: object
-    ) -> Checked:
-        """Return the stage's result, or that of the stages before if they refused the run."""
-        key = _key(stage.__name__, *settings)
-        if key not in self._done:
+    def _once(self, config: Config, stage: Callable[[], _Result], *key: object) -> _Result:
+        """Return the stage's result, or raise its error, for configs with the same key."""
+        name = json.dumps(key, sort_keys=True, default=vars)
+        if name not in self._done:
             try:
                 with _watched(config, self._stop.interrupt):
-                    self._done[key] = checked if checked.wrong_input or checked.unsupported else stage(checked)
-            except UnsupportedError as error:
-                self._done[key] = replace(checked, unsupported=str(error))
+                    self._done[name] = stage()
             except ValueError as error:
-                self._done[key] = Checked(wrong_input=str(error))
-        return self._done[key]
+                self._done[name] = error
+        done: _Result | ValueError = self._done[name]
+        if isinstance(done, ValueError):
+            raise done
+        return done
 
 
 def check_single_run(config: Config, taken: RunDevice) -> tuple[PreparedRun, Checked]:
     """Check a single run on its device, which this process has locked, and build its data there.
 
-    Raises:
-        UserError: a part refuses its settings, or the device does not support the mode, unless a W&B agent started the
-            run: then its sweep goes on.
+    Raises UserError if a part refuses its settings, or the device does not support the mode, unless a W&B agent started
+    the run: then its sweep goes on.
     """
     device = taken.device
     unsupported = unsupported_reason(config.precision, device)
@@ -141,7 +124,7 @@ def check_single_run(config: Config, taken: RunDevice) -> tuple[PreparedRun, Che
         raise UserError(f"precision={arm_of(config)}: {unsupported}")
     check_limits(config, device)
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
-    prepared, checked = PreparedRun(taken, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
+    prepared = PreparedRun(taken, limit, UseBeforeRun(device), unsupported)
     try:
         with limit, _watched(config):
             data = _checked_data(config, device)
@@ -149,29 +132,25 @@ def check_single_run(config: Config, taken: RunDevice) -> tuple[PreparedRun, Che
         oom = out_of_memory(error, device, limit)
         if oom is None:
             raise
-        prepared = replace(prepared, oom=oom)  # the run will end with it
-    else:
-        with _watched(config):
-            parts, found = _check_parts(config, data)
-            _check_optimizer(config, device, found, parts)
-        try:
-            check_precision(config, device, found.model)
-        except UnsupportedError as error:
-            if not is_agents_run():
-                raise UserError(f"precision={arm_of(config)}: {error}") from error
-            unsupported = unsupported or str(error)
-        prepared = replace(prepared, data=data, unsupported=unsupported)
-        sentence = None if unsupported else too_large(config, device, parts)
-        checked = replace(parts, unsupported=unsupported, too_large=sentence)
-    return prepared, checked
+        return replace(prepared, oom=oom), Checked(unsupported=unsupported)  # the run will end with it
+    with _watched(config):
+        parts, found = _check_parts(config, data)
+        _check_optimizer(config, device, found, parts)
+    try:
+        check_precision(config, device, found.model)
+    except UnsupportedError as error:
+        if not is_agents_run():
+            raise UserError(f"precision={arm_of(config)}: {error}") from error
+        unsupported = unsupported or str(error)
+    checked = replace(parts, unsupported=unsupported)
+    if unsupported is None:
+        checked = replace(checked, too_large=too_large(config, device, parts))
+    return replace(prepared, data=data, unsupported=unsupported), checked
 
 
 def check_checkpoint(config: Config, path: Path) -> None:
-    """Check that `path` is a checkpoint of the config's model, or the directory of a run with a checkpoint.
-
-    Raises:
-        UserError: it is missing, damaged or of another model, or the ranks cannot continue at its place in the data.
-    """
+    """Check that `path` is a checkpoint of the config's model, or the directory of a run with a checkpoint. UserError:
+    it is missing, damaged or of another model, or the ranks cannot continue at its place in the data."""
     if (place := place_in()) is not None:
         world_size = place.world_size
     else:
@@ -185,10 +164,6 @@ def check_checkpoint(config: Config, path: Path) -> None:
         found.next_batch(config.data["batch_size"], world_size)
     except CheckpointError as error:
         raise UserError(f"resume={path}: {error}") from error
-
-
-def _key(*parts: Any) -> str:
-    return json.dumps(parts, sort_keys=True, default=vars)
 
 
 def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
@@ -212,10 +187,10 @@ def _checked_data(config: Config, device: torch.device) -> Data:
         if "_target_" in getattr(config, group):
             locate(group, getattr(config, group))
     data = build_data(config, device)
-    if isinstance(data, Validatable):
+    if (validate := getattr(data, "validate", None)) is not None:
         try:
             with feeding():
-                data.validate()
+                validate()
         except ValueError as error:
             raise UserError(f"data={component_name(config.data)}: {error}") from error
     return data

@@ -38,8 +38,7 @@ def script_points(
     """The points of a sweep of any program, seed by seed, with those together that differ in their arm only: drift of
     the machine falls on all arms alike.
 
-    Raises:
-        UserError: the sweep needs a W&B server, its command or keys are wrong, or no key names the arms.
+    UserError: the sweep needs a W&B server, its command or keys are wrong, or no key names the arms.
     """
     if sweep.content.get("early_terminate"):
         raise UserError("early_terminate: needs a W&B server; without one all points run to their end")
@@ -104,9 +103,7 @@ def _nested(values: Values) -> dict[str, Any]:
 
 def _command(sweep: SweepFile, parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """The command of a point, as an agent expands it (https://docs.wandb.ai/guides/sweeps/define-sweep-configuration/).
-
-    `${interpreter}` is this Python, into which ampsweep is installed.
-    """
+    `${interpreter}` is this Python, into which ampsweep is installed."""
     pairs = {key: f"{key}={value}" for key, value in parameters.items()}
     macros = {
         "env": [] if sys.platform == "win32" else ["/usr/bin/env"],

@@ -54,7 +54,7 @@ class Turn:
 
 @runtime_checkable
 class HasTurns(Protocol):
-    """A task whose step has several turns or optimizers; its models are submodules of one, such as a ModuleDict."""
+    """A task whose step has several turns or optimizers, in place of one `loss`; its models are submodules of one."""
 
     @property
     def turns(self) -> Sequence[Turn]:

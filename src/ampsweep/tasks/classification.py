@@ -4,7 +4,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampsweep.argument_checks import require_below_one
 from ampsweep.precision import gradients
 from ampsweep.tasks.base import at_least_float32, output_tensor
 
@@ -13,16 +12,8 @@ class Classification:
     """Cross-entropy between logits (B, num_classes, ...) and classes (B, ...), int64; evaluates accuracy too."""
 
     def __init__(self, label_smoothing: float = 0.0, output: str | None = None, gradient_penalty: float = 0.0) -> None:
-        """Set the options of the loss; raise a ``ValueError`` for a value out of range.
-
-        Args:
-            label_smoothing: in [0, 1), as in ``torch.nn.CrossEntropyLoss``; applies to the evaluated loss too.
-            output: name of the logits in the model's output; None if the output is the logits.
-            gradient_penalty: weight in the training loss of the 2-norm of all parameters' gradients, as one vector.
-        """
-        require_below_one(label_smoothing=label_smoothing)
-        if not gradient_penalty >= 0:
-            raise ValueError(f"gradient_penalty must not be negative, got {gradient_penalty}")
+        """``output`` names the logits in the model's output; None if the output is the logits. ``gradient_penalty``
+        weights the 2-norm of all parameters' gradients, as one vector, in the training loss."""
         self.label_smoothing, self.output, self.gradient_penalty = label_smoothing, output, gradient_penalty
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

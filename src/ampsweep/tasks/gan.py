@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampsweep.argument_checks import require_positive
 from ampsweep.precision import gradients
 from ampsweep.tasks.base import Turn, at_least_float32
 
@@ -39,9 +38,6 @@ class GAN:
             Turn(name="generator", loss=self.generator_loss, trains={"generator": ["generator.*"]}),
         )
 
-    def loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
-        return self.discriminator_loss(model, batch) + self.generator_loss(model, batch)
-
     def discriminator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
         """Compute the cross-entropy of classifying real and generated images."""
         real, _ = batch
@@ -72,7 +68,6 @@ class WassersteinGAN(GAN):
     """
 
     def __init__(self, critic_steps: int = 5, gradient_penalty: float = 10.0) -> None:
-        require_positive(critic_steps=critic_steps)
         self.critic_steps, self.gradient_penalty = critic_steps, gradient_penalty
 
     @property

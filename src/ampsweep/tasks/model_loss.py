@@ -1,12 +1,10 @@
 """The task of models that compute their loss themselves."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-Targets = Literal["targets", "inputs"]
 
 
 class ModelLoss:
@@ -18,7 +16,7 @@ class ModelLoss:
     """
 
     def __init__(
-        self, input_argument: str | None = None, target_argument: str | None = None, targets: Targets = "targets"
+        self, input_argument: str | None = None, target_argument: str | None = None, targets: str = "targets"
     ) -> None:
         """Set the names of the arguments; an argument without a name is passed by position."""
         if targets not in ("targets", "inputs"):

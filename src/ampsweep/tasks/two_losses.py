@@ -26,10 +26,6 @@ class TwoLosses:
         """Compute the mean cross-entropy, and the mean squared error of the reconstruction."""
         return self._outputs(model, batch)[0]
 
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        classification, reconstruction = self.losses(model, batch)
-        return classification + reconstruction
-
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
         """Compute ``loss``, its part ``reconstruction``, and ``accuracy`` (0 to 1) over the items of the batch."""

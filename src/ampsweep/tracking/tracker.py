@@ -1,6 +1,6 @@
 """The tracker of a run writes each row to the history file only; W&B follows that file, at no cost to a step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -8,16 +8,8 @@ from typing import Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
-from ampsweep.records import (
-    HISTORY_NAME,
-    NO_ROOM,
-    RunRecord,
-    history_digest,
-    history_line,
-    repair_history,
-    write_atomically,
-)
-from ampsweep.tracking.wandb.follower import WandbFollower
+from ampsweep.records import HISTORY_NAME, NO_ROOM, RunRecord, history_digest, history_line, repair_history
+from ampsweep.tracking.wandb.follower import Say, WandbFollower
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress, WandbWork
 from ampsweep.tracking.wandb.run_settings import wanted_mode
@@ -27,12 +19,9 @@ _CHECK_S: Final = 30.0  # limit of a check by the W&B process, which rarely take
 
 
 class Tracker:
-    """Appends a run's rows to its `history.jsonl`, which the optional follower shows elsewhere.
-
-    A row is one line of strict JSON. `log` hands it to the operating system, so it survives the process but not a crash
-    of the machine (no fsync). While the disk is full rows wait in memory. A resumed run does not log the steps after
-    its checkpoint again, because W&B already has them and takes no second row.
-    """
+    """Appends a run's rows to its `history.jsonl`, which the optional follower shows elsewhere. `log` hands a row to
+    the operating system, so it survives the process but not a crash of the machine (no fsync). While the disk is full
+    rows wait in memory. A resumed run does not log the steps after its checkpoint again: W&B takes no second row."""
 
     def __init__(self, follower: WandbFollower | None = None) -> None:
         self.reached = 0  # last step logged by an earlier process of this run
@@ -42,19 +31,14 @@ class Tracker:
         self._last_step = 0
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
-        """Open the history in the existing ``directory``; call `finish` even if this raises.
-
-        ``resume_after`` is the last step of the checkpoint; None: the run starts from nothing, with an empty history.
-        Raises RecordError if the history is damaged, changed, no file, or unreadable.
-        """
+        """Open the history in the existing ``directory``, after the last step of a checkpoint or from nothing; call
+        `finish` even if this raises. Raises RecordError if the history is damaged, changed, no file, or unreadable."""
         path = directory / HISTORY_NAME
         if resume_after is not None:
-            self.reached = repair_history(directory, record.history_digest).last_step
-        elif path.exists():
-            write_atomically(path, "")
+            self.reached = repair_history(directory, record.history_digest).get(STEP, 0)
         record.history_digest = None
         self._last_step = resume_after or 0
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("wb" if resume_after is None else "ab", buffering=0)
         if self._follower is not None:
             self._follower.start(record, directory, self.reached)
 
@@ -74,10 +58,8 @@ class Tracker:
                 raise
 
     def finish(self, record: RunRecord) -> None:
-        """Close the history, note its digest in the record, and let the follower end the run in any case.
-
-        Raises OSError if the disk is full, so that the waiting rows are lost.
-        """
+        """Close the history, note its digest in the record, and let the follower end the run in any case. Raises
+        OSError if the disk is full, so that the waiting rows are lost."""
         try:
             self._close(record)
         finally:
@@ -105,11 +87,7 @@ class Tracker:
 
 
 def make_tracker(
-    config: TrackingConfig,
-    group: str | None,
-    say: Callable[[str], None],
-    wandb: WandbAddress | None = None,
-    on_stop: Callable[[str], None] = lambda reason: None,
+    config: TrackingConfig, group: str | None, say: Say, wandb: WandbAddress | None, on_stop: Say
 ) -> Tracker:
     """Make the tracker of a run, followed by W&B unless disabled (see `WandbFollower`); ValueError: unknown mode."""
     if wanted_mode(config)[0] == "disabled":
@@ -118,10 +96,7 @@ def make_tracker(
 
 
 class TrackingCheck:
-    """Checks in the W&B process, beside other checks, that W&B and its server would take a run.
-
-    A server that cannot be reached, or answers too late, refuses nothing.
-    """
+    """Checks in the W&B process that W&B and a server, unless it is lost or slow, would take a run."""
 
     def __init__(self, config: TrackingConfig, wandb: WandbAddress) -> None:
         self._config = config

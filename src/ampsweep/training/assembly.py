@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,8 +21,6 @@ from ampsweep.training.validation_watch import ValidationWatch
 
 if TYPE_CHECKING:
     from ampsweep.tracking.tracker import Tracker
-
-WARMUP_SECONDS: Final = 2.0  # an accelerator's clocks take up to a second to rise from idle, and then its temperature
 
 
 def assemble_trainer(
@@ -95,7 +93,7 @@ def warmup_seconds(config: Config, device: torch.device) -> float:
     """Return the minimum duration of warm-up."""
     if config.trainer.warmup_seconds is not None:
         return config.trainer.warmup_seconds
-    return 0.0 if device.type == "cpu" else WARMUP_SECONDS
+    return 0.0 if device.type == "cpu" else 2.0  # in up to a second its clocks rise from idle, and then its temperature
 
 
 class ShortValidation:

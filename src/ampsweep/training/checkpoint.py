@@ -1,7 +1,6 @@
 """Checkpoints: the whole state of a training, written so that a crash loses nothing."""
 
 import pickle
-import random
 import struct
 import zipfile
 import zlib
@@ -9,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +16,9 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from ampsweep.data.fingerprint import tensor_digest
+from ampsweep.data.generators import generator_states, restore_generators, seed_all
+from ampsweep.data.seeding import seed_of
 from ampsweep.nested_tensors import wraps_others
 from ampsweep.precision.torchao_import import MissingTorchaoError, import_torchao
 from ampsweep.records import CHECKPOINTS, LAST, PREVIOUS, is_checkpoint, kept_checkpoints, rank_file, replacing
@@ -151,10 +152,7 @@ def state_by_parameter(optimizer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: states[number] for name, number in zip(optimizer["parameters"], ids, strict=True) if number in states}
 
 
-MapTensor = Callable[[str, str, Tensor], Tensor]
-
-
-def map_tensors(checkpoint: Checkpoint, function: MapTensor) -> Checkpoint:
+def map_tensors(checkpoint: Checkpoint, function: Callable[[str, str, Tensor], Tensor]) -> Checkpoint:
     """Return the checkpoint with each tensor replaced by `function(name, owner, tensor)`.
 
     Names are like `model.0.weight` and `optimizers.optimizer.0.weight.exp_avg`; the owner of both is `0.weight`. Other
@@ -174,7 +172,7 @@ def map_tensors(checkpoint: Checkpoint, function: MapTensor) -> Checkpoint:
     return replace(checkpoint, model=model, optimizers=optimizers)
 
 
-def _map_value(value: Any, name: str, owner: str, function: MapTensor) -> Any:
+def _map_value(value: Any, name: str, owner: str, function: Callable[..., Tensor]) -> Any:
     if isinstance(value, Tensor):
         is_dtensor = hasattr(value, "placements")
         return value if wraps_others(value) and not is_dtensor else function(name, owner, value)
@@ -186,20 +184,16 @@ def _map_value(value: Any, name: str, owner: str, function: MapTensor) -> Any:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, NumPy (which takes 32 bits) and torch."""
-    random.seed(seed)
-    np.random.seed(seed)
+    """Seed the generators of Python, NumPy (which takes 32 bits) and torch, those of its devices, too."""
+    seed_all(seed)
     torch.manual_seed(seed)
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
     """Return the state of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
-        "torch": torch.get_rng_state(),
-    }
+    state = generator_states()
+    name, keys, *others = state["numpy"]
+    state["numpy"] = [name, torch.from_numpy(keys.astype(np.int64)), *others]
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     if device.type == "mps":
@@ -209,11 +203,8 @@ def rng_state(device: torch.device) -> dict[str, Any]:
 
 def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
     """Restore the generators from `rng_state`; a device without saved state keeps its seed."""
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
+    name, keys, *others = state["numpy"]
+    restore_generators(state | {"numpy": (name, keys.numpy().astype(np.uint32), *others)})
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
     if device.type == "mps" and "mps" in state:
@@ -222,6 +213,5 @@ def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
 
 def fresh_rng_state(state: dict[str, Any], rank: int, world_size: int, device: torch.device) -> dict[str, Any]:
     """Seed the generators of a rank from the `state` of a run with another number of ranks, deterministically."""
-    origin = state["torch"].numpy().tobytes() + f"{rank} of {world_size}".encode()
-    seed_everything(int.from_bytes(blake2b(origin, digest_size=4).digest()))
+    seed_everything(seed_of(tensor_digest(state["torch"]), rank, world_size))
     return rng_state(device)

@@ -54,7 +54,7 @@ def evaluate(
             if value.dim():  # a copy, since a view would keep the whole output
                 of_set.setdefault(name, []).append(value.detach().to("cpu", copy=True) if counts else None)
                 continue
-            weighted = _widen(value) * count
+            weighted = value.to(torch.float32 if value.device.type == "mps" else torch.float64) * count
             if not counts:  # zeros, not a product with 0, which would keep a NaN
                 weighted = torch.zeros_like(weighted)
             sums[prefix, name] = sums[prefix, name] + weighted if (prefix, name) in sums else weighted
@@ -91,7 +91,3 @@ def _of_whole_sets(task: MeasuresWholeSet, outputs: _Outputs, parallel: Parallel
         metrics = task.evaluation_metrics(whole)
         found |= {f"val/{prefix}{name}": float(value) for name, value in metrics.items()}
     return parallel.gather(found)[0]
-
-
-def _widen(value: Tensor) -> Tensor:
-    return value.to(torch.float32 if value.device.type == "mps" else torch.float64)

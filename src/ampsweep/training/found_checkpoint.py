@@ -45,7 +45,14 @@ class FoundCheckpoint:
             before, now = _ranks(checkpoint.world_size), _ranks(ranks.world_size)
             fresh = "the random numbers of each are derived afresh"
             notes = [f"the checkpoint is of {before}, this run has {now}: {fresh}"]
-        return self._filled(checkpoint, model, ranks), notes
+        own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+        is_directory = bool(self.path.name) and self.path.is_dir()  # a state in memory has an empty path
+        if is_directory or any(hasattr(value, "placements") for value in own.values()):  # DTensors
+            from ampsweep.training.sharded_checkpoint import restore_tensors  # imports torch.distributed
+
+            files = [_file(self.path, rank) for rank in range(checkpoint.world_size)] if is_directory else []
+            checkpoint = restore_tensors(checkpoint, files, own, ranks)
+        return checkpoint, notes
 
     def next_batch(self, batch_size: int, world_size: int) -> int:
         """Return the index of each rank's next micro-batch, at which the global order of samples continues.
@@ -65,17 +72,6 @@ class FoundCheckpoint:
             )
         return index
 
-    def _filled(self, checkpoint: Checkpoint, model: nn.Module, ranks: Parallel) -> Checkpoint:
-        """Convert each tensor to its form in this training: full, or this rank's shard."""
-        own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-        is_directory = bool(self.path.name) and self.path.is_dir()  # a state in memory has an empty path
-        if not is_directory and not any(hasattr(value, "placements") for value in own.values()):  # no DTensors
-            return checkpoint
-        from ampsweep.training.sharded_checkpoint import restore_tensors  # imports torch.distributed
-
-        files = [_file(self.path, rank) for rank in range(checkpoint.world_size)] if is_directory else []
-        return restore_tensors(checkpoint, files, own, ranks)
-
 
 def find_checkpoint(path: Path, ranks: Parallel = SINGLE) -> FoundCheckpoint:
     """Read the checkpoint at `path`, or the newest undamaged checkpoint of the run directory `path`.
@@ -86,14 +82,18 @@ def find_checkpoint(path: Path, ranks: Parallel = SINGLE) -> FoundCheckpoint:
     candidates = [path] if is_checkpoint(path) else kept_checkpoints(path)
     if not candidates:
         raise CheckpointError(f"{path} is neither a checkpoint nor a run directory with one")
-    faults = []
+    faults: list[str] = []
     for candidate in candidates:
-        found = _load(candidate, ranks)
-        if isinstance(found, CheckpointError):
-            faults.append(str(found))
-            continue
-        note = f"{faults[0]}; going on from {candidate.name}, of step {found.checkpoint.step}" if faults else None
-        return replace(found, note=note)
+        checkpoint, fault = None, None
+        try:
+            checkpoint = _load(candidate, ranks)
+        except CheckpointError as error:
+            fault = str(error)
+        failed = [fault for fault in ranks.gather(fault) if fault is not None]
+        if checkpoint is not None and not failed:
+            note = f"{faults[0]}; going on from {candidate.name}, of step {checkpoint.step}" if faults else None
+            return FoundCheckpoint(checkpoint, candidate, note)
+        faults.append(failed[0])
     raise CheckpointError(" and ".join(faults))
 
 
@@ -106,20 +106,7 @@ def set_aside(run_directory: Path) -> None:
     last.replace(aside)
 
 
-def _load(path: Path, ranks: Parallel) -> FoundCheckpoint | CheckpointError:
-    """Read a checkpoint; return the same error on all ranks if any rank fails."""
-    found, fault = None, None
-    try:
-        found = FoundCheckpoint(_load_whole(path, ranks), path)
-    except CheckpointError as error:
-        fault = str(error)
-    faults = [fault for fault in ranks.gather(fault) if fault is not None]
-    if faults or found is None:
-        return CheckpointError(faults[0])
-    return found
-
-
-def _load_whole(path: Path, ranks: Parallel) -> Checkpoint:
+def _load(path: Path, ranks: Parallel) -> Checkpoint:
     if not path.is_dir():
         checkpoint = load_checkpoint(path)
         if checkpoint.world_size > 1:

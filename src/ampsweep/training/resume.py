@@ -1,4 +1,4 @@
-"""Saving and restoring of a trainer's state for checkpoints, random number generators included."""
+"""Saving and restoring of a trainer's state, random number generators included, and saving of its weights alone."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.parallel.base import SINGLE
+from ampsweep.parallel.base import SINGLE, together
 from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
+from ampsweep.records import CHECKPOINTS, replacing
+from ampsweep.records.sections import KeptWeights
 from ampsweep.training.checkpoint import (
     Checkpoint,
     parameter_ids,
@@ -65,6 +67,28 @@ def checkpoint_now(trainer: Trainer, config_hash: str = "", model_name: str = ""
         observed=trainer.instruments.observed(),
         evaluations=trainer.validation.evaluations,
     )
+
+
+def keep_weights(trainer: Trainer, directory: Path, kind: str) -> KeptWeights:
+    """Write `checkpoints/KIND.pt` atomically, on rank 0; each rank calls it. An OSError is raised on all ranks.
+
+    The file holds plain tensors in the dtype of the parameters; `torch.load(weights_only=True)` reads it.
+    """
+    file, is_first = Path(CHECKPOINTS) / f"{kind}.pt", trainer.parallel.rank == 0
+    state: dict[str, Any] = trainer.model.state_dict()
+    for name, value in state.items():
+        if hasattr(value, "full_tensor"):  # a sharded DTensor: gathered one at a time
+            whole = value.full_tensor()
+            state[name] = whole.cpu() if is_first else None
+
+    def write() -> None:
+        (directory / CHECKPOINTS).mkdir(exist_ok=True)
+        with replacing(directory / file) as stream:
+            torch.save(state, stream)
+
+    together(trainer.parallel, write if is_first else lambda: None)
+    value = trainer.recorder.values.get(trainer.config.metric)
+    return KeptWeights(file=file.as_posix(), step=trainer.step, value=value)
 
 
 def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = None) -> list[str]:

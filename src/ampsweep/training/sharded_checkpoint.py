@@ -7,13 +7,13 @@ Each file is a `Checkpoint` with the rank's own shards. Tensors that are the sam
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from ampsweep.data.fingerprint import tensor_digest
 from ampsweep.parallel.base import Parallel, together
 from ampsweep.records import CHECKPOINTS, LAST, PREVIOUS, directory_of, rank_file, replacing
 from ampsweep.records.files import sync_directory, system_error, temporary_beside
@@ -53,7 +53,7 @@ def _temporary_directory(place: Path) -> Path:
 
 def _part_of(checkpoint: Checkpoint, ranks: Parallel, buffers: Collection[str]) -> Checkpoint:
     """Return the checkpoint with the contents of this rank's file."""
-    digests = {name: _digest(checkpoint.model[name]) for name in sorted(buffers) if name in checkpoint.model}
+    digests = {name: tensor_digest(checkpoint.model[name]) for name in sorted(buffers) if name in checkpoint.model}
     rank0_digests = ranks.gather(digests)[0]
     own_buffers = {f"model.{name}" for name, digest in digests.items() if rank0_digests.get(name) != digest}
     sharded: dict[str, tuple[int, int] | None] = {}
@@ -73,11 +73,6 @@ def _part_of(checkpoint: Checkpoint, ranks: Parallel, buffers: Collection[str]) 
     return replace(map_tensors(checkpoint, part), world_size=ranks.world_size, sharded=sharded)
 
 
-def _digest(buffer: Tensor) -> bytes:
-    values = buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return blake2b(values.numpy().tobytes(), digest_size=16).digest()
-
-
 def _write(part: Checkpoint, directory: Path, rank: int) -> None:
     if not directory.is_dir():
         raise RuntimeError(
@@ -91,17 +86,15 @@ def _write(part: Checkpoint, directory: Path, rank: int) -> None:
 def _publish(temporary: Path, place: Path) -> None:
     """Rename the directory into place, keeping a complete checkpoint on disk at every moment."""
     sync_directory(temporary)
-    outdated: list[Path] = []
+    previous = directory_of(place.with_name(PREVIOUS))
+    outdated = temporary_beside(previous)
     if place.exists():
-        previous = directory_of(place.with_name(PREVIOUS))
         if previous.exists():
-            outdated.append(temporary_beside(previous))
-            previous.replace(outdated[0])
+            previous.replace(outdated)
         place.replace(previous)
     temporary.replace(place)
     sync_directory(place.parent)
-    for path in outdated:
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(outdated, ignore_errors=True)
 
 
 def restore_tensors(

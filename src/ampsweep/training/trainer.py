@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.base import as_model_input
-from ampsweep.data.training_step import CurrentStep
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.metrics import CLIPPED
 from ampsweep.observe.feeding import fed
 from ampsweep.parallel.base import Stop
 from ampsweep.recorder.divergence import Ending
 from ampsweep.recorder.recorder import Recorder, do_nothing
-from ampsweep.tasks.base import FollowsStep, Metrics, PrecedesStep, at_least_float32
+from ampsweep.tasks.base import FollowsStep, Metrics, PrecedesStep, at_least_float32, with_metrics
 from ampsweep.training.components.built import Built
 from ampsweep.training.components.learning_rates import Schedule
 from ampsweep.training.components.optimizer import clipped_together
@@ -137,7 +136,6 @@ class Trainer:
         if not self.schedule.is_constant:
             self.schedule.set(instruments.applied_steps())
         num_batches, step = self.config.grad_accum_steps, Step({}, {}, [])
-        CurrentStep.number, CurrentStep.batches = self.step, (self.step, self.next_batch, num_batches * len(self.turns))
         if self.before_step(self.step):
             instruments.examine_again()
         for turn in self.turns:
@@ -147,7 +145,7 @@ class Trainer:
                 batch = self._next_batch()
                 recorder.phase = "forward"
                 with self._autocast:
-                    losses, metrics = turn.losses(self.model, batch)
+                    losses, metrics = with_metrics(turn.loss(self.model, batch))
                     if num_batches > 1:
                         losses = [part / num_batches for part in losses]
                 recorder.phase = "backward"
@@ -167,7 +165,6 @@ class Trainer:
             for optimizer in turn.optimizers:
                 optimizer.zero_grad(set_to_none=True)
         self.after_step(self.model)
-        CurrentStep.number = 0
         return step
 
     def _update(self, optimizer: torch.optim.Optimizer, *, norm_wanted: bool) -> list[Tensor]:
@@ -248,22 +245,24 @@ class Trainer:
         last = ending is not None or self.step == self.num_steps
         evaluates, logs = self._due(config.eval_every) or (last and not is_stopped), self._due(config.log_every)
         values = self._values(step) if last or logs or evaluates else {}  # with the learning rate of this step
-        media: dict[str, Any] = {}
-        validation = self.evaluate(media) if evaluates else {}
-        is_whole = not getattr(self.data, "is_partial", False)  # a part lacks metrics
-        is_best = evaluates and is_whole and self.validation.follow(validation, self.step)
-        ending = ending or self.validation.early_end(self.step, self.num_steps)
-        last = last or ending is not None
+        validation: dict[str, Any] = {}
+        is_best = False
+        if evaluates:
+            media: dict[str, Any] = {}
+            validation = self.evaluate(media)
+            is_whole = not getattr(self.data, "is_partial", False)  # a part lacks metrics
+            is_best = is_whole and self.validation.follow(validation, self.step)
+            ending = ending or self.validation.early_end(self.step, self.num_steps)
+            last = last or ending is not None
+            validation |= recorder.kept(media, self.step)
         finishes, saves = last and not is_stopped, self._due(config.checkpoint_every) or is_stopped
-        num_skipped = self.instruments.num_last_skipped() if finishes else 0  # waits for the device
         if last or logs or validation:
-            row = {**(values if last or logs else {}), **validation, **recorder.kept(media, self.step)}
-            recorder.log(row, self.step, now_s=now_s)
+            recorder.log({**(values if last or logs else {}), **validation}, self.step, now_s=now_s)
         if last or evaluates or saves or now_s >= recorder.flush_due_s:
             recorder.flush(now_s)
         diverged = recorder.diverged
         if diverged is None and finishes:
-            diverged = recorder.at_end(num_skipped)
+            diverged = recorder.at_end()  # waits for the device
         if diverged is None and (saves or is_best):
             with recorder.aside():
                 if is_best:
@@ -274,27 +273,28 @@ class Trainer:
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:
         """Return the step's row, its values still on the device; the recorder adds its own figures."""
-        unfrozen = next((name for name, p in self._frozen if p.requires_grad), None)
-        if unfrozen is not None:
-            raise ValueError(
-                f"{unfrozen} was frozen when the optimizers were built and is not frozen at step {self.step}: no "
-                "optimizer trains it; leave requires_grad on while the model is built, and let the task freeze it in "
-                "before_step"
-            )
-        metrics = {f"train/{name}": at_least_float32(torch.stack(some)).mean() for name, some in step.metrics.items()}
-        means = self.parallel.mean(step.losses | metrics)
-        step.losses = {name: means.pop(name) for name in step.losses}
-        values: dict[str, float | Tensor] = {"train/loss": step.loss, **means}
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(
+                    f"{name} was frozen when the optimizers were built and is not frozen at step {self.step}: no "
+                    "optimizer trains it; leave requires_grad on while the model is built, and let the task freeze it "
+                    "in before_step"
+                )
+        step.losses = self.parallel.mean(step.losses)
+        values: dict[str, float | Tensor] = {"train/loss": step.loss}
+        if step.metrics:
+            means = {f"train/{name}": at_least_float32(torch.stack(some)).mean() for name, some in step.metrics.items()}
+            values |= self.parallel.mean(means)
         if (rate := self.schedule.learning_rate()) is not None:
             values["train/lr"] = rate
         if len(step.losses) > 1:
             values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
         if (grad_norm := step.grad_norm) is not None and len(step.grad_norms) == len(self.max_norms):
             values["train/grad_norm"] = grad_norm
-            limits = zip(step.grad_norms, self.max_norms, strict=True)
-            over = [norm > limit for norm, limit in limits if limit is not None]
-            if over and len(self.max_norms) > 1 and self.config.max_grad_value is None:
-                values[CLIPPED] = 100.0 * torch.stack(over).any()
+            if len(self.max_norms) > 1 and self.config.max_grad_value is None:
+                limits = zip(step.grad_norms, self.max_norms, strict=True)
+                if over := [norm > limit for norm, limit in limits if limit is not None]:
+                    values[CLIPPED] = 100.0 * torch.stack(over).any()
         return values
 
     def _ending(self, stop_reason: str, *, time_is_up: bool) -> Ending | None:

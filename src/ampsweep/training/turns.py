@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ampsweep.config.errors import UserError
-from ampsweep.tasks.base import Loss, Metrics, PrecedesStep, Turn, with_metrics
+from ampsweep.tasks.base import Loss, PrecedesStep, Turn
 
 
 @dataclass(frozen=True)
@@ -21,9 +20,6 @@ class TrainedTurn:
     optimizers: tuple[Optimizer, ...]
     inputs: list[nn.Parameter] | None  # the parameters that get gradients; None for all
     ends_round: bool  # the scale is updated after this turn: the step ends, or one of its optimizers steps again next
-
-    def losses(self, model: nn.Module, batch: Any) -> tuple[Sequence[Tensor], Metrics]:
-        return with_metrics(self.loss(model, batch))
 
 
 def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ampsweep.records import FILE_NAME, HISTORY_NAME
-from ampsweep.records.digests import DIGEST, sealed
+from ampsweep.records.files import DIGEST, sealed
 from ampsweep.records.reading import converted
 from ampsweep.records.run_record import run_directories
 

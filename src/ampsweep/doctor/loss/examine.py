@@ -6,7 +6,7 @@ from typing import Final
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.diagnosis import Change, kept_in_float32
+from ampsweep.doctor.diagnosis import Change, kept_in_float32, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.loss import findings as kinds
 from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase, OutOfTimeError
@@ -121,10 +121,8 @@ def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
     origins = trace_fault(case).origins
     if not origins:
         return _in_another_mode(case, kinds.Unexplained(signs=signs))
-    origin, call = origins[0], origins[0].call
-    modules = [] if call.module is None else [call.module]
-    found = kinds.kind_of(origin)(signs=signs, modules=modules, operator=call.operator, place=call.place, origin=origin)
-    return _in_another_mode(case, found)
+    origin = origins[0]
+    return _in_another_mode(case, kinds.kind_of(origin)(signs=signs, origin=origin, **where(origin.call)))
 
 
 def _in_another_mode(case: LossCase, found: LossFinding) -> LossFinding:

@@ -18,9 +18,9 @@ from ampsweep.observe.calls import CallObserver, observe
 from ampsweep.observe.functions import FunctionMode
 from ampsweep.precision.fp32_modules import in_float32
 
-_IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+_IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__imatmul__", "__ipow__")
 _CASTS: Final = ("to", "half", "bfloat16", "float", "double", "type", "type_as")
-_FIXED: Final = frozenset((*_IN_PLACE, *_CASTS, "backward", "detach", "__get__", "__set__"))
+_FIXED: Final = frozenset((*_CASTS, "backward", "detach", "__get__", "__set__"))
 _MOST_STEPS = 17  # steps in which a scaler goes down from torch's default scale to 1
 
 
@@ -77,7 +77,11 @@ class _WidenedCalls(FunctionMode):
 
 def can_widen(function: str) -> bool:
     """Return True if a function's result may be float32: it has no fixed dtype and is not written in place."""
-    return function not in _FIXED and not (function.endswith("_") and not function.endswith("__"))
+    return function not in _FIXED and not writes_in_place(function)
+
+
+def writes_in_place(function: str) -> bool:
+    return function in _IN_PLACE or (function.endswith("_") and not function.endswith("__"))
 
 
 @contextmanager

@@ -125,7 +125,6 @@ def _wide(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
         call, function = group.origin.call, group.origin.function
         assert call is not None
         assert function is not None
-        code = next((changed.codes[identity] for identity in group.identities if identity in changed.codes), None)
         partner = next((source.made for source in group.origin.sources if source.dtype == group.origin.dtype), None)
         yield group.kind(
             cost_pct=own.saved_pct(changed),
@@ -137,7 +136,7 @@ def _wide(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
             function=function.identity.function,
             partner_by=None if partner is None else partner.kind,
             partner_name=None if partner is None else partner.name,
-            change=Change(overrides=overrides, code=None if overrides else code),
+            change=Change(overrides=overrides),
             proof=_proof(own, changed),
         )
 

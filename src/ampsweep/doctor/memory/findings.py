@@ -53,7 +53,7 @@ class WideFinding(MemoryFinding):
 
     @property
     def wide(self) -> str:
-        return self.text("{float32_bytes} of activations in float32 at a peak of {peak_bytes}")
+        return self.filled("{float32_bytes} of activations in float32 at a peak of {peak_bytes}")
 
 
 class Float32Cast(WideFinding):

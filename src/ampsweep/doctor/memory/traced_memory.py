@@ -3,8 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from sys import _getframe
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -14,7 +13,6 @@ from ampsweep.config.schema import Config
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.memory.findings import Action
 from ampsweep.doctor.replay import assembled
-from ampsweep.doctor.source_edit import CallSite
 from ampsweep.doctor.tensor_origins import OF_EVERY_MODULE, TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.nested_tensors import tensors_in
@@ -27,7 +25,6 @@ from ampsweep.training.components.built import build_data
 from ampsweep.training.trainer import Trainer
 
 STATE: Final[tuple[MemoryCategory, ...]] = ("parameters", "gradients", "optimizer_state")
-_NUM_STEPS: Final = 2  # steps that are traced: the second shows what the first left behind
 
 Changes = Mapping[CallIdentity, Action]
 
@@ -54,9 +51,7 @@ class TracedMemory:
     end_of_forward: dict[MemoryCategory, int]
     held: tuple[Held, ...]  # everything that is alive at the peak
     growth_bytes: int  # bytes that a step leaves behind
-    holders: Mapping[str, int] = field(default_factory=dict)
-    """Attributes of modules and of the task that hold tensors after a step, with their bytes."""
-    codes: Mapping[CallIdentity, str] = field(default_factory=dict)  # the line of code that would make each change
+    holders: Mapping[str, int]  # by attribute of a module or of the task: the bytes of its tensors after a step
 
     def pct(self, num_bytes: float) -> float:
         return 100 * num_bytes / self.peak_bytes
@@ -105,7 +100,7 @@ def trace_memory(
         if makers or shares_casts:
             around = _SharedCasts() if shares_casts else None
             entered.enter_context(observe(trainer.model, known.note, around=around, places=makers))
-        for _ in range(_NUM_STEPS):
+        for _ in range(2):  # the second also holds what the first has left behind
             began, bytes_before = ledger.moment, ledger.live_bytes
             step()
         lives = ledger.lives()
@@ -119,7 +114,6 @@ def trace_memory(
             held=tuple(known.held(allocation, began) for allocation in alive),
             growth_bytes=max(0, ledger.live_bytes - bytes_before),
             holders={name: sum(tensor.nbytes for tensor in tensors) for name, tensors in kept.items()},
-            codes=functions.codes,
         )
 
 
@@ -127,16 +121,10 @@ class _ChangedFunctions(FunctionMode):
     def __init__(self, device_type: str, changes: Changes, half: torch.dtype) -> None:
         super().__init__(device_type)
         self._changes, self._half = changes, half
-        self.codes: dict[CallIdentity, str] = {}
 
     def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         assert self.running is not None
-        identity = self.running.identity
-        action = self._changes.get(identity)
-        if action is None:
-            return func(*args, **kwargs)
-        if identity not in self.codes and (code := self._code(action, args)) is not None:
-            self.codes[identity] = code
+        action = self._changes.get(self.running.identity)
         if action == "skip" and isinstance(args[0], Tensor) and args[0].is_floating_point():
             return args[0]
         if action in ("without_autocast", "with_autocast"):
@@ -146,20 +134,6 @@ class _ChangedFunctions(FunctionMode):
         if action == "in_half" and isinstance(result, Tensor) and result.is_floating_point():
             return result.to(self._half)
         return result
-
-    def _code(self, action: Action, args: Sequence[Any]) -> str | None:
-        site = CallSite.now(_getframe(2))
-        if site is None:
-            return None
-        if action == "skip":
-            return site.without_method()
-        if action == "in_half":
-            half = [(n, arg) for n, arg in enumerate(args) if isinstance(arg, Tensor) and arg.dtype == self._half]
-            like = next((text for n, arg in half if (text := site.expression((n,), arg))), None)
-            return site.replaced(f".to({like}.dtype)" if like else f".to({self._half})")
-        if action == "with_autocast":
-            return site.with_line("autocast", lambda text: text.replace("enabled=False", "enabled=True"))
-        return f'with torch.autocast("{self._device_type}", enabled=False): {site.apart()}'
 
 
 class _SharedCasts:

@@ -91,12 +91,9 @@ def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[type[WideFinding],
 
 def _is_constant(origin: TensorOrigin) -> bool:
     """Return True if the model holds a tensor, or computes it from such tensors alone, without parameters."""
+    computed = [now for now in _ancestors(origin.made, _made_of) if now.kind not in _CONSTANTS]
+    return all(now.call is not None and all(source.kind != "parameter" for source in now.sources) for now in computed)
 
-    def is_known(origin: TensorOrigin) -> bool:
-        return origin.kind in _CONSTANTS
 
-    made = _ancestors(origin.made, lambda now: () if is_known(now) else (source.made for source in now.sources))
-    return all(
-        is_known(now) or (now.call is not None and all(source.kind != "parameter" for source in now.sources))
-        for now in made
-    )
+def _made_of(origin: TensorOrigin) -> list[TensorOrigin]:
+    return [] if origin.kind in _CONSTANTS else [source.made for source in origin.sources]

@@ -57,7 +57,7 @@ class ExaminingWatcher(ScriptWatcher):
         self._scale_before, self._left_alone_at = math.inf, 0.0
         self._forget_step()
         super().__init__(session)
-        self.hooks.wrap(os, "_exit", before=lambda *_: self._report())
+        self.hooks.wrap(os, "_exit", lambda *_: self._report())
         self._calls.enter()
         atexit.register(self._report)
 

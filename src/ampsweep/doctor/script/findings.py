@@ -5,7 +5,7 @@ from typing import Any, Final, Self
 
 import torch
 
-from ampsweep.doctor.diagnosis import Change, DoctorFinding
+from ampsweep.doctor.diagnosis import Change, DoctorFinding, where
 from ampsweep.doctor.loss import findings as of_loss
 from ampsweep.doctor.loss.fault import FaultSigns, Sign
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
@@ -13,7 +13,6 @@ from ampsweep.doctor.script.watched_calls import NonfiniteTensor
 from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.doctor.types.failing_call import FailedCall
 from ampsweep.doctor.types.findings import NoSuchDtype, WrongDtypes
-from ampsweep.observe.calls import Call
 from ampsweep.text import number
 
 _PROVED: Final = (of_loss.MaskOverflow, of_loss.ExpOverflow, of_loss.LongSum, of_loss.ValueOverflow)
@@ -100,7 +99,7 @@ def of_tensor(origin: TensorOrigin, bad: NonfiniteTensor, signs: ScriptSigns) ->
         return None
     is_held = origin.kind in ("parameter", "buffer", "attribute")
     source = f"the {origin.kind} {origin.name}" if is_held else "its data (nothing that was observed has made it)"
-    return NonfiniteInput(signs=signs, source=source, **_where(bad.arrived_in))
+    return NonfiniteInput(signs=signs, source=source, **where(bad.arrived_in))
 
 
 def of_origin(origin: NonfiniteOrigin, signs: ScriptSigns) -> of_loss.OfOperator:
@@ -110,7 +109,7 @@ def of_origin(origin: NonfiniteOrigin, signs: ScriptSigns) -> of_loss.OfOperator
     elif kind not in _PROVED or not origin.is_range or dtype == "float32":
         kind = MakesNonfinite
     signs = replace(signs, dtype=dtype)
-    return kind(signs=signs, origin=origin, change=Change(code=kind.line), **_where(origin.call))
+    return kind(signs=signs, origin=origin, change=Change(code=kind.line), **where(origin.call))
 
 
 def of_error(failed: FailedCall | None, step: int) -> WrongDtypes | None:
@@ -119,8 +118,3 @@ def of_error(failed: FailedCall | None, step: int) -> WrongDtypes | None:
         return None
     is_in_float32 = any(operand.torch_dtype == torch.float32 for operand in failed.operands)
     return None if failed.fault is NoSuchDtype and is_in_float32 else failed.finding(0, step=step)
-
-
-def _where(call: Call) -> dict[str, Any]:
-    modules = [call.module] if call.module is not None else []
-    return {"modules": modules, "operator": call.operator, "place": call.place}

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.diagnosis import Change, DoctorFinding, TriedChange, kept_in_float32, module_name
+from ampsweep.doctor.diagnosis import Change, DoctorFinding, TriedChange, kept_in_float32, module_name, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
+from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide
 from ampsweep.doctor.side_by_side.recorded_step import RecordedCall, matched, record_step, storages
 from ampsweep.monitors.numerics import NumericsWatch
@@ -139,14 +140,11 @@ def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
 
 def _found(examined: ExaminedTraining, sides: SideBySide, call: ComparedCall, kind: type[ErrorFinding]) -> ErrorFinding:
     culprit = sides.culprit(call)
-    own = culprit.call
     change, proof = _change(examined, sides, call, culprit)
     return kind(
-        modules=[] if own.module is None else [own.module],
-        operator=own.operator,
-        place=own.place,
+        **where(culprit.call),
         step=sides.state.step + 1,
-        dtype=dtype_name(next(dtype for dtype in own.outputs if dtype.is_floating_point)),
+        dtype=dtype_name(next(dtype for dtype in culprit.call.outputs if dtype.is_floating_point)),
         error=call.error,
         explained_error=call.explained,
         float32_error=call.determined,
@@ -169,7 +167,7 @@ def _change(
     for before in ([], *([name] for name in sides.modules_before(culprit)[:_MOST_BEFORE])):
         kept += before
         try:
-            changed = record_step(examined.replay(fp32_modules=[*precision.fp32_modules, *kept]), sides.state)
+            changed = record_step(Variant(kept=frozenset(kept)).replay(examined), sides.state)
         except Exception:  # noqa: BLE001  the model's own code may raise anything
             return Change(), None
         errors = {own.site: own.error_beside(exact) for own, exact in matched(changed, sides.exact)}
@@ -202,22 +200,17 @@ def _baseline_magnitudes(examined: ExaminedTraining) -> RunNumerics:
 def _outside_autocast(examined: ExaminedTraining) -> list[str]:
     """Layers whose values autocast never lowers; it lowers the same operators to bfloat16, which is fast everywhere."""
     replay = examined.replay(replace(PRECISION_MODES["amp_bf16"], fp32_modules=examined.config.precision.fp32_modules))
-    with note_lowered_layers(replay.model, torch.bfloat16) as noted:
+    with note_lowered_layers(replay.model, torch.bfloat16) as outside:
         replay.step()
-    return sorted(noted.outside)
-
-
-class LoweredLayers:
-    """The result of `note_lowered_layers`, available after its end."""
-
-    outside: frozenset[str] = frozenset()  # modules and parameters with nothing in the dtype or cast to it
+    return sorted(outside)
 
 
 @contextmanager
-def note_lowered_layers(model: nn.Module, dtype: torch.dtype) -> Iterator[LoweredLayers]:
-    """Note which layers compute in `dtype`, or are cast to it, in a forward pass under autocast; the input is a layer.
-    All outputs stay in memory until the end, so that no other tensor gets their addresses."""
-    noted = LoweredLayers()
+def note_lowered_layers(model: nn.Module, dtype: torch.dtype) -> Iterator[set[str]]:
+    """Note which modules and parameters, and whether the input, neither compute in `dtype` nor are cast to it in a
+    forward pass under autocast. The set is filled at the end: until then all outputs stay in memory, so that no other
+    tensor gets their addresses."""
+    outside: set[str] = set()
     names = {module: name for name, module in model.named_modules()}
     returned: dict[str, list[Tensor]] = defaultdict(list)
     cast: set[int] = set()
@@ -238,8 +231,7 @@ def note_lowered_layers(model: nn.Module, dtype: torch.dtype) -> Iterator[Lowere
         hooks.callback(register_module_forward_pre_hook(on_input).remove)
         hooks.callback(register_module_forward_hook(on_output).remove)
         hooks.enter_context(observe(model, on_call, places=False))
-        yield noted
+        yield outside
     wide = [(name, of) for name, of in returned.items() if all(tensor.dtype != dtype for tensor in of)]
-    outside = {name for name, tensors in wide if storages(tensors).isdisjoint(cast)}
-    outside |= {name for name, parameter in model.named_parameters() if storages(parameter).isdisjoint(cast)}
-    noted.outside = frozenset(outside)
+    layers = (*wide, *model.named_parameters())
+    outside.update(name for name, tensors in layers if storages(tensors).isdisjoint(cast))

@@ -42,14 +42,14 @@ def examine_speed(examined: ExaminedTraining) -> list[SpeedFinding]:
     if baseline is not None:
         facts["speed/baseline_step_ms"] = median(baseline.times)
         facts["speed/speedup"] = baseline.speedup.median
-    host = host_code(measured)
+    host = [*host_code(measured)]
     findings: list[SpeedFinding] = [*data_wait(measured), *host, *synchronizations(measured)]
     # The host's time does not depend on the batch size, and would be reported twice.
     too_little = [] if host else too_little_work(measured)
     findings += too_little
     if baseline is None:
         return findings
-    units = no_fast_units(measured, baseline)
+    units = [*no_fast_units(measured, baseline)]
     findings += [*units, *casts(measured)]
     if not too_little:  # a larger batch helps the optimizer, too
         findings += optimizer(measured)

@@ -1,5 +1,6 @@
 """Matrix products, convolutions and attention: computed in float32, or on a device without fast units."""
 
+from collections.abc import Iterator
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -7,7 +8,6 @@ from typing import Final
 import torch
 
 from ampsweep.config.modes import step_dtypes
-from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.hot_spots import hot_spots
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import timed_ms
@@ -40,7 +40,7 @@ class NoFastUnits(SpeedFinding):
         rates = "matrix products run at {gflops_per_s} GFLOP/s in {dtype} and at {float32_gflops_per_s} in float32"
         other = "" if self.other_dtype is None else "; in {other_dtype} at {other_gflops_per_s}"
         share = "they are {products_pct} of the step, which runs at {speedup}x the speed of float32"
-        return [self.text(rates + other), self.text(share)]
+        return [self.filled(rates + other), self.filled(share)]
 
 
 class Float32Products(SpeedFinding):
@@ -73,15 +73,15 @@ def product_rates(device: torch.device, moments: Moments, *, seconds: float) -> 
     return best
 
 
-def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> list[NoFastUnits]:
+def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> Iterator[NoFastUnits]:
     precision = measured.training.precision
     rate = {dtype: per_s / 1e9 for dtype, per_s in measured.product_rates.items()}
     if precision.dtype not in _HALF or rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
-        return []
+        return
     products = [call for call in measured.step.calls if call.flops and call.is_half]
     products_ms, former_ms = total_ms(products), total_ms(call for call in baseline.step.calls if call.flops)
     if former_ms >= _MIN_PRODUCT_RATIO * products_ms or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
-        return []
+        return
     fastest = max(_HALF, key=lambda dtype: rate[dtype])
     other = fastest if rate[fastest] >= _MIN_PRODUCT_RATIO * rate["float32"] else None
     gain = 1 - rate[precision.dtype] / rate[other or "float32"]
@@ -89,39 +89,32 @@ def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> list[NoFastUni
     mode = {"bfloat16": "amp_bf16", "float16": "amp_fp16", "float32": "fp32"}[other or "float32"]
     if other == "bfloat16" and precision.parameters == precision.dtype:
         mode = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
-    return [
-        NoFastUnits(
-            cost_pct=min(cost_pct, 100.0),
-            operator=max(products, key=lambda call: call.ms).operator,
-            step_ms=measured.step_ms,
-            dtype=precision.dtype,
-            gflops_per_s=rate[precision.dtype],
-            float32_gflops_per_s=rate["float32"],
-            other_dtype=other,
-            other_gflops_per_s=None if other is None else rate[other],
-            products_pct=measured.share_pct(products_ms),
-            speedup=baseline.speedup.median,
-            change=Change(overrides=[f"precision={mode}"]),
-        )
-    ]
+    yield measured.finding(
+        NoFastUnits,
+        None,
+        [f"precision={mode}"],
+        cost_pct=min(cost_pct, 100.0),
+        operator=max(products, key=lambda call: call.ms).operator,
+        dtype=precision.dtype,
+        gflops_per_s=rate[precision.dtype],
+        float32_gflops_per_s=rate["float32"],
+        other_dtype=other,
+        other_gflops_per_s=None if other is None else rate[other],
+        products_pct=measured.share_pct(products_ms),
+        speedup=baseline.speedup.median,
+    )
 
 
-def float32_products(measured: MeasuredSteps) -> list[Float32Products]:
+def float32_products(measured: MeasuredSteps) -> Iterator[Float32Products]:
     precision = measured.training.precision
     dtype: torch.dtype = getattr(torch, precision.dtype)
     calls = (call for call in measured.step.of_phases("forward", "backward") if call.flops and call.is_float32)
     wanted = [call for call in calls if measured.share_pct(call.ms) >= _MIN_CALL_PCT]
     saved = measured.gains_ms(wanted, lambda tensor: tensor.to(dtype) if tensor.dtype == torch.float32 else tensor)
-    return [
-        measured.finding(
-            Float32Products,
-            spot,
-            ["precision.fp32_modules=[]"] if precision.fp32_modules else [],
-            gain_ms=spot.cost,
-            own_ms=total_ms(spot.calls),
-            num_calls=len(spot.calls),
-            dtype=precision.dtype,
-        )
-        for spot in hot_spots(saved, by_line=True)
-        if measured.share_pct(spot.cost) >= MIN_COST_PCT / 2
-    ]
+    overrides = ["precision.fp32_modules=[]"] if precision.fp32_modules else []
+    for spot in hot_spots(saved, by_line=True):
+        if measured.share_pct(spot.cost) >= MIN_COST_PCT / 2:
+            ms, num_calls, name = total_ms(spot.calls), len(spot.calls), precision.dtype
+            yield measured.finding(
+                Float32Products, spot, overrides, gain_ms=spot.cost, own_ms=ms, num_calls=num_calls, dtype=name
+            )

@@ -57,16 +57,15 @@ class MeasuredSteps:
     def share_pct(self, ms: float) -> float:
         return min(100 * ms / self.step_ms, 100.0)
 
-    def finding(self, kind: type[Kind], spot: HotSpot[TimedCall], overrides: Sequence[str] = (), **facts: Any) -> Kind:
-        return kind(
-            cost_pct=self.share_pct(spot.cost),
-            modules=spot.modules,
-            operator=spot.operator,
-            place=spot.place,
-            step_ms=self.step_ms,
-            change=Change(overrides=[*overrides]),
-            **facts,
-        )
+    def finding(
+        self, kind: type[Kind], spot: HotSpot[TimedCall] | None, overrides: Sequence[str] = (), **facts: Any
+    ) -> Kind:
+        """A finding at a spot, which it costs; with none, `facts` have the cost and, if known, where."""
+        known: dict[str, Any] = {"step_ms": self.step_ms, "change": Change(overrides=[*overrides])}
+        if spot is not None:
+            known |= {"modules": spot.modules, "operator": spot.operator, "place": spot.place}
+            known |= {"cost_pct": self.share_pct(spot.cost)}
+        return kind(**(known | facts))
 
     def gains_ms(self, calls: Sequence[TimedCall], change: Callable[[Tensor], Tensor]) -> list[tuple[TimedCall, float]]:
         """Call operators of a step again with changed tensors; return the ms that each saves, as time permits."""

@@ -1,11 +1,10 @@
 """Operators that are slower in half precision than in float32, or gain nothing from it, and needless casts."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import Final
 
-from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.hot_spots import HotSpot, hot_spots
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, by_origin, total_ms
@@ -75,7 +74,7 @@ class SlowerThanFloat32(SpeedFinding):
     num_float32_operators: int
 
 
-def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> list[SlowerOperators]:
+def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerOperators]:
     former = by_origin(baseline.step.calls)
     costs = []
     for origin, calls in by_origin(measured.step.calls).items():
@@ -85,56 +84,44 @@ def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> list[Slower
         if is_comparable and own_ms > _MIN_SLOWER_RATIO * former_ms:
             costs += [(call, (own_ms - former_ms) * (call.ms / own_ms)) for call in calls]
     least_pct = MIN_COST_PCT if baseline.speedup.median < _LITTLE_GAIN else _MIN_SLOWER_PCT
-    return [
-        measured.finding(
-            SlowerOperators,
-            spot,
-            own_ms=total_ms(spot.calls),
-            float32_ms=total_ms(spot.calls) - spot.cost,
-            dtype=measured.training.precision.dtype,
-            num_calls=len(spot.calls),
-        )
-        for spot in hot_spots(costs)
-        if measured.share_pct(spot.cost) >= least_pct
-    ]
+    for spot in hot_spots(costs):
+        if measured.share_pct(spot.cost) >= least_pct:
+            ms, dtype = total_ms(spot.calls), measured.training.precision.dtype
+            yield measured.finding(
+                SlowerOperators, spot, dtype=dtype, own_ms=ms, float32_ms=ms - spot.cost, num_calls=len(spot.calls)
+            )
 
 
-def fixed_operators(measured: MeasuredSteps, baseline: Baseline) -> list[FixedOperators]:
+def fixed_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[FixedOperators]:
     former = by_origin(baseline.step.of_phases("forward", "backward"))
     fixed = []
     for origin, calls in by_origin(measured.step.of_phases("forward", "backward")).items():
         has_products = any(call.flops or any(name in call.operator for name in _RECURRENT) for call in calls)
         if not has_products and total_ms(calls) >= _SHRUNK * total_ms(former.get(origin, [])) > 0:
             fixed += [(call, call.ms) for call in calls]
-    return [
-        measured.finding(
-            FixedOperators,
-            spot,
-            ms=spot.cost,
-            dtypes=sorted({dtype_name(dtype) for call in spot.calls for dtype in call.outputs}),
-            speedup=baseline.speedup.median,
-        )
-        for spot in hot_spots(fixed)
-        if measured.share_pct(spot.cost) >= _MIN_FIXED_PCT
-    ]
+    for spot in hot_spots(fixed):
+        if measured.share_pct(spot.cost) >= _MIN_FIXED_PCT:
+            dtypes = sorted({dtype_name(dtype) for call in spot.calls for dtype in call.outputs})
+            speedup = baseline.speedup.median
+            yield measured.finding(FixedOperators, spot, ms=spot.cost, dtypes=dtypes, speedup=speedup)
 
 
-def optimizer(measured: MeasuredSteps) -> list[OptimizerBound]:
+def optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
     update = measured.step.of_phases("update")
     spot, config = HotSpot.of((call, call.ms) for call in update), measured.examined.config.optimizer
     measured.examined.facts["speed/optimizer_pct"] = measured.share_pct(spot.cost)
-    if measured.share_pct(spot.cost) < _MIN_OPTIMIZER_PCT:
-        return []
-    is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
-    overrides = ["optimizer.fused=true"] if is_split and config.get("fused") is False else []
-    return [measured.finding(OptimizerBound, spot, overrides, ms=spot.cost, num_operators=len(update))]
+    if measured.share_pct(spot.cost) >= _MIN_OPTIMIZER_PCT:
+        is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
+        overrides = ["optimizer.fused=true"] if is_split and config.get("fused") is False else []
+        yield measured.finding(OptimizerBound, spot, overrides, ms=spot.cost, num_operators=len(update))
 
 
-def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> list[SlowerThanFloat32]:
-    if 100 * (1 - baseline.speedup.high) < _MIN_LOSS_PCT:
-        return []
-    return [
-        SlowerThanFloat32(
+def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerThanFloat32]:
+    if 100 * (1 - baseline.speedup.high) >= _MIN_LOSS_PCT:
+        yield measured.finding(
+            SlowerThanFloat32,
+            None,
+            ["precision=fp32"],
             cost_pct=100 * (1 - baseline.speedup.median),
             step_ms=median(measured.times),
             float32_ms=median(baseline.times),
@@ -142,12 +129,10 @@ def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> list[Slowe
             casts_ms=total_ms(call for call in measured.step.calls if call.is_cast),
             num_operators=len(measured.step.calls),
             num_float32_operators=len(baseline.step.calls),
-            change=Change(overrides=["precision=fp32"]),
         )
-    ]
 
 
-def casts(measured: MeasuredSteps) -> list[ActivationCasts]:
+def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
     all_casts = [call for call in measured.step.of_phases("forward", "backward") if call.is_cast]
     measured.examined.facts["speed/casts_pct"] = measured.share_pct(total_ms(all_casts))
     measured.examined.facts["speed/casts_bytes_pct"] = _bytes_pct(all_casts, measured.step)
@@ -158,11 +143,10 @@ def casts(measured: MeasuredSteps) -> list[ActivationCasts]:
         up = by_index.get(call.cast_up) if call.cast_up is not None else None
         if up is not None and not up.is_of_parameter:
             costs[up] += ms
-    return [
-        measured.finding(ActivationCasts, spot, ms=spot.cost, bytes_pct=_bytes_pct(spot.calls, measured.step))
-        for spot in hot_spots((up, times[up] + ms) for up, ms in costs.items())
-        if measured.share_pct(spot.cost) >= _MIN_CASTS_PCT
-    ]
+    for spot in hot_spots((up, times[up] + ms) for up, ms in costs.items()):
+        if measured.share_pct(spot.cost) >= _MIN_CASTS_PCT:
+            bytes_pct = _bytes_pct(spot.calls, measured.step)
+            yield measured.finding(ActivationCasts, spot, ms=spot.cost, bytes_pct=bytes_pct)
 
 
 def _with_backward(calls: Iterable[TimedCall]) -> dict[TimedCall, float]:

@@ -1,6 +1,6 @@
 """Steps with too little work: compared to the cost of launching operators, or to what the device could do at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -9,7 +9,6 @@ from typing import Final
 import torch
 
 from ampsweep.analysis.step_limits import MAX_LAG_SHARE, MIN_LAUNCH_SHARE, MIN_US_PER_OPERATOR_CPU
-from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.hot_spots import HotSpot
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import Ratio, Repeated, StepTimes, doubled, times_in_turn
@@ -36,7 +35,7 @@ class LaunchBound(SpeedFinding):
     @property
     def evidence(self) -> list[str]:
         here = "{operators_here_pct} of them are called{inside}"
-        return [*super().evidence, *([self.text(here)] if self.modules else [])]
+        return [*super().evidence, *([self.filled(here)] if self.modules else [])]
 
 
 class SmallBatch(SpeedFinding):
@@ -52,10 +51,10 @@ class SmallBatch(SpeedFinding):
 
 
 def too_little_work(measured: MeasuredSteps) -> Sequence[SpeedFinding]:
-    return _launching(measured) or _small_batch(measured)
+    return [*_launching(measured)] or [*_small_batch(measured)]
 
 
-def _launching(measured: MeasuredSteps) -> list[LaunchBound]:
+def _launching(measured: MeasuredSteps) -> Iterator[LaunchBound]:
     num_operators, step_ms = len(measured.step.calls), measured.step_ms
     us_each = 1e3 * step_ms / max(num_operators, 1)
     if measured.moments.has_queue:
@@ -67,50 +66,44 @@ def _launching(measured: MeasuredSteps) -> list[LaunchBound]:
     measured.examined.facts["speed/num_operators"] = num_operators
     measured.examined.facts["speed/us_per_operator"] = us_each
     if not is_limit or measured.share_pct(cost_ms) < _MIN_LAUNCH_PCT:
-        return []
+        return
     calls = measured.step.of_phases("forward", "backward")
     module = next(iter(HotSpot.of((call, 1.0) for call in calls).modules), None)
     here = HotSpot.of((call, 1.0) for call in calls if call.module == module)
     is_here = module is not None and here.cost >= len(calls) / 2
-    return [
-        LaunchBound(
-            cost_pct=measured.share_pct(cost_ms),
-            modules=here.modules if is_here else [],
-            place=here.place if is_here else None,
-            num_operators=num_operators,
-            us_per_operator=us_each,
-            launch_ms=launch_ms,
-            step_ms=step_ms,
-            operators_here_pct=100 * here.cost / len(calls) if is_here else None,
-            change=Change(overrides=[] if is_here else [f"data.batch_size={4 * measured.examined.data.batch_size}"]),
-        )
-    ]
+    yield measured.finding(
+        LaunchBound,
+        None,
+        [] if is_here else [f"data.batch_size={4 * measured.examined.data.batch_size}"],
+        cost_pct=measured.share_pct(cost_ms),
+        modules=here.modules if is_here else [],
+        place=here.place if is_here else None,
+        num_operators=num_operators,
+        us_per_operator=us_each,
+        launch_ms=launch_ms,
+        operators_here_pct=100 * here.cost / len(calls) if is_here else None,
+    )
 
 
-def _small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
+def _small_batch(measured: MeasuredSteps) -> Iterator[SmallBatch]:
     training, examined = measured.training, measured.examined
     if examined.seconds_left < 12e-3 * median(measured.times):
-        return []
+        return
     try:
         larger = Repeated(examined.data, [*map(doubled, training.batches)])
         seconds = min(_SECONDS, examined.seconds_left / 4)
         steps = (training.step, partial(training.step, larger))
         own, double = times_in_turn(steps, measured.moments, seconds=seconds)
     except (RuntimeError, ValueError, TypeError, IndexError):  # the model or the loss takes no other batch size
-        return []
+        return
     gain = gain_pct(own, double)
     examined.facts["speed/double_batch_gain_pct"] = gain
-    if gain < _MIN_GAIN_PCT or len(own) < _MIN_ROUNDS:
-        return []
-    return [
-        SmallBatch(
-            cost_pct=gain,
-            step_ms=measured.step_ms,
-            double_ms_per_sample_ratio=median(double) / median(own) / 2,
-            batch_size=examined.data.batch_size,
-            change=Change(overrides=[f"data.batch_size={2 * examined.data.batch_size}"]),
+    if gain >= _MIN_GAIN_PCT and len(own) >= _MIN_ROUNDS:
+        size, ratio = examined.data.batch_size, median(double) / median(own) / 2
+        overrides = [f"data.batch_size={2 * size}"]
+        yield measured.finding(
+            SmallBatch, None, overrides, cost_pct=gain, double_ms_per_sample_ratio=ratio, batch_size=size
         )
-    ]
 
 
 def gain_pct(own: StepTimes, double: StepTimes) -> float:

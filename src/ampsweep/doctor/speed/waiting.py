@@ -1,13 +1,12 @@
 """Steps that wait: for data, for Python code of the model, or for the device, whose results the host reads."""
 
-import sys
-import threading
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 from time import monotonic, perf_counter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,17 +15,12 @@ from ampsweep.data.base import num_workers
 from ampsweep.doctor.hot_spots import HotSpot, hot_spots
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.observe.calls import observe
 from ampsweep.text import plural
-from ampsweep.user_code import place_of_model_in_thread
 
 _SETTLING_STEPS: Final = 6  # steps after which data has started as many workers as reading needs
 _MIN_STEPS: Final = 4
 _MAX_STEPS: Final = 24
 _READING_S: Final = 1.0
-_SAMPLED_STEPS: Final = 4
-_EVERY_S: Final = 0.0005
-_SWITCH_S: Final = 0.0002  # the interval of thread switches while sampling; the default, 5 ms, misses shorter loops
 _MIN_IDLE_PCT: Final = 5.0
 
 
@@ -45,7 +39,7 @@ class DataBound(SpeedFinding):
 
 
 class HostBound(SpeedFinding):
-    template = "Python code{inside}{at} holds up the step"
+    template = "Python code after {operator}{inside}{at} holds up the step"
     seen = ("the host spends {host_ms} of a step of {step_ms} on it, while no operator runs",)
     remedy = "write it as operators on tensors, or move it out of the step"
     host_ms: float
@@ -59,10 +53,7 @@ class Synchronizations(SpeedFinding):
     idle_ms: float
 
 
-_Places = dict[int, Counter[tuple[str | None, str | None]]]  # by position in the step
-
-
-def data_wait(measured: MeasuredSteps) -> list[DataBound]:
+def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
     examined, trainer = measured.examined, measured.training.trainer
     trainer.next_batch = examined.data.next_unread
     end_s = monotonic() + _READING_S
@@ -79,85 +70,31 @@ def data_wait(measured: MeasuredSteps) -> list[DataBound]:
     if measured.moments.has_queue:  # the device computes while the host waits
         wait_ms = min(wait_ms, max(step_ms - median(measured.times), 0.0))
     examined.facts["speed/data_wait_ms"] = wait_ms
-    if wait_ms < MIN_WAIT_SHARE * step_ms:
-        return []
-    return [
-        DataBound(
+    if wait_ms >= MIN_WAIT_SHARE * step_ms:
+        yield DataBound(
             cost_pct=100 * wait_ms / step_ms,
             wait_ms=wait_ms,
             step_ms=step_ms,
             num_steps=len(settled),
             num_workers=num_workers(examined.data.source),
         )
-    ]
 
 
-def host_code(measured: MeasuredSteps) -> list[HostBound]:
+def host_code(measured: MeasuredSteps) -> Iterator[HostBound]:
     idle_ms = measured.step.idle_ms
     if measured.moments.has_queue:  # the device computes what was queued before
         idle_ms = min(idle_ms, max(measured.step_ms - measured.step.operators_ms, 0.0))
     measured.examined.facts["speed/host_ms"] = idle_ms
-    if measured.share_pct(idle_ms) < MIN_COST_PCT:
-        return []
-    places = _host_places(measured)
-    found: dict[str | None, list[tuple[TimedCall, float]]] = defaultdict(list)
-    for call in measured.step.calls:
-        if call.idle_ms:
-            most = places[call.index].most_common(1) if call.index in places else []
-            module, line = most[0][0] if most else (call.module, call.place)
-            found[line or module].append((replace(call, module=module, place=line), call.idle_ms))
-    found.pop(None, None)  # between operators of the loss or the update: not the model's code
-    waits = sorted(map(HotSpot.of, found.values()), key=lambda spot: -spot.cost)
-    return [
-        measured.finding(HostBound, replace(spot, operator=None), host_ms=spot.cost)
-        for spot in waits
-        if measured.share_pct(spot.cost) >= MIN_COST_PCT
-    ]
+    found: dict[str, list[tuple[TimedCall, float]]] = defaultdict(list)
+    for before, call in pairwise(measured.step.calls):
+        if call.idle_ms and before.place is not None:  # not between operators of the loss or the update
+            found[before.place].append((before, call.idle_ms))
+    for spot in sorted(map(HotSpot.of, found.values()), key=lambda spot: -spot.cost):
+        if measured.share_pct(min(idle_ms, spot.cost)) >= MIN_COST_PCT:
+            yield measured.finding(HostBound, spot, host_ms=spot.cost)
 
 
-def _host_places(measured: MeasuredSteps) -> _Places:
-    """Take some steps and sample, every half millisecond, where the host is before each operator."""
-    position: int | None = None
-    num_calls = 0
-    seen: _Places = defaultdict(Counter)
-    is_over, watched = threading.Event(), threading.get_ident()
-
-    def watch() -> None:
-        while not is_over.wait(_EVERY_S):
-            before = position
-            place = observer.module, place_of_model_in_thread(watched)
-            if before is not None and before == position:
-                seen[before][place] += 1
-
-    def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        nonlocal position
-        position = None
-        return operator(*args, **kwargs)
-
-    def on_call(*_: object) -> None:
-        nonlocal position, num_calls
-        num_calls += 1
-        position = num_calls
-
-    former = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    thread = threading.Thread(target=watch, daemon=True)
-    with observe(measured.training.model, on_call, around=around, places=False) as observer:
-        thread.start()
-        try:
-            for _ in range(_SAMPLED_STEPS):
-                measured.moments.wait()
-                position = num_calls = 0
-                measured.training.step()
-                position = None
-        finally:
-            is_over.set()
-            thread.join()
-            sys.setswitchinterval(former)
-    return seen
-
-
-def synchronizations(measured: MeasuredSteps) -> list[Synchronizations]:
+def synchronizations(measured: MeasuredSteps) -> Iterator[Synchronizations]:
     """Find the lines where the host waits for the device; on a CPU, where waiting costs nothing, only note them."""
     waits = host_waits(measured.step.of_phases("forward", "backward"))
     measured.examined.facts["speed/synchronizations"] = [
@@ -166,10 +103,9 @@ def synchronizations(measured: MeasuredSteps) -> list[Synchronizations]:
         if spot.place is not None or spot.modules
     ]
     idle_ms = max(measured.step_ms - measured.step.operators_ms, 0.0)
-    if not measured.moments.has_queue or not waits or measured.share_pct(idle_ms) < _MIN_IDLE_PCT:
-        return []
-    num_waits = sum(len(spot.calls) for spot in waits)
-    return [measured.finding(Synchronizations, replace(waits[0], cost=idle_ms), num_waits=num_waits, idle_ms=idle_ms)]
+    if measured.moments.has_queue and waits and measured.share_pct(idle_ms) >= _MIN_IDLE_PCT:
+        num_waits = sum(len(spot.calls) for spot in waits)
+        yield measured.finding(Synchronizations, replace(waits[0], cost=idle_ms), num_waits=num_waits, idle_ms=idle_ms)
 
 
 def host_waits(calls: Sequence[TimedCall]) -> list[HotSpot[TimedCall]]:

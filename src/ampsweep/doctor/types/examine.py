@@ -145,9 +145,7 @@ def _mismatch(
     failed = stopped.failed
     assert failed is not None
     modules = [*dict.fromkeys([failed.module, *(end.cast_in or {}).get(failed.identity, [])])]
-    code = failed.codes[number]
-    remedy = failed.remedies[number]
-    overrides, code = ([], code) if code is not None else _without_source(examined, failed, remedy, other)
+    overrides = _overrides(examined, failed, other)
     return failed.finding(
         number,
         modules=[module for module in modules if module is not None],
@@ -156,25 +154,21 @@ def _mismatch(
         step=stopped.stops_in,
         num_modules=len(modules),
         runs_with=[] if overrides else other,
-        change=Change(overrides=overrides, code=code),
+        change=Change(overrides=overrides, code=None if overrides else failed.codes[number]),
         proof=_tried(examined, end),
     )
 
 
-def _without_source(
-    examined: ExaminedTraining, failed: FailedCall, remedy: Remedy, other: list[str]
-) -> tuple[list[str], str | None]:
-    """A change for a call whose line of Python cannot be rewritten: overrides that fix it, or a cast."""
-    if other:
-        return other, None
+def _overrides(examined: ExaminedTraining, failed: FailedCall, other: list[str]) -> list[str]:
+    """The overrides that fix a call by no line of the training's code; empty for others, which a cast there fixes."""
     precision = examined.config.precision
-    if precision.autocast and failed.module:
+    if failed.identity.instruction is not None:
+        return []
+    if not other and precision.autocast and failed.module:
         kept = replace(precision, fp32_modules=[*precision.fp32_modules, failed.module])
         if run_watched(examined, 1, precision=kept).error is None:
-            return [kept_in_float32(precision, [failed.module])], None
-    names = {operand.place: operand.source or operand.argument for operand in failed.operands}
-    casts = [f"{names.get(place, 'value')}.to({value})" for place, value in remedy.items()]
-    return [], f"{failed.identity.function}: {', '.join(casts)}"
+            return [kept_in_float32(precision, [failed.module])]
+    return other
 
 
 def _stop(examined: ExaminedTraining, num_steps: int, outcome: WatchedSteps, other: list[str]) -> TypesFinding:

@@ -1,12 +1,15 @@
 """The call that stops a training, observed in its code, and the casts with which it would run."""
 
+import ast
 import inspect
+import linecache
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from sys import _getframe
+from functools import cache
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -15,22 +18,22 @@ from torch.optim import Optimizer
 from torch.utils._pytree import SequenceKey, tree_leaves_with_path, tree_map_with_path
 
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.source_edit import CallSite, Place, Rewrite
+from ampsweep.doctor.loss.variant import writes_in_place
 from ampsweep.doctor.tensor_origins import TensorOrigins
-from ampsweep.doctor.types.findings import MadeTensor, MixedDtypes, NoSuchDtype, NumberTooLarge, Operand, WrongDtypes
+from ampsweep.doctor.types import findings as kinds
+from ampsweep.doctor.types.findings import MadeTensor, Operand, Place, WrongDtypes
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call, CallObserver, Phase, observe
 from ampsweep.observe.functions import CallIdentity, FunctionMode
 from ampsweep.observe.operators import OpOverload, schema_of
 from ampsweep.text import one_line
-from ampsweep.user_code import chain_of
+from ampsweep.user_code import chain_of, frame_of_caller
 
 Remedy = dict[Place, torch.dtype | float]  # dtypes to cast to, or new numbers
 
 _Arguments = tuple[Sequence[Any], dict[str, Any]]
 _Raised = tuple[Exception, Any, Sequence[Any], dict[str, Any]]  # the error, and the call that raised it
 _MOST_FAILURES: Final = 8  # the last errors, of which a training may have caught all but one
-_IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__imatmul__", "__ipow__")
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class FailedCall:
     numbers: dict[Place, float]  # number arguments that the dtype of a tensor cannot hold
     fault: type[WrongDtypes] | None  # the kind of its finding; None: other dtypes do not help
     remedies: tuple[Remedy, ...]  # all remedies with which the call itself succeeds, the best first
-    codes: tuple[str | None, ...]  # the line of code for each remedy
+    codes: tuple[str | None, ...]  # the expressions of each remedy; None where an operand has no name in the code
     operator: str  # the innermost that failed, as torch writes it: `aten.addmm`
     phase: Phase
     module: str | None
@@ -54,17 +57,15 @@ class FailedCall:
         unchanged = [operand for operand in self.operands if operand.place not in remedy]
         partners = [operand for operand in unchanged if operand.torch_dtype in remedy.values()]
         known: dict[str, Any] = {"stage": "training", "error": one_line(self.error), "num_modules": 1, "runs_with": []}
-        known |= {
-            "modules": [self.module] if self.module is not None else [],
-            "change": Change(code=self.codes[number]),
-        }
+        modules = [self.module] if self.module is not None else []
+        known |= {"modules": modules, "change": Change(code=self.codes[number])}
         return self.fault(
             operator=self.operator,
             place=self.identity.line,
             function=self.identity.function,
             phase=self.phase,
             operands=[*changed[:1], *(partners or unchanged)[:1]],
-            number=next(iter(self.numbers.values())) if self.fault is NumberTooLarge else None,
+            number=next(iter(self.numbers.values())) if self.fault is kinds.NumberTooLarge else None,
             cast=" and ".join(operand.argument for operand in changed),
             cast_to=", ".join(dict.fromkeys(dtype_name(value) for value in remedy.values())),
             **(known | facts),
@@ -77,7 +78,7 @@ class _Seen:
 
     raised: _Raised
     where: tuple[CallIdentity, str, Phase, str | None]  # its identity, operator, phase and module
-    site: CallSite | None
+    names: dict[int, str]  # names in the code of its tensors, by identity
     autocast: torch.dtype | None  # None: it was off
 
 
@@ -100,9 +101,7 @@ class CallWatch(FunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with ExitStack() as entered:
-            self._observer = entered.enter_context(observe(self._model, self.note_call, around=self.around))
-            entered.enter_context(super().watching())
+        with observe(self._model, self.note_call, around=self.around) as self._observer, super().watching():
             yield
 
     def note_call(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
@@ -116,7 +115,7 @@ class CallWatch(FunctionMode):
             call = self._observer.failed
             if self._below is not None and self._below[0] is seen and call is not None:
                 where = CallIdentity(call.operator, call.place, None), call.operator, call.phase, call.module
-                return self._failed(_Seen(self._below, where, None, None))
+                return self._failed(_Seen(self._below, where, {}, None))
         return None
 
     def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -141,7 +140,7 @@ class CallWatch(FunctionMode):
             operator = call.operator
         where = identity, operator, self._observer.phase, self._module
         autocast = torch.get_autocast_dtype(self._device_type) if self.running.is_autocast else None
-        self._failures.append(_Seen((error, func, args, kwargs), where, CallSite.now(_getframe(1)), autocast))
+        self._failures.append(_Seen((error, func, args, kwargs), where, _names_here(), autocast))
 
     def around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self.running is None and self._remedies:  # called by autograd or by the suite
@@ -171,21 +170,21 @@ class CallWatch(FunctionMode):
 
     def _failed(self, seen: _Seen) -> FailedCall:
         """Describe a call that raised an error."""
-        (error, func, args, kwargs), (identity, operator, phase, module), site = seen.raised, seen.where, seen.site
+        (error, func, args, kwargs), (identity, operator, phase, module) = seen.raised, seen.where
         found = tree_leaves_with_path({**dict(enumerate(args)), **kwargs})
         arguments = [(_place(path), value) for path, value in found]
-        values = {at: arg for at, arg in arguments if isinstance(arg, Tensor) and arg.is_floating_point()}
-        operands = tuple(self._operand(func, identity.function, at, value, site) for at, value in values.items())
+        values = [(at, arg) for at, arg in arguments if isinstance(arg, Tensor) and arg.is_floating_point()]
+        operands = tuple(self._operand(func, identity.function, at, value, seen.names) for at, value in values)
         finite = [(at, float(arg)) for at, arg in arguments if type(arg) in (float, int) and math.isfinite(arg)]
         numbers = {at: value for at, value in finite if abs(value) > _limit(operands)}
         candidates = self._candidates(identity.function, operands, numbers)
         with torch.autocast(self._device_type, seen.autocast, enabled=seen.autocast is not None):
             remedies = tuple(remedy for remedy in candidates if _succeeds(func, args, kwargs, remedy))
-        codes = tuple(None if site is None else _code(site, remedy, operands, values) for remedy in remedies)
+        codes = tuple(_code(remedy, operands) for remedy in remedies)
         fault = _fault(operands, remedies)
         return FailedCall(error, identity, operands, numbers, fault, remedies, codes, operator, phase, module)
 
-    def _operand(self, func: Any, function: str, place: Place, tensor: Tensor, site: CallSite | None) -> Operand:
+    def _operand(self, func: Any, function: str, place: Place, tensor: Tensor, names: dict[int, str]) -> Operand:
         origin = self.origins.of(tensor)
         made, source = origin.made, origin.dtype_from
         is_another = source is not made and source is not origin
@@ -196,7 +195,7 @@ class CallWatch(FunctionMode):
             dtype_from=MadeTensor.of(source) if is_another else None,
             place=place,
             torch_dtype=tensor.dtype,
-            source=None if site is None else site.expression(place, tensor),
+            source=names.get(id(tensor)),
         )
 
     def _candidates(self, function: str, operands: Sequence[Operand], numbers: dict[Place, float]) -> list[Remedy]:
@@ -234,8 +233,8 @@ def _fault(operands: Sequence[Operand], remedies: Sequence[Remedy]) -> type[Wron
     if not remedies:
         return None
     if not all(isinstance(value, torch.dtype) for value in remedies[0].values()):
-        return NumberTooLarge
-    return MixedDtypes if len({operand.torch_dtype for operand in operands}) > 1 else NoSuchDtype
+        return kinds.NumberTooLarge
+    return kinds.MixedDtypes if len({operand.torch_dtype for operand in operands}) > 1 else kinds.NoSuchDtype
 
 
 def _limit(operands: Sequence[Operand]) -> float:
@@ -243,24 +242,56 @@ def _limit(operands: Sequence[Operand]) -> float:
 
 
 def _is_written(function: str, place: Place) -> bool:
-    in_place = function in _IN_PLACE or (function.endswith("_") and not function.endswith("__"))
-    return place[0] == "out" or (in_place and place[0] == 0)
+    return place[0] == "out" or (place[0] == 0 and writes_in_place(function))
 
 
-def _code(site: CallSite, remedy: Remedy, operands: Sequence[Operand], values: dict[Place, Tensor]) -> str | None:
+def _code(remedy: Remedy, operands: Sequence[Operand]) -> str | None:
+    named = {operand.place: operand.source for operand in operands}
+
     def like(dtypes: Collection[object]) -> str | None:
         fitting = [operand for operand in operands if operand.torch_dtype in dtypes and operand.place not in remedy]
         return next((f"{operand.source}.dtype" for operand in fitting if operand.source), None)
 
-    def rewrite(place: Place) -> Rewrite:
-        new = remedy[place]
-        if isinstance(new, torch.dtype):
-            end = ".float()" if new == torch.float32 else f".to({like({new}) or new})"
-            return lambda text: text + end
-        dtype = like({operand.torch_dtype for operand in operands}) or operands[0].torch_dtype
-        return lambda _: f"torch.finfo({dtype}).{'max' if new > 0 else 'min'}"
+    def changed(place: Place, new: torch.dtype | float) -> str:
+        if not isinstance(new, torch.dtype):
+            dtype = like({operand.torch_dtype for operand in operands}) or operands[0].torch_dtype
+            return f"torch.finfo({dtype}).{'max' if new > 0 else 'min'}"
+        return f"{named[place]}.float()" if new == torch.float32 else f"{named[place]}.to({like({new}) or new})"
 
-    return site.rewritten([(place, values.get(place), rewrite(place)) for place in remedy])
+    if not all(named.get(place, "a number") for place in remedy):
+        return None
+    return ", ".join(changed(place, new) for place, new in remedy.items())
+
+
+def _names_here() -> dict[int, str]:
+    """The names in the running statement of the training's code, by the identity of what they stand for."""
+    frame = frame_of_caller()
+    if frame is None:
+        return {}
+    statements, line = _statements(frame.f_code.co_filename), frame.f_lineno
+    running = [own for own in statements if own.lineno <= line <= (own.end_lineno or own.lineno)]
+    nodes = ast.walk(max(running, key=lambda own: own.lineno)) if running else ()
+    names = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]
+    return {id(_value(node, frame)): ast.unparse(node) for node in names}
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    """The value of a name or of an attribute of a module or a parameter; None if it would have to be computed."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, frame)
+        return getattr(owner, node.attr, None) if isinstance(owner, nn.Module | nn.Parameter | ModuleType) else None
+    return None
+
+
+@cache
+def _statements(file: str) -> tuple[ast.stmt, ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
 def _changed_arguments(args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy) -> _Arguments:

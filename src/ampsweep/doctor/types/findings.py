@@ -6,10 +6,13 @@ from typing import Final
 import torch
 
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
-from ampsweep.doctor.source_edit import Place
 from ampsweep.doctor.tensor_origins import OriginKind, TensorOrigin
 from ampsweep.observe.calls import Phase
 from ampsweep.text import number
+
+Place = tuple[int | str, ...]
+"""The place of a tensor among the arguments of a call: `(0,)` the first, `(1, 0)` the first of a list that is the
+second, `("out",)` a keyword argument."""
 
 _PHASE: Final[dict[str, str]] = {"forward": "the forward pass", "backward": "the backward pass", "update": "the update"}
 _HELD: Final[dict[OriginKind, str]] = {
@@ -67,7 +70,7 @@ class Operand:
     dtype_from: MadeTensor | None  # the tensor that it inherited its dtype from; None: it was made with it
     place: Place = field(repr=False)
     torch_dtype: torch.dtype = field(repr=False)
-    source: str | None = field(repr=False)  # its expression in the code, if that is a name
+    source: str | None = field(repr=False)  # its name in the code, if it has one
 
     @property
     def sentence(self) -> str:

@@ -7,12 +7,10 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ampsweep.text import one_line
-
-
-def _nothing(*_: object, **__: object) -> None: ...
 
 
 class Hooks:
@@ -24,32 +22,41 @@ class Hooks:
     def __init__(self, listener: Any) -> None:
         self._listener, self.is_open = listener, True
         self._undo: list[Callable[[], object]] = []
-        begins, ended = self.guarded(listener.step_begins), self.guarded(listener.step_ended)
-        self._undo.append(register_optimizer_step_pre_hook(lambda own, *_: begins(own)).remove)
-        self._undo.append(register_optimizer_step_post_hook(lambda own, *_: ended(own)).remove)
-        self.wrap(GradScaler, "scale", after=lambda scaled, scaler, loss: listener.loss_scaled(loss, scaled))
-        self.wrap(GradScaler, "step", before=lambda scaler, own, *_, **__: listener.scaler_steps(scaler, own))
-        self.wrap(GradScaler, "update", after=lambda _, scaler, *__, **___: listener.scaler_updated(scaler))
+        self._undo.append(register_optimizer_step_pre_hook(self._guarded(listener.step_begins)).remove)
+        self._undo.append(register_optimizer_step_post_hook(self._guarded(listener.step_ended)).remove)
+        self.wrap(GradScaler, "scale", lambda scaled, _, outputs: listener.loss_scaled(outputs, scaled), is_after=True)
+        self.wrap(GradScaler, "step", lambda scaler, optimizer, *_, **__: listener.scaler_steps(scaler, optimizer))
+        self.wrap(GradScaler, "update", lambda _, scaler, *__, **___: listener.scaler_updated(scaler), is_after=True)
         # `Tensor.backward` calls this function, too.
         self.wrap(
             torch.autograd,
             "backward",
-            before=lambda tensors, grad_tensors=None, *_, **__: listener.backward_begins(tensors, grad_tensors),
+            lambda tensors, grad_tensors=None, *_, **__: listener.backward_begins(tensors, grad_tensors),
         )
-        self.wrap(nn.Module, "eval", before=listener.evaluation_begins)
+        self.wrap(nn.Module, "eval", listener.evaluation_begins)
 
-    def wrap(
-        self, owner: Any, name: str, *, before: Callable[..., None] = _nothing, after: Callable[..., None] = _nothing
-    ) -> None:
-        """Call `before` with the arguments of a function, and `after` with its result and them."""
-        original, before, after = getattr(owner, name), self.guarded(before), self.guarded(after)
+    def wrap(self, owner: Any, name: str, tell: Callable[..., None], *, is_after: bool = False) -> None:
+        """Call `tell` before a function with its arguments, or after it with its result and them."""
+        original = getattr(owner, name)
 
-        @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            before(*args, **kwargs)
+        def before(*args: Any, **kwargs: Any) -> Any:
+            if self.is_open:
+                try:
+                    tell(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - the training is worth more than its record
+                    self._fail(error)
+            return original(*args, **kwargs)
+
+        def after(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            after(result, *args, **kwargs)
+            if self.is_open:
+                try:
+                    tell(result, *args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._fail(error)
             return result
+
+        wrapped = functools.wraps(original)(after if is_after else before)
 
         def restore() -> None:
             if getattr(owner, name) is wrapped:  # else another has wrapped it in turn
@@ -58,18 +65,19 @@ class Hooks:
         setattr(owner, name, wrapped)
         self._undo.append(restore)
 
-    def guarded(self, tell: Callable[..., None]) -> Callable[..., None]:
-        """The function, silent once the hooks are closed; if it raises, they close."""
-
-        def guarded(*args: Any, **kwargs: Any) -> None:
+    def _guarded(self, tell: Callable[[Optimizer], None]) -> Callable[..., None]:
+        def guarded(optimizer: Optimizer, *_: object) -> None:
             if self.is_open:
                 try:
-                    tell(*args, **kwargs)
-                except Exception as error:  # noqa: BLE001 - the training is worth more than its record
-                    self.close()
-                    self._listener.failed(one_line(error))
+                    tell(optimizer)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._fail(error)
 
         return guarded
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        self._listener.failed(one_line(error))
 
     def close(self) -> None:
         self.is_open = False
@@ -83,9 +91,11 @@ def is_plain(value: object) -> TypeGuard[Tensor]:
     return type(value) in (Tensor, nn.Parameter)
 
 
-def scalar_of(value: Tensor) -> Tensor:
-    """A value of one element, 0-dim without graph, in a storage of its own (that of `mse_loss` is as large as the
-    outputs)."""
+def scalar_of(value: Tensor) -> float | Tensor:
+    """The value of one element: from host memory a number, from elsewhere a 0-dim tensor without graph, in a storage of
+    its own (that of `mse_loss` is as large as the outputs)."""
+    if value.is_cpu:
+        return float(value.item())
     value = value.detach()
     if value.dim():
         value = value.reshape(())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,12 @@ def stand_aside(source: str) -> None:
     """End the watching of this process, whose training has a recording of its own; the watcher's source is `script`."""
     while watching and source != "script":
         watching.pop()()
+
+
+def error_of_process() -> BaseException | None:
+    """The error that ends this process, if any."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
 
 
 @dataclass(frozen=True, kw_only=True)

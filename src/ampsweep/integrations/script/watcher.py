@@ -6,6 +6,8 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
@@ -15,7 +17,7 @@ from torch.optim import Optimizer
 
 from ampsweep.integrations.script.found_training import FoundTraining, find_training, trained_by
 from ampsweep.integrations.script.hooks import Hooks, is_plain, scalar_of
-from ampsweep.integrations.script.session import Session, watching
+from ampsweep.integrations.script.session import Session, error_of_process, watching
 
 if TYPE_CHECKING:
     from ampsweep.integrations.own_training import OwnTraining
@@ -37,7 +39,7 @@ def imported(name: str) -> None:
         watching.extend([_watcher.end] if asked is None else [])
     to_wandb = getattr(sys.modules.get("wandb"), "Run", None)
     if to_wandb is not None and _watcher is not None and _watcher.hooks.is_open:
-        _watcher.hooks.wrap(to_wandb, "log", before=_watcher.logged)
+        _watcher.hooks.wrap(to_wandb, "log", _watcher.logged)
 
 
 class Watcher:
@@ -58,9 +60,9 @@ class Watcher:
         self._num_calls = 0
         self._inside: list[Optimizer] = []  # whose `step` runs now; a wrapper of an optimizer calls another within
         self._update_due = False  # by a scaler that has stepped
-        self._scaled: tuple[ref[Tensor], Tensor] | None = None  # a scaled loss, and its value before
-        self._sum: Tensor | None = None  # of the losses since the latest call of an optimizer
-        self._losses: dict[int, Tensor] = {}  # of this step, by the optimizer that was called after them
+        self._scaled: tuple[ref[Tensor], float | Tensor] | None = None  # a scaled loss, and its value before
+        self._sum: float | Tensor | None = None  # of the losses since the latest call of an optimizer
+        self._losses: dict[int, float | Tensor] = {}  # of this step, by the optimizer that was called after them
         self._has_trained = False  # in this step backward has been called
         self._is_untimed, self._num_untimed = False, 0
         self._tracer: TorchDispatchMode | None = None  # of a step that is traced
@@ -79,7 +81,8 @@ class Watcher:
         if optimizer in self._inside:  # its last call was ended by an error
             self._inside.clear()
         self._inside.append(optimizer)
-        if len(self._inside) == 1:
+        is_called = self._update_due and id(optimizer) in self._called  # by its scaler
+        if len(self._inside) == 1 and not is_called:
             self._call(optimizer)
 
     def step_ended(self, optimizer: Optimizer) -> None:
@@ -88,13 +91,16 @@ class Watcher:
             if self._sum is not None:  # of a closure, which other micro-batches may have preceded
                 before = self._losses.get(id(optimizer))
                 self._losses[id(optimizer)], self._sum = self._sum if before is None else before + self._sum, None
-            self._end_if_complete()
+            if self._run is not None and self._is_complete():
+                self._end_step(self._run)
 
     def scaler_updated(self, scaler: GradScaler) -> None:
         if self._run is not None and self._update_due:
             self._update_due = False
-            self._run.count_update(ends_step=self._is_complete())
-            self._end_if_complete(updates_scale=False)
+            ends_step = self._is_complete()
+            self._run.count_update(ends_step=ends_step)
+            if ends_step:
+                self._end_step(self._run, updates_scale=False)
 
     def loss_scaled(self, loss: object, scaled: object) -> None:
         if is_plain(loss) and loss.requires_grad and loss.numel() == 1 and scaled is not loss:
@@ -164,16 +170,15 @@ class Watcher:
             self._optimizers = {key: other for key, other in self._optimizers.items() if key in self._called}
 
     def _is_complete(self) -> bool:
-        return bool(self._called) and self._called >= self._optimizers.keys() and not self._update_due
+        return not self._update_due and bool(self._called) and self._called >= self._optimizers.keys()
 
-    def _end_if_complete(self, *, updates_scale: bool = True) -> None:
-        """End a step and begin the next at once: whatever a script does belongs to one."""
-        run = self._run
-        if run is None or not self._is_complete() or not self._can_leave():
+    def _end_step(self, run: "OwnTraining", *, updates_scale: bool = True) -> None:
+        """End a step, if possible, and begin the next at once: whatever a script does belongs to one."""
+        if not self._can_leave():
             return
-        losses, self._losses = list(self._losses.values()), {}
-        if losses:
-            run.log({"train/loss": sum(losses[1:], losses[0])})
+        if losses := self._losses:
+            self._losses = {}
+            run.sample_loss(reduce(add, losses.values()))
         run.end_step(updates_scale=updates_scale)
         if self._num_untimed < _MAX_UNTIMED:
             self._num_untimed = self._num_untimed + 1 if self._is_untimed else 0
@@ -191,7 +196,7 @@ class Watcher:
         self._run.lacking["train/loss"] = "no backward pass began at a plain tensor with one element"
         self._begin_step(self._run)
         atexit.register(self.end)
-        self.hooks.wrap(os, "_exit", before=lambda *_: self.end())
+        self.hooks.wrap(os, "_exit", lambda *_: self.end())
 
     def is_observed(self, run: "OwnTraining") -> bool:
         """Whether the step that is to begin is observed by others, so that its time does not count."""
@@ -222,8 +227,7 @@ class Watcher:
         self.hooks.close()
         if (run := self._run) is not None:
             run.record.config["own"] |= _wandb_config()
-            error = error or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-            run.finish(error if isinstance(error, BaseException) else None)
+            run.finish(error or error_of_process())
 
     def _forked(self) -> None:
         """Forget the training in a forked process, such as a worker of a data loader."""

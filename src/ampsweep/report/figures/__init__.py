@@ -1,1 +1,0 @@
-"""Panels and other pictures of a report as figures."""

@@ -1,6 +1,7 @@
 """Panels with bars: a metric of each arm, and parts of a whole."""
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,15 +16,17 @@ from ampsweep.report.figures.drawing import (
     dots_left_out,
     metric_name,
     panel_figure,
+    range_cells,
     rows_height,
     without,
 )
 from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR, ArmStyle
 from ampsweep.report.panels import Panel
-from ampsweep.report.tables import Cell, Column, axis_unit, count_cell, quantity, quantity_cell
+from ampsweep.report.tables import Cell, Column, axis_unit, quantity, quantity_cell
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB
 
+_MEDIAN: Final = "median of runs"
 _BEYOND: Final = 1.05  # the end of the axis over the largest value
 _REST: Final = memory_key(UNATTRIBUTED)
 _REST_REMARK: Final = (
@@ -33,47 +36,36 @@ _REST_REMARK: Final = (
 
 
 def by_arm(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
-    """A row for each arm: a bar for its figure in the comparison (or else the median) and a dot for each run."""
+    """A row for each arm: a bar for the median of its runs and a dot for each of them."""
     (key,) = panel.metrics
-    measured = {arm: values for arm in data.names if (values := data.values_of(arm, key))}
+    measured = {arm: values for arm in data.compared.names if (values := data.values_of(arm, key))}
     if not measured:
         return None
-    figures, name = _figures(data, key, measured)
-    every = [*figures.values(), *(value for values in measured.values() for _, value in values)]
-    unit, text = axis_unit([max(map(abs, every))], panel.unit), partial(quantity, unit=panel.unit)
+    every = [value for values in measured.values() for _, value in values]
+    unit, text = axis_unit(every, panel.unit), partial(quantity, unit=panel.unit)
     ends = min(0.0, *every) * unit.factor * _BEYOND, max(0.0, *every) * unit.factor * _BEYOND
     ends = ends if any(ends) else (0.0, 1.0)
     traces, rows = list[Json](), {}
     for arm, values in measured.items():
-        figure, look, meta = figures[arm], styles[arm], {"arm": arm}
-        x, hover = [figure * unit.factor], [f"{name} {text(figure)}"]
+        runs, look, meta = [value for _, value in values], styles[arm], {"arm": arm}
+        median = statistics.median(runs)
+        x, hover = [median * unit.factor], [f"{_MEDIAN} {text(median)}"]
         traces += [
-            bars(arm, [arm], x, look.colour, patterns=[look.pattern], hover=hover, meta=meta),
-            dots(arm, [(run.seed, value) for run, value in values], unit.factor, text, look),
-            scatter("", [ends[1]], [arm], look.colour, texts=[text(figure)], meta=meta),
+            bars(arm, [arm], x, look.colour, hover=hover, meta=meta),
+            dots(arm, values, unit.factor, text, look),
+            scatter("", [ends[1]], [arm], look.colour, texts=[text(median)], meta=meta),
         ]
-        runs = [value for _, value in values]
-        shown = (figure, min(runs), max(runs))
-        rows[arm] = [*(quantity_cell(value, panel.unit) for value in shown), count_cell(len(runs))]
+        rows[arm] = range_cells(median, runs, len(runs), panel.unit)
     missing = [arm for arm in data.measured_arms if arm not in measured]
     return panel_figure(
         panel,
         [*without(missing), *dots_left_out(max(map(len, measured.values())))],
         traces=traces,
-        x=axis(metric_name(panel), unit.unit, after=f", {name}", range=ends),
+        x=axis(metric_name(panel), unit.unit, after=f", {_MEDIAN}", range=ends),
         y=row_axis([*measured]),
         height=rows_height(len(measured)),
-        table=arms_table(panel, (name, "lowest", "highest", "runs"), rows),
+        table=arms_table(panel, (_MEDIAN, "lowest", "highest", "runs"), rows),
     )
-
-
-def _figures(data: WorkloadData, key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
-    """The figure of each arm, and how it follows from the runs: as in the comparison's table if that has all arms."""
-    of_table = {compared.arm: compared.figure(key) for compared in data.arms}
-    found = {arm: value for arm in arms if (value := of_table.get(arm)) is not None}
-    if len(found) == len(arms):
-        return found, "mean over pairs" if len(data.names) > 1 else "mean"
-    return {arm: value for arm in arms if (value := data.median_of(arm, key)) is not None}, "median of runs"
 
 
 _Bar = tuple[str, bool]  # an arm, and True if the bar shows its prediction
@@ -83,9 +75,11 @@ _Parts = Mapping[str, float]  # metric key -> value, including the rest of the w
 def stack(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """For each arm the stacked metrics of the run with the median whole, and below, striped, their prediction."""
     shown: dict[_Bar, _Parts] = {}
-    for arm in data.names:
-        for is_predicted, parts_of in ((False, _measured), (True, _predicted)):
-            if parts := _middle([parts_of(panel, run) for run in data.runs_of(arm)]):
+    for arm in data.compared.names:
+        runs = data.runs_of(arm)
+        measured = [_parts(panel, run.figure, run.figure(PEAK_MEMORY)) for run in runs if run.measured]
+        for is_predicted, of_runs in ((False, measured), (True, [_predicted(panel, run) for run in runs])):
+            if parts := _middle(of_runs):
                 shown[arm, is_predicted] = parts
     if not shown:
         return None
@@ -132,24 +126,15 @@ def _middle(of_runs: Sequence[_Parts]) -> _Parts:
     return known[(len(known) - 1) // 2] if known else {}
 
 
-def _measured(panel: Panel, run: Run) -> _Parts:
-    if not run.measured:
-        return {}
-    parts = {key: value for key in panel.metrics if (value := run.figure(key)) is not None}
-    return _with_rest(parts, run.figure(panel.whole) if panel.whole else None)
-
-
 def _predicted(panel: Panel, run: Run) -> _Parts:
-    prediction = run.record.prediction
-    if prediction is None or prediction.peak is None:
-        return {}
-    of_keys = {memory_key(category): size / GIB for category, size in prediction.peak.items()}
-    parts = {key: of_keys[key] for key in panel.metrics if key in of_keys}
-    whole = run.predicted_bytes if panel.whole == PEAK_MEMORY else None
-    return _with_rest(parts, None if whole is None else whole / GIB)
+    prediction, whole = run.record.prediction, run.predicted_bytes
+    peak = {} if prediction is None else prediction.peak or {}
+    figures = {memory_key(category): size / GIB for category, size in peak.items()}
+    return _parts(panel, figures.get, None if whole is None else whole / GIB)
 
 
-def _with_rest(parts: _Parts, whole: float | None) -> _Parts:
+def _parts(panel: Panel, figure: Callable[[str], float | None], whole: float | None) -> _Parts:
+    parts = {key: value for key in panel.metrics if (value := figure(key)) is not None}
     rest = 0.0 if whole is None else round((whole - sum(parts.values())) * GIB) / GIB
     return {**parts, _REST: rest} if parts and rest > 0 else parts
 

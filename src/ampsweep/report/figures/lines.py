@@ -1,58 +1,59 @@
 """Panels with lines: a metric over the steps, and a metric or its effect over a swept value."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.swept_series import Series, value_text
 from ampsweep.report.figure import Figure, Json, area, axis, label, rule, scatter, whiskers
-from ampsweep.report.figures.drawing import arms_table, metric_name, panel_figure, without
-from ampsweep.report.figures.pairs import effect_of, effects, mean_cell
+from ampsweep.report.figures.drawing import arms_table, metric_name, panel_figure, range_cells, without
+from ampsweep.report.figures.pairs import effect_of, mean_cell
 from ampsweep.report.histories import Curve, band, short_numbers
-from ampsweep.report.page_limits import JSON_NAME, MAX_LINES, MAX_POINTS
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
-from ampsweep.report.tables import Cell, Column, Row, Table, axis_unit, count_cell, quantity_cell
+from ampsweep.report.tables import JSON_NAME, Cell, Column, Row, Table, axis_unit, quantity_cell
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import seeds_text
+
+_MAX_LINES: Final = 8  # runs of an arm that have a line each; beyond that there is only their band
+_MAX_POINTS: Final = 300  # points of a curve: about one in two or three pixels
 
 
 def curves(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """A thin line for each run; for an arm with several finished runs their mean and the band of their extremes."""
     (key,) = panel.metrics
-    traces, remarks, absent = list[Json](), list[str](), []
+    traces, remarks, longest = list[Json](), list[str](), 0
     rows: dict[str, list[Cell]] = {}
-    longest = 0
-    for arm in (compared.arm for compared in data.arms):
-        drawn = [(run, curve) for run in data.runs_of(arm) if (curve := data.curve_of(run, key)) is not None]
+    known = data.histories.curves
+    logged = {
+        arm: [(run, own[key]) for run in data.runs_of(arm) if key in (own := known.get(run.directory, {}))]
+        for arm in data.compared.names
+    }
+    for arm, drawn in logged.items():
         finite = [(run, curve) for run, curve in drawn if np.isfinite(curve.values).any()]
-        if not drawn:
-            absent += [arm] if arm in data.measured_arms else []
-            continue
         if left := [run.seed for run, curve in drawn if not np.isfinite(curve.values).any()]:
             remarks.append(f"{arm}: never a finite value ({seeds_text(sorted(left))})")
-        longest = max(longest, *(len(curve) for _, curve in drawn))
+        longest = max(longest, *(len(curve) for _, curve in drawn), 0)
         traces += (of_band := _band(arm, finite, data.histories.partial, styles[arm]))
         alone: Sequence[tuple[Run, Curve]] = finite
-        if len(finite) > MAX_LINES:
-            alone = [(run, curve) for run, curve in finite if not (of_band and run.finished)][:MAX_LINES]
+        if len(finite) > _MAX_LINES:
+            alone = [(run, curve) for run, curve in finite if not (of_band and run.finished)][:_MAX_LINES]
             num_left = len(finite) - len(alone)
             remarks.append(f"{arm}: {num_left:,} runs have no line of their own; {JSON_NAME} has all runs")
         traces += _runs(alone, styles[arm], has_band=bool(of_band))
-        if finite:
-            rows[arm] = _cells([curve for _, curve in finite], panel.unit)
+        if values := [curve.values[np.isfinite(curve.values)] for _, curve in finite]:
+            last = float(np.median([of_run[-1] for of_run in values]))
+            rows[arm] = range_cells(last, np.concatenate(values).tolist(), len(values), panel.unit)
     if not any(len(trace["x"]) > 1 for trace in traces):
         return None
-    remarks += without(absent, "not logged")
-    if longest > MAX_POINTS:
-        remarks.append(
-            f"curves of up to {longest} logged steps are thinned to {MAX_POINTS} points: the lowest and the highest "
-            "value of each stretch"
-        )
+    remarks += without([arm for arm in data.measured_arms if not logged[arm]], "not logged")
+    if longest > _MAX_POINTS:
+        thinned = f"curves of up to {longest} logged steps are thinned to {_MAX_POINTS} points"
+        remarks.append(f"{thinned}: the lowest and the highest value of each stretch")
     return panel_figure(
         panel,
         remarks,
@@ -68,7 +69,7 @@ def _band(arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path
     whole = band([curve for run, curve in drawn if run.finished and run.directory not in partial])
     if whole is None:
         return []
-    thinned = whole.thinned(MAX_POINTS)
+    thinned = whole.thinned(_MAX_POINTS)
     steps, low, mean, high = map(short_numbers, (thinned.steps, thinned.low, thinned.mean, thinned.high))
     meta, width = {"arm": arm}, 2 + 0.8 * look.beneath
     line = scatter(arm, steps, mean, look.colour, line=width, dash=look.dash, legendgroup=arm, meta=meta)
@@ -77,7 +78,7 @@ def _band(arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path
 
 def _runs(alone: Sequence[tuple[Run, Curve]], look: ArmStyle, *, has_band: bool) -> Iterator[Json]:
     for index, (run, curve) in enumerate(alone):
-        shown = curve.thinned(MAX_POINTS)
+        shown = curve.thinned(_MAX_POINTS)
         in_legend = not has_band and index == 0
         pointed_at = f"{run.arm}, seed {run.seed}" + ("" if run.finished else f", {run.outcome}")
         yield scatter(
@@ -96,14 +97,6 @@ def _runs(alone: Sequence[tuple[Run, Curve]], look: ArmStyle, *, has_band: bool)
         )
 
 
-def _cells(of: Sequence[Curve], unit: str) -> list[Cell]:
-    """The median of the runs' last finite values, the extremes of all values, and the number of runs."""
-    finite = [curve.values[np.isfinite(curve.values)] for curve in of]
-    last = float(np.median([values[-1] for values in finite]))
-    ends = min(float(values.min()) for values in finite), max(float(values.max()) for values in finite)
-    return [*(quantity_cell(figure, unit) for figure in (last, *ends)), count_cell(len(of))]
-
-
 @dataclass(frozen=True)
 class SeriesData:
     """A series of workloads with their data, in the same order."""
@@ -117,7 +110,7 @@ class SeriesData:
 
     @property
     def arms(self) -> list[str]:
-        return list(dict.fromkeys(arm for data in self.data for arm in data.names))
+        return list(dict.fromkeys(arm for data in self.data for arm in data.compared.names))
 
 
 _Points = Mapping[str, Mapping[Scalar, Cell]]  # arm -> swept value -> figure
@@ -140,55 +133,66 @@ def against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]) -> Fig
     known = [_number(cell.value) for line in points.values() for cell in line.values()]
     if not known:
         return None
-    unit, remarks = axis_unit(known, panel.unit), _without_points(of, points)
-    traces = _lines(points, unit.factor, styles)
+    unit, remarks, crosses = axis_unit(known, panel.unit), [], []
     for index, arm in enumerate(of.arms):
         lost = [(at, run.seed) for at, data in of.compared for run in data.runs_of(arm) if run.outcome == "oom"]
         if lost:
             values = ", ".join(value_text(at) for at in of.series.values if at in {at for at, _ in lost})
             remarks.append(f"{arm} ran out of memory at {of.series.name} {values} (x)")
-            traces.append(_crosses(arm, lost, max(known) * unit.factor * (1 - 0.07 * index), styles[arm]))
+            cross = scatter(
+                f"{arm}: out of memory",
+                [_number(at) for at, _ in lost],
+                [max(known) * unit.factor * (1 - 0.07 * index)] * len(lost),
+                styles[arm].colour,
+                symbol="x",
+                size=12,
+                showlegend=False,
+                hover=[f"{value_text(at)}, seed {seed}: out of memory" for at, seed in lost],
+                meta={"arm": arm},
+            )
+            crosses.append(cross)
     y = axis(metric_name(panel), unit.unit, from_zero=True)
-    return _over(panel, of, points, remarks, traces=traces, y=y)
+    return _over(panel, of, points, remarks, traces=[*_lines(points, unit.factor, styles), *crosses], y=y)
 
 
 def effects_against(panel: Panel, of: SeriesData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """A line for each arm through its means over pairs with 95% intervals, and a dotted line at no effect."""
     effect = effect_of(panel)
-    baselines = {compared.arm for data in of.data for compared in data.arms if compared.is_baseline}
+    baselines = {compared.arm for data in of.data for compared in data.compared.arms if compared.is_baseline}
 
     def mean(data: WorkloadData, arm: str) -> Cell:
-        found = effects(effect, data, arm)
-        return Cell() if found is None else mean_cell(found.mean, effect)
+        found = next((effect.mean(compared) for compared in data.compared.arms if compared.arm == arm), None)
+        return Cell() if found is None else mean_cell(found, effect)
 
     points = _points(of, [arm for arm in of.arms if arm not in baselines], mean)
     if not any(points.values()):
         return None
     y = axis(effect.title, effect.unit)
-    content = {"traces": _lines(points, 1.0, styles), "y": y, "shapes": [rule(effect.null, "y")]}
-    return _over(panel, of, points, _without_points(of, points), **content)
+    return _over(panel, of, points, traces=[*_lines(points, 1.0, styles)], y=y, shapes=[rule(effect.null, "y")])
 
 
-def _over(panel: Panel, of: SeriesData, points: _Points, remarks: Sequence[str], **content: Any) -> Figure:
+def _over(panel: Panel, of: SeriesData, points: _Points, remarks: Sequence[str] = (), **content: Any) -> Figure:
     known, numbers = {arm: line for arm, line in points.items() if line}, [*map(_number, of.series.values)]
+    measured = {arm for data in of.data for arm in data.measured_arms}
+    remarks = [*without([arm for arm in points if arm not in known and arm in measured]), *remarks]
     ticks = {value: value_text(value) for value in numbers} if min(numbers) > 0 else None
     x = axis(of.series.name, log=ticks is not None, ticks=ticks)
     columns = (Column(of.series.name), *(Column(arm, numeric=True) for arm in known))
     rows = ((Cell(value_text(at), at), *(line.get(at, Cell()) for line in known.values())) for at in of.series.values)
+    titled = replace(panel, title=panel.title.replace("against size", f"against {of.series.name}"))
     table = Table(key=panel.key, columns=columns, rows=tuple(map(Row, rows)))
-    return panel_figure(panel, remarks, x=x, legend=True, height=360, table=table, **content)
+    return panel_figure(titled, remarks, x=x, legend=True, height=360, table=table, **content)
 
 
-def _lines(points: _Points, factor: float, styles: Mapping[str, ArmStyle]) -> list[Json]:
-    traces = []
+def _lines(points: _Points, factor: float, styles: Mapping[str, ArmStyle]) -> Iterator[Json]:
     for arm, line in points.items():
         if line:
-            look, values = styles[arm], {at: _number(cell.value) for at, cell in line.items()}
-            y = [value * factor for value in values.values()]
+            look, y = styles[arm], [factor * _number(cell.value) for cell in line.values()]
             ends = [
-                (factor * (cell.low or values[at]), factor * (cell.high or values[at])) for at, cell in line.items()
+                (at if cell.low is None else factor * cell.low, at if cell.high is None else factor * cell.high)
+                for at, cell in zip(y, line.values(), strict=True)
             ]
-            trace = scatter(
+            yield scatter(
                 arm,
                 [_number(at) for at in line],
                 y,
@@ -201,24 +205,3 @@ def _lines(points: _Points, factor: float, styles: Mapping[str, ArmStyle]) -> li
                 meta={"arm": arm},
                 **whiskers("y", y, ends, look.colour),
             )
-            traces.append(trace)
-    return traces
-
-
-def _crosses(arm: str, where: Sequence[tuple[Scalar, int]], height: float, look: ArmStyle) -> Json:
-    return scatter(
-        f"{arm}: out of memory",
-        [_number(at) for at, _ in where],
-        [height] * len(where),
-        look.colour,
-        symbol="x",
-        size=12,
-        showlegend=False,
-        hover=[f"{value_text(at)}, seed {seed}: out of memory" for at, seed in where],
-        meta={"arm": arm},
-    )
-
-
-def _without_points(of: SeriesData, points: _Points) -> list[str]:
-    measured = {arm for data in of.data for arm in data.measured_arms}
-    return without([arm for arm, line in points.items() if not line and arm in measured])

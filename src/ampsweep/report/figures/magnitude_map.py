@@ -3,8 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Final
+
+import numpy as np
 
 from ampsweep.analysis.headroom import INITIAL_SCALE, SCALED, ExponentCounts, layer_text, scale_text
 from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, NumericFormat
@@ -77,15 +78,11 @@ def _ends(counts: Sequence[ExponentCounts], shift: int) -> tuple[int, int]:
     together: Counter[int] = Counter()
     for tensor in counts:
         together.update({exponent + shift: count for exponent, count in tensor.counts.items()})
-    least = _LEAST_SHARE * together.total()
-
-    def first_beyond(exponents: Sequence[int]) -> int:
-        passed = accumulate(together[exponent] for exponent in exponents)
-        return next(exponent for exponent, before in zip(exponents, passed, strict=True) if before > least)
-
-    ordered = sorted(together)
-    low = min(first_beyond(ordered), FLOAT16.min_exponent - 2)
-    return low, max(first_beyond(ordered[::-1]) + 1, FLOAT16.max_exponent + 3)
+    exponents = sorted(together)
+    up_to = np.cumsum([together[exponent] for exponent in exponents]) / together.total()
+    first = exponents[np.searchsorted(up_to, _LEAST_SHARE, side="right")]
+    last = exponents[np.searchsorted(up_to, 1 - _LEAST_SHARE)]
+    return min(first, FLOAT16.min_exponent - 2), max(last + 1, FLOAT16.max_exponent + 3)
 
 
 def _cells(names: Sequence[str], counts: Sequence[ExponentCounts], shift: int, low: int, high: int) -> Json:

@@ -1,20 +1,32 @@
 """Panels of pairs: the effect of an arm in each of its pairs, and the Pareto front of all arms."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS
 from ampsweep.analysis.judgements import Parity
-from ampsweep.analysis.pareto_front import Front, FrontArm, Relation
+from ampsweep.analysis.pairing import Pair
+from ampsweep.analysis.pareto_front import FrontArm, Relation
 from ampsweep.analysis.runs import STEP_MS
 from ampsweep.analysis.statistics import Estimate, saved_pct
 from ampsweep.report.figure import Figure, Json, axis, margin, row_axis, rule, scatter, whiskers
 from ampsweep.report.figures.drawing import arms_table, dots, dots_left_out, panel_figure, rows_height, without
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Effect, Panel
-from ampsweep.report.tables import Cell, Column, Table, axis_unit, count_cell, estimate_cell, quantity
+from ampsweep.report.tables import (
+    Cell,
+    Column,
+    axis_unit,
+    count_cell,
+    estimate_cell,
+    quantity,
+    table_of,
+    text_column,
+    value_cell,
+    value_column,
+)
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB, milliseconds, num_bytes, number, ratio, signed
 
@@ -62,26 +74,12 @@ def effect_of(panel: Panel) -> EffectOf:
     return of._replace(title=panel.keys.named(of.title))
 
 
-@dataclass(frozen=True)
-class Effects:
-    """One arm's effect in each of its pairs, and their mean."""
-
-    arm: str
-    by_seed: Sequence[tuple[int, float]]
-    mean: Estimate
-
-
-def effects(of: EffectOf, data: WorkloadData, arm: str) -> Effects | None:
-    """The effect of an arm; None if no pair measured it."""
-    judged = data.verdict_on(arm)
-    mean = None if judged is None else of.mean(judged.judgements.figures)
-    if judged is None or mean is None:
-        return None
-    pairs = sorted(judged.pairs, key=lambda pair: pair.arm_runs[0].seed)
+def _by_seed(of: EffectOf, pairs: Sequence[Pair]) -> list[tuple[int, float]]:
+    pairs = sorted(pairs, key=lambda pair: pair.arm_runs[0].seed)
     found = [(pair.arm_runs[0].seed, both) for pair in pairs if (both := pair.figures(of.metric))]
     if of.unit in ("x", "%"):  # neither has a value for zero
         found = [(seed, both) for seed, both in found if min(both) > 0]
-    return Effects(arm, [(seed, of.of_pair(*both)) for seed, both in found], mean)
+    return [(seed, of.of_pair(*both)) for seed, both in found]
 
 
 def mean_cell(mean: Estimate, of: EffectOf) -> Cell:
@@ -96,27 +94,27 @@ def mean_cell(mean: Estimate, of: EffectOf) -> Cell:
 
 def pairs(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> Figure | None:
     """A row for each arm: a dot for each pair, a diamond at their mean with its 95% interval, a line at no effect."""
-    of = effect_of(panel)
-    others = [compared.arm for compared in data.arms if not compared.is_baseline]
-    found = [of_arm for arm in others if (of_arm := effects(of, data, arm)) is not None]
-    if not found:
+    of, arms = effect_of(panel), data.compared.verdict.arms
+    means = {arm.arm: mean for arm in arms if (mean := of.mean(arm.judgements.figures)) is not None}
+    if not means:
         return None
-    parities = {effect.arm: _parity(panel, data, effect.arm) for effect in found}
-    missing = [arm for arm in data.measured_arms if arm in others and arm not in parities]
-    unit = axis_unit((value for effect in found for _, value in effect.by_seed), of.unit)
+    parities = {arm.arm: _parity(panel, arm) for arm in arms if arm.arm in means}
+    by_seed = {arm.arm: _by_seed(of, arm.pairs) for arm in arms if arm.arm in means}
+    missing = [arm.arm for arm in arms if arm.arm in data.measured_arms and arm.arm not in means]
+    unit = axis_unit((value for values in by_seed.values() for _, value in values), of.unit)
     traces = [_decisive(arm, parity, styles) for arm, parity in parities.items() if parity]
-    for effect in found:  # dots over intervals
-        look = styles[effect.arm]
-        traces += [_mean(effect, of, unit.factor, look), dots(effect.arm, effect.by_seed, unit.factor, of.text, look)]
+    for arm, mean in means.items():  # dots over intervals
+        look = styles[arm]
+        traces += [_mean(arm, mean, of, unit.factor, look), dots(arm, by_seed[arm], unit.factor, of.text, look)]
     of_parity = [Column("margin", numeric=True), Column("gap (90% interval)", numeric=True), Column("parity")]
     columns: list[Column | str] = ["mean", "pairs", *(of_parity if any(parities.values()) else [])]
     rows = {
-        effect.arm: [mean_cell(effect.mean, of), count_cell(effect.mean.n), *_parity_cells(parities[effect.arm])]
-        for effect in found
+        arm: [mean_cell(mean, of), count_cell(mean.n), *_parity_cells(parities[arm])][: len(columns)]
+        for arm, mean in means.items()
     }
     return panel_figure(
         panel,
-        [*without(missing, "no pair to compare"), *dots_left_out(max(len(effect.by_seed) for effect in found))],
+        [*without(missing, "no pair to compare"), *dots_left_out(max(map(len, by_seed.values())))],
         traces=traces,
         x=axis(of.title, unit.unit),
         y=row_axis([*parities]),
@@ -124,34 +122,32 @@ def pairs(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
             rule(of.null),
             *(margin(row, -parity.margin, parity.margin) for row, parity in enumerate(parities.values()) if parity),
         ],
-        height=rows_height(len(found)),
-        table=arms_table(panel, columns, {arm: cells[: len(columns)] for arm, cells in rows.items()}),
+        height=rows_height(len(means)),
+        table=arms_table(panel, columns, rows),
     )
 
 
-def _mean(effect: Effects, of: EffectOf, factor: float, look: ArmStyle) -> Json:
+def _mean(arm: str, mean: Estimate, of: EffectOf, factor: float, look: ArmStyle) -> Json:
     """A diamond, hollow so that it hides no dot, with its interval."""
-    mean, cell = effect.mean, mean_cell(effect.mean, of)
-    x = [mean.value * factor]
+    x, cell = [mean.value * factor], mean_cell(mean, of)
     ends = [] if mean.interval is None else [(mean.interval[0] * factor, mean.interval[1] * factor)]
     return scatter(
-        effect.arm,
+        arm,
         x,
-        [effect.arm],
+        [arm],
         look.colour,
         symbol="diamond-tall",
         hollow=True,
         size=22,
         hover=[f"mean {cell.text} {cell.detail}".strip()],
-        meta={"arm": effect.arm},
+        meta={"arm": arm},
         **whiskers("x", x, ends, look.colour),
     )
 
 
-def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
-    verdict = data.verdict_on(arm)
-    parities = () if verdict is None else verdict.judgements.parities
-    return next((parity for parity in parities if parity.metric == panel.keys.recorded(panel.metrics[0])), None)
+def _parity(panel: Panel, of: Candidate) -> Parity | None:
+    metric = panel.keys.recorded(panel.metrics[0])
+    return next((parity for parity in of.judgements.parities if parity.metric == metric), None)
 
 
 def _decisive(arm: str, of: Parity, styles: Mapping[str, ArmStyle]) -> Json:
@@ -191,48 +187,39 @@ def front(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
     return panel_figure(
         panel,
         remarks,
-        traces=[_marker(arm, unit.factor, styles[arm.arm]) for arm in of.arms],
+        traces=[
+            scatter(
+                arm.arm,
+                [arm.step_ms],
+                [arm.peak_bytes / GIB * unit.factor],
+                styles[arm.arm].colour,
+                symbol=_SYMBOLS[arm.loss],
+                size=15,
+                hollow=arm.beaten is not None,
+                edge=1.5,
+                hover=["; ".join([milliseconds(arm.step_ms), num_bytes(arm.peak_bytes), _place(arm)])],
+                meta={"arm": arm.arm},
+            )
+            for arm in of.arms
+        ],
         x=axis("step time", "ms"),
         y=axis(panel.keys.memory_words, unit.unit),
         shapes=[] if limit_gib is None else [rule(limit_gib * unit.factor, "y")],
         height=420,
         legend=True,
-        table=_front_table(panel, of),
+        table=table_of(
+            panel.key,
+            (
+                text_column("arm", lambda arm: arm.arm),
+                (Column("step time", numeric=True), lambda arm: value_cell(arm.step_ms, milliseconds)),
+                value_column(panel.keys.memory_words, "peak_bytes", num_bytes),
+                text_column(panel.keys.metric_words, lambda arm: arm.loss),
+                text_column("front", _place),
+            ),
+            of.arms,
+            lambda arm: arm.arm,
+        ),
     )
-
-
-def _marker(arm: FrontArm, factor: float, look: ArmStyle) -> Json:
-    return scatter(
-        arm.arm,
-        [arm.step_ms],
-        [arm.peak_bytes / GIB * factor],
-        look.colour,
-        symbol=_SYMBOLS[arm.loss],
-        size=15,
-        hollow=arm.beaten is not None,
-        edge=1.5,
-        hover=["; ".join([milliseconds(arm.step_ms), num_bytes(arm.peak_bytes), _place(arm)])],
-        meta={"arm": arm.arm},
-    )
-
-
-def _front_table(panel: Panel, of: Front) -> Table:
-    columns = (
-        "step time",
-        Column(panel.keys.memory_words, "peak_bytes", numeric=True),
-        Column(panel.keys.metric_words),
-        Column("front"),
-    )
-    rows = {
-        arm.arm: [
-            Cell(milliseconds(arm.step_ms), arm.step_ms),
-            Cell(num_bytes(arm.peak_bytes), arm.peak_bytes),
-            Cell(arm.loss),
-            Cell(_place(arm)),
-        ]
-        for arm in of.arms
-    }
-    return arms_table(panel, columns, rows)
 
 
 def _place(arm: FrontArm) -> str:

@@ -25,14 +25,13 @@ from ampsweep.metrics import STEP
 from ampsweep.records import write_atomically
 from ampsweep.records.sections import WandbFacts
 from ampsweep.report.compare import Compared
-from ampsweep.report.comparison_document import HTML_NAME
 from ampsweep.report.document import Document
 from ampsweep.report.html import html
 from ampsweep.report.markdown import blocks_as_markdown
 from ampsweep.report.palette import colours_without_dashes
-from ampsweep.report.panels import PANELS, SECTIONS, Kind, Panel
-from ampsweep.report.wandb.comparison_run import ComparisonPage, publish
-from ampsweep.report.wandb.send_comparison import page_of
+from ampsweep.report.panels import PANELS, Kind, Panel
+from ampsweep.report.tables import HTML_NAME
+from ampsweep.report.wandb.send_comparison import ComparisonPage, page_of, publish
 from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.selection import COMPARISON, SCHEME, Selection
 from ampsweep.tracking.wandb.server import ASK_S, with_server
@@ -163,12 +162,11 @@ def _by_section(page: ComparisonPage, compared: Compared) -> dict[str, list[Any]
         name = series.key.rpartition(".")[2]
         size = name if name in vars(compared.records[0][1].identity) else f"config.{series.key}"
     shown = {key.rpartition("/")[2] for key in page.figures}
-    panels = [panel for panel in PANELS if panel.key in shown and panel.kind in _LIVE]
-    found = {
-        heading: [_LIVE[panel.kind](panel, size) for panel in panels if panel.section == section]
-        for section, heading in SECTIONS.items()
-    }
-    return {heading: of_section for heading, of_section in found.items() if of_section}
+    found: dict[str, list[Any]] = {}
+    for panel in PANELS:
+        if panel.key in shown and panel.kind in _LIVE:
+            found.setdefault(panel.section, []).append(_LIVE[panel.kind](panel, size))
+    return found
 
 
 def _bars(panel: Panel, size: str) -> Any:

@@ -18,7 +18,7 @@ from ampsweep.config.schema import Config
 from ampsweep.records import RunRecord
 from ampsweep.run.messages import MessagePrinter, Progress
 from ampsweep.sweep.plan import Plan, PlannedRun
-from ampsweep.sweep.progress.lines import LinePart, Widths, ended_line, fitted, running_line
+from ampsweep.sweep.progress.lines import LinePart, ended_line, fitted, running_line
 from ampsweep.text import duration, plural
 
 _DRAWN_PER_SECOND: Final = 2
@@ -26,36 +26,30 @@ _BAR_WIDTH: Final = 24
 
 
 @dataclass
-class RunPace:
-    """The pace of a run, from the times (seconds of one clock) at which its steps were reported."""
+class Running:
+    """The current run, and its pace by the times (seconds of one clock) at which its steps were reported."""
 
+    run: PlannedRun
+    doing: str  # the name of its phase
     began_s: float
-    max_seconds: float | None = None
+    progress: Progress | None = None  # the latest
+    _heard_s: float = 0.0
     _first: tuple[int, float] | None = None
-    _latest: tuple[int, float] | None = None
-    _num_steps: int = 0
 
-    def heard(self, step: int, num_steps: int, now_s: float) -> None:
-        self._latest, self._num_steps = (step, now_s), num_steps
-        self._first = self._first or self._latest
+    def heard(self, progress: Progress, now_s: float) -> None:
+        self.progress, self._heard_s = progress, now_s
+        self._first = self._first or (progress.step, now_s)
 
     def seconds_left(self, now_s: float) -> float | None:
         """Return the seconds left at the pace so far; None until two steps were reported."""
-        if self._first is None or self._latest is None or self._latest[0] == self._first[0]:
+        if self.progress is None or self._first is None or self.progress.step == self._first[0]:
             return None
-        (first, first_s), (step, step_s) = self._first, self._latest
-        left_s = (self._num_steps - step) * (step_s - first_s) / (step - first) - (now_s - step_s)
-        if self.max_seconds is not None:
-            left_s = min(left_s, first_s + self.max_seconds - now_s)
+        (first, first_s), step = self._first, self.progress.step
+        step_s = (self._heard_s - first_s) / (step - first)
+        left_s = (self.progress.num_steps - step) * step_s - (now_s - self._heard_s)
+        if self.run.max_seconds is not None:
+            left_s = min(left_s, first_s + self.run.max_seconds - now_s)
         return max(left_s, 0.0)
-
-
-@dataclass
-class _Running:
-    run: PlannedRun
-    doing: str
-    pace: RunPace
-    progress: Progress | None = None
 
 
 class ProgressDisplay(MessagePrinter):
@@ -69,10 +63,9 @@ class ProgressDisplay(MessagePrinter):
     def __init__(self, plan: Plan, *, in_training_process: bool = False) -> None:
         super().__init__()
         self._plan = plan
-        self._widths = Widths.of(plan.runs, plan.num_runs)
         self._outcomes: Counter[str] = Counter()
-        self._running: _Running | None = None
-        self._num_elsewhere = self._num_queued = 0
+        self._running: Running | None = None
+        self.num_elsewhere = self.num_queued = 0  # runs that go on in other processes, or wait for them
         self._began_s = self._marked_s = time.monotonic()
         # With FORCE_COLOR rich takes a file for a terminal: it gets colours, but no cursor movements.
         self._is_live, self._is_alone = self._console.is_interactive and sys.stderr.isatty(), in_training_process
@@ -99,42 +92,32 @@ class ProgressDisplay(MessagePrinter):
         super().on_message(message)
         if isinstance(message, Progress) and (running := self._running) is not None:
             now_s = time.monotonic()
-            running.progress = message
-            running.pace.heard(message.step, message.num_steps, now_s)
+            running.heard(message, now_s)
             if self._is_live and self._is_alone and now_s - self._drawn_s >= 1 / _DRAWN_PER_SECOND:
                 self._drawn_s = now_s if message.loss is not None else -math.inf  # draw the first row at once
                 self._live.refresh()
 
     def run_begins(self, config: Config | PlannedRun, doing: str = "starting") -> None:
         """Show that the run of `config` begins, or enters another phase."""
-        run = self._plan.of(config)
-        began_s = time.monotonic() if self._running is None else self._running.pace.began_s
-        self._running = _Running(run, doing, RunPace(began_s, run.max_seconds))
+        began_s = time.monotonic() if self._running is None else self._running.began_s
+        self._running = Running(self._plan.of(config), doing, began_s)
 
     def run_ends(self, config: Config | PlannedRun, record: RunRecord) -> None:
         """Print the line of a run that has ended."""
         run, running, now_s = self._plan.of(config), self._running, time.monotonic()
-        took_s = _recorded_seconds(record) if running is None else now_s - running.pace.began_s
+        took_s = _recorded_seconds(record) if running is None else now_s - running.began_s
         self._running, self._marked_s = None, now_s
         number = self._number()
         self._outcomes[record.status] += 1
         width = self._console.width if self._is_live else None
-        self._print(ended_line(number, run, record, took_s, self._widths, width))
-
-    def runs_elsewhere(self, num_running: int) -> None:
-        self._num_elsewhere = num_running
-
-    def runs_queued(self, num_waiting: int) -> None:
-        self._num_queued = num_waiting
+        self._print(ended_line(number, run, record, took_s, self._plan, width))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the live part (rich's protocol)."""
         width, now_s, running = options.max_width, time.monotonic(), self._running
         if running is not None:
-            left_s = running.pace.seconds_left(now_s)
-            yield running_line(
-                self._number(), running.run, running.progress or running.doing, left_s, self._widths, width
-            )
+            doing, left_s = running.progress or running.doing, running.seconds_left(now_s)
+            yield running_line(self._number(), running.run, doing, left_s, self._plan, width)
         if not self._is_alone:
             yield self._sweep(width, now_s)
 
@@ -160,12 +143,9 @@ class ProgressDisplay(MessagePrinter):
         times = f"{duration(now_s - self._began_s, whole=True)} so far"
         if done < total and (left_s := self._seconds_left(now_s)) is not None:
             times += f", about {duration(left_s, whole=True)} left"
-        parts = [LinePart(counts)]
-        if self._num_elsewhere:
-            parts.append(LinePart(f"{self._num_elsewhere} going on", 1))
-        if self._num_queued:
-            parts.append(LinePart(f"{self._num_queued} queued", 1))
-        parts.append(LinePart(times, 2))
+        elsewhere = {"going on": self.num_elsewhere, "queued": self.num_queued}
+        waited_for = [LinePart(f"{number} {what}", 1) for what, number in elsewhere.items() if number]
+        parts = [LinePart(counts), *waited_for, LinePart(times, 2)]
         text = fitted(parts, None)
         if text.cell_len + _BAR_WIDTH + 2 > width:
             return fitted(parts, width)

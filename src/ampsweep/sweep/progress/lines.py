@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from ampsweep.analysis.runs import Run
@@ -13,13 +12,12 @@ from ampsweep.records import RunRecord
 from ampsweep.records.batch_search import LARGEST_BATCH
 from ampsweep.report.palette import arm_colour
 from ampsweep.run.messages import Progress
-from ampsweep.sweep.plan import PlannedRun
+from ampsweep.sweep.plan import Plan, PlannedRun
 from ampsweep.text import GIB, duration, first_line, loss, milliseconds, num_bytes, plural
 
 _GAP: Final = "  "
 _STYLES: Final = {"completed": "green", "failed": "bold red", "interrupted": "bold"}
-_ODD: Final = "yellow"
-"""Colour of the other outcomes."""
+_ODD: Final = "yellow"  # colour of the other outcomes
 
 
 @dataclass(frozen=True)
@@ -31,26 +29,11 @@ class LinePart:
     style: str = ""
 
 
-@dataclass(frozen=True)
-class Widths:
-    """Column widths that align the lines of a set of runs."""
-
-    number: int
-    arm: int
-    setting: int
-
-    @classmethod
-    def of(cls, runs: Sequence[PlannedRun], num_runs: int) -> "Widths":
-        arm = max((len(run.arm) for run in runs), default=0)
-        setting = max((len(run.setting) for run in runs), default=0)
-        return cls(len(str(num_runs)), arm, setting)
-
-
 def running_line(
-    number: str, run: PlannedRun, doing: Progress | str, left_s: float | None, widths: Widths, width: int
+    number: str, run: PlannedRun, doing: Progress | str, left_s: float | None, plan: Plan, width: int
 ) -> Text:
     """The line of the current run, with its latest progress or the name of its phase."""
-    parts = [*_head(number, run, widths)]
+    parts = [*_head(number, run, plan)]
     if isinstance(doing, str):
         return fitted([*parts, LinePart(doing, style="dim")], width)
     step = f"{doing.step:>{len(str(doing.num_steps))}}/{doing.num_steps}"
@@ -69,40 +52,43 @@ def running_line(
 
 
 def ended_line(
-    number: str, run: PlannedRun, record: RunRecord, seconds: float | None, widths: Widths, width: int | None
+    number: str, run: PlannedRun, record: RunRecord, seconds: float | None, plan: Plan, width: int | None
 ) -> Text:
     """The line of a run that has ended; `width=None` is unlimited."""
     ended = Run(Path(), record)
     style = _STYLES.get(ended.outcome, _ODD)
     took = "" if seconds is None else duration(seconds)
-    parts = [*_head(number, run, widths), LinePart(f"{ended.outcome:<9}", 0, style), LinePart(f"{took:>8}", 4, "dim")]
+    parts = [*_head(number, run, plan), LinePart(f"{ended.outcome:<9}", 0, style), LinePart(f"{took:>8}", 4, "dim")]
     if ended.contamination is not None:
         parts.append(LinePart("contaminated", 1, _ODD))
     parts += _figures(ended)
     reason = record.error or "; ".join(ended.contradictions) or record.cut_short
     if reason:
         parts = [part for part in parts if part.text.strip()]  # leave the room of empty columns to the reason
-        parts.append(LinePart(first_line(reason) if width is None else _cut(first_line(reason), width, parts)))
+        parts.append(LinePart(first_line(reason)))
     return fitted(parts, width)
 
 
 def fitted(parts: Sequence[LinePart], width: int | None) -> Text:
     """Join the parts into one line of at most `width` characters."""
-    shown = list(parts)
-    while width is not None and _length(shown) > width and any(part.rank for part in shown):
-        shown.remove(max(shown, key=lambda part: part.rank))
-    text = Text(_GAP, no_wrap=True, overflow="ellipsis").join(Text(part.text, style=part.style) for part in shown)
-    text.rstrip()
+    shown, gap = list(parts), Text(_GAP, no_wrap=True, overflow="ellipsis")
+    while True:
+        text = gap.join(Text(part.text, style=part.style) for part in shown)
+        text.rstrip()
+        last = max(shown, key=lambda part: part.rank)
+        if width is None or text.cell_len <= width or not last.rank:
+            break
+        shown.remove(last)
     if width is not None:
         text.truncate(width, overflow="ellipsis")
     return text
 
 
-def _head(number: str, run: PlannedRun, widths: Widths) -> Iterator[LinePart]:
+def _head(number: str, run: PlannedRun, plan: Plan) -> Iterator[LinePart]:
     if number:
-        yield LinePart(f"{number:>{2 * widths.number + 1}}", style="dim")
-    yield LinePart(f"{run.arm:<{widths.arm}}", style=arm_colour(run.arm) or "")
-    yield LinePart(f"{run.setting:<{widths.setting}}")
+        yield LinePart(f"{number:>{2 * len(str(plan.num_runs)) + 1}}", style="dim")
+    yield LinePart(f"{run.arm:<{plan.arm_width}}", style=arm_colour(run.arm) or "")
+    yield LinePart(f"{run.setting:<{plan.setting_width}}")
 
 
 def _figures(run: Run) -> Iterator[LinePart]:
@@ -115,13 +101,3 @@ def _figures(run: Run) -> Iterator[LinePart]:
         yield LinePart(f"val loss {loss(value)}", 1)
     if skipped := run.figure("amp/skipped_steps"):
         yield LinePart(plural(round(skipped), "skipped step"), 5)
-
-
-def _cut(reason: str, width: int, parts: Sequence[LinePart]) -> str:
-    """Cut a reason to the room beside the parts that cannot be dropped."""
-    room = width - _length([part for part in parts if not part.rank]) - len(_GAP)
-    return reason if cell_len(reason) <= room else f"{reason[: max(room - 1, 0)]}…"
-
-
-def _length(parts: Sequence[LinePart]) -> int:
-    return sum(cell_len(part.text) for part in parts) + len(_GAP) * (len(parts) - 1)

@@ -17,11 +17,9 @@ def is_agents_run() -> bool:
 
 
 def is_stopped_by_sweep(reason: str) -> bool:
-    """Return True if a run ends because its sweep stopped it, given the ``reason`` of its `StopRequest`.
-
-    The server either marks the run or has the agent send SIGTERM and go on. An agent whose machine is taken away is
-    gone by the end of the run; if it forwards signals, the two cases cannot be distinguished (False).
-    """
+    """Return True if a run ends because its sweep stopped it, given the ``reason`` of its `StopRequest`. The server
+    either marks the run or has the agent send SIGTERM and go on. An agent whose machine is taken away is gone by the
+    end of the run; if it forwards signals, the two cases cannot be distinguished (False)."""
     if not is_agents_run() or reason not in (STOPPED_THERE, "SIGTERM"):
         return False
     if reason == STOPPED_THERE:
@@ -45,20 +43,17 @@ def settle_stop(record: RunRecord) -> None:
 
 
 def agent_overrides(arguments: Sequence[str]) -> list[str]:
-    """Translate what an agent writes for `${args_no_hyphens}` into Hydra's grammar.
-
-    Values come as Python prints them: None becomes null, `optimizer={'lr': 0.1}` becomes `optimizer.lr=0.1`.
-    """
-    return [override for argument in arguments for override in _overrides(argument)]
-
-
-def _overrides(argument: str) -> Iterator[str]:
-    key, equals, text = argument.partition("=")
-    try:
-        value = ast.literal_eval(text) if equals else text
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # a word, or something that only Hydra reads
-        value = text
-    yield from _flat(key, value) if isinstance(value, dict) or value is None else (argument,)
+    """Translate what an agent writes for `${args_no_hyphens}`, with values as Python prints them, into Hydra's grammar:
+    None becomes null, `optimizer={'lr': 0.1}` becomes `optimizer.lr=0.1`."""
+    overrides: list[str] = []
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        try:
+            value = ast.literal_eval(text) if equals else text
+        except (ValueError, SyntaxError, MemoryError, RecursionError):  # a word, or something that only Hydra reads
+            value = text
+        overrides += _flat(key, value) if isinstance(value, dict) or value is None else [argument]
+    return overrides
 
 
 def _flat(key: str, value: object) -> Iterator[str]:

@@ -13,8 +13,7 @@ from ampsweep.redaction import hidden
 if TYPE_CHECKING:
     import wandb
 
-RECORD_NAME: Final = "record.json"
-"""The run's record in W&B; its name differs from that on disk because W&B keeps a copy in its own folder there."""
+RECORD_NAME: Final = "record.json"  # unlike the name on disk, because W&B keeps a copy in its own folder there
 
 _IN_SUMMARY: Final = (
     *("status", "error", "oom", "cut_short", "started_at", "ended_at"),
@@ -33,10 +32,8 @@ def tracking_of(record: RunRecord) -> TrackingConfig:
 
 
 def run_config(record: RunRecord) -> dict[str, Any]:
-    """The run's config in W&B: identity, arm, hashes, dtypes at the top, then `environment` and the rest of `config`.
-
-    A sweep writes its own parameters (`precision`, `model`) over top-level keys of the same name.
-    """
+    """The run's config in W&B: identity, arm, hashes, dtypes at the top, then `environment` and the rest of `config`. A
+    sweep writes its own parameters (`precision`, `model`) over top-level keys of the same name."""
     facts = hidden(record.as_json())
     beside = ("arm", "pair_key", "config_hash", "environment")
     dtypes = {f"{kind}_dtype": dtype for kind, dtype in record.dtypes.as_json().items()}
@@ -75,9 +72,7 @@ def send_record(run: "wandb.Run", record: RunRecord) -> None:
 
 def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
     """Send record, summary, alerts and, with `tracking.checkpoints`, the newest checkpoint or weights as an artifact.
-
-    Measured values that are in rows only, or left by an earlier end of the run, are deleted from the summary.
-    """
+    Measured values that are in rows only, or left by an earlier end of the run, are deleted from the summary."""
     import wandb
 
     send_record(run, record)

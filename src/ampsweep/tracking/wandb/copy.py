@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _SOURCE_NAME: Final = "wandb_source.json"
 _LOADING: Final = ".loading"
 _LISTING_S: Final = 120.0  # limit of an answer about many runs, and of a run's download, retries included
-_PARALLEL: Final = 8
-_PER_PAGE: Final = 100
 _NO_RECORD: Final = f"has no {RECORD_NAME}, as runs of this suite have"
 _NOT_OURS: Final = (
     "none of its runs is of this suite; --arm-key KEY compares others by the config key that tells their arms apart; "
@@ -40,11 +38,9 @@ _NOT_OURS: Final = (
 
 @dataclass(frozen=True)
 class Copied:
-    """The numbers of runs, and the runs that cannot be compared: name and reason."""
-
     num_loaded: int
     num_kept: int
-    skipped: tuple[tuple[str, str], ...]
+    skipped: tuple[tuple[str, str], ...]  # runs that cannot be compared: name and reason
 
 
 class _Source(NamedTuple):
@@ -68,21 +64,12 @@ class _Source(NamedTuple):
 
 
 def copy_runs(
-    selection: Selection,
-    directory: Path,
-    progress: Callable[[int, int], None],
-    foreign: ForeignKeys | None = None,
+    selection: Selection, directory: Path, progress: Callable[[int, int], None], foreign: ForeignKeys | None = None
 ) -> Copied:
-    """Mirror the selected runs into `directory`, each with its `run.json` and `history.jsonl`.
-
-    `foreign`: how to read runs that are not the suite's; None leaves them out.
-    Only runs that have changed since the previous copy, complete or not, are downloaded. `progress` gets the number of
-    runs that are there, and of all.
-
-    Raises:
-        WandbError: no login, project, sweep or comparable run, a silent server, or a `directory` with runs of its own.
-        OSError: it cannot be written.
-    """
+    """Mirror the selected runs into `directory`, each with its `run.json` and `history.jsonl`. Only runs that have
+    changed since the previous copy, complete or not, are downloaded. `progress` gets the number of runs that are there,
+    and of all; `foreign` is how to read runs that are not the suite's, None to leave them out. Raises OSError, and
+    WandbError for no login, project, sweep or comparable run, a silent server, or a `directory` with its own runs."""
     try:
         copied: Copied = with_server(
             _copy, selection, directory, foreign, silence_s=_LISTING_S, on_message=lambda numbers: progress(*numbers)
@@ -114,7 +101,7 @@ def _copy(caller: "Caller", selection: Selection, directory: Path, foreign: Fore
         shutil.rmtree(directory / _LOADING, ignore_errors=True)
         (directory / _LOADING).mkdir(parents=True)
         caller.send((num_kept, len(runs)))
-        pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
+        pool = ThreadPoolExecutor(8, thread_name_prefix="wandb")
         try:
             folders = [directory / _LOADING / str(number) for number in range(len(changed))]
             reasons = pool.map(_load, changed, folders, repeat(foreign))
@@ -163,7 +150,7 @@ def _selected(selection: Selection, api: "wandb.Api", *, with_configs: bool) -> 
     try:
         if selection.sweep is not None:
             api.sweep(f"{selection.path}/{selection.sweep}")  # type: ignore[no-untyped-call]
-        runs = list(api.runs(selection.path, selection.filters, per_page=_PER_PAGE, lazy=not with_configs))
+        runs = list(api.runs(selection.path, selection.filters, per_page=100, lazy=not with_configs))
     except ValueError as error:
         raise WandbError(f"{selection}: no such project, or not for this API key") from error
     except CommError as error:

@@ -1,7 +1,4 @@
-"""The training's side of the W&B process beside it, which may die, hang or be killed at any moment.
-
-It is not restarted: the history file has every row, and `ampsweep sync` sends them later.
-"""
+"""The training's side of the W&B process beside it, which may die, hang or be killed at any moment."""
 
 import os
 import time
@@ -23,32 +20,19 @@ from ampsweep.tracking.wandb.run_settings import finish_timeout_s, place_here
 from ampsweep.tracking.wandb.send_history import Stopped, follow
 
 SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
-"""Advice whenever W&B is lost."""
-
+Say = Callable[[str], None]
 _POLL_S: Final = 0.01
-_END_S: Final = {None: 10.0, "offline": 30.0, "online": 5.0}
-"""Wait at the end of a run, by W&B's mode (None: not known yet), while the server answers."""
+_END_S: Final = {None: 10.0, "offline": 30.0, "online": 5.0}  # seconds at the end of a run, by mode (None: unknown)
 _TROUBLE_S: Final = 1.0  # wait for a server in trouble
 
 
 class WandbFollower:
-    """Has a W&B process follow the run; the training waits for it only at its end, for seconds.
-
-    Args:
-        address: the W&B process to fork from; None: a process of its own.
-        group: the W&B group if neither the config nor the environment has any.
-        say: called with lines for the user.
-        on_stop: called, in another thread, with the reason of a stop that the server requests.
-    """
+    """Has a W&B process, forked from the one at `address` or its own, follow the run; the training waits for it only at
+    its end, for seconds. `group` is the W&B group if neither the config nor the environment has any; `say` gets lines
+    for the user, and `on_stop`, in another thread, the reason of a stop that the server requests."""
 
     def __init__(
-        self,
-        config: TrackingConfig,
-        address: WandbAddress | None,
-        *,
-        group: str | None,
-        say: Callable[[str], None],
-        on_stop: Callable[[str], None],
+        self, config: TrackingConfig, address: WandbAddress | None, *, group: str | None, say: Say, on_stop: Say
     ) -> None:
         self._config, self._address, self._group = config, address, group
         self._say, self._on_stop = say, on_stop

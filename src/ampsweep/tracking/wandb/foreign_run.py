@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +18,6 @@ from ampsweep.text import GIB, by_likeness, listed
 from ampsweep.tracking.wandb.library import WandbError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from wandb.apis.public import Run
 
 _STEPS: Final = ("train/global_step", "trainer/global_step", "global_step", "step", "iteration", "iter", "_step")
@@ -65,7 +64,7 @@ def varied_keys(of_runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted((key for key, found in values.items() if len(found) > 1), key=lambda key: len(values[key]))
 
 
-def write_foreign(run: "Run", keys: ForeignKeys, directory: "Path") -> str | None:
+def write_foreign(run: "Run", keys: ForeignKeys, directory: Path) -> str | None:
     """Write the record and the history of a run into `directory`; return the reason if it cannot be compared."""
     config = leaves(run.config)
     if missing := [key for key in (*keys.arms, keys.seed) if key not in config]:

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 NO_ANSWER: Final = "the server does not answer"
@@ -40,11 +39,8 @@ class Login:
 
 def find_login(**environment: str) -> tuple[Login | None, str | None]:
     """Return the login that wandb finds (WANDB_API_KEY, netrc, settings) with these variables, and why there is none.
-
-    Both are None for a login without an API key. Asks neither the user nor the server. Call it before a run, not
-    during a run, because it ends wandb's activity in this process.
-    Raises ValueError for an invalid WANDB_* variable or setting.
-    """
+    Both are None for a login without an API key. Asks neither the user nor the server. Call it before a run, because it
+    ends wandb's activity in this process. Raises ValueError for an invalid WANDB_* variable or setting."""
     import wandb
 
     before = dict(os.environ)
@@ -78,9 +74,3 @@ def _current_login() -> Login | None:
         headers=dict(settings.x_extra_http_headers or {}),
         proxies={scheme: proxy for scheme, proxy in proxies.items() if proxy},
     )
-
-
-def mark_as_sent(directory: Path) -> None:
-    """Mark offline runs as `wandb sync` itself does, so that it does not send them again (no call in wandb 0.31)."""
-    for file in directory.glob("wandb/offline-run-*/*.wandb"):
-        file.with_name(f"{file.name}.synced").touch()

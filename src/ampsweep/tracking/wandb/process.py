@@ -19,6 +19,7 @@ from ampsweep.tracking.wandb.library import CORE_ENDED, WandbError
 KEY_BYTES: Final = 32
 FAMILY: Final = socket.AF_UNIX if hasattr(socket, "AF_UNIX") else socket.AF_INET
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main({folder!r})"
+Listener = Callable[[Any], None]
 _ANSWER_S: Final = 30.0  # limit of the W&B process to begin a task; it takes none once it has imported wandb
 _END_S: Final = 10.0  # limit of the W&B process to end; it takes none unless a training was killed
 
@@ -33,16 +34,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class WandbWork:
-    """A task in a process of its own; it may send messages before its end."""
-
     connection: "Connection[Any, Any]"
-    pid: int
+    pid: int  # of the process of its own
 
-    def result(self, silence_s: float | None, on_message: Callable[[Any], None]) -> Any:
-        """Wait for the task's result; it may be silent for ``silence_s`` between two messages (None: no limit).
-
-        Raises WandbError if it failed, was silent for too long, or was killed; OSError or RecordError for a local file.
-        """
+    def result(self, silence_s: float | None, on_message: Listener) -> Any:
+        """Wait for the task's result; it may be silent for ``silence_s`` between two messages (None: no limit). Raises
+        WandbError if it failed, was silent for too long, or was killed; OSError or RecordError for a local file."""
         answer: Any = None
         try:
             while not isinstance(answer, Answer):
@@ -74,10 +71,8 @@ class WandbAddress:
     pid: int
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> WandbWork:
-        """Call ``function(caller, *arguments)`` in a new process that has imported wandb.
-
-        Raises OSError or EOFError if the W&B process has ended, or did not answer and was killed.
-        """
+        """Call ``function(caller, *arguments)`` in a new process that has imported wandb. Raises OSError or EOFError if
+        the W&B process has ended, or did not answer and was killed."""
         with socket.socket(FAMILY) as plain:
             plain.settimeout(_ANSWER_S)
             plain.connect(self.path if FAMILY != socket.AF_INET else ("127.0.0.1", int(self.path)))
@@ -96,11 +91,7 @@ class WandbAddress:
         return work
 
     def call(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        silence_s: float,
-        on_message: Callable[[Any], None] = lambda message: None,
+        self, function: Callable[..., Any], *arguments: Any, silence_s: float, on_message: Listener = lambda _: None
     ) -> Any:
         try:
             work = self.begin(function, *arguments)
@@ -110,10 +101,7 @@ class WandbAddress:
 
 
 class WandbProcess:
-    """A process that imports wandb once, in the background, and is forked for each task.
-
-    It ignores stop signals, and ends when this process leaves the context or dies.
-    """
+    """A process that imports wandb once and is forked for each task; it ends with this context or this process."""
 
     def __enter__(self) -> Self:
         self._key = secrets.token_bytes(KEY_BYTES)
@@ -123,7 +111,7 @@ class WandbProcess:
         environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # W&B shows it as the run's program
         environment |= {"TMPDIR": here, "WANDB_SILENT": "true"}
         home = os.path.expanduser("~")  # noqa: PTH111  it may not exist
-        if not (os.path.isdir(home) and os.access(home, os.W_OK)):  # noqa: PTH112  unsent data stays with the runs
+        if not os.access(home, os.W_OK):  # unsent data stays with the runs
             kept = os.path.join(os.path.abspath(environment.get("WANDB_DIR", "")), "wandb")  # noqa: PTH100,PTH118
             environment = {"WANDB_CACHE_DIR": here, "WANDB_CONFIG_DIR": here, "WANDB_DATA_DIR": kept} | environment
         environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core may end at any time

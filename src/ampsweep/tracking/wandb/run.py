@@ -28,11 +28,8 @@ def sending_lock(directory: Path) -> FileLock:
 def open_run(
     record: RunRecord, directory: Path, settings: "wandb.Settings", on_stop: Callable[[], None] | None = None
 ) -> "wandb.Run":
-    """Start or resume the W&B run in the mode of ``record.wandb``, and add its url or directory there.
-
-    Rows carry their own step axis, because W&B drops rows below its internal step. ``on_stop`` is called in another
-    thread when somebody stops the run on the server.
-    """
+    """Start or resume the W&B run in the mode of ``record.wandb``, and add its url or directory there. ``on_stop`` is
+    called in another thread when somebody stops the run on the server."""
     import wandb
 
     settings.stop_fn = on_stop
@@ -48,7 +45,7 @@ def open_run(
         resume="allow" if mode == "online" else None,
         settings=settings,
     )
-    run.define_metric(STEP, hidden=True)
+    run.define_metric(STEP, hidden=True)  # an axis of our own, because W&B drops rows below its internal step
     users = (f"{MEDIA}*", "train/*", "val/*")
     for key in (*users, *METRICS):  # the summary has the last value until the end of the run sets the figures
         run.define_metric(key, step_metric=STEP)

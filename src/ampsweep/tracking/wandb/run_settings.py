@@ -22,8 +22,7 @@ _SYNC: Final = "send runs later with `ampsweep sync DIRECTORY`"
 
 _INIT_TIMEOUT_S: Final = 60.0  # the default of WANDB_INIT_TIMEOUT; no training waits for it
 
-_RETRY_S: Final = {"min": 1, "max": 2}
-"""Wait between two tries; wandb's default of up to a minute would be late to notice that a server is back."""
+_RETRY_S: Final = {"min": 1, "max": 2}  # between two tries; wandb's default, up to a minute, would notice a server late
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,7 @@ def wanted_mode(config: TrackingConfig) -> tuple[Literal["auto"] | Mode, str]:
 
 def find_access(config: TrackingConfig) -> Access:
     """Resolve the mode: `auto` is online if wandb can log in, else offline. Call it before a run (see `find_login`).
-
-    Raises ValueError for an unknown mode, `online` without an API key, or an invalid WANDB_* variable or setting.
-    """
+    Raises ValueError for an unknown mode, `online` without an API key, or an invalid WANDB_* variable or setting."""
     wanted, name = wanted_mode(config)
     if wanted == "disabled":
         return Access("disabled")
@@ -76,10 +73,8 @@ def group_of(name: str, directory: Path) -> str:
 
 
 def place_here(config: TrackingConfig, group: str | None) -> WandbFacts:
-    """Project, entity, group and sweep of a run that starts in this process; None is left to wandb.
-
-    An agent's environment (WANDB_SWEEP_ID, WANDB_PROJECT) decides project and entity. ``group`` is the default.
-    """
+    """Project, entity, group (by default ``group``) and sweep of a run that starts in this process; None is left to
+    wandb. An agent's environment (WANDB_SWEEP_ID, WANDB_PROJECT) decides project and entity."""
     of_agent, found = is_agents_run(), os.environ.get
     sweep = found("WANDB_SWEEP_ID")
     return WandbFacts(
@@ -91,10 +86,8 @@ def place_here(config: TrackingConfig, group: str | None) -> WandbFacts:
 
 
 def run_settings(place: WandbFacts, tags: list[str], *, training: int | None = None) -> "wandb.Settings":
-    """The wandb settings of a run, with system metrics of the process ``training`` (None: no system metrics).
-
-    Raises ValueError for a project, entity or tag that W&B does not take.
-    """
+    """The wandb settings of a run, with system metrics of the process ``training`` (None: no system metrics). Raises
+    ValueError for a project, entity or tag that W&B does not take."""
     import wandb
 
     # The environment decides what is not set here, under an agent project and entity too.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from ampsweep.config.errors import UserError
 from ampsweep.text import folder_name
 
 SCHEME: Final = "wandb://"
@@ -23,14 +24,14 @@ class Selection:
 
     @classmethod
     def parse(cls, address: str) -> Self:
-        """Parse an address that begins with `wandb://`; ValueError: it has another form."""
+        """Parse an address that begins with `wandb://`; UserError: it has another form."""
         assert address.startswith(SCHEME), address
         parts = urlsplit(address)
         names = [unquote(name) for name in (parts.netloc + parts.path).rstrip("/").split("/")]
         asked = parse_qs(parts.query, keep_blank_values=True)
         groups = asked.pop("group", [])
         if not 2 <= len(names) <= 3 or not all(names) or asked or not all(groups) or parts.fragment:
-            raise ValueError(f"{address}: not of the form {_FORM}")
+            raise UserError(f"{address}: not of the form {_FORM}")
         sweep = names[2] if len(names) == 3 else None
         return cls(names[0], names[1], sweep, tuple(sorted(groups)))
 

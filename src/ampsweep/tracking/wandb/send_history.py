@@ -52,14 +52,9 @@ def _refusal(login: Login, entity: str | None) -> str | None:
 
 
 def follow(caller: "Caller", config: TrackingConfig, record: RunRecord, directory: Path, training: int) -> WandbFacts:
-    """Send the run in ``directory`` to W&B until the training (process ``training``) ends the run or dies.
-
-    The caller gets a line for the user, and the facts about the run on W&B each time that they change; the final ones
-    are returned. At the end the record on disk is the last.
-    """
+    """Send the run in ``directory`` to W&B until the training (process ``training``) ends the run or dies. The caller
+    gets a line for the user, and each change of the facts about the run on W&B; the final ones are returned."""
     access = find_access(config)
-    if access.mode == "disabled":
-        return WandbFacts()
     caller.send(access.line)
     record.wandb.mode = access.mode
     caller.send(replace(record.wandb))

@@ -12,6 +12,7 @@ from ampsweep.records.sections import WandbFacts
 from ampsweep.redaction import hide
 from ampsweep.tracking.wandb.library import NO_ANSWER, Login, WandbError, find_login
 from ampsweep.tracking.wandb.process import WandbProcess
+from ampsweep.user_code import chain_of
 
 if TYPE_CHECKING:
     import wandb
@@ -59,10 +60,12 @@ def _ask(login: Login, query: str, *, within_s: float, **variables: str) -> _Ans
             timeout=within_s,
             allow_redirects=False,  # another address would get the key
         )
-    except requests.Timeout as error:
-        raise WandbError(NO_ANSWER) from error
     except requests.RequestException as error:
-        raise WandbError(_clause(error)) from error
+        *_, cause = chain_of(error)
+        if isinstance(cause, TimeoutError):
+            raise WandbError(NO_ANSWER) from error
+        why = (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
+        raise WandbError(f"no connection to the server: {why}") from error
     status = response.status_code
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
         raise WandbError(f"the server answered {status} {response.reason}")
@@ -72,21 +75,9 @@ def _ask(login: Login, query: str, *, within_s: float, **variables: str) -> _Ans
     return _Answer(status, response.reason, content if isinstance(content, dict) else {})
 
 
-def _clause(cause: BaseException) -> str:
-    deeper = cause.__cause__ or cause.__context__
-    if deeper is not None:
-        return _clause(deeper)
-    if isinstance(cause, TimeoutError):
-        return NO_ANSWER
-    why = (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
-    return f"no connection to the server: {why}"
-
-
 def refusal(login: Login, entity: str | None, *, within_s: float) -> str | None:
-    """Return the reason why the server refuses runs of ``entity`` (None: the login's), without the key.
-
-    None if it takes them or is not clear. Raises WandbError if the server does not answer or is in trouble.
-    """
+    """Return the reason why the server refuses runs of ``entity`` (None: the login's), without the key; None if it
+    takes them or is not clear. Raises WandbError if the server does not answer or is in trouble."""
     entity = entity or login.entity
     viewer = _ask(login, _VIEWER, within_s=within_s)
     # A 403 without JSON comes from a proxy or firewall.
@@ -116,10 +107,8 @@ def with_server(function: Callable[..., Any], *arguments: Any, silence_s: float,
 
 
 def log_in(caller: "Caller", within_s: float = ASK_S) -> None:
-    """Prepare this process, which tracks no run, for queries to the server.
-
-    Raises WandbError if nobody is logged in, a setting is invalid, or the server cannot be reached or refuses the key.
-    """
+    """Prepare this process, which tracks no run, for queries to the server. Raises WandbError if nobody is logged in, a
+    setting is invalid, or the server cannot be reached or refuses the key."""
     for name in _OF_A_RUN:
         os.environ.pop(f"WANDB_{name}", None)
     os.environ.update(WANDB_MODE="online", WANDB_SILENT="true")
@@ -161,10 +150,7 @@ def steps_on(run: "Run") -> set[int]:
 
 
 def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
-    """The ``steps`` that the server has of a run just resumed.
-
-    Rows are sent in order, so its number of rows and last step usually suffice; otherwise the server is asked.
-    """
+    """The ``steps`` that the server has of a resumed run: by their number and the last one, or by asking."""
     number = run.starting_step
     if number == 0:
         return ()

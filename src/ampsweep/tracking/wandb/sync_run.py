@@ -17,7 +17,7 @@ from ampsweep.records.outcome import OUTCOMES
 from ampsweep.records.sections import WandbFacts
 from ampsweep.text import plural
 from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_name, as_sent, kept_artifact, tracking_of
-from ampsweep.tracking.wandb.library import WandbError, mark_as_sent
+from ampsweep.tracking.wandb.library import WandbError
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run import close_run, open_run, sending_lock
 from ampsweep.tracking.wandb.run_settings import finish_timeout_s, place_here, run_settings
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from ampsweep.tracking.wandb.service import Caller
 
-_ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0)
-"""Pauses before the checks that everything has arrived: a server may show it a little later."""
+_ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0)  # pauses before checks: a server may show what arrived a little later
 _LOCKED_S: Final = 3.0
 _RUN_S: Final = 60.0
 _AFTER_S: Final = 30.0  # limit for sending lost runs at the end of a command
@@ -41,25 +40,16 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Synced:
-    """The result for a run: rows sent, and files that W&B lacks although they were sent."""
-
-    num_sent: int
+    num_sent: int  # rows
     url: str
     was_complete: bool = False  # W&B had everything before; nothing was sent
-    lacking: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()  # files that were sent, and W&B does not show
 
 
 def complete_runs(caller: "Caller", runs: Sequence[tuple[Path, str | None]], within_s: float) -> None:
-    """Send what W&B lacks of these runs, and the caller a `Synced` after each, in order, and None at each progress.
-
-    Args:
-        runs: directories, each with the group of a run that was never meant for W&B.
-        within_s: limit of the server's first answer.
-
-    Raises:
-        WandbError: the server is not there, or another process is sending the next run.
-        RecordError, OSError: the next run's files cannot be read.
-    """
+    """Send what W&B lacks of these runs (directories, each with the group of a run that was never meant for W&B), and
+    the caller a `Synced` after each, in order, and None at each progress. Raises WandbError if the server does not
+    answer within ``within_s`` or another process sends the next run, RecordError or OSError for its files."""
     log_in(caller, within_s)
     for directory, group in runs:
         try:
@@ -88,7 +78,8 @@ def _complete(directory: Path, group: str | None, moved: Callable[[], None]) -> 
                 break
         if there.absent is None:
             raise WandbError("the server took everything, but does not show all of it")
-        mark_as_sent(directory)
+        for file in directory.glob("wandb/offline-run-*/*.wandb"):
+            file.with_name(f"{file.name}.synced").touch()  # as `wandb sync` does, which would send it (no call in 0.31)
         done = Synced(num_sent, there.url, lacking=there.absent)
     sent = WandbFacts(url=done.url, last_step=rows[-1][STEP] if rows else 0)
     record.wandb = replace(record.wandb | sent, error=None)

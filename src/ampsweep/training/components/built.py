@@ -78,10 +78,9 @@ def build_around(
     data: Data,
     device: torch.device | None = None,
     *,
-    task: Task | None = None,
+    task: Task,
 ) -> Built:
     """Build the other parts around a model and data, which are on their device or stand in for those on `device`."""
-    task = task or build_component("task", config.task)
     if config.trainer.compile:
         _compile(model, task)
     turns = turns_of(task)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
@@ -31,9 +30,6 @@ class RunDevice:
         """Make an accelerator torch's current device, so that lookups without a device give no other a context."""
         if self.device.index is not None:
             torch.accelerator.set_device_index(self.device.index)
-
-
-_CPU: Final = RunDevice(torch.device("cpu"))
 
 
 @contextmanager
@@ -82,7 +78,7 @@ def run_devices(name: str) -> tuple[RunDevice, ...]:
     """
     if name == "auto":
         if (accelerator := _accelerator()) is None:
-            return (_CPU,)
+            return (RunDevice(torch.device("cpu")),)
         indices = range(torch.accelerator.device_count())
         first, *others = (RunDevice(torch.device(accelerator.type, index)) for index in indices)
         return first, *(other for other in others if other.name == first.name)
@@ -99,12 +95,12 @@ def _accelerator() -> torch.device | None:
 
 
 def _named(name: str, choice: str) -> RunDevice:
-    if choice == "cpu":
-        return _CPU
     try:
         device = torch.device(choice)
     except RuntimeError as error:
         raise UserError(f"device={name}: torch knows no such device") from error
+    if choice == "cpu":
+        return RunDevice(device)
     accelerator = _accelerator()
     if accelerator is None or accelerator.type != device.type:
         raise UserError(f"device={name}: this machine has {'no accelerator' if accelerator is None else accelerator}")

@@ -45,17 +45,18 @@ def build_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_
     if is_plateau(config):  # constant between evaluations
         return None
     peaks = [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
-    if "_target_" not in config:
-        return _shared_rates(partial(shape, config, num_steps=num_steps), peaks)
-    settings = {**config, "name": component_name(dict(config))}
-    target = locate("scheduler", settings)
-    taken = parameters_of(target)
-    if "num_steps" in taken:
-        settings = {"num_steps": num_steps, **settings}
-    if "optimizer" in taken:
-        return Rates(_TorchScheduler(settings, optimizers), [1.0] * len(peaks))
-    more = {} if inspect.isclass(target) else {"_partial_": True}
-    return _shared_rates(_checked_function(settings, build_component("scheduler", settings, **more)), peaks)
+    share: Callable[[int], float] = partial(shape, config, num_steps=num_steps)
+    if "_target_" in config:
+        settings = {**config, "name": component_name(dict(config))}
+        target = locate("scheduler", settings)
+        taken = parameters_of(target)
+        if "num_steps" in taken:
+            settings = {"num_steps": num_steps, **settings}
+        if "optimizer" in taken:
+            return Rates(_TorchScheduler(settings, optimizers), [1.0] * len(peaks))
+        more = {} if inspect.isclass(target) else {"_partial_": True}
+        share = _checked_function(settings, build_component("scheduler", settings, **more))
+    return Rates(lambda applied_steps: [share(applied_steps)] * len(peaks), peaks)
 
 
 def check_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_steps: int) -> None:
@@ -76,10 +77,6 @@ def shape(config: Mapping[str, Any], applied_steps: int, num_steps: int) -> floa
     progress = min(1.0, (applied_steps - warmup) / max(1, num_steps - warmup))
     decay = 1 - progress if config["name"] == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
     return float(floor + (1 - floor) * decay)
-
-
-def _shared_rates(share: Callable[[int], float], peaks: Sequence[float]) -> Rates:
-    return Rates(lambda applied_steps: [share(applied_steps)] * len(peaks), peaks)
 
 
 def _checked_function(settings: Mapping[str, Any], function: Any) -> Callable[[int], float]:
@@ -168,11 +165,9 @@ class _StandIn(Optimizer):
 
     def changed(self) -> str | None:
         """Return the first setting of a group, apart from learning rates, that has changed."""
-        for first, now in zip(self._first, self.param_groups, strict=True):
-            for key, value in first.items():
-                if key not in ("params", "lr") and bool(now[key] != value):
-                    return key
-        return None
+        groups = zip(self._first, self.param_groups, strict=True)
+        keys = ((key, first, now) for first, now in groups for key in first if key not in ("params", "lr"))
+        return next((key for key, first, now in keys if now[key] != first[key]), None)
 
 
 class Schedule:

@@ -18,16 +18,16 @@ from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import PrecisionConfig, component_name
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.feeding import unseen
-from ampsweep.observe.operators import FakeTensor, on_real_tensors, without_modes
+from ampsweep.observe.operators import FakeTensor, has_kernel, on_real_tensors, without_modes
 from ampsweep.precision import Precision
 from ampsweep.precision.float32_update import class_of
 from ampsweep.text import one_line
-from ampsweep.training.components.fused_kernels import FUSED_FOR_SHARDS, has_fused_kernels
 from ampsweep.training.components.instantiate import build_component, locate, parameters_of
 
-_NOT_ARGUMENTS: Final = ("name", "groups", "each", "state_dtype")
+_NOT_ARGUMENTS: Final = ("_target_", "name", "groups", "each", "state_dtype")
 _OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")  # null means the default of the class
 _KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")  # each for the whole optimizer
+_FUSED_FOR_SHARDS: Final = (torch.optim.Adam, torch.optim.AdamW)  # take shards, such as FSDP2's (torch 2.11 to 2.15)
 MAX_GRAD_NORM: Final = "max_grad_norm"
 """Key of a group whose gradients are clipped to a 2-norm of their own, by the trainer."""
 _NEEDS_CLOSURE: Final = (
@@ -55,8 +55,7 @@ def build_optimizers(
     trainable parameter.
     """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    _require_dense_gradients(model)
-    return _build(config, parameters, trains, precision, device)
+    return _build(config, model, parameters, trains, precision, device)
 
 
 def rehearse_optimizers(
@@ -71,7 +70,6 @@ def rehearse_optimizers(
 
     The model may be on the meta device. Raises a UserError as `build_optimizers` would on `device`, or if a step fails.
     """
-    _require_dense_gradients(model)
     on_cpu, tiny = Precision(without_fp32_arithmetic(precision), "cpu"), {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -80,7 +78,7 @@ def rehearse_optimizers(
             tiny[name].grad = torch.full_like(tiny[name], 0.5)
     with torch.random.fork_rng(devices=[]):
         try:
-            optimizers = _build(config, tiny, trains, on_cpu, device, rehearses=True)
+            optimizers = _build(config, model, tiny, trains, on_cpu, device, rehearses=True)
         except UserError:  # repeat with the model's parameters, since the message may mention sizes
             build_optimizers(config, model, trains, on_cpu, device=device)
             raise
@@ -94,10 +92,13 @@ def rehearse_optimizers(
     return optimizers
 
 
-def _require_dense_gradients(model: nn.Module) -> None:
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
-            raise UserError(f"{name or 'the model'} is an embedding with sparse=True; gradients here are dense")
+def has_fused_kernels(target: Any, device: str) -> bool:
+    """Return True if torch has fused kernels for its own optimizer class `target` on a type of device.
+
+    All have them on CUDA (torch 2.11 to 2.13), which this build of torch may lack.
+    """
+    operator = f"_fused_{getattr(target, '__name__', '').lower()}_"
+    return hasattr(torch.ops.aten, operator) and (device == "cuda" or has_kernel(f"aten::{operator}", device.upper()))
 
 
 def is_fused(optimizer: Optimizer) -> bool:
@@ -138,6 +139,7 @@ def settings_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _build(
     config: Mapping[str, Any],
+    model: nn.Module,
     parameters: Mapping[str, nn.Parameter],
     trains: Mapping[str, Sequence[str]],
     precision: Precision,
@@ -145,6 +147,9 @@ def _build(
     *,
     rehearses: bool = False,
 ) -> dict[str, Optimizer]:
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            raise UserError(f"{name or 'the model'} is an embedding with sparse=True; gradients here are dense")
     if not parameters:
         raise UserError("the model has no parameters to train")
     overrides = config.get("each") or {}
@@ -264,10 +269,8 @@ class _OptimizerBuilder:
         return component_name(dict(self.settings))
 
     def _arguments(self, target: Any) -> dict[str, Any]:
-        given = {key: value for key, value in self.settings.items() if key not in ("_target_", *_NOT_ARGUMENTS)}
-        for key in _OWN_DEFAULT:
-            if given.get(key, ...) is None:
-                del given[key]
+        given = {key: value for key, value in self.settings.items() if key not in _NOT_ARGUMENTS}
+        given = {key: value for key, value in given.items() if value is not None or key not in _OWN_DEFAULT}
         taken = parameters_of(target)
         takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
         for key in _KERNELS:
@@ -293,7 +296,7 @@ class _OptimizerBuilder:
     def _why_not_fused(self, target: Callable[..., Any], device: torch.device) -> str | None:
         """Return why fused kernels of torch's own class cannot be used here, as a clause, or None."""
         is_sharded = any(hasattr(p, "device_mesh") for p in self.parameters.values())  # DTensors
-        if not has_fused_kernels(target, device.type) or (is_sharded and target not in FUSED_FOR_SHARDS):
+        if not has_fused_kernels(target, device.type) or (is_sharded and target not in _FUSED_FOR_SHARDS):
             return f"torch has no fused {target.__name__} on {device.type}"
         if device.type == "cpu" and target is torch.optim.SGD:
             for dtype in {p.dtype for p in self.parameters.values()} & {torch.bfloat16, torch.float16}:
