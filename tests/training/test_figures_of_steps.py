@@ -79,6 +79,13 @@ def test_the_step_after_the_first_applied_step_is_traced(settings, warmup_steps,
     assert own.num_warmup_steps == expected
 
 
+def test_memory_includes_optimizer_state_however_late_it_comes(timed):
+    late = ("precision.init_scale=1e12", "precision.backoff_factor=0.1", "trainer.warmup_steps=3", "trainer.steps=20")
+    own, (first, second) = timed(*SKIPS, *late, "optimizer=adamw")
+    assert first == 2 < second == own.memory().step
+    assert own.memory().peak["optimizer_state"] > own.memory().peak["parameters"]
+
+
 def test_by_default_only_an_accelerator_needs_time():
     cuda, config, given = torch.device("cuda", 0), composed(*MLP), composed(*MLP, "trainer.warmup_seconds=0.5")
     assert [assembly.warmup_seconds(config, CPU), assembly.warmup_seconds(config, cuda)] == [0, 2]

@@ -192,7 +192,7 @@ class OwnTraining:
             num_losses=32,
             ends_at_divergence=False,
         )
-        self.is_recording, self.is_traced, self._has_ended = True, False, False
+        self.is_recording, self._is_written, self._has_ended = True, False, False
         self.lacking: dict[str, str] = {}
         """Why the record lacks something, such as a metric, if it does in the end."""
         self._sampled: dict[str, float | Tensor] = {}  # the latest values that were logged with a loss, and their step
@@ -289,8 +289,8 @@ class OwnTraining:
         if error is None and updates_scale:
             self.count_update()
         self._leave_step(error)
-        if not self.is_traced and self._instruments.memory().peak is not None:
-            self.is_traced = True  # write the proof, which the record of a killed process would lack
+        if not self._is_written and self._instruments.memory().peak is not None:
+            self._is_written = True  # write the proof, which the record of a killed process would lack
             self.record.memory = self._instruments.memory()
             self.record.proof |= self._instruments.proof()
             self._add_proved()
@@ -305,6 +305,11 @@ class OwnTraining:
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None if error is None else type(error), error, None)
+
+    @property
+    def is_traced(self) -> bool:
+        """True if no other step is to be traced."""
+        return not self._instruments.examines
 
     @property
     def num_steps(self) -> int:

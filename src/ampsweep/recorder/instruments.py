@@ -124,7 +124,8 @@ class Instruments:
         self._emulated, self._owns_loop = precision.emulated, owns_loop
         self._not_traced: str | None = None  # why no step can be traced, if so
         self._traced: TracedStep | None = None
-        self._examines = True  # a step is to be examined
+        self.examines = True  # a step is to be examined
+        self._lacks_state = False  # at the end of warm-up each step had been skipped: one after it is examined, too
         self._use, self._unreported = MemoryUse(), False  # the memory of the traced step; whether no row has it yet
         self._efficiency: Efficiency | None = None
         self._flags: dict[str, Any] = {}
@@ -150,7 +151,7 @@ class Instruments:
         """Time a training step, or examine it if that is due."""
         self.data_wait_s = 0.0
         can_examine = self._not_traced is None and (not self._is_compiled or self._num_profiles_left)
-        if self._examines and can_examine and (self._traced is not None or self._trace_is_due()):
+        if self.examines and can_examine and (self._traced is not None or self._trace_is_due()):
             return self._traced_step()
         if self.watch is not None and self.watch.schedule.is_due(self.num_steps + 1):
             return self._watched_step(self.watch)
@@ -158,7 +159,7 @@ class Instruments:
 
     def examine_again(self) -> None:
         """Examine the next step, too: the work of a step has changed. Memory is that of the step with the most."""
-        self._examines = True
+        self.examines = True
 
     def other_step(self, kind: Literal["timed", "untimed"]) -> AbstractContextManager[None]:
         """A step that cannot be examined, or not even timed, because it does other work, too."""
@@ -192,6 +193,9 @@ class Instruments:
         self.num_steps_seen += 1
         if self._num_left_out is None:
             self._update_warmup(perf_counter())
+        if self._lacks_state and not self.examines and self._has_stepped():
+            self._lacks_state = False
+            self.examine_again()
 
     @contextmanager
     def _traced_step(self) -> Iterator[None]:
@@ -201,12 +205,12 @@ class Instruments:
             by_profiler = self._owns_loop and not self._is_compiled
             with self._memory.one_step(by_profiler=by_profiler), self._examine() as examined:
                 yield from self._untimed()
-            self._examines = False  # now: a step that turned out to be none is left before
+            self.examines = False  # now: a step that turned out to be none is left before
             self._num_profiles_left -= self._is_compiled
             if isinstance(examined, Trace) and examined.failure is not None:
                 self._not_traced = one_line(examined.failure)
             elif examined.result is None:
-                self._examines = True
+                self.examines = True
             else:
                 self._after_trace(examined.result)
             self._warmup_began_s = perf_counter()  # the device had little to do until now
@@ -422,10 +426,12 @@ class Instruments:
         """Return True for the first step with optimizer state, but the last of warm-up: a trace cools the device."""
         if self.num_steps_seen == 0:
             return False
+        self._lacks_state = not self._has_stepped() and not all(optimizer.state for optimizer in self._optimizers)
+        return not self._lacks_state or self.num_steps_seen + 2 >= self._warmup_steps
+
+    def _has_stepped(self) -> bool:
         # A fused optimizer creates its state in a skipped step, too; SGD without momentum never has any.
-        has_stepped = self.counts_on_device or self._applied_on_host > self._applied_before
-        has_state = all(optimizer.state for optimizer in self._optimizers)
-        return has_stepped or has_state or self.num_steps_seen + 2 >= self._warmup_steps
+        return self.counts_on_device or self._applied_on_host > self._applied_before
 
     def _update_warmup(self, now_s: float, *, ends_it: bool = True) -> None:
         """End warm-up after a step if it has lasted long enough; an untimed step does not end it."""
