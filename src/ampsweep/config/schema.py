@@ -143,6 +143,12 @@ class ReportConfig(Schema):
     memory_gib: float | None = None
     """Memory that the recommended arm must fit into: peak of allocated tensor bytes, on the fullest rank. None: the
     memory of the device it ran on."""
+    decide: bool = False
+    """Add seeds to a multirun, those of open arms first, until parity, memory and speed of every arm are decided or the
+    budget is spent."""
+    budget_minutes: float = field(default=10.0, metadata=needs("report.decide"))  # no run begins that would exceed it
+    max_seeds: int = field(default=12, metadata=needs("report.decide"))
+    """Pairs of an arm at which its test of parity ends. A look after each pair is planned for; see `sequential`."""
 
 
 class MaxBatchConfig(Schema):
