@@ -9,7 +9,7 @@ from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import Run, metric_words
-from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
 from ampsweep.analysis.step_limits import TOO_SMALL
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall
@@ -141,7 +141,8 @@ class ParityOpen(Missing):
         if len(known) == len(self.unsettled):
             return f"run about {plural(max(known), 'more seed')} of {self.arm} and the baseline"
         margin = f"for the next runs accept a wider report.margin_pct than {self.unsettled[0].margin_pct:g}"
-        return f"train longer, or {margin} (more than {MAX_FURTHER_PAIRS} more seeds would be needed)"
+        seeds = next(parity.seeds_to_settle for parity in self.unsettled if parity.further_seeds is None)
+        return f"train longer, or {margin} ({seeds} would be needed)"
 
 
 class SmallWorkload(Missing):

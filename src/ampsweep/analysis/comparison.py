@@ -213,6 +213,7 @@ def compare(
     *,
     baseline: str,
     margin_pct: float,
+    max_pairs: int | None = None,
     memory_gib: float | None = None,
     keys: FigureKeys | None = None,
     curves: Curves | None = None,
@@ -225,6 +226,7 @@ def compare(
     Args:
         records: run directories with their records; duplicates count once, predicted runs not at all.
         margin_pct: loss gap, in percent of the baseline's loss, that counts as none; a ValueError unless above 0.
+        max_pairs: pairs at which an arm's test of parity ends, with a look after each. None: one test of all pairs.
         memory_gib: the memory that a recommended arm must fit into; None: the memory of the device.
         keys: the metric that decides parity (`chosen_metric`). None: the validation loss.
         curves: `loss_curves` by run directory.
@@ -269,6 +271,7 @@ def compare(
                 pairs,
                 baseline=baseline,
                 margin_pct=margin_pct,
+                max_pairs=max_pairs,
                 memory_gib=memory_gib,
                 curves=curves or {},
             ),

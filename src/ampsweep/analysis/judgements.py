@@ -3,14 +3,16 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from operator import neg
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.figure_keys import VAL_LOSS, FigureKeys
-from ampsweep.analysis.pairing import Pair
+from ampsweep.analysis.pairing import Pair, in_order_of_completion
 from ampsweep.analysis.runs import metric_words
-from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate, in_brackets, two_one_sided_tests
+from ampsweep.analysis.sequential import equivalence_tests, level_of_looks
+from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate, in_brackets
 from ampsweep.analysis.step_limits import limits_text
 from ampsweep.finding import Finding
 from ampsweep.metrics import METRICS
@@ -31,25 +33,33 @@ class Parity(Finding):
 
     metric: str
     verdict: ParityVerdict
-    n: int  # pairs in which both arms took all of their steps
+    n: int  # pairs in which both arms took all of their steps, up to the look that decided or the end of the plan
     gap: float  # mean over pairs of the arm's value minus the baseline's
     low: float | None
-    high: float | None  # 90% t-interval of the gap, that of TOST at 5%; None under three pairs
+    high: float | None  # 90% interval of the gap, under a plan that of all looks together; None under three pairs
     margin: float  # largest gap that counts as none: `margin_pct` of the baseline's mean loss, or in percentage points
     margin_pct: float
-    further_seeds: int | None  # that would probably settle an inconclusive verdict (0 for others); None: more than 100
-    not_worse: bool  # True if the interval excludes that the arm is worse by the margin
+    further_seeds: int | None
+    """That would probably settle an inconclusive verdict, 0 for others; None: over 100, or more than are planned."""
+    not_worse: bool  # True if the interval excludes that the arm is worse by the margin, or did so at an earlier look
     is_share: bool  # True if the metric is a share; gaps are in percentage points
     is_higher_better: bool = False
+    max_pairs: int | None = None  # planned pairs, with a look after each; None: one test of all pairs
 
     @property
     def sentence(self) -> str:
         found = f"{metric_words(self.metric)} {self.verdict}: {self.grounds}"
         if self.verdict != "inconclusive" or self.low is None:
             return found
-        further = self.further_seeds
-        seeds = f"about {plural(further, 'more seed')}" if further else f"more than {MAX_FURTHER_PAIRS} more seeds"
-        return f"{found}; {seeds} would settle it"
+        return f"{found}; {self.seeds_to_settle} would settle it"
+
+    @property
+    def seeds_to_settle(self) -> str:
+        if self.further_seeds is not None:
+            return f"about {plural(self.further_seeds, 'more seed')}"
+        if self.max_pairs is not None:
+            return f"more seeds than the {self.max_pairs} planned"
+        return f"more than {MAX_FURTHER_PAIRS} more seeds"
 
     @property
     def grounds(self) -> str:
@@ -64,7 +74,11 @@ class Parity(Finding):
         beyond = "above" if self.gap > 0 else "below"
         place = {"equivalent": "inside", "inconclusive": "crosses"}.get(self.verdict, beyond)
         share = "" if self.is_share else f" ({self.margin_pct:g}%)"
-        return f"gap {gap} {place} ±{number(self._factor * self.margin, 2)}{self._unit}{share}, n={self.n}"
+        return f"gap {gap} {place} ±{number(self._factor * self.margin, 2)}{self._unit}{share}, {self.n_text}"
+
+    @property
+    def n_text(self) -> str:
+        return f"n={self.n}" if self.max_pairs is None else f"n={self.n} of at most {self.max_pairs}"
 
     @property
     def short(self) -> str:
@@ -90,34 +104,48 @@ class Parity(Finding):
         return f"{signed(self._factor * self.gap, 2)}{self._unit}"
 
 
-def parity(pairs: Sequence[Pair], metric: str, keys: FigureKeys, *, margin_pct: float) -> Parity | None:
+def parity(
+    pairs: Sequence[Pair], metric: str, keys: FigureKeys, *, margin_pct: float, max_pairs: int | None = None
+) -> Parity | None:
     """Test the paired gaps of the final `metric` against a margin above 0, in percent of the baseline's mean loss, or
-    in percentage points of a share. None if no pair has the metric, or if the baseline's loss is 0."""
-    values = [figures for pair in pairs if (figures := pair.figures(metric)) is not None]
+    in percentage points of a share. None if no pair has the metric, or if the baseline's loss is 0.
+
+    With `max_pairs` the test is that of `equivalence_tests`, which looks after each pair.
+    """
+    ordered = in_order_of_completion(pairs)
+    values = [figures for pair in ordered if (figures := pair.figures(metric)) is not None][:max_pairs]
     recorded = keys.recorded(metric)
     is_share = recorded in METRICS and METRICS[recorded].better == "higher"
     is_higher_better = is_share if metric != VAL_LOSS else keys.is_higher_better
-    scale = 1.0 if is_share or not values else abs(statistics.fmean(value for value, _ in values))
-    if not values or scale == 0:
+    totals = accumulate(value for value, _ in values)
+    scales = [1.0 if is_share else abs(total) / n for n, total in enumerate(totals, start=1)]
+    if not values or scales[-1] == 0:
         return None
     gaps = [arm - reference for reference, arm in values]
-    margin = margin_pct / 100 * scale
+    margins = [margin_pct / 100 * scale for scale in scales]
     sign = -1 if is_higher_better else 1
-    tested = two_one_sided_tests([sign * gap for gap in gaps], margin) if len(gaps) >= MIN_PAIRS else None
+    tests = [*equivalence_tests([sign * gap for gap in gaps], margins, max_pairs)]
+    tested = tests[-1] if tests else None
+    n = len(gaps) if tested is None else tested.n
     low, high = (None, None) if tested is None else sorted((sign * tested.low, sign * tested.high))
     return Parity(
         metric=recorded,
         verdict=_VERDICTS["open" if tested is None else tested.position],
-        n=len(gaps),
-        gap=statistics.fmean(gaps),
+        n=n,
+        gap=statistics.fmean(gaps[:n]),
         low=low,
         high=high,
-        margin=margin,
+        margin=margins[n - 1],
         margin_pct=margin_pct,
-        further_seeds=MIN_PAIRS - len(gaps) if tested is None else tested.further_pairs,
-        not_worse=tested is not None and tested.high < margin,
+        further_seeds=(
+            MIN_PAIRS - len(gaps)
+            if tested is None
+            else tested.further_pairs(None if max_pairs is None else level_of_looks(max_pairs))
+        ),
+        not_worse=any(look.high < look.margin for look in tests),
         is_share=is_share,
         is_higher_better=is_higher_better,
+        max_pairs=max_pairs,
     )
 
 

@@ -38,6 +38,17 @@ class Pair:
         return None if baseline is None or arm is None else (baseline, arm)
 
 
+def in_order_of_completion(pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs by the time at which both arms had a completed run; without times by seed."""
+
+    def completed(pair: Pair) -> tuple[str, int]:
+        sides = [[run for run in runs if run.finished] for runs in (pair.baseline_runs, pair.arm_runs)]
+        first = [min((run.record.ended_at or "" for run in runs), default="") for runs in sides]
+        return max(first), pair.arm_runs[0].seed
+
+    return sorted(pairs, key=completed)
+
+
 @dataclass(frozen=True)
 class Difference:
     key: str

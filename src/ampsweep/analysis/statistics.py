@@ -162,7 +162,7 @@ MAX_FURTHER_PAIRS: Final = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalence:
-    """The position of a mean difference relative to +-margin, by its 90% t-interval."""
+    """The position of a mean difference relative to +-margin, by its t-interval: 90% in a single test at 5%."""
 
     position: Position  # `inside`, `above` or `below`: the whole interval lies there; `open`: it crosses a margin
     mean: float
@@ -172,30 +172,37 @@ class Equivalence:
     margin: float
     n: int
 
-    @property
-    def further_pairs(self) -> int | None:
-        """Pairs to add for a verdict with 80% power; 0 with a verdict, None if more than a hundred.
-
-        Mean and spread so far are taken for true; central t-distributions as in S.-C. Chow, J. Shao and H. Wang, Sample
-        Size Calculations in Clinical Research, 2nd ed. (2008), 3.1.3.
+    def further_pairs(self, levels: Mapping[int, float] | None = None) -> int | None:
+        """Pairs to add for a verdict with 80% power; 0 with a verdict, None if neither `levels`, the one-sided level of
+        a test of n pairs by n, nor by default a hundred more at 5% give one. Mean and spread so far are taken for true.
         """
         if self.sd == 0 or self.position != "open":
             return 0
-        size = abs(self.mean)
-        for n in range(self.n + 1, self.n + MAX_FURTHER_PAIRS + 1):
-            error, quantile = self.sd / math.sqrt(n), stdtrit(n - 1, 1 - ALPHA)
-            sides = (self.margin - size) / error - quantile, (self.margin + size) / error - quantile
-            inside = stdtr(n - 1, sides[0]) + stdtr(n - 1, sides[1]) - 1
-            beyond = stdtr(n - 1, (size - self.margin) / error - quantile)
-            if max(inside, beyond) >= POWER:
+        if levels is None:
+            levels = dict.fromkeys(range(self.n + 1, self.n + MAX_FURTHER_PAIRS + 1), ALPHA)
+        for n, level in levels.items():
+            if n > self.n and chance_of_verdict(n, abs(self.mean), self.sd, self.margin, level) >= POWER:
                 return n - self.n
         return None
 
 
-def two_one_sided_tests(differences: Sequence[float], margin: float) -> Equivalence:
-    """Test the mean of at least two paired `differences` against +-`margin`: TOST at 5%, as a 90% interval.
+def chance_of_verdict(n: int, size: float, sd: float, margin: float, level: float) -> float:
+    """Approximate probability that a test of `n` pairs at the one-sided `level` finds a mean difference of `size`, from
+    0 on, inside +-`margin` or beyond it, whichever is more likely.
 
-    A true difference at or beyond the margin, which is above 0, is found `inside` with a probability of at most 5%.
+    Central t-distributions as in S.-C. Chow, J. Shao and H. Wang, Sample Size Calculations in Clinical Research (2nd
+    ed., 2008), 3.1.3.
+    """
+    error, quantile = sd / math.sqrt(n), -stdtrit(n - 1, level)
+    sides = (margin - size) / error - quantile, (margin + size) / error - quantile
+    inside = stdtr(n - 1, sides[0]) + stdtr(n - 1, sides[1]) - 1
+    return float(max(inside, stdtr(n - 1, (size - margin) / error - quantile)))
+
+
+def two_one_sided_tests(differences: Sequence[float], margin: float, level: float = ALPHA) -> Equivalence:
+    """Test the mean of at least two paired `differences` against +-`margin`: TOST at `level`, at 5% as a 90% interval.
+
+    A true difference at or beyond the margin, which is above 0, is found `inside` with probability `level` at most.
     Source: D. J. Schuirmann, A comparison of the two one-sided tests procedure and the power approach, J.
     Pharmacokinet. Biopharm. 15 (1987).
     """
@@ -204,7 +211,7 @@ def two_one_sided_tests(differences: Sequence[float], margin: float) -> Equivale
     n = len(differences)
     mean = math.fsum(differences) / n
     sd = 0.0 if len(set(differences)) == 1 else statistics.stdev(differences, xbar=mean)
-    half_width = float(stdtrit(n - 1, 1 - ALPHA)) * sd / math.sqrt(n)
+    half_width = -float(stdtrit(n - 1, level)) * sd / math.sqrt(n)  # the lower tail, since 1 - level may round to 1
     low, high = mean - half_width, mean + half_width
     position: Position = "open"
     if -margin < low and high < margin:

@@ -50,6 +50,7 @@ def reach_verdict(
     *,
     baseline: str,
     margin_pct: float,
+    max_pairs: int | None,
     memory_gib: float | None,
     curves: Curves,
 ) -> Verdict:
@@ -65,7 +66,7 @@ def reach_verdict(
         if arm.is_baseline:
             continue
         own_pairs = tuple(pair for pair in pairs if pair.arm == arm.arm)
-        found = (parity(own_pairs, metric, keys, margin_pct=margin_pct) for metric in metrics)
+        found = (parity(own_pairs, metric, keys, margin_pct=margin_pct, max_pairs=max_pairs) for metric in metrics)
         parities = tuple(parity for parity in found if parity is not None)
         candidates.append(
             Candidate(

@@ -66,6 +66,7 @@ def compare_directories(
         records,
         baseline=config.baseline,
         margin_pct=config.margin_pct,
+        max_pairs=config.max_seeds if config.decide else None,
         memory_gib=config.memory_gib,
         keys=keys,
         curves=curves,

@@ -1,0 +1,77 @@
+"""Tests that are repeated while pairs are added, with errors of one test: group-sequential TOST with alpha spending.
+
+The looks are those after each pair, from the third to the last planned one. After a share t of the planned pairs each
+one-sided test has spent alpha(t) = 2 - 2 Phi(z(1 - alpha/2) / sqrt(t)) of its 5%: hardly any early, all in the end.
+Sources: K. K. G. Lan and D. L. DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70 (1983), with
+their O'Brien-Fleming-like function; for TOST and for an unknown variance, where the nominal levels of the normal
+boundaries go to Student's t, C. Jennison and B. W. Turnbull, Group Sequential Methods (2000), chapters 7, 19 and 11.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from ampsweep.analysis.statistics import ALPHA, MIN_PAIRS, Equivalence, two_one_sided_tests
+
+_NUM_NODES: Final = 601  # of Simpson's rule over 8 standard deviations below the boundary: z to four decimals
+
+
+@cache
+def nominal_levels(shares: tuple[float, ...], alpha: float = ALPHA) -> tuple[float, ...]:
+    """One-sided levels of looks at increasing `shares` of the planned observations, the last of them 1, that together
+    reject a true null with the probability `alpha`.
+
+    Brownian motion is integrated from look to look over what has not crossed: P. Armitage, C. K. McPherson and B. C.
+    Rowe, Repeated significance tests on accumulating data, J. R. Stat. Soc. A 132 (1969).
+    """
+    spent = [2 * float(ndtr(ndtri(alpha / 2) / math.sqrt(share))) for share in shares]
+    simpson = np.resize([2.0, 4.0], _NUM_NODES)
+    simpson[[0, -1]] = 1.0
+    levels = [spent[0]]
+    nodes, mass = np.zeros(1), np.ones(1)  # Brownian motion at the look before, and its probability there
+    for index, share in enumerate(shares):
+        step = math.sqrt(share - (shares[index - 1] if index else 0.0))
+        to_spend = spent[index] - (spent[index - 1] if index else 0.0)
+        below, above = 0.0, 40.0  # the boundary in standard deviations
+        for _ in range(60):
+            middle = (below + above) / 2
+            crossing = float(mass @ ndtr((nodes - middle * math.sqrt(share)) / step))
+            below, above = (middle, above) if crossing > to_spend else (below, middle)
+        levels[index:] = [float(ndtr(-below))]
+        end = below * math.sqrt(share)
+        grid = np.linspace(min(-8 * math.sqrt(share), end - step), end, _NUM_NODES)
+        density = np.exp(-0.5 * ((grid[:, None] - nodes) / step) ** 2) @ mass / (step * math.sqrt(2 * math.pi))
+        nodes, mass = grid, density * simpson * (grid[1] - grid[0]) / 3
+    return tuple(levels)
+
+
+@cache
+def level_of_looks(max_pairs: int) -> Mapping[int, float]:
+    """The one-sided level of the look after n pairs, by n, where at most `max_pairs` are planned."""
+    looks = range(min(MIN_PAIRS, max_pairs), max_pairs + 1)
+    shares = tuple(n / max_pairs for n in looks)
+    return MappingProxyType(dict(zip(looks, nominal_levels(shares), strict=True)))
+
+
+def equivalence_tests(
+    differences: Sequence[float], margins: Sequence[float], max_pairs: int | None
+) -> Iterator[Equivalence]:
+    """Yield the test at each look, up to the first that decides: a decision stands, whatever pairs are added later.
+
+    Args:
+        differences: of the pairs, in the order in which they were completed.
+        margins: that of the first n pairs at n - 1; a look whose margin is 0 decides nothing.
+        max_pairs: pairs after which the plan ends, later ones being left out. None: one test of all pairs at 5%.
+    """
+    levels = {len(differences): ALPHA} if max_pairs is None else level_of_looks(max_pairs)
+    for n, level in levels.items():
+        if MIN_PAIRS <= n <= len(differences) and margins[n - 1] > 0:
+            tested = two_one_sided_tests(differences[:n], margins[n - 1], level)
+            yield tested
+            if tested.position != "open":
+                return

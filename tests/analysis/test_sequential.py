@@ -1,0 +1,77 @@
+"""Tests that look after each pair: their levels, decisions that stand, and the errors of all looks together."""
+
+import numpy as np
+import pytest
+from scipy.special import ndtri
+from synthetic_records import sweep, workload
+
+from ampsweep.analysis.sequential import equivalence_tests, level_of_looks, nominal_levels
+from ampsweep.analysis.statistics import ALPHA, two_one_sided_tests
+
+
+def test_the_boundaries_are_the_published_ones():
+    """R's gsDesign, gsDesign(k=5, test.type=1, sfu=sfLDOF): five equal looks, one-sided 2.5%."""
+    levels = nominal_levels((0.2, 0.4, 0.6, 0.8, 1.0), alpha=0.025)
+    assert -ndtri(levels) == pytest.approx([4.8769, 3.3569, 2.6803, 2.2898, 2.0310], abs=2e-4)
+    assert level_of_looks(3) == {3: pytest.approx(ALPHA)}, "a single look has all of it"
+
+
+@pytest.mark.parametrize("max_pairs", [5, 12, 40])
+def test_the_levels_spend_five_percent(max_pairs):
+    levels = level_of_looks(max_pairs)
+    assert list(levels) == [*range(3, max_pairs + 1)]
+    assert list(levels.values()) == sorted(levels.values())
+    walks = np.random.default_rng(max_pairs).normal(size=(100_000, max_pairs)).cumsum(axis=1)
+    z = walks[:, 2:] / np.sqrt([*levels])
+    assert (z > -ndtri([*levels.values()])).any(axis=1).mean() == pytest.approx(ALPHA, abs=0.002)
+
+
+def decided(gaps, ended_at=None, max_pairs=12):
+    """The parity of an arm whose losses differ from the baseline's by `gaps` margins, seed by seed."""
+    entries = sweep("fp32", [100.0] * len(gaps))
+    entries += sweep("amp_bf16", [80.0] * len(gaps), val_loss=[2.0 + 0.02 * gap for gap in gaps])
+    for _, record in entries:
+        record.ended_at = f"2026-01-01T00:{(ended_at or range(99))[record.identity.seed]:02}:00+00:00"
+    (parity,) = workload(entries, max_pairs=max_pairs).verdict.arms[0].judgements.parities
+    return parity
+
+
+CLEAR = [0.10, -0.12, 0.05, 0.01, -0.06, 0.08]
+
+
+def test_a_decision_stands_whatever_comes_later():
+    found = decided(CLEAR)
+    assert (found.verdict, found.n, found.further_seeds) == ("equivalent", 4, 0)
+    assert decided([*CLEAR, 9.0, -9.0, 9.0]) == found
+    assert decided([9.0, *CLEAR], ended_at=[50, *range(6)]) == found, "pairs count in the order of their completion"
+    assert decided(CLEAR, max_pairs=None).n == 6
+    assert "n=4 of at most 12" in found.sentence
+
+
+def test_after_the_plan_nothing_more_is_decided():
+    open_ones = decided([1.5, -0.5, 0.5, 0.9, 0.2])
+    assert open_ones.verdict == "inconclusive"
+    ended = decided([1.5, -0.5, 0.5, 0.9, 0.2] + [0.0] * 20, max_pairs=5)
+    assert (ended.verdict, ended.n, ended.further_seeds) == ("inconclusive", 5, None)
+    assert ended.sentence.endswith("more seeds than the 5 planned would settle it")
+
+
+def test_an_arm_known_not_to_be_worse_stays_so():
+    better = [-1.2, -0.4, -0.9, -0.5, -1.1, -0.6, -0.8]
+    assert decided(better).not_worse
+    assert decided([*better, 2.5, 2.5]).not_worse
+
+
+def test_repeated_looks_keep_the_errors_of_one_test():
+    rng = np.random.default_rng(0)
+    counted = dict.fromkeys(("inside", "above", "below", "open"), 0)
+    for differences in rng.normal(1.0, 0.5, (4000, 12)):
+        *_, last = equivalence_tests(differences, [1.0] * 12, 12)
+        counted[last.position] += 1
+    naive = sum(
+        any(two_one_sided_tests(differences[:n], 1.0).position == "inside" for n in range(3, 13))
+        for differences in rng.normal(1.0, 0.5, (500, 12))
+    )
+    assert counted["inside"] / 4000 < 0.06
+    assert counted["above"] / 4000 < 0.06
+    assert naive / 500 > 0.1, "looks at the level of a single test err more often"
