@@ -1,12 +1,20 @@
 """Tests that look after each pair: their levels, decisions that stand, and the errors of all looks together."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy.special import ndtri
-from synthetic_records import sweep, workload
+from synthetic_records import arms, sweep, workload
 
-from ampsweep.analysis.sequential import equivalence_tests, level_of_looks, nominal_levels
-from ampsweep.analysis.statistics import ALPHA, two_one_sided_tests
+from ampsweep.analysis.sequential import (
+    CONFIDENCE_OF_LOOKS,
+    equivalence_tests,
+    is_settled,
+    level_of_looks,
+    nominal_levels,
+)
+from ampsweep.analysis.statistics import ALPHA, mean_ratio, two_one_sided_tests
 
 
 def test_the_boundaries_are_the_published_ones():
@@ -75,3 +83,32 @@ def test_repeated_looks_keep_the_errors_of_one_test():
     assert counted["inside"] / 4000 < 0.06
     assert counted["above"] / 4000 < 0.06
     assert naive / 500 > 0.1, "looks at the level of a single test err more often"
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "settled"),
+    [
+        ([100.0, 100.4, 99.7], True),  # about as fast, by a narrow interval
+        ([100.0, 104.0, 97.0], False),
+        ([80.0, 84.0, 77.0], True),  # known roughly, but known to be faster
+        ([120.0, 123.0, 118.0], True),
+        ([96.0, 99.0, 98.0], False),
+        ([100.0, 100.4], False),
+        ([100.0, 100.0], True),
+    ],
+)
+def test_a_speed_is_settled_by_its_interval(step_ms, settled):
+    of = arms([*sweep("fp32", [100.0] * len(step_ms)), *sweep("tf32", step_ms)], max_pairs=12)["tf32"].speedup
+    assert is_settled(of) is settled, of
+
+
+def test_intervals_cover_the_truth_though_pairs_end_when_they_are_narrow():
+    rng = np.random.default_rng(0)
+    covered = {0.95: 0, CONFIDENCE_OF_LOOKS: 0}
+    for logs in rng.normal(0, 0.042, (1500, 12)):
+        for confidence in covered:
+            looks = [mean_ratio([(math.exp(log), 1.0) for log in logs[:n]], confidence) for n in range(3, 13)]
+            last = next(filter(is_settled, looks), looks[-1])
+            covered[confidence] += not last.resolves(1.0)
+    assert covered[CONFIDENCE_OF_LOOKS] / 1500 > 0.94
+    assert covered[0.95] / 1500 < 0.92, "that is why the level is 98%"

@@ -11,6 +11,7 @@ from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
 from ampsweep.analysis.run_findings import RunFinding, findings_of_arm
 from ampsweep.analysis.runs import SKIPPED_STEPS, STEP_MS, VAL_ACCURACY, Run
 from ampsweep.analysis.statistics import (
+    CONFIDENCE,
     Estimate,
     Spread,
     geometric_mean,
@@ -82,8 +83,10 @@ def summarise_arm(
     baseline_runs: Sequence[Run],
     all_pairs: Sequence[Pair],
     findings: Iterable[RunFinding],
+    confidence: float = CONFIDENCE,
 ) -> ArmComparison:
-    """Summarise the `runs` (at least one) of an arm in a workload, given the pairs of all arms."""
+    """Summarise the `runs` (at least one) of an arm in a workload, given the pairs of all arms and the nominal level of
+    the intervals of speed and memory."""
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
     own_pairs = all_pairs if is_baseline else pairs
@@ -119,13 +122,13 @@ def summarise_arm(
         num_operators=operators[0],
         us_per_operator=operators[2],
         limits=step_limits(runs),
-        speedup=mean_ratio([*times.values()]),
+        speedup=mean_ratio([*times.values()], confidence),
         peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         unvouched=tuple(sorted({operator.name for of in predictions for operator in of.unvouched or ()})),
-        memory_saved_bytes=mean_difference([GIB * (before - after) for before, after in memory.values()]),
-        memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()]),
+        memory_saved_bytes=mean_difference([GIB * (before - after) for before, after in memory.values()], confidence),
+        memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()], confidence),
         val_loss=spread(own(VAL_LOSS)),
         loss_gap=gap,
         loss_gap_pct=None if gap is None or not baseline_loss else 100 * gap.value / abs(baseline_loss),

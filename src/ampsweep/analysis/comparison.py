@@ -14,6 +14,8 @@ from ampsweep.analysis.resumed_runs import AllSeries, ResumedArm, resumed_arms
 from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
+from ampsweep.analysis.sequential import CONFIDENCE_OF_LOOKS
+from ampsweep.analysis.statistics import CONFIDENCE
 from ampsweep.analysis.step_limits import cautions
 from ampsweep.analysis.swept_series import Series, swept_series
 from ampsweep.analysis.time_to_loss import Curves
@@ -260,7 +262,10 @@ def compare(
             # The verdict already says that there is no baseline to pair with.
             return (finding for finding in every if of_baseline or not isinstance(finding, NotPaired))
 
-        arms = tuple(summarise_arm(arm, own, of_baseline, pairs, findings(own)) for arm, own in runs_of.items())
+        confidence = CONFIDENCE if max_pairs is None else CONFIDENCE_OF_LOOKS
+        arms = tuple(
+            summarise_arm(arm, own, of_baseline, pairs, findings(own), confidence) for arm, own in runs_of.items()
+        )
         return WorkloadComparison(
             title=workload.title,
             facts=workload.facts,

@@ -77,8 +77,8 @@ def in_brackets(ends: tuple[str, str] | None) -> str:
     return "" if ends is None else f" [{ends[0]}, {ends[1]}]"
 
 
-def mean_difference(differences: Sequence[float]) -> Estimate | None:
-    """Mean of paired differences with the one-sample t-interval: mean +- t(0.975, n - 1) s / sqrt(n).
+def mean_difference(differences: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
+    """Mean of paired differences with the one-sample t-interval: mean +- t(0.975, n - 1) s / sqrt(n), for 95%.
 
     `s` is the sample standard deviation (n - 1). None without differences. Source: W. S. Gosset ("Student"), The
     probable error of a mean, Biometrika 6 (1908); for pairs NIST/SEMATECH e-Handbook of Statistical Methods, 7.3.1.1,
@@ -92,11 +92,11 @@ def mean_difference(differences: Sequence[float]) -> Estimate | None:
     mean = math.fsum(differences) / n
     if n < MIN_PAIRS:
         return Estimate(value=mean, n=n)
-    half_width = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * statistics.stdev(differences, xbar=mean) / math.sqrt(n)
+    half_width = float(stdtrit(n - 1, 0.5 + confidence / 2)) * statistics.stdev(differences, xbar=mean) / math.sqrt(n)
     return Estimate(value=mean, n=n, low=mean - half_width, high=mean + half_width)
 
 
-def mean_ratio(pairs: Iterable[tuple[float, float]]) -> Estimate | None:
+def mean_ratio(pairs: Iterable[tuple[float, float]], confidence: float = CONFIDENCE) -> Estimate | None:
     """Geometric mean of the ratios in (numerator, denominator) pairs, both positive; None without any.
 
     The interval is the t-interval of the logarithms, transformed back: twice and half as fast count alike, and swapping
@@ -106,7 +106,7 @@ def mean_ratio(pairs: Iterable[tuple[float, float]]) -> Estimate | None:
     ratios = [numerator / denominator for numerator, denominator in pairs]
     if len(ratios) > 1 and len(set(ratios)) == 1:
         return Estimate(value=ratios[0], n=len(ratios), exact=True)
-    logs = mean_difference([math.log(ratio) for ratio in ratios])
+    logs = mean_difference([math.log(ratio) for ratio in ratios], confidence)
     return None if logs is None else logs.mapped(math.exp)
 
 
