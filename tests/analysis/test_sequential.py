@@ -8,30 +8,32 @@ from scipy.special import ndtri
 from synthetic_records import arms, sweep, workload
 
 from ampsweep.analysis.sequential import (
+    ALPHA_OF_LOOKS,
     CONFIDENCE_OF_LOOKS,
     equivalence_tests,
     is_settled,
     level_of_looks,
     nominal_levels,
+    seeds_for,
 )
-from ampsweep.analysis.statistics import ALPHA, mean_ratio, two_one_sided_tests
+from ampsweep.analysis.statistics import POWER, mean_ratio, two_one_sided_tests
 
 
 def test_the_boundaries_are_the_published_ones():
     """R's gsDesign, gsDesign(k=5, test.type=1, sfu=sfLDOF): five equal looks, one-sided 2.5%."""
     levels = nominal_levels((0.2, 0.4, 0.6, 0.8, 1.0), alpha=0.025)
     assert -ndtri(levels) == pytest.approx([4.8769, 3.3569, 2.6803, 2.2898, 2.0310], abs=2e-4)
-    assert level_of_looks(3) == {3: pytest.approx(ALPHA)}, "a single look has all of it"
+    assert level_of_looks(3) == {3: pytest.approx(ALPHA_OF_LOOKS)}, "a single look has all of it"
 
 
 @pytest.mark.parametrize("max_pairs", [5, 12, 40])
-def test_the_levels_spend_five_percent(max_pairs):
+def test_the_levels_spend_what_there_is(max_pairs):
     levels = level_of_looks(max_pairs)
     assert list(levels) == [*range(3, max_pairs + 1)]
     assert list(levels.values()) == sorted(levels.values())
     walks = np.random.default_rng(max_pairs).normal(size=(100_000, max_pairs)).cumsum(axis=1)
     z = walks[:, 2:] / np.sqrt([*levels])
-    assert (z > -ndtri([*levels.values()])).any(axis=1).mean() == pytest.approx(ALPHA, abs=0.002)
+    assert (z > -ndtri([*levels.values()])).any(axis=1).mean() == pytest.approx(ALPHA_OF_LOOKS, abs=0.002)
 
 
 def decided(gaps, ended_at=None, max_pairs=12):
@@ -112,3 +114,15 @@ def test_intervals_cover_the_truth_though_pairs_end_when_they_are_narrow():
             covered[confidence] += not last.resolves(1.0)
     assert covered[CONFIDENCE_OF_LOOKS] / 1500 > 0.94
     assert covered[0.95] / 1500 < 0.92, "that is why the level is 98%"
+
+
+@pytest.mark.parametrize(("sd", "max_pairs"), [(0.3, 3), (0.2, 12), (0.5, 12), (0.9, 12), (0.3, 40), (0.9, 40)])
+def test_the_planned_seeds_find_an_equal_arm_equivalent(sd, max_pairs):
+    num_seeds = seeds_for(sd, max_pairs)
+    gaps = np.random.default_rng(0).normal(0.0, sd, (800, num_seeds))
+    tests = [[*equivalence_tests(one, [1.0] * num_seeds, max_pairs)] for one in gaps]
+    found = sum(looks[-1].position == "inside" for looks in tests) / 800
+    assert found > POWER - 0.03, (num_seeds, found)
+    fewer = sum(looks[-1].position == "inside" and looks[-1].n < num_seeds - 1 for looks in tests) / 800
+    assert fewer < POWER, "with two seeds less it is less likely"
+    assert seeds_for(1.2, 12) is None

@@ -1,7 +1,7 @@
 """Tests that are repeated while pairs are added, with errors of one test: group-sequential TOST with alpha spending.
 
 The looks are those after each pair, from the third to the last planned one. After a share t of the planned pairs each
-one-sided test has spent alpha(t) = 2 - 2 Phi(z(1 - alpha/2) / sqrt(t)) of its 5%: hardly any early, all in the end.
+one-sided test has spent alpha(t) = 2 - 2 Phi(z(1 - alpha/2) / sqrt(t)): hardly anything early, all of alpha at the end.
 Sources: K. K. G. Lan and D. L. DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70 (1983), with
 their O'Brien-Fleming-like function; for TOST and for an unknown variance, where the nominal levels of the normal
 boundaries go to Student's t, C. Jennison and B. W. Turnbull, Group Sequential Methods (2000), chapters 7, 19 and 11.
@@ -16,7 +16,18 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from ampsweep.analysis.statistics import ALPHA, MIN_PAIRS, Equivalence, Estimate, two_one_sided_tests
+from ampsweep.analysis.statistics import (
+    ALPHA,
+    MIN_PAIRS,
+    Equivalence,
+    Estimate,
+    num_pairs_for_verdict,
+    two_one_sided_tests,
+)
+
+ALPHA_OF_LOOKS: Final = 0.045
+"""What each one-sided test spends in all. With Student's t, levels made for a normal distribution err up to 13% more
+often, which makes 5% at most."""
 
 _NUM_NODES: Final = 601  # of Simpson's rule over 8 standard deviations below the boundary: z to four decimals
 
@@ -29,7 +40,7 @@ NARROW: Final = 1.025  # ratio of the ends of an interval to its middle: a speed
 
 
 @cache
-def nominal_levels(shares: tuple[float, ...], alpha: float = ALPHA) -> tuple[float, ...]:
+def nominal_levels(shares: tuple[float, ...], alpha: float = ALPHA_OF_LOOKS) -> tuple[float, ...]:
     """One-sided levels of looks at increasing `shares` of the planned observations, the last of them 1, that together
     reject a true null with the probability `alpha`.
 
@@ -63,6 +74,12 @@ def level_of_looks(max_pairs: int) -> Mapping[int, float]:
     looks = range(min(MIN_PAIRS, max_pairs), max_pairs + 1)
     shares = tuple(n / max_pairs for n in looks)
     return MappingProxyType(dict(zip(looks, nominal_levels(shares), strict=True)))
+
+
+def seeds_for(sd_over_margin: float, max_pairs: int) -> int | None:
+    """Seeds until which an arm whose metric truly equals the baseline's is found equivalent with 80% power, if its gaps
+    vary by `sd_over_margin`, their standard deviation over the margin; None if `max_pairs` are not enough."""
+    return num_pairs_for_verdict(0.0, sd_over_margin, 1.0, level_of_looks(max_pairs))
 
 
 def equivalence_tests(

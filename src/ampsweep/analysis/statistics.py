@@ -4,9 +4,12 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final, Literal
 
-from scipy.special import stdtr, stdtrit
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincinv, ndtr, stdtrit
 
 from ampsweep.text import MAX_DECIMALS, decimals, number, signed
 
@@ -180,23 +183,33 @@ class Equivalence:
             return 0
         if levels is None:
             levels = dict.fromkeys(range(self.n + 1, self.n + MAX_FURTHER_PAIRS + 1), ALPHA)
-        for n, level in levels.items():
-            if n > self.n and chance_of_verdict(n, abs(self.mean), self.sd, self.margin, level) >= POWER:
-                return n - self.n
-        return None
+        later = {n: level for n, level in levels.items() if n > self.n}
+        needed = num_pairs_for_verdict(self.mean, self.sd, self.margin, later)
+        return None if needed is None else needed - self.n
 
 
-def chance_of_verdict(n: int, size: float, sd: float, margin: float, level: float) -> float:
-    """Approximate probability that a test of `n` pairs at the one-sided `level` finds a mean difference of `size`, from
-    0 on, inside +-`margin` or beyond it, whichever is more likely.
+def num_pairs_for_verdict(mean: float, sd: float, margin: float, levels: Mapping[int, float]) -> int | None:
+    """The first n of `levels`, one-sided levels of tests by their number of pairs, at which differences with a true
+    `mean` and `sd` (above 0) are found inside +-`margin`, or beyond it, with 80% power; None without any.
 
-    Central t-distributions as in S.-C. Chow, J. Shao and H. Wang, Sample Size Calculations in Clinical Research (2nd
-    ed., 2008), 3.1.3.
+    Source: K. F. Phillips, Power of the two one-sided tests procedure in bioequivalence, J. Pharmacokinet. Biopharm. 18
+    (1990): the normal distribution of the mean, integrated over the spread of a sample.
     """
-    error, quantile = sd / math.sqrt(n), -stdtrit(n - 1, level)
-    sides = (margin - size) / error - quantile, (margin + size) / error - quantile
-    inside = stdtr(n - 1, sides[0]) + stdtr(n - 1, sides[1]) - 1
-    return float(max(inside, stdtr(n - 1, (size - margin) / error - quantile)))
+    for n, level in levels.items():
+        room, shift = (value * math.sqrt(n) / sd for value in (margin, mean))
+        half_width = -stdtrit(n - 1, level) * _sampled_spread(n)
+        inside = np.maximum(ndtr(room - half_width - shift) - ndtr(half_width - room - shift), 0)
+        if max(map(np.mean, (inside, *(ndtr(side * shift - room - half_width) for side in (-1, 1))))) >= POWER:
+            return n
+    return None
+
+
+@cache
+def _sampled_spread(n: int) -> NDArray[np.float64]:
+    """The sample standard deviations of `n` normal values, in units of the true one, at equally likely quantiles."""
+    quantiles = (np.arange(100) + 0.5) / 100
+    spreads: NDArray[np.float64] = np.sqrt(2 * gammaincinv((n - 1) / 2, quantiles) / (n - 1))
+    return spreads
 
 
 def two_one_sided_tests(differences: Sequence[float], margin: float, level: float = ALPHA) -> Equivalence:
