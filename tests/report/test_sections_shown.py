@@ -7,8 +7,8 @@ from pathlib import Path
 
 from page_reader import drawn, panel, read_page
 from shown_diagnoses import numerics
-from shown_runs import document_of, on_gpu, printed, rows, section_of
-from synthetic_records import contaminated, disproved, failed, out_of_memory, run, searched
+from shown_runs import document_of, on_gpu, printed, rows, section_of, write_runs
+from synthetic_records import contaminated, disproved, failed, out_of_memory, run, searched, sweep
 
 from ampsweep.config.modes import arm_after
 from ampsweep.records import write_atomically
@@ -149,6 +149,32 @@ def test_effects_over_a_size_have_their_intervals_and_none_without_figures(golde
     section = read_page(html(document_of(entries))).one("section", id="series")
     assert not section.all("figure", data_key="speedup-against-size")
     assert section.all("figure", data_key="memory-saved-against-size")
+
+
+def test_under_a_plan_the_intervals_are_shown_after_each_pair(golden, tmp_path):
+    config = {"report": {"decide": True, "max_seeds": 12}}
+    losses = [2.00, 2.03, 1.98, 2.01, 2.02, 1.99]
+    entries = sweep("fp32", [100.0, 101.0, 99.0, 100.5, 99.5, 100.2], val_loss=losses, config=config)
+    of_arms = {"amp_bf16": [0.003, -0.001, 0.004, 0.0, 0.001, 0.002], "pure_bf16": [0.05, -0.02, 0.03, 0.01]}
+    for arm, gaps in of_arms.items():
+        own = [loss + gap for loss, gap in zip(losses, gaps, strict=False)]
+        entries += sweep(arm, [80.0, 82.0, 79.0, 81.0, 80.0, 80.5][: len(gaps)], val_loss=own, config=config)
+    document = comparison_document(compare_directories([directory_of(entries, tmp_path / "planned")]), None)
+    page = read_page(html(document))
+    shown = [drawn(*panel(page, f"{effect}-by-pairs")) for effect in ("speedup", "loss-gap")]
+    golden("narrowing.txt", "\n\n".join(shown) + "\n")
+    assert document.data["max_pairs"] == 12
+    for _, record in entries:
+        record.config["report"]["decide"] = False
+    plain = comparison_document(compare_directories([directory_of(entries, tmp_path / "plain")]), None)
+    assert "by number of pairs" not in markdown(plain)
+    assert plain.data["max_pairs"] is None
+
+
+def directory_of(entries, directory):
+    directory.mkdir()
+    write_runs(entries, directory)
+    return directory
 
 
 def lines(entry):

@@ -168,6 +168,7 @@ class Comparison:
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
     notes: tuple[Finding, ...]
+    max_pairs: int | None = None  # planned pairs of an arm, with a look after each; None: one test of all pairs
     memory_gib: float | None = None  # limit on the peak of the fullest rank; None: the memory of the device
     series: tuple[Series, ...] = ()
     file_problems: tuple[FileProblem, ...] = ()
@@ -290,6 +291,7 @@ def compare(
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
+        max_pairs=max_pairs,
         memory_gib=memory_gib,
         workloads=tuple(map(of_workload, workloads)),
         searches=tuple(compare_search(search, baseline) for search in group_workloads(searches)),

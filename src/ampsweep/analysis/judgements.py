@@ -45,6 +45,7 @@ class Parity(Finding):
     is_share: bool  # True if the metric is a share; gaps are in percentage points
     is_higher_better: bool = False
     max_pairs: int | None = None  # planned pairs, with a look after each; None: one test of all pairs
+    looks: tuple[Estimate, ...] = ()  # the gap with its interval at each look, up to the last
 
     @property
     def sentence(self) -> str:
@@ -125,17 +126,21 @@ def parity(
     margins = [margin_pct / 100 * scale for scale in scales]
     sign = -1 if is_higher_better else 1
     tests = [*equivalence_tests([sign * gap for gap in gaps], margins, max_pairs)]
+    ends = [sorted((sign * of.low, sign * of.high)) for of in tests]
+    looks = tuple(
+        Estimate(value=statistics.fmean(gaps[: of.n]), n=of.n, low=low, high=high)
+        for of, (low, high) in zip(tests, ends, strict=True)
+    )
     tested = tests[-1] if tests else None
-    n = len(gaps) if tested is None else tested.n
-    low, high = (None, None) if tested is None else sorted((sign * tested.low, sign * tested.high))
+    last = looks[-1] if looks else Estimate(value=statistics.fmean(gaps), n=len(gaps))
     return Parity(
         metric=recorded,
         verdict=_VERDICTS["open" if tested is None else tested.position],
-        n=n,
-        gap=statistics.fmean(gaps[:n]),
-        low=low,
-        high=high,
-        margin=margins[n - 1],
+        n=last.n,
+        gap=last.value,
+        low=last.low,
+        high=last.high,
+        margin=margins[last.n - 1],
         margin_pct=margin_pct,
         further_seeds=(
             MIN_PAIRS - len(gaps)
@@ -146,6 +151,7 @@ def parity(
         is_share=is_share,
         is_higher_better=is_higher_better,
         max_pairs=max_pairs,
+        looks=looks,
     )
 
 

@@ -53,6 +53,17 @@ _RECOMMENDATION: Final = (
 )
 
 
+_LOOKS: Final = (
+    " It is tested after each pair from the third to at most {max_pairs}, and the first decision stands. Each look has "
+    "its share of the 5%, hardly any early and most at the end (group-sequential test, Lan-DeMets spending like "
+    "O'Brien-Fleming), so that all together err as often as one test."
+)
+_SPEED_OF_LOOKS: Final = (
+    "the t-interval of a mean over pairs, at a nominal 98%, which covers the truth in 95% of comparisons although "
+    "pairs end when it is narrow."
+)
+
+
 def _from_wandb(taken: FigureSources) -> Iterator[tuple[str, str]]:
     """How figures of a run were taken that is known from W&B alone."""
     if taken.time == "_runtime":
@@ -79,10 +90,13 @@ def method(of: Comparison) -> Iterator[tuple[str, str]]:
         f"or better if it lies wholly beyond it{', higher being better' if of.keys.is_higher_better else ''}, else "
         "inconclusive. Fewer than 3 pairs decide nothing."
     )
+    if of.max_pairs is not None:
+        parity += _LOOKS.format(max_pairs=of.max_pairs)
     taken = [entry.run.record.taken_from for workload in of.workloads for entry in workload.runs]
     yield from dict.fromkeys(note for of_run in taken for note in _from_wandb(of_run))
     for is_shown, name, text in (
         (bool(of.workloads), "parity", parity),
+        (bool(of.workloads) and of.max_pairs is not None, "intervals of speed and memory", _SPEED_OF_LOOKS),
         (bool(of.workloads), "recommendation", named(_RECOMMENDATION)),
         (any(arm.time_to_loss for verdict in verdicts for arm in verdict.arms), "time to loss", named(_TIME_TO_LOSS)),
         (any(verdict.front for verdict in verdicts), "front", named(_FRONT)),

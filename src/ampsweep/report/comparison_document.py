@@ -20,6 +20,7 @@ from ampsweep.report.document import Document, Item, Items, Prose, Section, item
 from ampsweep.report.figure import Figure
 from ampsweep.report.figures.bars import by_arm, stack
 from ampsweep.report.figures.lines import SeriesData, against, curves, effects_against
+from ampsweep.report.figures.narrowing import narrowing
 from ampsweep.report.figures.pairs import front, pairs
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
@@ -54,6 +55,7 @@ OF_WORKLOAD: Final[dict[Kind, Draw]] = {
     "by_arm": by_arm,
     "stack": stack,
     "pairs": pairs,
+    "narrowing": narrowing,
 }
 OF_SERIES: Final[dict[Kind, Draw]] = {"against": against, "effects_against": effects_against}
 """Kinds that show workloads of several sizes."""
@@ -68,7 +70,7 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     """
     comparison = compared.comparison if directory is None else compared.comparison.relative_to(directory)
     panels = [panel.of(comparison.keys) for panel in panels]
-    data = [WorkloadData(workload, compared.histories) for workload in comparison.workloads]
+    data = [WorkloadData(workload, compared.histories, comparison.max_pairs) for workload in comparison.workloads]
     shown = data[:_MAX_WORKLOADS]
     styles = arm_styles(arm for workload in comparison.compared for arm in workload.names)
     how = [Item(text, f"{figure}:") for figure, text in (*methods(comparison.workloads), *method(comparison))]

@@ -249,7 +249,10 @@ def rule(at: float, along: Literal["x", "y"] = "x") -> Json:
     return {"type": "line", **ends, "line": {"dash": "dot"}}
 
 
-def margin(row: int, low: float, high: float) -> Json:
-    """A shaded interval of the x axis in one row."""
-    place = {"x0": low, "x1": high, "y0": row - 0.4, "y1": row + 0.4}
+def margin(low: float, high: float, row: int | None = None) -> Json:
+    """A shaded interval: of the x axis in one row, or of the y axis."""
+    if row is None:
+        place: Json = {"x0": 0, "x1": 1, "xref": "paper", "y0": low, "y1": high}
+    else:
+        place = {"x0": low, "x1": high, "y0": row - 0.4, "y1": row + 0.4}
     return {"type": "rect", "layer": "below", **place, "line": {"width": 0}, "fillcolor": "rgba(128,128,128,0.22)"}

@@ -8,7 +8,7 @@ from ampsweep.analysis.figure_keys import FigureKeys
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.metrics import METRICS
 
-Kind = Literal["front", "curves", "by_arm", "stack", "pairs", "against", "effects_against"]
+Kind = Literal["front", "curves", "by_arm", "stack", "pairs", "narrowing", "against", "effects_against"]
 """The way a panel shows its metrics:
 
 - `front`: step time, peak memory and final loss of each arm, with the Pareto front;
@@ -16,6 +16,7 @@ Kind = Literal["front", "curves", "by_arm", "stack", "pairs", "against", "effect
 - `by_arm`: a metric of the summary, a bar for each arm (median over runs) and a dot for each run;
 - `stack`: parts of the peak memory and its rest, `unattributed`, stacked for each arm, predicted beside measured;
 - `pairs`: an effect, with a dot for each pair of runs, their mean and its interval;
+- `narrowing`: an effect with its interval after each pair of runs, where a number of pairs is planned;
 - `against`: a metric of the summary over a size of the model or batch that was varied;
 - `effects_against`: the mean effect in pairs over such a size, with its interval.
 """
@@ -38,7 +39,7 @@ class Panel:
     section: Section
     kind: Kind
     metrics: tuple[str, ...]
-    effect: Effect | None = None  # kinds `pairs` and `effects_against`
+    effect: Effect | None = None  # kinds `pairs`, `narrowing` and `effects_against`
     log: bool = False  # the axis of the metric is logarithmic
     note: str = ""  # a hint for reading the panel
     keys: FigureKeys = field(default_factory=FigureKeys)  # the figures compared, by which title and note are named
@@ -92,6 +93,11 @@ PANELS: Final = (
         "Whiskers: 95% interval of the mean.",
     ),
     _panel(
+        *("Speed", "narrowing", "speedup-by-pairs", "Speedup by number of pairs", "When was its speed known?", _STEP),
+        effect="speedup",
+        note="The mean after each pair of runs, with its 95% interval: above 1 is faster.",
+    ),
+    _panel(
         *("Speed", "curves", "step-time", "Step time over the run", "Was the speed steady while it was measured?"),
         _STEP,
         note="Spikes and drift are the machine's, not the precision's: compare arms only where both are flat.",
@@ -114,6 +120,13 @@ PANELS: Final = (
         note="Each dot is a pair of runs of one seed: the arm's final validation loss minus the baseline's. "
         "Left of zero is better. Thin whiskers: 95% interval of the mean. Thick: the 90% interval that decides parity: "
         "inside the shaded margin it is equivalent.",
+    ),
+    _panel(
+        *("Learning", "narrowing", "loss-gap-by-pairs", "Gap of the validation loss by number of pairs"),
+        *("When was parity decided?", _LOSS),
+        effect="loss_gap",
+        note="The mean gap after each pair of runs, with the 90% interval that holds at all of these looks together, "
+        "hence so wide at first. The first that lies inside the shaded margin, or beyond it, decides.",
     ),
     _panel("Learning", "curves", "train-loss", "Training loss", "Do the arms learn alike?", "train/loss"),
     _panel("Learning", "curves", "val-loss", "Validation loss", "Do they generalize alike?", _LOSS),

@@ -15,6 +15,7 @@ from ampsweep.report.histories import Histories
 class WorkloadData:
     compared: WorkloadComparison
     histories: Histories
+    max_pairs: int | None = None  # planned pairs of an arm
 
     @property
     def measured_arms(self) -> list[str]:

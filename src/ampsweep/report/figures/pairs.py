@@ -98,7 +98,7 @@ def pairs(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
     means = {arm.arm: mean for arm in arms if (mean := of.mean(arm.judgements.figures)) is not None}
     if not means:
         return None
-    parities = {arm.arm: _parity(panel, arm) for arm in arms if arm.arm in means}
+    parities = {arm.arm: parity_of(panel, arm) for arm in arms if arm.arm in means}
     by_seed = {arm.arm: _by_seed(of, arm.pairs) for arm in arms if arm.arm in means}
     missing = [arm.arm for arm in arms if arm.arm in data.measured_arms and arm.arm not in means]
     unit = axis_unit((value for values in by_seed.values() for _, value in values), of.unit)
@@ -120,7 +120,7 @@ def pairs(panel: Panel, data: WorkloadData, styles: Mapping[str, ArmStyle]) -> F
         y=row_axis([*parities]),
         shapes=[
             rule(of.null),
-            *(margin(row, -parity.margin, parity.margin) for row, parity in enumerate(parities.values()) if parity),
+            *(margin(-parity.margin, parity.margin, row) for row, parity in enumerate(parities.values()) if parity),
         ],
         height=rows_height(len(means)),
         table=arms_table(panel, columns, rows),
@@ -145,7 +145,7 @@ def _mean(arm: str, mean: Estimate, of: EffectOf, factor: float, look: ArmStyle)
     )
 
 
-def _parity(panel: Panel, of: Candidate) -> Parity | None:
+def parity_of(panel: Panel, of: Candidate) -> Parity | None:
     metric = panel.keys.recorded(panel.metrics[0])
     return next((parity for parity in of.judgements.parities if parity.metric == metric), None)
 
