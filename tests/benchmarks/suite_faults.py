@@ -179,7 +179,7 @@ FAULTS = (
         "return self._with_batch(max(search.largest, 1))",
         "return self._with_batch(search.largest + 1)",
     ),
-    Fault("sweep/estimate.py", "return until_last_step_s + eval_s", "return until_last_step_s"),
+    Fault("sweep/preflight.py", "return until_last_step_s + self.evaluation_s", "return until_last_step_s"),
     Fault("sweep/device_checks.py", "if at_most <= limit:", "if at_most > limit:"),
     # A secret in a file of Hydra's; a failed run that ends with exit code 0.
     Fault(

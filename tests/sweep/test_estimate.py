@@ -27,6 +27,11 @@ def durations(monkeypatch):
     return steps
 
 
+def seconds_of(configs):
+    timed = zip(configs, estimate.time_runs(configs, StopRequest()), strict=True)
+    return [None if taken is None else taken.seconds(config) for config, taken in timed]
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected_s"),
     [
@@ -40,16 +45,16 @@ def durations(monkeypatch):
 )
 def test_a_run_takes_its_steps_and_evaluations(durations, overrides, expected_s):
     durations += [3.0, 2.0, 1.0, 2.5]  # the first warms up
-    assert estimate.estimate_seconds([compose_one((*MLP, *overrides))], StopRequest()) == [expected_s]
+    assert seconds_of([compose_one((*MLP, *overrides))]) == [expected_s]
 
 
 def test_a_slow_step_is_timed_once_and_seeds_share_it(durations, monkeypatch):
     durations += [10.0]
     seeds = [compose_one((*MLP, f"seed={seed}")) for seed in (0, 1)]
-    assert estimate.estimate_seconds(seeds, StopRequest()) == [8 * 10.0 + 5, 8 * 10.0 + 5]
+    assert seconds_of(seeds) == [8 * 10.0 + 5, 8 * 10.0 + 5]
 
     def too_large(trainer):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Trainer, "train_step", too_large)
-    assert estimate.estimate_seconds(seeds, StopRequest()) == [None, None]
+    assert seconds_of(seeds) == [None, None]

@@ -6,18 +6,14 @@ from typing import Final
 
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config, component_name
-from ampsweep.launch.isolated_child import NamedFunction
-from ampsweep.launch.isolated_process import run_isolated
 from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.run.directories import finished_hashes
 from ampsweep.run.request import planned_arm
-from ampsweep.sweep.preflight import Checked
+from ampsweep.sweep.preflight import Checked, time_runs
 from ampsweep.text import duration, plural
-
-_ESTIMATE: Final = NamedFunction[list[float | None]]("ampsweep.sweep.estimate:estimate_seconds")
 
 _COLUMNS: Final = (
     *(Column("#"), Column("arm"), Column("model"), Column("data"), Column("parallel", optional=True)),
@@ -36,8 +32,10 @@ def plan_document(
     trained = {key: config for config, check, key in points if check.unsupported is None and key not in done}
     todo = list(trained.values())  # equal points are a single run
     timed = [config for config in todo if not (config.max_batch.search or elsewhere)]
-    estimated = run_isolated(_ESTIMATE, (timed,)).unpacked() if timed else []
-    seconds = dict(zip(map(run_directory_name, timed), estimated, strict=True))
+    seconds = {
+        run_directory_name(config): None if taken is None else taken.seconds(config)
+        for config, taken in zip(timed, time_runs(timed), strict=True)
+    }
     rows = []
     for number, (config, check, key) in enumerate(points):
         parallel, arm = config.parallel, planned_arm(config)

@@ -3,7 +3,7 @@ Hydra's launcher chooses the process in which it calls a job of a sweep."""
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from hydra.types import HydraContext
 from omegaconf import Container, DictConfig, OmegaConf
 
 from ampsweep.commands.entry import FULL_ERROR
-from ampsweep.config.compose import CONFIG_NAME, Points, conf_dir, initialized, set_values, to_config
+from ampsweep.config.compose import CONFIG_NAME, Point, Points, conf_dir, initialized, set_values, to_config
 from ampsweep.config.identity import config_hash, training_hash
 from ampsweep.config.overrides import parse_overrides, quoted
 from ampsweep.launch.isolated_child import NamedFunction
@@ -121,18 +121,18 @@ def run_one(composed: DictConfig, directory: Path, train: Callable[[], None]) ->
         raise failure
 
 
-def run_all(points: Points, directory: Path, job: Callable[[DictConfig], None]) -> None:
-    """Call `job` for the points of a multirun, by Hydra's launcher."""
+def run_all(points: Points, directory: Path, job: Callable[[DictConfig], None], order: Iterable[Point]) -> None:
+    """Call `job` for the points in `order`, by the launcher of the multirun; its basic one takes them one by one."""
     composed, plugins = points.composed, Plugins.instance()
     with initialized():
         _settle(composed, "hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
         composed.hydra.overrides.task = list(points.overrides)
         _save(composed, directory / MULTIRUN_NAME, [asdict(point.config) for point in points.points])
         launcher = plugins.instantiate_launcher(config=composed, hydra_context=_context(composed), task_function=job)
-        calls = [point.overrides for point in points.points]
-        size = 1 if points.launcher == "BasicLauncher" else len(calls)
-        for first in range(0, len(calls), size):
-            for ended in launcher.launch(calls[first : first + size], initial_job_idx=first):
+        is_basic = points.launcher == "BasicLauncher"
+        calls = ([point.overrides] for point in order) if is_basic else [[point.overrides for point in order]]
+        for number, together in enumerate(calls):
+            for ended in launcher.launch(together, initial_job_idx=number):
                 _ = ended.return_value  # raises the job's exception
 
 

@@ -3,15 +3,16 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.commands.hydra_job import SweepEnded, SweepJob, run_all
 from ampsweep.commands.run_watch import RunWatch
 from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
-from ampsweep.config.compose import Points
+from ampsweep.config.compose import Point, Points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
@@ -25,6 +26,7 @@ from ampsweep.run.directories import existing_multirun, finished_hashes, new_dir
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import checked_with_wandb, preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
+from ampsweep.sweep.seeded_arms import SeededArm, seeded_arms, trained_arms
 from ampsweep.text import escaped
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
@@ -43,15 +45,23 @@ def start_processes() -> None:
 def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     """Train the points of a multirun and compare them; return the exit code. UserError: wrong input; nothing was
     trained."""
+    began_s = time.monotonic()
     configs = [point.config for point in points.points]
     first = configs[0]
     if any(config.resume == "auto" for config in configs):
         raise UserError("resume=auto: a multirun is continued with into=DIRECTORY")
     into = _begun_before(first)
+    arms = seeded_arms(points) if first.report.decide else []
+    configs = [of.first for of in arms] or configs
     address = None if wandb is None else wandb.address
     elsewhere = points.launcher == "SlurmLauncher"
     with checked_with_wandb(configs, address):
         checked = preflight(configs, elsewhere=elsewhere)
+    said = [check.too_large for check in checked if check.too_large is not None]
+    if arms:
+        arms, left_out = trained_arms(arms, checked, points.overrides, None if into is None else _steps_in(into))
+        points = replace(points, points=tuple(point for of in arms for point in of.points))
+        said += left_out
     if first.dry_run:
         from ampsweep.commands.dry_run import plan_document
 
@@ -59,7 +69,7 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
         return ALL_ENDED
     directory = into or new_directory(first)
     collect_new_garbage_only()
-    plan = Plan(points.points, () if into is None else finished_hashes(into))
+    plan = Plan(points.points, () if into is None else finished_hashes(into), is_open=bool(arms))
     jobs = SubmittedJobs(directory) if elsewhere else None
     page = SweepPage(directory, vars(first.report))
     interrupted, goes_on_alone = False, None
@@ -67,11 +77,12 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
         display = stack.enter_context(ProgressDisplay(plan))
         if points.launcher != "BasicLauncher":
             stack.enter_context(RunWatch(directory, configs, display, jobs, page.rewrite))
-        for too_large in filter(None, (check.too_large for check in checked)):
-            display.say(too_large)
+        for sentence in said:
+            display.say(sentence)
+        order = page.sequential_runs(arms, began_s, display.say) if arms else points.points
         try:
             with nullcontext() if jobs is None else jobs.waited_for():
-                run_all(points, directory, SweepJob(display, wandb=address, after_run=page.rewrite))
+                run_all(points, directory, SweepJob(display, wandb=address, after_run=page.rewrite), order)
         except KeyboardInterrupt:
             interrupted = True
             if jobs is not None and (goes_on_alone := jobs.left()) is not None:
@@ -89,7 +100,8 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     if interrupted and into is None and goes_on_alone is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # made above, and without any record
         return SOME_FAILED
-    return page.show_at_end(map(config_hash, configs), address, interrupted=interrupted)
+    begun = {record.config_hash for _, record in left.records}
+    return page.show_at_end(begun if arms else map(config_hash, configs), address, interrupted=interrupted)
 
 
 def _begun_before(config: Config) -> Path | None:
@@ -106,6 +118,12 @@ def _begun_before(config: Config) -> Path | None:
     for error in find_records(directory).unreadable:
         _say(f"into={directory}: {error}; its point counts as not run")
     return directory
+
+
+def _steps_in(into: Path) -> int | None:
+    """The steps of the earlier runs in `into`, so that further ones pair with them."""
+    steps = (record.config.get("trainer", {}).get("steps") for _, record in find_records(into).records)
+    return next(steps, None)
 
 
 def _say(line: str | None) -> None:
@@ -132,6 +150,14 @@ class SweepPage:
             write_comparison(self._document()[0], self._directory)
         self._spent_s += time.monotonic() - began_s
 
+    def sequential_runs(
+        self, arms: Sequence[SeededArm], began_s: float, say: Callable[[str], None]
+    ) -> "Iterable[Point]":
+        """Choose the runs of `report.decide=true` by the comparison of those before."""
+        from ampsweep.sweep.sequential_runs import SequentialRuns
+
+        return SequentialRuns(arms, self._directory, lambda: self._compared().comparison, began_s, say)
+
     def show_at_end(self, hashes: Iterable[str], address: WandbAddress | None = None, *, interrupted: bool) -> int:
         """Print, write and send what there is; return the exit code, 0 if the runs with these hashes have all ended."""
         from ampsweep.report.comparison_document import write_comparison
@@ -150,9 +176,13 @@ class SweepPage:
         return ALL_ENDED if finished_hashes(self._directory).issuperset(hashes) and not interrupted else SOME_FAILED
 
     def _document(self) -> "tuple[Document, Compared]":
-        # Imported only here: the statistics take 0.2 s to import, and no training should wait for that.
-        from ampsweep.report.compare import compare_directories
         from ampsweep.report.comparison_document import comparison_document
 
-        compared = compare_directories([self._directory], **self._settings)
+        compared = self._compared()
         return comparison_document(compared, self._directory), compared
+
+    def _compared(self) -> "Compared":
+        # Imported only here: the statistics take 0.2 s to import, and no training should wait for that.
+        from ampsweep.report.compare import compare_directories
+
+        return compare_directories([self._directory], **self._settings)

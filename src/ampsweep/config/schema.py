@@ -147,6 +147,8 @@ class ReportConfig(Schema):
     """Add seeds to a multirun, those of open arms first, until parity, memory and speed of every arm are decided or the
     budget is spent."""
     budget_minutes: float = field(default=10.0, metadata=needs("report.decide"))  # no run begins that would exceed it
+    run_seconds: float | None = field(default=None, metadata=needs("report.decide"))
+    """Time for the steps of a run of the slowest arm; `trainer.steps` is lowered to it. None: it is left as it is."""
     max_seeds: int = field(default=12, metadata=needs("report.decide"))
     """Pairs of an arm at which its test of parity ends. A look after each pair is planned for; see `sequential`."""
 

@@ -159,7 +159,9 @@ def _train(
     if request.is_recorded:
         remove_leftovers(*(request.directory / name for name in _REPLACED))
     busy = prepared.use_before_run.sentence()  # it may wait; before W&B's process uses the CPU
-    for warning in (*([] if busy is None else [busy]), *contradictions(request.config.precision, record.proof)):
+    if busy is not None:
+        send(Say(busy))
+    for warning in contradictions(request.config.precision, record.proof):
         send(Say(f"{record.arm}: {warning}"))
     try:
         _continue(trainer, request, record, send)

@@ -1,6 +1,8 @@
 """Messages from a training process to its parent, and their printer."""
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from rich.text import Text
 
@@ -8,6 +10,8 @@ from ampsweep.config.schema import Config
 from ampsweep.records import RunRecord
 from ampsweep.redaction import hide
 from ampsweep.report.console import Terminal
+
+_FIGURE: Final = re.compile(r"\b\d+(\.\d+)?\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,10 @@ class MessagePrinter:
         self._said: set[str] = set()
 
     def say(self, line: str) -> None:
-        """Print a line, redacted, unless it was printed before."""
+        """Print a line, redacted, unless it was printed before or differs from such a line in figures only."""
         line = hide(line)
-        if line not in self._said:
-            self._said.add(line)
+        if (words := _FIGURE.sub("", line)) not in self._said:
+            self._said.add(words)
             self._print(Text(line))
 
     def on_message(self, message: object) -> None:

@@ -1,4 +1,4 @@
-"""Estimate the time of runs from a few steps timed on their device."""
+"""Time a few steps and an evaluation of runs on their device."""
 
 import statistics
 import time
@@ -12,6 +12,7 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import is_out_of_memory
+from ampsweep.sweep.preflight import RunTime
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.components.built import build, build_data
 from ampsweep.training.components.device import run_devices
@@ -21,9 +22,9 @@ _TIMED_STEPS = 3
 _PER_KIND_S = 10.0  # the longest time for the steps of one kind; one step is always timed
 
 
-def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float | None]:
-    """Estimate the seconds of each run, None if its device ran out of memory. Seeds share a measurement."""
-    measured: dict[str, float | None] = {}
+def time_runs(configs: Sequence[Config], stop: StopRequest) -> list[RunTime | None]:
+    """Time the runs' steps and evaluations; None if the device ran out of memory. Seeds share a measurement."""
+    measured: dict[str, RunTime | None] = {}
     keys = [config_hash(replace(config, seed=0)) for config in configs]
     for key, config in zip(keys, configs, strict=True):
         if key not in measured and not stop.requested:
@@ -31,7 +32,7 @@ def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float
     return [measured.get(key) for key in keys]
 
 
-def _measure(config: Config) -> float | None:
+def _measure(config: Config) -> RunTime | None:
     taken = run_devices(config.device)[0]
     taken.occupy()
     device = taken.device
@@ -50,11 +51,7 @@ def _measure(config: Config) -> float | None:
         return None
     finally:
         stop_workers(data)
-    every = config.trainer.eval_every or built.num_steps
-    until_last_step_s = built.num_steps * step_s + (built.num_steps - 1) // every * eval_s
-    if config.trainer.max_seconds is not None:
-        until_last_step_s = min(until_last_step_s, config.trainer.max_seconds)
-    return until_last_step_s + eval_s
+    return RunTime(step_s, eval_s, built.num_steps)
 
 
 def _seconds_per_step(trainer: Trainer, device: torch.device) -> float:

@@ -29,15 +29,22 @@ class PlannedRun:
 
 class Plan:
     """The runs of a command line in their order; `finished` are the hashes of configs that need no run. Runs that are
-    not the suite's come with their hashes."""
+    not the suite's come with their hashes. `is_open`: only those will run that turn out to be needed."""
 
-    def __init__(self, points: Sequence[Point] | Mapping[str, PlannedRun], finished: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        points: Sequence[Point] | Mapping[str, PlannedRun],
+        finished: Collection[str] = (),
+        *,
+        is_open: bool = False,
+    ) -> None:
         if not isinstance(points, Mapping):
             varied = _varied(points)
             points = {config_hash(point.config): _planned(point.config, _setting(point, varied)) for point in points}
         self._runs = {key: run for key, run in points.items() if key not in finished}
         self.runs, self.num_runs = tuple(self._runs.values()), len(points)  # those to run, and how many with the others
         self.num_finished = self.num_runs - len(self.runs)
+        self.is_open = is_open
         self.arm_width = max((len(run.arm) for run in self.runs), default=0)
         self.setting_width = max((len(run.setting) for run in self.runs), default=0)
 

@@ -82,7 +82,8 @@ class ProgressDisplay(MessagePrinter):
         if self._is_live:
             self._live.start(refresh=True)
         if self._plan.num_finished:
-            self.say(f"{self._plan.num_finished} of {self._plan.num_runs} runs finished earlier")
+            of = "" if self._plan.is_open else f" of {self._plan.num_runs}"
+            self.say(f"{self._plan.num_finished}{of} runs finished earlier")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,7 +129,7 @@ class ProgressDisplay(MessagePrinter):
     def _seconds_left(self, now_s: float) -> float | None:
         """Return the seconds left, by the mean time of the runs so far; None before the first has ended."""
         num_here = self._outcomes.total()
-        if not num_here:
+        if not num_here or self._plan.is_open:
             return None
         mean_s = (self._marked_s - self._began_s) / num_here
         since_s = 0.0 if self._running is None else min(now_s - self._marked_s, mean_s)
@@ -137,7 +138,7 @@ class ProgressDisplay(MessagePrinter):
     def _sweep(self, width: int, now_s: float) -> RenderableType:
         done, total = self._num_ended, self._plan.num_runs
         others = [f"{count} {status}" for status, count in self._outcomes.items() if status != "completed"]
-        counts = f"{done} of {plural(total, 'run')} done"
+        counts = f"{done} of {'at most ' if self._plan.is_open else ''}{plural(total, 'run')} done"
         if others:
             counts += f" ({', '.join(others)})"
         times = f"{duration(now_s - self._began_s, whole=True)} so far"
@@ -158,8 +159,9 @@ class ProgressDisplay(MessagePrinter):
         return self._plan.num_finished + self._outcomes.total()
 
     def _number(self) -> str:
-        """The number of the current run in the sweep, such as '4/12'."""
-        return "" if self._is_alone else f"{self._num_ended + 1}/{self._plan.num_runs}"
+        """The number of the current run in the sweep, such as '4/12', or '4' if their number is open."""
+        number = str(self._num_ended + 1)
+        return "" if self._is_alone else number if self._plan.is_open else f"{number}/{self._plan.num_runs}"
 
 
 def _recorded_seconds(record: RunRecord) -> float | None:

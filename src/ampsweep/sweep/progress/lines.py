@@ -86,7 +86,8 @@ def fitted(parts: Sequence[LinePart], width: int | None) -> Text:
 
 def _head(number: str, run: PlannedRun, plan: Plan) -> Iterator[LinePart]:
     if number:
-        yield LinePart(f"{number:>{2 * len(str(plan.num_runs)) + 1}}", style="dim")
+        digits = len(str(plan.num_runs))
+        yield LinePart(f"{number:>{digits if plan.is_open else 2 * digits + 1}}", style="dim")
     yield LinePart(f"{run.arm:<{plan.arm_width}}", style=arm_colour(run.arm) or "")
     yield LinePart(f"{run.setting:<{plan.setting_width}}")
 

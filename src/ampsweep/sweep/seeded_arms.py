@@ -1,0 +1,128 @@
+"""The arms of a multirun with `report.decide=true`: with seeds to add, with steps that fit the machine, and without
+modes that its device only emulates."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from ampsweep.config.compose import Point, Points, compose_each
+from ampsweep.config.errors import UserError
+from ampsweep.config.identity import workload_hash
+from ampsweep.config.schema import Config
+from ampsweep.run.request import planned_arm
+from ampsweep.sweep.preflight import Checked, RunTime, time_runs
+from ampsweep.text import listed, milliseconds, number
+
+_SLOW: Final = 10.0  # times the baseline's step, from which an arm is left out
+_MIN_STEPS: Final = 3  # times `trainer.warmup_steps`: fewer would leave too few steps to time
+
+
+@dataclass(frozen=True, eq=False)
+class SeededArm:
+    """An arm of a workload with its points: seed by seed, `report.max_seeds` of them."""
+
+    workload: str  # equal for the arms that are compared
+    arm: str
+    points: tuple[Point, ...]
+    time: RunTime | None = None  # of a run, if it was timed
+
+    @property
+    def first(self) -> Config:
+        return self.points[0].config
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.arm == self.first.report.baseline
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.time is None else self.time.seconds(self.first)
+
+    def with_steps(self, steps: int) -> "SeededArm":
+        points = compose_each([[*point.overrides, f"trainer.steps={steps}"] for point in self.points]).points
+        return replace(self, points=points, time=None if self.time is None else replace(self.time, num_steps=steps))
+
+
+def seeded_arms(points: Points) -> list[SeededArm]:
+    """The arms of a multirun with the seeds given and, up to `report.max_seeds`, those that follow the largest.
+
+    UserError: more seeds are given, a workload lacks the baseline or another arm, runs would not be trainings from
+    scratch, or a launcher would start them before the next can be chosen.
+    """
+    report = points.points[0].config.report
+    if points.launcher != "BasicLauncher":
+        raise UserError("report.decide=true chooses each run by those before it, which needs hydra/launcher=basic")
+    seeds = list(dict.fromkeys(point.config.seed for point in points.points))
+    if len(seeds) > report.max_seeds:
+        raise UserError(f"report.max_seeds={report.max_seeds}: {len(seeds)} seeds are given")
+    further = count(max(seeds) + 1)
+    seeds += [next(further) for _ in range(report.max_seeds - len(seeds))]
+    templates: dict[tuple[str, str], Point] = {}
+    for point in points.points:
+        config = replace(point.config, seed=0)
+        if config.begins_elsewhere or config.max_batch.search:
+            other = "max_batch.search=true" if config.max_batch.search else f"resume={config.resume}"
+            raise UserError(f"report.decide=true with {other}: it adds seeds to trainings from scratch")
+        templates.setdefault((workload_hash(config), planned_arm(config)), point)
+    every = iter(compose_each([[*_unseeded(of), f"seed={seed}"] for of in templates.values() for seed in seeds]).points)
+    arms = [SeededArm(*key, tuple(next(every) for _ in seeds)) for key in templates]
+    _require_comparable(arms, "")
+    return arms
+
+
+def _unseeded(point: Point) -> list[str]:
+    return [override for override in point.overrides if override.partition("=")[0] != "seed"]
+
+
+def _require_comparable(arms: Sequence[SeededArm], why: str) -> None:
+    """Raise UserError unless every workload has the baseline and another arm."""
+    for workload in dict.fromkeys(of.workload for of in arms):
+        here = [of for of in arms if of.workload == workload]
+        if len(here) < 2 or not any(of.is_baseline for of in here):
+            baseline, given = arms[0].first.report.baseline, listed([of.arm for of in here])
+            raise UserError(f"report.decide=true compares other arms with {baseline}; there is {given} alone{why}")
+
+
+def trained_arms(
+    arms: Sequence[SeededArm], checked: Sequence[Checked], overrides: Sequence[str], steps: int | None
+) -> tuple[list[SeededArm], list[str]]:
+    """The arms to train, timed, with steps that fit, and a sentence on each that is left out.
+
+    Args:
+        checked: of each arm's first point.
+        overrides: those of the command line; if they name the modes, none is left out.
+        steps: of earlier runs in the same directory; None: by `report.run_seconds`.
+
+    Raises:
+        UserError: no two arms are left.
+    """
+    named = any(re.match(r"\+*precision\b", override) for override in overrides)
+    left_out = {of.arm: check.unsupported for of, check in zip(arms, checked, strict=True) if check.unsupported}
+    supported = [of for of in arms if of.arm not in left_out]
+    times = dict(zip(supported, time_runs([of.first for of in supported]), strict=True))
+    timed = [replace(of, time=times.get(of)) for of in arms]
+    baselines = {of.workload: of.time.step_s for of in timed if of.is_baseline and of.time is not None}
+    for of in timed:
+        ratio = 1.0 if of.time is None else of.time.step_s / baselines.get(of.workload, of.time.step_s)
+        if of.time is not None and ratio >= _SLOW:
+            step = milliseconds(1000 * of.time.step_s)
+            why = f"a step takes {step} here, {number(ratio, 2)} times the baseline's"
+            left_out[of.arm] = f"{why} (named in precision=..., it is trained)"
+    kept = [of for of in timed if named or of.arm not in left_out]
+    said = [] if named else [f"without {arm}: {why}" for arm, why in left_out.items()]
+    _require_comparable(kept, "".join(f"; {sentence}" for sentence in said))
+    steps = steps or _fitting_steps(kept)
+    return kept if steps is None else [of.with_steps(steps) for of in kept], said
+
+
+def _fitting_steps(arms: Sequence[SeededArm]) -> int | None:
+    """Fewer steps, in tens, with which a run of the slowest arm takes `report.run_seconds`; None to leave them."""
+    config = arms[0].first
+    steps, wanted_s = config.trainer.steps, config.report.run_seconds
+    slowest_s = max((of.time.step_s for of in arms if of.time is not None), default=None)
+    if steps is None or wanted_s is None or slowest_s is None:
+        return None
+    fitting = max(int(wanted_s / slowest_s) // 10 * 10, _MIN_STEPS * config.trainer.warmup_steps)
+    return fitting if fitting < steps else None
