@@ -71,6 +71,26 @@ def test_a_dry_run_checks_the_points_and_writes_nothing(swept, train, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_sweep_decides_by_itself_how_many_seeds_it_takes_and_goes_on_after_ctrl_c(start, train):
+    arms = ("-m", *MLP, "trainer.steps=40", "precision=fp32,amp_bf16")
+    decide = ("report.decide=true", "report.margin_pct=40", "report.max_seeds=5", "report.run_seconds=100")
+    begun = start(*arms, *decide)
+    wait_until(lambda: (runs := all_runs()) and runs[0].record.status == "completed", "the first run")
+    begun.ctrl_c()
+    assert begun.finish().code == 1
+    into, finished = only_sweep(), [run.directory for run in all_runs() if run.record.status == "completed"]
+    written = [(directory / "run.json").read_bytes() for directory in finished]
+    ended = train(*arms, *decide, f"into={into}")
+    assert ended.code == 0
+    assert [(directory / "run.json").read_bytes() for directory in finished] == written
+    records = [run.record for run in all_runs()]
+    seeds = sorted(record.identity.seed for record in records if record.arm == "amp_bf16")
+    assert seeds == sorted(record.identity.seed for record in records if record.arm == "fp32")
+    assert seeds in [[*range(num)] for num in (3, 4, 5)], "a busy machine leaves the speed open"
+    assert any(": further ones would decide no more" in line or "is reached after" in line for line in ended.said)
+    assert "equivalent" in ended.out
+
+
 SWEEP_FILE = """
 program: train.py
 method: grid

@@ -77,7 +77,7 @@ class SequentialRuns:
     def _ending(self, missing: Iterable[SeededArm], done: set[str]) -> str:
         took = f"{plural(len(self._trained), 'run')} in {duration(time.monotonic() - self._began_s)}"
         if not missing:
-            return f"every arm is decided after {took}"
+            return f"{took}: further ones would decide no more"
         has_seeds = any(self._runs_of_next_pair(arm, done) for arm in missing)
         limit = (
             f"budget_minutes={self._report.budget_minutes:g}" if has_seeds else f"max_seeds={self._report.max_seeds}"
@@ -122,12 +122,12 @@ def missing_pairs(candidate: Candidate, max_pairs: int) -> int:
         return 0
     if num_pairs < MIN_PAIRS:
         return MIN_PAIRS - num_pairs
-    left = max_pairs - num_pairs
-    further = [
-        left if parity.further_seeds is None else parity.further_seeds for parity in candidate.judgements.parities
-    ]
+    left = max(1, max_pairs - num_pairs)
+    unsettled = [parity for parity in candidate.judgements.parities if parity.verdict == "inconclusive"]
+    further = [parity.further_seeds or left for parity in unsettled]
     speedup, saved = figures.speedup, figures.memory_saved_pct
-    if speedup is not None and not is_settled(speedup):
+    is_timed = speedup is not None and 2 * speedup.n >= num_pairs  # else the machine is busy, and more pairs do not help
+    if speedup is not None and is_timed and not is_settled(speedup):
         further.append(1)
     if saved is not None and saved.interval is not None and saved.interval[1] - saved.interval[0] > _MAX_MEMORY_DOUBT:
         further.append(1)
