@@ -11,7 +11,7 @@ from synthetic_records import workload as compared
 
 from ampsweep.analysis import run_findings
 from ampsweep.analysis.comparison import FileProblem, compare
-from ampsweep.analysis.run_findings import Contaminated, float8_summary, merged
+from ampsweep.analysis.run_findings import CutShort, float8_summary, merged
 from ampsweep.analysis.time_to_loss import LossCurve
 from ampsweep.finding import as_data
 from ampsweep.records.sections import Float8Layer, Float8Proof, KeptLayer, RankFigures
@@ -56,6 +56,10 @@ NOTES = {
     "ranks elsewhere": [ranks("fp32", "cuda:0", "cuda:1"), ranks("amp_bf16", "cuda:2", "cuda:1")],
     "unknown contamination": [run("fp32", 0, **UNKNOWN), run("fp32", 1), run("amp_bf16", 1)],
     "recorded margin": WITH_MARGIN,
+    "disturbed": [
+        *(run("fp32"), contaminated("amp_bf16", 0, "it was hot"), contaminated("amp_bf16", 1, "0.6 cores were busy")),
+        *(contaminated("fp32", 1, "1.4 cores were busy"), failed("amp_fp16", 0, "oom")),
+    ],
 }
 TRACKED = [run("fp32", wandb={"url": "https://wandb.ai/x"}), run("amp_bf16", wandb={"directory": "wandb/offline-1"})]
 LISTED = (
@@ -94,15 +98,14 @@ def test_findings_and_notes(golden):
 def test_problems_are_merged_and_listed_the_gravest_first():
     hot = [contaminated("amp_bf16", seed, f"others kept {seed}.5 cores busy") for seed in range(2)]
     entries = [*sweep("fp32", [100.0] * 3), *hot, failed("amp_bf16", 2, "oom", "no memory")]
+    entries += [failed("tf32", seed, "unsupported") for seed in range(3)]
     found = compare(entries, baseline="fp32", margin_pct=1.0).problems
     assert [(one.finding.name, one.finding.severity, one.arm, one.seeds, one.finding.why) for one in found] == [
         ("oom", "fault", "amp_bf16", (2,), "no memory"),
         ("not paired", "warning", "fp32", (2,), "no other arm has a completed run with its pair key"),
-        ("contaminated", "warning", "amp_bf16", (0, 1), "others kept 0.5 to 1.5 cores busy"),
     ]
-    assert found[2].finding.consequence == "its speed does not count"
-    rare, *often = [Contaminated(seeds=(n,), cause=why) for n, why in enumerate(("hot", "0.6 cores", "1.0 cores"))]
-    together = Contaminated(seeds=(1, 2), cause="0.6 to 1.0 cores")
+    rare, *often = [CutShort(seeds=(n,), cause=why) for n, why in enumerate(("slow", "0.6 s", "1.0 s"))]
+    together = CutShort(seeds=(1, 2), cause="0.6 to 1.0 s")
     assert merged([rare, *often]) == (together, rare), "the most common first"
 
 

@@ -73,7 +73,8 @@ def described(runs):
             notes = [note.sentence for note in arm.notes if not note.sentence.startswith("not paired")]
             yield f"  - {'; '.join([f'{arm.num_runs} {arm.arm}, gap {shown(arm.loss_gap)}', *notes])}"
         found = workload.verdict.recommendation
-        yield from (f"  - {one.arm}: {one.reason}" for one in found.standings if one.refusal is not None)
+        judged = workload.verdict.arms
+        yield from (f"  - {arm.arm}: {arm.refusal.sentence}" for arm in judged if arm.refusal is not None)
         on_front = workload.verdict.front and [one.arm for one in workload.verdict.front.arms]
         yield f"  - recommended: {found.arm}, on the front: {on_front}"
 

@@ -63,7 +63,7 @@ def test_after_the_plan_nothing_more_is_decided():
     assert open_ones.verdict == "inconclusive"
     ended = decided([1.5, -0.5, 0.5, 0.9, 0.2] + [0.0] * 20, max_pairs=5)
     assert (ended.verdict, ended.n, ended.further_seeds) == ("inconclusive", 5, None)
-    assert ended.sentence.endswith("more seeds than the 5 planned would settle it")
+    assert ended.sentence.endswith("n=5 of at most 5")
 
 
 def test_an_arm_known_not_to_be_worse_stays_so():

@@ -71,7 +71,7 @@ def test_a_dry_run_checks_the_points_and_writes_nothing(swept, train, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_sweep_decides_by_itself_how_many_seeds_it_takes_and_goes_on_after_ctrl_c(start, train):
+def test_a_sweep_decides_how_many_seeds_it_takes_over_ctrl_c(start, train):
     arms = ("-m", *MLP, "trainer.steps=40", "precision=fp32,amp_bf16")
     decide = ("report.decide=true", "report.margin_pct=40", "report.max_seeds=5", "report.run_seconds=100")
     begun = start(*arms, *decide)

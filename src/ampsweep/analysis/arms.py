@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS, FigureKeys
@@ -12,6 +12,7 @@ from ampsweep.analysis.run_findings import RunFinding, findings_of_arm
 from ampsweep.analysis.runs import SKIPPED_STEPS, STEP_MS, VAL_ACCURACY, Run
 from ampsweep.analysis.statistics import (
     CONFIDENCE,
+    MIN_PAIRS,
     Estimate,
     Spread,
     geometric_mean,
@@ -21,7 +22,7 @@ from ampsweep.analysis.statistics import (
     saved_pct,
     spread,
 )
-from ampsweep.analysis.step_limits import StepLimit, operator_time, step_limits
+from ampsweep.analysis.step_limits import MIN_PEAK_BYTES, LimitedArm, SmallPeak, StepLimit, operator_time, step_limits
 from ampsweep.finding import Finding
 from ampsweep.metrics import AUTOCAST_PENALTY
 from ampsweep.text import GIB
@@ -38,15 +39,16 @@ class ArmComparison:
     num_pairs: int  # pairs with the baseline, cut short or not
     num_completed_pairs: int  # pairs in which both arms took all of their steps
     num_expected_pairs: int  # pairs if both had completed every seed that either was run with
-    num_contaminated: int  # runs that count for memory and loss only
     statuses: dict[str, int]  # number of runs by `Run.outcome`
     num_timed: int  # runs behind the speedup, including the baseline's; for the baseline behind all speedups
     num_unchecked: int  # timed runs with unknown contamination
     step_ms: float | None  # geometric mean of the uncontaminated runs' median step times
+    disturbed_step_ms: float | None  # over all pairs, where the clean ones are too few for an interval; decides nothing
+    disturbed_speedup: Estimate | None
     num_operators: int | None  # median over runs of the operators in a traced step; None if compiled
     us_per_operator: float | None
     limits: tuple[StepLimit, ...]
-    speedup: Estimate | None  # baseline's step time over this arm's, above 1 is faster: geometric mean over pairs
+    speedup: Estimate | None  # baseline's step time over this arm's, above 1 is faster: geometric mean over clean pairs
     peak_memory_bytes: float | None  # mean peak of allocated tensor bytes after warm-up
     predicted_memory_bytes: float | None  # median over runs, including runs out of memory
     prediction_error_pct: float | None  # median of predicted minus measured peak, in percent of the measured peak
@@ -91,7 +93,6 @@ def summarise_arm(
     pairs = [pair for pair in all_pairs if pair.arm == arm]
     own_pairs = all_pairs if is_baseline else pairs
     seeds = {run.seed for run in (*runs, *baseline_runs)}
-    measured = [run for run in runs if run.measured]
     times, memory, losses = (paired_figures(pairs, key) for key in (STEP_MS, PEAK_MEMORY, VAL_LOSS))
     gap = mean_difference([after - before for before, after in losses.values()])
     baseline_loss = statistics.fmean(before for before, _ in losses.values()) if losses else 0.0
@@ -107,6 +108,9 @@ def summarise_arm(
         return [*(row or figures_of_runs(runs, key)).values()]
 
     step_ms, peaks = [value for value in own(STEP_MS) if value > 0], own(PEAK_MEMORY)
+    num_clean, every = len(paired_figures(own_pairs, STEP_MS)), paired_figures(own_pairs, STEP_MS, disturbed=True)
+    if num_clean >= min(len(every), 1 if is_baseline else MIN_PAIRS):
+        every = {}
     return ArmComparison(
         arm=arm,
         is_baseline=is_baseline,
@@ -114,11 +118,12 @@ def summarise_arm(
         num_pairs=len(pairs),
         num_completed_pairs=sum(pair.completed for pair in pairs),
         num_expected_pairs=0 if is_baseline else len(pairs) + len(seeds - {pair.arm_runs[0].seed for pair in pairs}),
-        num_contaminated=sum(run.contamination is not None for run in measured),
         statuses=dict(sorted(counted.items(), key=lambda item: (item[0] != "completed", -item[1], item[0]))),
         num_timed=len(timed),
         num_unchecked=sum(run.unknown_contamination is not None for run in timed),
         step_ms=geometric_mean(step_ms) if step_ms else None,
+        disturbed_step_ms=geometric_mean([*one_side(every, of_baseline=is_baseline).values()]) if every else None,
+        disturbed_speedup=None if is_baseline else mean_ratio([*every.values()]),
         num_operators=operators[0],
         us_per_operator=operators[2],
         limits=step_limits(runs),
@@ -141,6 +146,14 @@ def summarise_arm(
         notes=tuple(findings_of_arm(runs, baseline_runs, findings)),
         keys=runs[0].keys,
     )
+
+
+def cautions(arms: Iterable[ArmComparison]) -> Iterator[Finding]:
+    """Yield why figures may not carry over to larger workloads."""
+    for arm in arms:
+        yield from (LimitedArm(arm=arm.arm, limit=limit) for limit in arm.limits)
+        if arm.is_baseline and arm.peak_memory_bytes is not None and arm.peak_memory_bytes < MIN_PEAK_BYTES:
+            yield SmallPeak(arm=arm.arm, peak_bytes=arm.peak_memory_bytes)
 
 
 def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:

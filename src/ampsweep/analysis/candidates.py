@@ -1,24 +1,25 @@
 """The arms as candidates to train in: refused, undecided or eligible."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
+
+from scipy.special import stdtrit
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
+from ampsweep.analysis.run_findings import cannot_run, disturbed
 from ampsweep.analysis.runs import Run, metric_words
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
-from ampsweep.analysis.step_limits import TOO_SMALL
+from ampsweep.analysis.statistics import CONFIDENCE, MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.config.modes import arm_before
 from ampsweep.finding import Finding
 from ampsweep.text import GIB, first_line, plural
 
-_UNSUPPORTED: Final = "unsupported on this device"
-LARGER: Final = "compare on a larger model, batch or sequence"
 MAX_DOUBT: Final = 1.1  # factor within which unresolved step times must be known to lie
 
 
@@ -28,7 +29,7 @@ class Refusal(Finding):
 
 
 class Unsupported(Refusal):
-    template = _UNSUPPORTED
+    template = "unsupported on this device"
 
 
 class OtherArmBefore(Refusal):
@@ -83,42 +84,40 @@ class OverMemory(Refusal):
 
 
 class Missing(Finding):
-    remedy: ClassVar[str]
-    arm: str
+    """What keeps an arm from being judged, and what would probably change that."""
 
-    @property
-    def next_step(self) -> str:
-        return self.filled(self.remedy)
+    remedy: ClassVar[str] = ""  # where neither more seeds nor longer trainings would
+    arm: str
+    num_seeds: int = 0  # further seeds; 0 where those do not help
+    needs_longer: bool = False
 
 
 class TooFewPairs(Missing):
     severity = "warning"
-    unsupported: bool
+    remedy = "let {arm} take all of its steps (fewer trainer.steps, or more trainer.max_seconds)"
     num_completed: int
     num_expected: int
     failures: dict[str, int]  # runs without a complete pair, by outcome
 
     @property
     def sentence(self) -> str:
-        if self.unsupported:
-            return _UNSUPPORTED
         causes = ", ".join(f"{count} {outcome}" for outcome, count in self.failures.items())
         done = f"{self.num_completed} of {plural(self.num_expected, 'pair')} completed"
         why = f"{done} ({causes})" if causes else done
         return f"{why} and {MIN_PAIRS} are needed" if self.num_expected < MIN_PAIRS else why
 
-    @property
-    def next_step(self) -> str:
-        if "cut short" in self.failures:
-            return f"let {self.arm} take all of its steps (fewer trainer.steps, or more trainer.max_seconds)"
-        missing = plural(MIN_PAIRS - self.num_completed, "more pair")
-        return f"complete {missing} of {self.arm} with the baseline"
-
 
 class SpeedNotKnown(Missing):
-    template = "its speed is not known well enough: {speed}"
-    remedy = "time {arm} again with more seeds, on an idle machine"
-    speed: str
+    template = "its speed is not known well enough"
+
+
+class SpeedNotMeasured(Missing):
+    template = "its speed was not measured"
+
+
+class SpeedDisturbed(Missing):
+    template = "its speed is not judged, since {cause}"
+    cause: str
 
 
 class NoFinalLoss(Missing):
@@ -128,26 +127,7 @@ class NoFinalLoss(Missing):
 
 
 class ParityOpen(Missing):
-    unsettled: tuple[Parity, ...]
-
-    @property
-    def sentence(self) -> str:
-        verb = "may be worse by more than the margin"
-        return "; ".join(f"its {metric_words(parity.metric)} {verb} ({parity.grounds})" for parity in self.unsettled)
-
-    @property
-    def next_step(self) -> str:
-        known = [parity.further_seeds for parity in self.unsettled if parity.further_seeds is not None]
-        if len(known) == len(self.unsettled):
-            return f"run about {plural(max(known), 'more seed')} of {self.arm} and the baseline"
-        margin = f"for the next runs accept a wider report.margin_pct than {self.unsettled[0].margin_pct:g}"
-        seeds = next(parity.seeds_to_settle for parity in self.unsettled if parity.further_seeds is None)
-        return f"train longer, or {margin} ({seeds} would be needed)"
-
-
-class SmallWorkload(Missing):
-    template = TOO_SMALL
-    remedy = LARGER
+    template = "whether it learns as well is open"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,21 +141,36 @@ class Candidate:
     pairs: tuple[Pair, ...] = field(repr=False)
 
     @property
-    def n(self) -> str:
-        return f" (n={self.judgements.figures.num_completed_pairs})"
+    def missing(self) -> tuple[Missing, ...]:
+        """What keeps it from being judged: of learning, and of speed."""
+        if self.too_few_pairs is not None:
+            return (self.too_few_pairs,)
+        return tuple(missing for missing in (self._missing_parity, self._missing_speed) if missing is not None)
 
     @property
-    def missing(self) -> Missing | None:
-        if self.too_few_pairs is not None:
-            return self.too_few_pairs
-        speedup = self.judgements.figures.speedup
-        if speedup is None or not is_known(speedup):
-            return SpeedNotKnown(arm=self.arm, speed=self.judgements.speed_text)
-        keys = self.judgements.figures.keys
+    def _missing_speed(self) -> Missing | None:
+        of = self.judgements.figures
+        if of.disturbed_step_ms is not None:
+            num_clean = 0 if of.speedup is None else of.speedup.n
+            seen = disturbed(run for pair in self.pairs for run in (*pair.baseline_runs, *pair.arm_runs))
+            assert seen is not None, self.arm
+            cause = seen.causes[0].partition("; ")[0]
+            return SpeedDisturbed(arm=self.arm, cause=cause, num_seeds=MIN_PAIRS - num_clean)
+        if of.speedup is None:
+            return SpeedNotMeasured(arm=self.arm, needs_longer=True)
+        if is_known(of.speedup):
+            return None
+        return SpeedNotKnown(arm=self.arm, num_seeds=_pairs_to_know(of.speedup))
+
+    @property
+    def _missing_parity(self) -> Missing | None:
         if self.judgements.parity == "not measured":
-            return NoFinalLoss(arm=self.arm, metric=keys.named("validation loss"))
-        unsettled = tuple(parity for parity in self.judgements.parities if not parity.not_worse)
-        return ParityOpen(arm=self.arm, unsettled=unsettled) if unsettled else None
+            return NoFinalLoss(arm=self.arm, metric=self.judgements.figures.keys.named("validation loss"))
+        needed = [parity.further_seeds for parity in self.judgements.parities if not parity.not_worse]
+        known = [seeds for seeds in needed if seeds is not None]
+        is_hopeless = len(known) < len(needed)  # more than a hundred
+        num_seeds = 0 if is_hopeless else max(known, default=0)
+        return ParityOpen(arm=self.arm, num_seeds=num_seeds, needs_longer=is_hopeless) if needed else None
 
 
 def is_known(speedup: Estimate) -> bool:
@@ -185,12 +180,27 @@ def is_known(speedup: Estimate) -> bool:
     return speedup.interval is not None and speedup.interval[0] >= 1 / MAX_DOUBT and speedup.interval[1] <= MAX_DOUBT
 
 
+def _pairs_to_know(speedup: Estimate) -> int:
+    """Pairs to add until a speed is known (`is_known`), if mean and spread stay as they are; at most a hundred."""
+    if speedup.interval is None:
+        return max(MIN_PAIRS - speedup.n, 1)
+    mean, half_width = abs(math.log(speedup.value)), math.log(speedup.interval[1] / speedup.value)
+    share = 0.5 + CONFIDENCE / 2
+    scale = half_width * math.sqrt(speedup.n) / stdtrit(speedup.n - 1, share)
+    for further in range(1, MAX_FURTHER_PAIRS):
+        n = speedup.n + further
+        width = scale * stdtrit(n - 1, share) / math.sqrt(n)
+        if width < mean or mean + width < math.log(MAX_DOUBT):
+            return further
+    return MAX_FURTHER_PAIRS
+
+
 def too_few_pairs(arm: ArmComparison) -> TooFewPairs | None:
     if arm.num_completed_pairs >= MIN_PAIRS:
         return None
     return TooFewPairs(
         arm=arm.arm,
-        unsupported=list(arm.statuses) == ["unsupported"],
+        num_seeds=0 if "cut short" in arm.statuses else MIN_PAIRS - arm.num_completed_pairs,
         num_completed=arm.num_completed_pairs,
         num_expected=arm.num_expected_pairs,
         failures={status: count for status, count in arm.statuses.items() if status != "completed"},
@@ -201,7 +211,7 @@ def refusals(
     runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], memory_gib: float | None
 ) -> Iterator[Refusal]:
     """Yield the reasons to refuse the arm of `runs`, in the order of the classes above."""
-    if all(run.outcome == "unsupported" for run in runs):
+    if cannot_run(run.outcome for run in runs):
         yield Unsupported()
     if (before := arm_before(runs[0].arm)) is not None:
         yield OtherArmBefore(saved_in=before)

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Final, Literal
 
-from ampsweep.analysis.arms import ArmComparison, summarise_arm
+from ampsweep.analysis.arms import ArmComparison, cautions, summarise_arm
+from ampsweep.analysis.deciding_command import Started
 from ampsweep.analysis.figure_keys import FigureKeys
 from ampsweep.analysis.foreign_runs import prepare
 from ampsweep.analysis.pairing import Pair, pair_runs
 from ampsweep.analysis.resumed_runs import AllSeries, ResumedArm, resumed_arms
-from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, run_entry
+from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, cannot_run, disturbed, merged, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
 from ampsweep.analysis.sequential import CONFIDENCE_OF_LOOKS
 from ampsweep.analysis.statistics import CONFIDENCE
-from ampsweep.analysis.step_limits import cautions
 from ampsweep.analysis.swept_series import Series, swept_series
 from ampsweep.analysis.time_to_loss import Curves
 from ampsweep.analysis.verdict import Verdict, reach_verdict
@@ -33,7 +33,7 @@ class WorkloadComparison:
     facts: Mapping[str, Scalar]
     arms: tuple[ArmComparison, ...]
     verdict: Verdict
-    cautions: tuple[Finding, ...]  # why figures of the baseline may not carry over to larger workloads
+    cautions: tuple[Finding, ...]  # why figures may not carry over to larger workloads
     runs: tuple[RunEntry, ...]
     resumed: tuple[ResumedArm, ...]
 
@@ -180,7 +180,8 @@ class Comparison:
 
     @property
     def problems(self) -> list[Problem]:
-        """Everything that keeps a run's figures from counting in full, the gravest first."""
+        """Everything that keeps a run's figures from counting in full, the gravest first; disturbances are a note, and
+        the arms of a workload that cannot run are named beside its verdict."""
         of_files: dict[str, list[FileProblem]] = defaultdict(list)
         for file in self.file_problems:
             of_files[PurePath(file.path).parent.as_posix()].append(file)
@@ -189,6 +190,8 @@ class Comparison:
             for arm in dict.fromkeys(entry.arm for entry in compared.runs):
                 own = [entry for entry in compared.runs if entry.arm == arm]
                 of_runs = merged(finding for entry in own for finding in entry.findings if finding.consequence)
+                if isinstance(compared, WorkloadComparison) and cannot_run(entry.status for entry in own):
+                    of_runs = ()
                 found += [Problem(finding, arm, finding.seeds, compared.title) for finding in of_runs]
                 for entry in own:
                     files = of_files.pop(entry.directory, ())
@@ -223,6 +226,7 @@ def compare(
     series: AllSeries | None = None,
     file_problems: Sequence[FileProblem] = (),
     notes: Sequence[Finding] = (),
+    started: Started = lambda directory: (),
 ) -> Comparison:
     """Compare every arm with the arm `baseline` within each workload.
 
@@ -235,6 +239,7 @@ def compare(
         curves: `loss_curves` by run directory.
         series: `RESUMED_KEYS` by run directory.
         notes: more findings, such as on runs that are not among `records`.
+        started: see `Started`; for the command that would decide an open verdict.
     """
     if not margin_pct > 0:
         raise ValueError(f"report.margin_pct is {margin_pct}; it must be above 0")
@@ -280,8 +285,9 @@ def compare(
                 max_pairs=max_pairs,
                 memory_gib=memory_gib,
                 curves=curves or {},
+                started=started,
             ),
-            cautions=cautions(of_baseline),
+            cautions=tuple(cautions(arms)),
             runs=tuple(entries.values()),
             resumed=resumed_arms(workload.runs, by_id, series or {}, baseline=baseline),
         )
@@ -329,6 +335,8 @@ def _notes(
     recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
     for other in sorted(recorded - {margin_pct}):
         yield OtherMargin(margin_pct=margin_pct, recorded_margin_pct=other)
+    if (seen := disturbed(runs)) is not None:
+        yield seen
     unknown = Counter(cause for run in runs if run.measured and (cause := run.unknown_contamination) is not None)
     for cause, count in unknown.items():
         yield ContaminationUnknown(num_runs=count, cause=cause)

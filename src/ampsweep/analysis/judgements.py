@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import neg
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
@@ -12,11 +11,10 @@ from ampsweep.analysis.figure_keys import VAL_LOSS, FigureKeys
 from ampsweep.analysis.pairing import Pair, in_order_of_completion
 from ampsweep.analysis.runs import metric_words
 from ampsweep.analysis.sequential import equivalence_tests, level_of_looks
-from ampsweep.analysis.statistics import MAX_FURTHER_PAIRS, MIN_PAIRS, Estimate, in_brackets
-from ampsweep.analysis.step_limits import limits_text
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, in_brackets
 from ampsweep.finding import Finding
 from ampsweep.metrics import METRICS
-from ampsweep.text import num_bytes, number, percent, plural, signed
+from ampsweep.text import number, plural, signed
 
 ParityVerdict = Literal["equivalent", "worse", "better", "inconclusive"]
 
@@ -49,18 +47,7 @@ class Parity(Finding):
 
     @property
     def sentence(self) -> str:
-        found = f"{metric_words(self.metric)} {self.verdict}: {self.grounds}"
-        if self.verdict != "inconclusive" or self.low is None:
-            return found
-        return f"{found}; {self.seeds_to_settle} would settle it"
-
-    @property
-    def seeds_to_settle(self) -> str:
-        if self.further_seeds is not None:
-            return f"about {plural(self.further_seeds, 'more seed')}"
-        if self.max_pairs is not None:
-            return f"more seeds than the {self.max_pairs} planned"
-        return f"more than {MAX_FURTHER_PAIRS} more seeds"
+        return f"{metric_words(self.metric)} {self.verdict}: {self.grounds}"
 
     @property
     def grounds(self) -> str:
@@ -82,15 +69,14 @@ class Parity(Finding):
         return f"n={self.n}" if self.max_pairs is None else f"n={self.n} of at most {self.max_pairs}"
 
     @property
-    def short(self) -> str:
-        name = metric_words(self.metric)
-        if self.gap == 0:
-            return f"no {name} gap"
-        share = "" if self.is_share else f" ({signed(self.margin_pct * self.gap / self.margin, 2)}%)"
-        margin = f"{self.margin_pct:g}{self._unit or '%'}"
-        verdicts = {"equivalent": f"equivalent within {margin}", "inconclusive": "parity inconclusive"}
-        verdict = verdicts.get(self.verdict, f"{self.verdict} by more than {margin}")
-        return f"{name} gap {self._gap_alone}{share}, {verdict}"
+    def noun(self) -> str:
+        return "loss" if self.metric == VAL_LOSS else metric_words(self.metric)
+
+    @property
+    def size(self) -> str:
+        """'5.0% of the loss', without a sign."""
+        gap = abs(100 * self.gap if self.is_share else self.margin_pct * self.gap / self.margin)
+        return f"{number(gap, 2)}{self._unit or '%'} of the {self.noun}"
 
     @property
     def _factor(self) -> float:
@@ -169,54 +155,12 @@ class Judgements:
     memory: EffectWord
     parity: ParityWord
     parities: tuple[Parity, ...]
-    contaminated: tuple[tuple[str, int], ...]  # (arm, contaminated runs) of the arm and of the baseline, without zeros
-
-    @property
-    def summary(self) -> str:
-        """Speed, memory and parity in a clause, with n only where it is not that of the completed pairs."""
-        n = self.figures.num_completed_pairs
-        memory = self._memory_text + _n_unless(n, self.figures.memory_saved_bytes)
-        nothing = f"no final {self.figures.keys.metric_words} to compare"
-        learned = [f"{parity.short}{_n_unless(n, parity)}" for parity in self.parities] or [nothing]
-        return ", ".join([self.speed_text, memory, *learned])
-
-    @property
-    def speed_text(self) -> str:
-        """The speed with its interval, n as in `summary`, its limits, and runs that do not count or are unchecked."""
-        of, speedup = self.figures, self.figures.speedup
-        contaminated = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in self.contaminated)
-        if speedup is None:
-            return f"speed not compared ({contaminated})" if contaminated else "speed not measured"
-        n = f"n={speedup.n}, without {contaminated}" if contaminated else f"n={speedup.n}"
-        remarks = [n] if contaminated or speedup.n != of.num_completed_pairs else []
-        if of.limits:
-            remarks.append(f"limited by {limits_text(of.limits)}")
-        if of.num_unchecked:
-            some = of.num_unchecked < of.num_timed
-            share = f" of {of.num_unchecked} of {plural(of.num_timed, 'run')}" if some else ""
-            remarks.append(f"contamination{share} unknown")
-        words = {"same": "the same speed", "unresolved": f"no resolved speed difference, {speedup.ratio_text}"}
-        speed = words.get(self.speed, f"{speedup.ratio_text} the speed")
-        return f"{speed} ({'; '.join(remarks)})" if remarks else speed
-
-    @property
-    def _memory_text(self) -> str:
-        memory = self.figures.keys.memory_words
-        saved, share = self.figures.memory_saved_bytes, self.figures.memory_saved_pct
-        if saved is None or share is None:
-            return "memory not measured"
-        if saved.value == 0:
-            return "no resolved memory difference" if self.memory == "unresolved" else f"the same {memory}"
-        word, part = ("saves", share) if saved.value > 0 else ("adds", share.mapped(neg))
-        size = f"{num_bytes(abs(saved.value))} of {memory}"
-        figure = f"{word} {size} ({percent(part.value)}{in_brackets(part.text()[1])})"
-        return f"no resolved memory difference, {figure}" if self.memory == "unresolved" else figure
 
 
 _WORST_FIRST: Final[tuple[ParityVerdict, ...]] = ("worse", "inconclusive", "equivalent", "better")
 
 
-def judge(arm: ArmComparison, baseline: ArmComparison, parities: tuple[Parity, ...]) -> Judgements:
+def judge(arm: ArmComparison, parities: tuple[Parity, ...]) -> Judgements:
     verdicts = {parity.verdict for parity in parities}
     return Judgements(
         figures=arm,
@@ -224,7 +168,6 @@ def judge(arm: ArmComparison, baseline: ArmComparison, parities: tuple[Parity, .
         memory=_word(arm.memory_saved_bytes, 0.0, "adds", "saves", 2),  # equal bytes in two pairs are exact
         parity=next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "not measured"),
         parities=parities,
-        contaminated=tuple((side.arm, side.num_contaminated) for side in (arm, baseline) if side.num_contaminated),
     )
 
 
@@ -236,7 +179,3 @@ def _word(effect: Estimate | None, null: float, below: EffectWord, above: Effect
     if effect.resolves(null):
         return above if effect.value > null else below
     return "same" if effect.exact else "unresolved"
-
-
-def _n_unless(n: int, of: Estimate | Parity | None) -> str:
-    return "" if of is None or of.n == n else f" (n={of.n})"

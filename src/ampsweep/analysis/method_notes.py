@@ -42,14 +42,16 @@ _RESUMED: Final = (
 )
 _CONTAMINATED: Final = (
     "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its speed "
-    "does not."
+    "does not. Where that leaves fewer than 3 pairs, the table shows the speed of all pairs, marked disturbed; nothing "
+    "is concluded from it."
 )
 _RECOMMENDATION: Final = (
     "the arm with the shortest step (by 2% or more, resolved by its pairs) that is not refused, has 3 completed pairs "
     "and is not worse by the margin (90% interval); of arms as fast the one with the smallest peak "
     "memory, then the nearest to the baseline. An arm is refused if it is unsupported, disproved, mostly fails, "
     "diverges where the baseline does not, is worse, or needs more than the memory given. Nothing is recommended while "
-    "an undecided arm might be better, or of a workload too small to judge speed by."
+    "an undecided arm might be better. Speeds are those of this workload on this machine: what limits a step "
+    "apart from precision is said beside them."
 )
 
 

@@ -32,9 +32,9 @@ class Pair:
     def completed(self) -> bool:
         return any(run.finished for run in self.baseline_runs) and any(run.finished for run in self.arm_runs)
 
-    def figures(self, key: str) -> tuple[float, float] | None:
+    def figures(self, key: str, *, disturbed: bool = False) -> tuple[float, float] | None:
         """(baseline, arm) values of metric `key`, means over repeats; None if either is missing."""
-        baseline, arm = mean_figure(self.baseline_runs, key), mean_figure(self.arm_runs, key)
+        baseline, arm = (mean_figure(runs, key, disturbed=disturbed) for runs in (self.baseline_runs, self.arm_runs))
         return None if baseline is None or arm is None else (baseline, arm)
 
 
@@ -161,18 +161,19 @@ def _left_of_key(run: Run) -> dict[str, Scalar]:
     return {"version": version, "data_fingerprint": run.record.identity.data_fingerprint}
 
 
-def mean_figure(runs: Iterable[Run], key: str) -> float | None:
-    """Mean of metric `key` over comparable repeats; None without any."""
-    values = [value for run in runs if (value := run.compared_figure(key)) is not None]
+def mean_figure(runs: Iterable[Run], key: str, *, disturbed: bool = False) -> float | None:
+    """Mean of metric `key` over comparable repeats; None without any. `disturbed`: with contaminated runs' speed."""
+    known = [run.figure(key) if disturbed and run.measured else run.compared_figure(key) for run in runs]
+    values = [value for value in known if value is not None]
     return statistics.fmean(values) if values else None
 
 
 Figures = dict[str, tuple[float, float]]  # pair key -> (baseline, arm)
 
 
-def paired_figures(pairs: Iterable[Pair], key: str) -> Figures:
+def paired_figures(pairs: Iterable[Pair], key: str, *, disturbed: bool = False) -> Figures:
     """Figures of metric `key` in pairs that have both; times, energies and peaks only if positive."""
-    found = {pair.pair_key: both for pair in pairs if (both := pair.figures(key)) is not None}
+    found = {pair.pair_key: both for pair in pairs if (both := pair.figures(key, disturbed=disturbed)) is not None}
     return {name: both for name, both in found.items() if key in (VAL_LOSS, VAL_ACCURACY) or min(both) > 0}
 
 

@@ -73,9 +73,14 @@ class Disproved(RunFinding):
     consequence = "none of its figures count"
 
 
-class Contaminated(RunFinding):
+class Disturbed(Finding):
+    """What was seen of all contaminated runs."""
+
     severity = "warning"
-    consequence = "its speed does not count"
+    template = "the speed of {num_runs} of {num_measured:count run} is disturbed, and decides nothing: {causes:joined}"
+    causes: tuple[str, ...]  # the most common first; those that differ in measured figures are one
+    num_runs: int
+    num_measured: int
 
 
 class NotTimed(RunFinding):
@@ -182,6 +187,14 @@ def merged(findings: Iterable[RunFinding]) -> tuple[RunFinding, ...]:
     return tuple(found)
 
 
+def disturbed(runs: Iterable[Run]) -> Disturbed | None:
+    measured = list({run.directory: run for run in runs if run.measured}.values())
+    seen = [run.contamination for run in measured if run.contamination is not None]
+    causes = sorted(merge_figures(seen), key=lambda cause: -len(cause[1]))
+    named = tuple(cause for cause, _ in causes)
+    return Disturbed(causes=named, num_runs=len(seen), num_measured=len(measured)) if seen else None
+
+
 def statuses_text(of: Mapping[str, int]) -> str:
     """`completed` if all were, else '2 completed, 1 failed'."""
     return next(iter(of)) if len(of) == 1 else ", ".join(f"{count} {status}" for status, count in of.items())
@@ -197,9 +210,7 @@ def findings_of_run(run: Run, unpaired: Unpaired | None = None) -> Iterator[RunF
         yield kind(seeds=seeds, cause=first_line(record.cut_short))
     if run.contradictions:
         yield Disproved(seeds=seeds, cause="; ".join(run.contradictions))
-    if run.measured and run.contamination is not None:
-        yield Contaminated(seeds=seeds, cause=run.contamination)
-    elif run.measured and (why := record.absent.get(STEP_MS)) is not None:
+    if run.measured and run.contamination is None and (why := record.absent.get(STEP_MS)) is not None:
         yield NotTimed(seeds=seeds, cause=why)
     if run.finished and run.keys.is_recorded and run.figure(VAL_LOSS) is None and record.batch_search is None:
         there = listed(by_likeness(run.keys.metric, logged_keys([record])), limit=4)
@@ -264,6 +275,11 @@ def findings_of_arm(runs: Sequence[Run], baseline: Sequence[Run], findings: Iter
     missing = {run.seed for run in baseline} - {run.seed for run in runs}
     if missing and runs[0].record.source != "suite":  # nobody here has planned these sweeps
         yield MissingSeeds(seeds=tuple(sorted(missing)))
+
+
+def cannot_run(statuses: Iterable[str]) -> bool:
+    """True of an arm, by its runs' outcomes, that the device does not support: it has a line, and no figures."""
+    return {*statuses} == {"unsupported"}
 
 
 @dataclass(frozen=True, kw_only=True)

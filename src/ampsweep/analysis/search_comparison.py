@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.pairing import figures_of_runs
-from ampsweep.analysis.run_findings import Contaminated, NotCompleted, RunEntry, merged, run_entry, statuses_text
+from ampsweep.analysis.run_findings import NotCompleted, RunEntry, merged, run_entry, statuses_text
 from ampsweep.analysis.runs import LARGEST_FIGURE, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, ratio_between
 from ampsweep.analysis.step_limits import StepLimit, limits_text, step_limits
@@ -217,7 +217,7 @@ def _notes(
     measured = [entry.run for entry in compared]
     lost = [entry for entry in entries if answers and not entry.run.measured and entry.status != "oom" and entry.error]
     found = [finding for entry in (*lost, *compared) for finding in entry.findings]
-    yield from merged(finding for finding in found if isinstance(finding, NotCompleted | Contaminated))
+    yield from merged(finding for finding in found if isinstance(finding, NotCompleted))
     timed = [run for run in measured if run.contamination is None]
     if timed and (limits := step_limits(timed)):
         yield LimitedThroughput(limits=limits)

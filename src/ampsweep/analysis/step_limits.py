@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Final
+from typing import ClassVar, Final
 
-from ampsweep.analysis.figure_keys import PEAK_MEMORY
 from ampsweep.analysis.runs import STEP_MS, Run
 from ampsweep.analysis.statistics import known_median
 from ampsweep.finding import Finding
@@ -22,15 +21,17 @@ MAX_LAG_SHARE: Final = 0.05
 waits once the queue of about a thousand kernels is full."""
 MIN_PEAK_BYTES: Final = 64 * 2**20  # below, fixed buffers and rounding outweigh the tensors that precision shrinks
 _LEAST: Final = num_bytes(MIN_PEAK_BYTES)
-TOO_SMALL: Final = "the workload is too small to judge speed by"
 
 
 class StepLimit(Finding):
     """A limit of a step; the sentence has its figure: 'launching operators, 8.0 us each'."""
 
+    without: ClassVar[str] = "without that"
+
 
 class SmallStep(StepLimit):
     severity = "warning"
+    without = "at a larger size"
     step_ms: float
     launch_ms: float | None = None
     num_operators: int | None = None
@@ -60,27 +61,21 @@ class IdleDevice(StepLimit):
     idle_pct: float
 
 
-class LimitedBaseline(Finding):
-    template = "the baseline's own step is limited by {limit.sentence}"
+class LimitedArm(Finding):
+    template = "a step of {arm} is limited by {limit.sentence}: {limit.without} speeds may differ"
+    arm: str
     limit: StepLimit
 
 
 class SmallPeak(Finding):
     severity = "warning"
-    template = f"a peak of {{peak_bytes:bytes}} is too small for the memory figures to carry over (under {_LEAST})"
+    template = f"the peak of {{arm}}, {{peak_bytes:bytes}}, is below {_LEAST}: at a larger size the share may differ"
+    arm: str
     peak_bytes: float
 
 
 def limits_text(limits: Sequence[StepLimit]) -> str:
     return " and ".join(limit.sentence for limit in limits)
-
-
-def cautions(baseline_runs: Sequence[Run]) -> tuple[Finding, ...]:
-    found: list[Finding] = [LimitedBaseline(limit=limit) for limit in step_limits(baseline_runs)]
-    peak_bytes = known_median(run.num_bytes(PEAK_MEMORY) for run in baseline_runs if run.measured)
-    if peak_bytes is not None and peak_bytes < MIN_PEAK_BYTES:
-        found.append(SmallPeak(peak_bytes=peak_bytes))
-    return tuple(found)
 
 
 def step_limits(runs: Sequence[Run]) -> tuple[StepLimit, ...]:

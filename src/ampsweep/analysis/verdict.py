@@ -5,42 +5,29 @@ from dataclasses import dataclass
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate, baseline_refusals, refusals, too_few_pairs
+from ampsweep.analysis.deciding_command import Started, deciding_command
 from ampsweep.analysis.figure_keys import VAL_LOSS
+from ampsweep.analysis.headline import headline
 from ampsweep.analysis.judgements import judge, parity
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.pareto_front import Front, front, values_of_arms
 from ampsweep.analysis.reasons import Pitfall, Reason, find_pitfalls, find_reasons
 from ampsweep.analysis.recommendation import NoBaseline, Recommendation, recommend
 from ampsweep.analysis.runs import VAL_ACCURACY, Run
-from ampsweep.analysis.step_limits import small_step
 from ampsweep.analysis.time_to_loss import Curves, time_to_loss
 from ampsweep.analysis.waterfall import waterfall
+from ampsweep.text import as_sentence
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
+    sentence: str  # the answer
+    command: str | None  # that would decide an open one, for runs of a multirun
     recommendation: Recommendation
     arms: tuple[Candidate, ...]  # all but the baseline, in the order of tables; empty without the baseline
     reasons: tuple[Reason, ...]
     front: Front | None = None
     pitfalls: tuple[Pitfall, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        undecided, baseline = self.recommendation.undecided, self.recommendation.baseline
-        if undecided is not None:
-            return f"Not decidable yet: {undecided.sentence}; {undecided.next_steps[0]}."
-        if (chosen := next((arm for arm in self.arms if arm.arm == self.recommendation.arm), None)) is not None:
-            return f"Train in {chosen.arm}: against {baseline}, {chosen.judgements.summary}{chosen.n}."
-        judged = [arm for arm in self.arms if arm.refusal is None and arm.too_few_pairs is None]
-        others = [f"{arm.arm} has {arm.judgements.summary}{arm.n}" for arm in judged]
-        why = "; ".join(others) or "every other arm is refused, or short of three completed pairs"
-        return f"Stay with {baseline}: {why}."
-
-    @property
-    def to_decide(self) -> list[str]:
-        undecided = self.recommendation.undecided
-        return [] if undecided is None else [*undecided.next_steps]
 
 
 def reach_verdict(
@@ -53,12 +40,20 @@ def reach_verdict(
     max_pairs: int | None,
     memory_gib: float | None,
     curves: Curves,
+    started: Started,
 ) -> Verdict:
     pitfalls = find_pitfalls(runs_of)
     reference = next((arm for arm in arms if arm.is_baseline), None)
     if reference is None:
         nothing = Recommendation(baseline=baseline, arm=None, undecided=NoBaseline(baseline=baseline))
-        return Verdict(recommendation=nothing, arms=(), reasons=(), pitfalls=pitfalls)
+        return Verdict(
+            sentence=as_sentence(headline(nothing, (), "")),
+            command=None,
+            recommendation=nothing,
+            arms=(),
+            reasons=(),
+            pitfalls=pitfalls,
+        )
     keys, candidates = reference.keys, []
     # A metric that was chosen decides alone.
     metrics = (VAL_LOSS, VAL_ACCURACY) if keys.metric == VAL_LOSS else (VAL_LOSS,)
@@ -72,7 +67,7 @@ def reach_verdict(
             Candidate(
                 arm=arm.arm,
                 too_few_pairs=too_few_pairs(arm),
-                judgements=judge(arm, reference, parities),
+                judgements=judge(arm, parities),
                 waterfall=waterfall(own_pairs),
                 time_to_loss=time_to_loss(own_pairs, curves, keys, margin_pct=margin_pct),
                 refusal=next(refusals(runs_of[arm.arm], runs_of[baseline], parities, memory_gib), None),
@@ -86,18 +81,26 @@ def reach_verdict(
         candidates,
         {arm: of_arm["time"] for arm, of_arm in values.items()},
         baseline_refusal=refused,
-        small_step=small_step(runs_of[baseline]),
         memory_gib=memory_gib,
     )
     trains = refused is None or refused.trains
     out = {arm.arm for arm in candidates if arm.refusal is not None and not arm.refusal.trains}
+    out |= {arm.arm for arm in arms if arm.disturbed_step_ms is not None}
     placed = {arm: own for arm, own in values.items() if arm not in out}
     tested = [parity for arm in candidates for parity in arm.judgements.parities if parity.metric == keys.metric]
     margin = max((parity.margin for parity in tested), default=None)
     return Verdict(
+        sentence=as_sentence(headline(recommended, candidates, _place(runs_of[baseline]))),
+        command=deciding_command(recommended, runs_of, started),
         recommendation=recommended,
         arms=tuple(candidates),
         reasons=find_reasons(runs_of, {arm.arm: arm.waterfall for arm in candidates}, baseline=baseline),
         front=front(placed, margin=margin, is_higher_better=keys.is_higher_better) if trains else None,
         pitfalls=pitfalls,
     )
+
+
+def _place(baseline_runs: Sequence[Run]) -> str:
+    """Where its speeds hold; empty if the records do not say."""
+    of = baseline_runs[0].record.identity
+    return "on this CPU" if of.device.startswith("cpu") else "" if of.device_name is None else f"on {of.device_name}"

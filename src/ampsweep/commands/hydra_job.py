@@ -24,10 +24,10 @@ from ampsweep.config.identity import config_hash, training_hash
 from ampsweep.config.overrides import parse_overrides, quoted
 from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.launch.signal_handlers import forward_signal
-from ampsweep.records import RunRecord, kept_checkpoints, remove_leftovers, write_atomically
+from ampsweep.records import MULTIRUN_NAME, RunRecord, kept_checkpoints, remove_leftovers, write_atomically
 from ampsweep.records.sections import StepPrediction
 from ampsweep.redaction import hidden
-from ampsweep.run.directories import MULTIRUN_NAME, checkpoint_path, finished_hashes, own_directory
+from ampsweep.run.directories import checkpoint_path, finished_hashes, own_directory
 from ampsweep.run.isolated_run import run_in_own_process
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ampsweep.config.errors import UserError
-from ampsweep.records import Found, RecordError, RunRecord, find_records
+from ampsweep.records import MULTIRUN_NAME, Found, RecordError, RunRecord, find_records
 from ampsweep.records.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
@@ -110,4 +110,4 @@ def _can_be_sent(record: RunRecord) -> bool:
 
 
 def _is_multirun(directory: Path) -> bool:
-    return (directory / "multirun.yaml").is_file()
+    return (directory / MULTIRUN_NAME).is_file()

@@ -2,6 +2,7 @@
 
 from ampsweep.records.files import CHECKPOINTS as CHECKPOINTS
 from ampsweep.records.files import LAST as LAST
+from ampsweep.records.files import MULTIRUN_NAME as MULTIRUN_NAME
 from ampsweep.records.files import NO_ROOM as NO_ROOM
 from ampsweep.records.files import PREVIOUS as PREVIOUS
 from ampsweep.records.files import RecordError as RecordError

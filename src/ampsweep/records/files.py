@@ -16,6 +16,7 @@ from ampsweep.user_code import chain_of
 
 _NUM_RANDOM: Final = 8  # random characters at the end of a temporary file's name
 
+MULTIRUN_NAME: Final = "multirun.yaml"  # the file that Hydra writes into the directory of a multirun
 CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"

@@ -7,7 +7,7 @@ from typing import Final
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
-from ampsweep.analysis.run_findings import statuses_text
+from ampsweep.analysis.run_findings import cannot_run, statuses_text
 from ampsweep.analysis.step_limits import (
     MIN_LAUNCH_SHARE,
     MIN_US_PER_OPERATOR_ACCELERATOR,
@@ -19,7 +19,19 @@ from ampsweep.analysis.step_limits import (
     StepLimit,
     WaitForData,
 )
-from ampsweep.report.tables import Cell, Column, Row, Table, Tone, count_cell, estimate_cell, spread_cell, value_column
+from ampsweep.report.tables import (
+    ABSENT,
+    Cell,
+    Column,
+    Row,
+    Table,
+    Tone,
+    count_cell,
+    estimate_cell,
+    spread_cell,
+    value_cell,
+    value_column,
+)
 from ampsweep.text import loss, milliseconds, num_bytes, number, percent
 
 _STANDINGS: Final[dict[str, Tone]] = {"recommended": "good", "refused": "bad", "eligible": "even", "undecided": "open"}
@@ -27,24 +39,29 @@ _STANDINGS: Final[dict[str, Tone]] = {"recommended": "good", "refused": "bad", "
 _CellOf = Callable[[ArmComparison, Judgements | None], Cell]
 
 
-def arms_table(workload: WorkloadComparison) -> Table:
-    """A row for each arm, the baseline's first; a word below a figure is the verdict of its interval."""
-    judged = {arm.arm: arm.judgements for arm in workload.verdict.arms}
-    standings = {standing.arm: standing.standing for standing in workload.verdict.recommendation.standings}
+def arms_tables(workload: WorkloadComparison) -> tuple[Table, Table]:
+    """What a verdict is based on, and further figures: a row for each arm that can run here, the baseline's first; a
+    word below a figure is the verdict of its interval."""
+    of_arm, recommendation = {arm.arm: arm for arm in workload.verdict.arms}, workload.verdict.recommendation
     rows = []
-    for arm in workload.arms:
-        cells = [cell(arm, judged.get(arm.arm)) for _, cell, _ in _FIGURES]
-        standing = standings.get(arm.arm)
+    for arm in (arm for arm in workload.arms if not cannot_run(arm.statuses)):
+        own = of_arm.get(arm.arm)
+        cells = [cell(arm, None if own is None else own.judgements) for _, cell, _ in _FIGURES]
+        standing = recommendation.standing(own) if arm.is_baseline or own is not None else None
         cells.insert(1, Cell() if standing is None else Cell(standing, standing, tone=_STANDINGS[standing]))
         rows.append(Row(tuple(cells), arm=arm.arm))
     columns = [replace(column, title=workload.keys.named(column.title)) for column, _, _ in _FIGURES]
     columns.insert(1, Column("verdict"))
-    return Table(key="arms", columns=tuple(columns), rows=tuple(rows))
+    whole = Table(key="arms", columns=tuple(columns), rows=tuple(rows))
+    further = [place for place, column in enumerate(columns) if column.key in _FURTHER]
+    first = whole.of([place for place in range(len(columns)) if place not in further])
+    return first, replace(whole.of([0, *further]), key="arms_further")
 
 
 def methods(workloads: Sequence[WorkloadComparison]) -> Iterator[tuple[str, str]]:
     """The figures in the workloads' tables, each with how it was taken."""
-    shown = {column.title for workload in workloads for column in arms_table(workload).shown().columns}
+    tables = (table.shown() for workload in workloads for table in arms_tables(workload) if table.rows)
+    shown = {column.title for table in tables for column in table.columns}
     on_wandb = any(entry.run.record.taken_from for workload in workloads for entry in workload.runs)
     for keys in dict.fromkeys(workload.keys for workload in workloads):
         for column, _, explanation in _FIGURES:
@@ -57,7 +74,16 @@ def methods(workloads: Sequence[WorkloadComparison]) -> Iterator[tuple[str, str]
 
 
 def _speedup(arm: ArmComparison, judged: Judgements | None) -> Cell:
+    if arm.disturbed_speedup is not None:
+        cell = estimate_cell(arm.disturbed_speedup, "ratio", "disturbed", n=arm.num_pairs)
+        return replace(cell, value=None, low=None, high=None, shown_only=True)
     return estimate_cell(arm.speedup, "ratio", _word(judged, "speed"), _unchecked(arm), n=arm.num_pairs)
+
+
+def _step_time(arm: ArmComparison, _: Judgements | None) -> Cell:
+    if arm.disturbed_step_ms is not None:
+        return Cell(milliseconds(arm.disturbed_step_ms), detail="disturbed", shown_only=True)
+    return value_cell(arm.step_ms, milliseconds)
 
 
 def _unchecked(arm: ArmComparison) -> str:
@@ -70,6 +96,11 @@ def _limited_by(arm: ArmComparison, judged: Judgements | None) -> Cell:
     kinds = ", ".join(_LIMITS[type(limit)] for limit in arm.limits)
     each = "" if arm.us_per_operator is None else f"{number(arm.us_per_operator, 2)} us/op"
     return Cell(kinds, detail=each) if kinds else Cell()
+
+
+def _status(arm: ArmComparison, _: Judgements | None) -> Cell:
+    text = statuses_text(arm.statuses)
+    return Cell(ABSENT if text == "completed" else text, text)  # shown where any arm's runs ended otherwise
 
 
 def _memory_saved(arm: ArmComparison, judged: Judgements | None) -> Cell:
@@ -95,6 +126,7 @@ def _value(
 
 _OTHER_TIME: Final = "each run's time of a step, geometric mean over the pairs of the speedup; see step time on W&B"
 _OTHER_MEMORY: Final = "mean over pairs; no peak of tensors was recorded, which would be less than this"
+_FURTHER: Final = ("limited_by", "val_accuracy", "autocast_penalty", "skipped_steps", "status")
 _LIMITS: Final[dict[type[StepLimit], str]] = {SmallStep: "launching", WaitForData: "data", IdleDevice: "host"}
 _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
     (Column("arm"), lambda arm, _: Cell(arm.arm), ""),
@@ -122,11 +154,11 @@ _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
         lambda arm, _: Cell() if arm.is_baseline else count_cell(arm.num_pairs),
         "pairs with the baseline: runs of one seed that differ in nothing but precision; fewer than 3 give no interval",
     ),
-    _value(
-        *("step time", "step_ms", milliseconds),
+    (
+        Column("step time", "step_ms", numeric=True, optional=True),
+        _step_time,
         "each run's median time of a step after warm-up, geometric mean over the pairs of the speedup; evaluation and "
         "checkpoints are outside. The baseline's row is over all its runs in pairs, as for peak memory and losses",
-        optional=True,
     ),
     (
         Column("limited by", "limited_by", optional=True),
@@ -167,7 +199,7 @@ _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
         "steps the gradient scaler skipped for non-finite gradients, total over the arm's runs",
         optional=True,
     ),
-    (Column("status", "status"), lambda arm, _: Cell(statuses_text(arm.statuses)), "how the arm's runs ended"),
+    (Column("status", "status", optional=True), _status, "how the arm's runs ended"),
     (
         Column("memory saved (%)", "memory_saved_pct", numeric=True, data_only=True),
         lambda arm, _: estimate_cell(arm.memory_saved_pct, "percent"),
@@ -176,5 +208,10 @@ _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
     _value("loss gap (%)", "loss_gap_pct", percent, data_only=True),
     _value("predicted peak", "predicted_memory_bytes", num_bytes, data_only=True),
     _value("prediction error (%)", "prediction_error_pct", percent, data_only=True),
+    (
+        Column("disturbed speedup", "disturbed_speedup", numeric=True, data_only=True),
+        lambda arm, _: estimate_cell(arm.disturbed_speedup, "ratio"),
+        "",
+    ),
 )
 """Columns, each with its cell and how the figure was taken."""

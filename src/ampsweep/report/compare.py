@@ -1,9 +1,12 @@
 """Compares the runs in directories by their records."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import yaml
 
 from ampsweep.analysis.comparison import Comparison, FileProblem, MetricNotLogged, compare
 from ampsweep.analysis.figure_keys import chosen_metric, logged_keys
@@ -13,9 +16,11 @@ from ampsweep.config.claims import float32_arm
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ReportConfig
 from ampsweep.finding import Finding
-from ampsweep.records import FILE_NAME, Found, RunRecord, find_records
+from ampsweep.records import FILE_NAME, MULTIRUN_NAME, Found, RunRecord, find_records
 from ampsweep.report.histories import Histories, read_histories
 from ampsweep.report.panels import curve_keys
+
+_OF_ONE_RUN: Final = ("into=", "dry_run=", "hydra.mode=", "hydra.sweep.dir=")  # overrides that more runs do not share
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,22 @@ def compare_directories(
         series=whole,
         file_problems=problems,
         notes=notes,
+        started=_started,
     )
     return Compared(comparison, records, histories)
+
+
+def _started(directory: Path) -> list[str]:
+    """See `Started`; from the files that Hydra leaves beside a run and its multirun."""
+    sweep, here = directory.parent, Path.cwd()
+    try:
+        own = yaml.safe_load((directory / ".hydra" / "overrides.yaml").read_text(encoding="utf-8"))
+        of_all = yaml.safe_load((sweep / MULTIRUN_NAME).read_text(encoding="utf-8"))["hydra"]["overrides"]["hydra"]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return []
+    place = str(sweep.relative_to(here) if sweep.is_relative_to(here) else sweep)
+    into = place if re.fullmatch(r"[\w./-]+", place) else f"'{place}'"
+    return [f"into={into}", *(text for text in (*of_all, *own) if not text.startswith(_OF_ONE_RUN))]
 
 
 def _found(directory: Path) -> Found:

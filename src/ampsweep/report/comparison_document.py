@@ -8,15 +8,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+from ampsweep.analysis.candidates import Unsupported, Worse
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.headline import known
 from ampsweep.analysis.method_notes import method
-from ampsweep.analysis.run_findings import RunFinding, statuses_text
+from ampsweep.analysis.run_findings import NotCompleted, RunFinding, cannot_run, statuses_text
 from ampsweep.analysis.swept_series import Series
 from ampsweep.records import write_atomically
-from ampsweep.report.arm_table import arms_table, methods
+from ampsweep.report.arm_table import arms_tables, methods
 from ampsweep.report.compare import Compared
 from ampsweep.report.data_formats import as_json
-from ampsweep.report.document import Document, Item, Items, Prose, Section, items_of, section_of
+from ampsweep.report.document import Code, Document, Item, Items, Prose, Section, items_of, section_of
 from ampsweep.report.figure import Figure
 from ampsweep.report.figures.bars import by_arm, stack
 from ampsweep.report.figures.lines import SeriesData, against, curves, effects_against
@@ -39,7 +41,7 @@ from ampsweep.report.run_tables import (
 from ampsweep.report.search_section import largest_batches_table, search_section
 from ampsweep.report.tables import ABSENT, HTML_NAME, JSON_NAME, Columns, Scalar, Table, table_of, text_column
 from ampsweep.report.workload_data import WorkloadData
-from ampsweep.text import as_sentence, percent, plural
+from ampsweep.text import as_sentence, plural
 
 SCHEMA: Final = 5
 MARKDOWN_NAME: Final = "comparison.md"
@@ -128,49 +130,57 @@ def _verdicts(workloads: Sequence[WorkloadComparison]) -> Section | None:
 
 
 def _card(workload: WorkloadComparison) -> Section:
-    verdict = workload.verdict
-    headline, _, grounds = verdict.sentence.partition(": ")
-    blocks: list[Any] = [Prose(as_sentence(headline), "headline", arm=verdict.recommendation.arm)]
-    blocks += [Prose(as_sentence(grounds))] if grounds else []
-    blocks.append(arms_table(workload))
-    blocks += items_of(_findings(workload))
-    blocks += items_of([_item(measure) for measure in verdict.to_decide], "What would decide it")
-    blocks += items_of([_item(reason.sentence, arm=reason.arm) for reason in verdict.reasons], "Why")
+    verdict, lines = workload.verdict, list(_lines(workload))
+    answer = verdict.sentence if verdict.command is None else f"{verdict.sentence[:-1]}:"
+    blocks: list[Any] = [Prose(answer, "headline", arm=verdict.recommendation.arm)]
+    blocks += [Code(verdict.command)] if verdict.command is not None else []
+    first, further = arms_tables(workload)
+    blocks += [first] if first.rows else []
+    blocks += items_of(item for is_evidence, item in lines if is_evidence)
+    details: list[Any] = [further] if further.rows and len(further.shown().columns) > 1 else []
+    details += items_of(item for is_evidence, item in lines if not is_evidence)
+    details += items_of([_item(reason.sentence, arm=reason.arm) for reason in verdict.reasons], "Why")
+    blocks += [Section(title="Further figures", blocks=tuple(details), on_screen=False)] if details else []
     if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
-        lines = [_item(of.sentence, arm=arm) for arm, of in ranks]
-        blocks.append(Section(title="Ranks", blocks=(Items(tuple(lines)), ranks_table(ranks))))
+        of_ranks = tuple(_item(of.sentence, arm=arm) for arm, of in ranks)
+        blocks.append(Section(title="Ranks", blocks=(Items(of_ranks), ranks_table(ranks))))
     return Section(title=workload.title, kind="card", blocks=tuple(blocks))
 
 
-def _findings(workload: WorkloadComparison) -> Iterator[Item]:
-    """Lines on the arms beside the table, topic by topic; a sentence about several arms is a single line."""
-    verdict = workload.verdict
-    unsupported = {arm.arm for arm in workload.arms if list(arm.statuses) == ["unsupported"]}  # see the problems
-    lines = [("parity", arm.arm, parity.sentence) for arm in verdict.arms for parity in arm.judgements.parities]
-    lines += [("time to loss", arm.arm, arm.time_to_loss.sentence) for arm in verdict.arms if arm.time_to_loss]
-    lines += [("bytes", arm.arm, arm.waterfall.sentence) for arm in verdict.arms if arm.waterfall]
-    if verdict.front is not None:
-        lines.append(("Pareto", "", verdict.front.sentence))
-    if workload.predicted_peaks is not None:
-        lines.append(("predicted", "", workload.predicted_peaks))
-    lines += [("pitfall", ", ".join(pitfall.arms), pitfall.sentence) for pitfall in verdict.pitfalls]
+def _lines(workload: WorkloadComparison) -> Iterator[tuple[bool, Item]]:
+    """Lines beside the table, topic by topic, and whether it takes them to trust the verdict. A sentence about several
+    arms is a single line."""
+    verdict, front = workload.verdict, workload.verdict.front
+    judged, is_beaten = verdict.arms, front is not None and any(arm.beaten for arm in front.arms)
+    lines = [(True, "parity", arm.arm, parity.sentence) for arm in judged for parity in arm.judgements.parities]
     lines += [
-        (standing.standing, standing.arm, standing.reason)
-        for standing in verdict.recommendation.standings
-        if standing.standing == "undecided" or (standing.refusal is not None and standing.arm not in unsupported)
+        (True, "unsupported", arm.arm, note.cause or "on this device")
+        for arm in workload.arms
+        for note in arm.notes
+        if isinstance(note, NotCompleted) and cannot_run(arm.statuses)
     ]
+    refused = [
+        (arm.arm, arm.refusal) for arm in judged if not isinstance(arm.refusal, Unsupported | Worse)
+    ]  # see above
+    refused += [(verdict.recommendation.baseline, verdict.recommendation.baseline_refusal)]
+    lines += [(True, "refused", arm, refusal.sentence) for arm, refusal in refused if refusal is not None]
+    lines += [(True, "note", "", caution.sentence) for caution in workload.cautions]
+    lines += [(False, "time to loss", arm.arm, arm.time_to_loss.sentence) for arm in judged if arm.time_to_loss]
+    lines += [(False, "bytes", arm.arm, arm.waterfall.sentence) for arm in judged if arm.waterfall]
+    lines += [] if front is None else [(is_beaten, "Pareto", "", front.sentence)]
+    lines += [(False, "predicted", "", peaks) for peaks in (workload.predicted_peaks,) if peaks is not None]
+    lines += [(False, "pitfall", ", ".join(pitfall.arms), pitfall.sentence) for pitfall in verdict.pitfalls]
     lines += [
-        ("note", arm.arm, note.sentence)
+        (True, "note", arm.arm, note.sentence)
         for arm in workload.arms
         for note in arm.notes
         if not (isinstance(note, RunFinding) and note.consequence)  # see the problems
     ]
-    lines += [("note", verdict.recommendation.baseline, caution.sentence) for caution in workload.cautions]
-    arms = defaultdict[tuple[str, str], list[str]](list)
-    for label, arm, sentence in lines:
-        arms[label, sentence].append(arm)
-    for (label, sentence), of in arms.items():
-        yield _item(sentence, label, ", ".join(of) or None)
+    arms = defaultdict[tuple[bool, str, str], list[str]](list)
+    for is_evidence, label, arm, sentence in lines:
+        arms[is_evidence, label, sentence].append(arm)
+    for (is_evidence, label, sentence), of_arms in arms.items():
+        yield is_evidence, _item(sentence, label, ", ".join(of_arms) or None)
 
 
 def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
@@ -186,18 +196,7 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
 
 def _in_short(arm: str, workload: WorkloadComparison) -> str:
     judged = next((candidate.judgements for candidate in workload.verdict.arms if candidate.arm == arm), None)
-    if judged is None:
-        return ABSENT
-    speed, saved = judged.figures.speedup, judged.figures.memory_saved_pct
-    known = []
-    if speed is not None:
-        known.append(f"{speed.ratio_parts[0]}x {judged.speed}")
-    if saved is not None:
-        change = f"{percent(abs(saved.value))} {'less' if saved.value > 0 else 'more'}"
-        known.append(f"{change if saved.value else 'the same'} memory")
-    if judged.parity != "not measured":
-        known.append(judged.parity)
-    return ", ".join(known) or statuses_text(judged.figures.statuses)
+    return ABSENT if judged is None else known(judged) or statuses_text(judged.figures.statuses)
 
 
 def _item(clause: str, label: str = "", arm: str | None = None) -> Item:
@@ -260,9 +259,9 @@ def _summary(comparison: Comparison, num_runs: int) -> dict[str, Scalar]:
         recommended = [workload.verdict.recommendation.arm or "undecided" for workload in workloads]
         summary["recommended_arm"] = ", ".join(recommended)
     if len(comparison.compared) == 1:
-        table = arms_table(workloads[0]) if workloads else largest_batches_table(comparison.searches[0])
-        for row in table.rows:
-            for column, cell in zip(table.columns, row.cells, strict=True):
+        tables = arms_tables(workloads[0]) if workloads else [largest_batches_table(comparison.searches[0])]
+        for of, row in ((table, row) for table in tables for row in table.rows):
+            for column, cell in zip(of.columns, row.cells, strict=True):
                 if column.numeric and isinstance(cell.value, int | float):
                     summary[f"{row.arm}/{column.key}"] = cell.value
     return summary

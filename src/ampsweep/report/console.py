@@ -37,7 +37,7 @@ class Terminal(Console):
 
 
 def show(document: Document, console: Console) -> None:
-    """Print the document without folded parts and figures, the answer of each section last; log files do not wrap."""
+    """Print the document without folded parts and figures; log files do not wrap."""
     if not console.is_terminal:
         console.width = _UNBOUNDED
     console.print(Text(f"{document.title}{f' ({document.subtitle})' if document.subtitle else ''}", style="bold"))
@@ -45,8 +45,6 @@ def show(document: Document, console: Console) -> None:
 
 
 def _show(blocks: Iterable[Block], console: Console, arms: Mapping[str, ArmStyle]) -> None:
-    answers: list[Prose] = []
-    before: Block | None = None
     for block in blocks:
         match block:
             case Section() if _is_shown(block):
@@ -54,10 +52,8 @@ def _show(blocks: Iterable[Block], console: Console, arms: Mapping[str, ArmStyle
                     badge = Text() if block.badge is None else Text("  ").append_text(_toned(*block.badge))
                     console.print(Text.assemble("\n", (block.title, "bold"), badge))
                 _show(block.blocks, console, arms)
-            case Prose() if block.kind == "headline" or (block.kind == "body" and before in answers):
-                answers.append(block)
             case Prose():
-                console.print(Text(block.text, style="dim" if block.kind == "note" else ""))
+                console.print(Text(block.text, style={"note": "dim", "headline": "bold"}.get(block.kind, "")))
             case Items():
                 if block.title:
                     console.print(Text(block.title, style="dim"))
@@ -66,9 +62,6 @@ def _show(blocks: Iterable[Block], console: Console, arms: Mapping[str, ArmStyle
                 _print_table(block.shown(), console, arms)
             case Code():  # not wrapped, so that it can be copied
                 console.print(Text(f"    {block.text}", style="cyan"), soft_wrap=True)
-        before = block
-    for answer in answers:
-        console.print(Text(answer.text, style="bold"))
 
 
 def _is_shown(block: Block) -> bool:

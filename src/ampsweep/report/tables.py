@@ -34,10 +34,13 @@ class Cell:
     detail: str = ""  # text below or after it (interval, share, spread), in parts separated by '; '
     tone: Tone | None = None
     link: str | None = None
+    shown_only: bool = False  # in no data, as a figure that nothing should be concluded from
 
     @property
     def data(self) -> Scalar:
         """The value, or else the text; None if nothing was measured."""
+        if self.shown_only:
+            return None
         return self.value if self.value is not None else None if self.text in (ABSENT, "") else self.text
 
 

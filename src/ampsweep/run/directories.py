@@ -15,10 +15,9 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config
 from ampsweep.launch.slurm import num_restarts, own_job, users_jobs
-from ampsweep.records import RecordError, RunRecord, find_records, kept_checkpoints, read_history
+from ampsweep.records import MULTIRUN_NAME, RecordError, RunRecord, find_records, kept_checkpoints, read_history
 from ampsweep.records.outcome import OUTCOMES
 
-MULTIRUN_NAME: Final = "multirun.yaml"  # the file that Hydra writes into the directory of a multirun
 _MAX_PID: Final = 2**31
 
 

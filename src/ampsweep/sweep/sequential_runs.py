@@ -79,11 +79,9 @@ class SequentialRuns:
         if not missing:
             return f"{took}: further ones would decide no more"
         has_seeds = any(self._runs_of_next_pair(arm, done) for arm in missing)
-        limit = (
-            f"budget_minutes={self._report.budget_minutes:g}" if has_seeds else f"max_seeds={self._report.max_seeds}"
-        )
+        key = "budget_minutes" if has_seeds else "max_seeds"
         open_arms = listed(dict.fromkeys(arm.arm for arm in missing))
-        return f"report.{limit} is reached after {took}; not decided: {open_arms}"
+        return f"report.{key}={getattr(self._report, key):g} is reached after {took}; not decided: {open_arms}"
 
     def _runs_of_next_pair(self, arm: SeededArm, done: set[str]) -> list[tuple[SeededArm, Point]]:
         """The runs that the first incomplete pair lacks, the baseline's first; none if every seed is done."""
@@ -126,8 +124,8 @@ def missing_pairs(candidate: Candidate, max_pairs: int) -> int:
     unsettled = [parity for parity in candidate.judgements.parities if parity.verdict == "inconclusive"]
     further = [parity.further_seeds or left for parity in unsettled]
     speedup, saved = figures.speedup, figures.memory_saved_pct
-    is_timed = speedup is not None and 2 * speedup.n >= num_pairs  # else the machine is busy, and more pairs do not help
-    if speedup is not None and is_timed and not is_settled(speedup):
+    # With fewer undisturbed pairs than others the machine is busy, and more of them would be disturbed, too.
+    if speedup is not None and 2 * speedup.n >= num_pairs and not is_settled(speedup):
         further.append(1)
     if saved is not None and saved.interval is not None and saved.interval[1] - saved.interval[0] > _MAX_MEMORY_DOUBT:
         further.append(1)
@@ -143,7 +141,7 @@ def is_dominated(arm: Candidate, others: Iterable[Candidate]) -> bool:
     fastest_s = speedup.interval[1] * (1 + MIN_DIFFERENCE)
     if fastest_s < 1 and figures.memory_saved_bytes is not None and figures.memory_saved_bytes.value <= 0:
         return True
-    rivals = [of.judgements.figures for of in others if of is not arm and of.refusal is None and of.missing is None]
+    rivals = [of.judgements.figures for of in others if of is not arm and of.refusal is None and not of.missing]
     return any(
         of.speedup is not None
         and of.speedup.interval is not None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ampsweep.metrics import METRICS
-from ampsweep.report.arm_table import arms_table as arms_of
+from ampsweep.report.arm_table import arms_tables
 from ampsweep.report.tables import ABSENT, quantity
 from ampsweep.text import milliseconds, num_bytes, number, percent, ratio
 from campaign.results import Arm, Workload
@@ -35,7 +35,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str | None]], *, words
 
 def compared_table(workload: Workload) -> list[str]:
     """The table of `ampsweep report`: speed, memory and loss against the baseline."""
-    shown = arms_of(workload.comparison).shown()
+    shown = arms_tables(workload.comparison)[0].shown()
     cells = [[f"{cell.text} {cell.detail}".strip() for cell in row.cells] for row in shown.rows]
     return table([column.title for column in shown.columns], cells)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import MEASURED, MEDIA
-from ampsweep.records import LAST, Row, RunRecord, kept_checkpoint
+from ampsweep.records import LAST, MULTIRUN_NAME, Row, RunRecord, kept_checkpoint
 from ampsweep.redaction import hidden
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
         if name not in found and (name.startswith(MEASURED) or name in _IN_SUMMARY):
             del summary[name]
     summary.update(found)
-    if not (directory.parent / "multirun.yaml").is_file():  # else the sweep's comparison sends the alert
+    if not (directory.parent / MULTIRUN_NAME).is_file():  # else the sweep's comparison sends the alert
         for title, text in alerts(record).items():
             run.alert(title, text, level="WARN")
     if (path := kept_artifact(record, directory)) is not None:
