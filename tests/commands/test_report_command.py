@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shlex
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -11,8 +12,14 @@ from pathlib import Path
 import pytest
 from command_line import all_runs
 
+from ampsweep.analysis.candidates import NoFinalLoss, ParityOpen
+from ampsweep.analysis.deciding_command import deciding_command
+from ampsweep.analysis.recommendation import Recommendation, Rivals
+from ampsweep.analysis.runs import Run
 from ampsweep.records import find_records
+from ampsweep.report.compare import started_with
 
+ARMS = ("fp32", "amp_bf16")
 FIGURES = ("step_ms", "peak_memory_bytes", "val_loss", "val_accuracy", "skipped_steps")
 
 
@@ -61,6 +68,40 @@ def test_json_is_one_object_and_needs_no_room(copied, report, ampsweep, monkeypa
     assert ampsweep("report", copied.directory).code == 2
 
 
+def test_what_would_decide_it_is_a_command_that_train_accepts(copied, report, ampsweep):
+    """Of two seeds a third is missing; then, as read from the records, seeds by the dozen or longer trainings."""
+    (workload,) = json.loads(report(copied.directory, "--format", "json"))["workloads"]
+    verdict = workload["verdict"]
+    assert verdict["sentence"].endswith("1 more seed should decide it.")
+    text = report(copied.directory)
+    assert f"{verdict['sentence'][:-1]}:\n    {verdict['command']}\n" in text
+    python, script, *words = shlex.split(verdict["command"])
+    assert (python, script, words[0]) == ("python", "train.py", "-m")
+    assert {f"into=outputs/train/{copied.directory.name}", "seed=2", "precision=fp32,amp_bf16"} <= {*words}
+    ended = ampsweep("train", *words, "dry_run=true")
+    assert (ended.code, ended.err) == (0, "")
+    assert "2 points, 2 to train" in ended.out
+
+    steps = int(next(word for word in words if word.startswith("trainer.steps=")).partition("=")[2])
+    runs = {arm: [Run(run.directory, run.record) for run in copied.runs if run.record.arm == arm] for arm in ARMS}
+    for missing, expected in (
+        (ParityOpen(arm="amp_bf16", num_seeds=12), {"seed=range(2,14)"}),
+        (ParityOpen(arm="amp_bf16", needs_longer=True), {"seed=0,1", f"trainer.steps={2 * steps}"}),
+        (NoFinalLoss(arm="amp_bf16", metric="val/loss"), None),
+    ):
+        rivals = Rivals(baseline="fp32", leader="fp32", missing=(missing,))
+        open_one = Recommendation(baseline="fp32", arm=None, undecided=rivals)
+        command = deciding_command(open_one, runs, started_with)
+        if expected is None:
+            assert command is None
+        else:
+            words = shlex.split(command)[2:]
+            assert expected <= {*words}
+            assert ampsweep("train", *words, "dry_run=true").code == 0
+    (copied.directory / "multirun.yaml").unlink()
+    assert deciding_command(open_one, runs, started_with) is None
+
+
 def test_memory_that_runs_out_is_one_sentence(copied, ampsweep, monkeypatch):
     monkeypatch.setattr("ampsweep.commands.report.compare_directories", lambda *_, **__: bytearray(2**62))
     ended = ampsweep("report", copied.directory)
@@ -73,7 +114,7 @@ def test_baseline_margin_and_memory_can_be_chosen(copied, report, ampsweep):
     printed = json.loads(report(copied.directory, *chosen, "--format", "json"))
     assert (printed["baseline"], printed["margin_pct"], printed["memory_gib"]) == ("amp_bf16", 7.5, 1e-06)
     assert json.loads(report(copied.directory, "--format", "json"))["memory_gib"] is None
-    assert json.dumps(printed["workloads"][0]["verdict"]["recommendation"]).count("more than the 1.05 KiB given") >= 2
+    assert json.dumps(printed["workloads"][0]["verdict"]).count("more than the 1.05 KiB given") >= 2
     ended = ampsweep("report", copied.directory, "--baseline", "fp33")
     refused = "error: --baseline fp33: no run is of this arm; there are amp_bf16, fp32, tf32\n"
     assert (ended.code, ended.out, ended.err) == (2, "", refused)

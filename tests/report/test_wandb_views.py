@@ -79,7 +79,7 @@ def test_a_report_and_a_workspace_are_saved(server, publish):
     assert report_address.startswith(f"{server.url}/team/mine/reports/Precision-of-it_s-a__group_-")
     assert report_address.endswith(view.id)
     texts = [block["content"] for block in report["blocks"] if block["type"] == "markdown-block"]
-    assert "**Train in amp_bf16" in texts[0]
+    assert "**Train this in amp_bf16" in texts[0]
     assert texts[1:-1] == [f"## {name}" for name in ("Against the baseline", *headings[1:])]
     differences, *live = [block["metadata"] for block in report["blocks"] if block["type"] == "panel-grid"]
     (comparison,) = [run for run in server.runs if run.attributes.get("jobType") == "comparison"]

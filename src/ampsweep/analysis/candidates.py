@@ -137,7 +137,7 @@ class Candidate:
     judgements: Judgements
     waterfall: Waterfall | None
     time_to_loss: TimeToLoss | None
-    refusal: Refusal | None = field(repr=False)
+    refusal: Refusal | None
     pairs: tuple[Pair, ...] = field(repr=False)
 
     @property
@@ -154,8 +154,7 @@ class Candidate:
             num_clean = 0 if of.speedup is None else of.speedup.n
             seen = disturbed(run for pair in self.pairs for run in (*pair.baseline_runs, *pair.arm_runs))
             assert seen is not None, self.arm
-            cause = seen.causes[0].partition("; ")[0]
-            return SpeedDisturbed(arm=self.arm, cause=cause, num_seeds=MIN_PAIRS - num_clean)
+            return SpeedDisturbed(arm=self.arm, cause=seen.causes[0], num_seeds=MIN_PAIRS - num_clean)
         if of.speedup is None:
             return SpeedNotMeasured(arm=self.arm, needs_longer=True)
         if is_known(of.speedup):

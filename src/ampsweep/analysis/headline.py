@@ -37,10 +37,12 @@ def _open(of: Rivals, arms: Mapping[str, Candidate], place: str) -> str:
         text = f"So far train this in {of.leader}: {known(arms[str(of.leader)].judgements, place)}. {text}"
     if any(what.needs_longer for what in of.missing):
         return f"{text}. Longer trainings may decide it"
-    if not (num_seeds := max(what.num_seeds for what in of.missing)):
+    if not of.num_seeds:
         return missing[0].filled(f"{text}. To decide it, {missing[0].remedy}")
     where = " on an idle machine" if any(isinstance(what, SpeedDisturbed) for what in of.missing) else ""
-    return f"{text}. {plural(num_seeds, 'more seed')}{where} should decide it"
+    seeds = f"{plural(of.num_seeds, 'more seed')}{where}"
+    is_first = where and len(of.missing) > len(of.arms)
+    return f"{text}. Run {seeds} first" if is_first else f"{text}. {seeds} should decide it"
 
 
 def _against(arms: Iterable[Candidate], place: str) -> str:

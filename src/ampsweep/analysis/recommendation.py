@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.candidates import Candidate, Missing, Refusal, is_known
+from ampsweep.analysis.candidates import Candidate, Missing, Refusal, SpeedDisturbed, is_known
 from ampsweep.analysis.statistics import Values, ratio_between
 from ampsweep.finding import Finding
 from ampsweep.text import GIB
@@ -56,6 +56,12 @@ class Rivals(Undecided):
     @property
     def arms(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(missing.arm for missing in self.missing))
+
+    @property
+    def num_seeds(self) -> int:
+        """Further seeds; an arm's undisturbed speed comes first, as it may be enough."""
+        first = {of.arm for of in self.missing if isinstance(of, SpeedDisturbed)}
+        return max(of.num_seeds for of in self.missing if of.arm not in first or isinstance(of, SpeedDisturbed))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ class Disturbed(Finding):
 
     severity = "warning"
     template = "the speed of {num_runs} of {num_measured:count run} is disturbed, and decides nothing: {causes:joined}"
-    causes: tuple[str, ...]  # the most common first; those that differ in measured figures are one
+    causes: tuple[str, ...]  # the most common first; those that differ in measured figures alone are one
     num_runs: int
     num_measured: int
 
@@ -190,7 +190,7 @@ def merged(findings: Iterable[RunFinding]) -> tuple[RunFinding, ...]:
 def disturbed(runs: Iterable[Run]) -> Disturbed | None:
     measured = list({run.directory: run for run in runs if run.measured}.values())
     seen = [run.contamination for run in measured if run.contamination is not None]
-    causes = sorted(merge_figures(seen), key=lambda cause: -len(cause[1]))
+    causes = sorted(merge_figures("; ".join(seen).split("; ")), key=lambda cause: -len(cause[1]))
     named = tuple(cause for cause, _ in causes)
     return Disturbed(causes=named, num_runs=len(seen), num_measured=len(measured)) if seen else None
 

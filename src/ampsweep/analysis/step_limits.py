@@ -69,7 +69,7 @@ class LimitedArm(Finding):
 
 class SmallPeak(Finding):
     severity = "warning"
-    template = f"the peak of {{arm}}, {{peak_bytes:bytes}}, is below {_LEAST}: at a larger size the share may differ"
+    template = f"the peak of {{arm}}, {{peak_bytes:bytes}}, is below {_LEAST}: at a larger size savings may differ"
     arm: str
     peak_bytes: float
 

@@ -78,12 +78,12 @@ def compare_directories(
         series=whole,
         file_problems=problems,
         notes=notes,
-        started=_started,
+        started=started_with,
     )
     return Compared(comparison, records, histories)
 
 
-def _started(directory: Path) -> list[str]:
+def started_with(directory: Path) -> list[str]:
     """See `Started`; from the files that Hydra leaves beside a run and its multirun."""
     sweep, here = directory.parent, Path.cwd()
     try:
