@@ -104,7 +104,7 @@ class TooFewPairs(Missing):
         causes = ", ".join(f"{count} {outcome}" for outcome, count in self.failures.items())
         done = f"{self.num_completed} of {plural(self.num_expected, 'pair')} completed"
         why = f"{done} ({causes})" if causes else done
-        return f"{why} and {MIN_PAIRS} are needed" if self.num_expected < MIN_PAIRS else why
+        return f"{why}, {MIN_PAIRS} are needed" if self.num_expected < MIN_PAIRS else why
 
 
 class SpeedNotKnown(Missing):
@@ -143,9 +143,10 @@ class Candidate:
     @property
     def missing(self) -> tuple[Missing, ...]:
         """What keeps it from being judged: of learning, and of speed."""
-        if self.too_few_pairs is not None:
-            return (self.too_few_pairs,)
-        return tuple(missing for missing in (self._missing_parity, self._missing_speed) if missing is not None)
+        speed, first = self._missing_speed, self.too_few_pairs or self._missing_parity
+        if self.too_few_pairs is not None and not isinstance(speed, SpeedDisturbed):
+            speed = None  # it will be known with them
+        return tuple(missing for missing in (first, speed) if missing is not None)
 
     @property
     def _missing_speed(self) -> Missing | None:

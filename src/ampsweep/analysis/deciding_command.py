@@ -42,7 +42,7 @@ def deciding_command(of: Recommendation, runs_of: Mapping[str, Sequence[Run]], s
     if isinstance(undecided, Rivals):
         if any(what.needs_longer for what in undecided.missing):
             trainer = every[0].record.config.get("trainer", {})
-            values |= {f"trainer.{key}": [f"{2 * trainer[key]:g}"] for key in _LENGTHS if trainer.get(key)}
+            values |= {f"trainer.{key}": [f"{2 * trainer[key]}"] for key in _LENGTHS if trainer.get(key)}
         elif undecided.num_seeds:
             seeds = [*range(seeds[-1] + 1, seeds[-1] + 1 + undecided.num_seeds)]
         else:

@@ -48,7 +48,7 @@ def reach_verdict(
         nothing = Recommendation(baseline=baseline, arm=None, undecided=NoBaseline(baseline=baseline))
         return Verdict(
             sentence=as_sentence(headline(nothing, (), "")),
-            command=None,
+            command=deciding_command(nothing, runs_of, started),
             recommendation=nothing,
             arms=(),
             reasons=(),
