@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Final
 
 from ampsweep.user_code import place_of
@@ -14,6 +14,7 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}  # units as torch names them
 MAX_DECIMALS: Final = 6
+_MISSPELLED: Final = 0.7  # likeness of "hidden" and "hidden_size"; "gpt" and "gpt_xl" have 0.67
 _CONTROLS: Final = ("Cc", "Zl", "Zp")
 _BIDIRECTIONAL: Final = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 """Bidirectional classes of the characters that reverse adjacent text."""
@@ -119,6 +120,33 @@ def listed(names: Iterable[str], limit: int = 20) -> str:
 def by_likeness(name: str, known: Sequence[str]) -> list[str]:
     """The known names, the most like `name` first."""
     return get_close_matches(name, known, n=len(known) or 1, cutoff=0.0)
+
+
+def meant(given: str, known: Iterable[str]) -> str | None:
+    """The known name that `given` misspells; None if none is near, or two are equally near.
+
+    >>> meant("gtp_tiny", ["gpt_tiny", "gpt_large"]), meant("resnet", ["resnet18", "resnet50"]), meant("x", ["gpt_xl"])
+    ('gpt_tiny', None, None)
+    """
+    word = given.lower()
+    likeness = {name: _likeness(word, name.lower()) for name in known}
+    nearest = max(likeness.values(), default=0.0)
+    found = [name for name, value in likeness.items() if value == nearest]
+    return found[0] if nearest >= _MISSPELLED and len(found) == 1 else None
+
+
+def _likeness(word: str, name: str) -> float:
+    """From 0 to 1, which stands for swapped letters too: in a short word they cost difflib's ratio too much."""
+    return 1.0 if sorted(word) == sorted(name) else SequenceMatcher(None, word, name).ratio()
+
+
+def after_guess(guess: str | None, clause: str) -> str:
+    """The clause after a question about what was meant, if there is a guess.
+
+    >>> after_guess("adam", "allowed are adam, sgd"), after_guess(None, "allowed are adam, sgd")
+    ('did you mean adam? Allowed are adam, sgd', 'allowed are adam, sgd')
+    """
+    return clause if guess is None else f"did you mean {guess}? {clause[:1].upper()}{clause[1:]}"
 
 
 def as_sentence(clause: str) -> str:

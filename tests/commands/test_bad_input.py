@@ -33,6 +33,8 @@ def refused(train, machine, tmp_path):
 
 SINGLE = {
     "--option": "unknown option --option; settings are given as key=value",
+    "--multi-run": "unknown option --multi-run; did you mean --multirun? Settings are given as key=value",
+    "device=cup": "device=cup: torch knows no such device; did you mean cpu? Allowed are auto, cpu, cuda, mps",
     "--config-dir=nosuch": "--config-dir nosuch is not a directory",
     "precision=fp32,amp_bf16": "precision=fp32,amp_bf16 names several values; add -m",
     "into=outputs": "into=outputs: only a multirun can be extended; add -m",
@@ -67,7 +69,7 @@ SWEEPS = {
     "into=elsewhere": "into=elsewhere: not the directory of a multirun",
     "experiment=own --config-dir=own": NO_YAML,
     "hydra/launcher=nosuch": "hydra/launcher=nosuch: no such option; allowed are",
-    "hydra.launcher.n_jobs=2": "hydra.launcher has no keys; another launcher is chosen with hydra/launcher=NAME",
+    "hydra.launcher.n_jobs=2": "keys of hydra.launcher: none; another launcher is chosen with hydra/launcher=NAME",
 }
 """Points that refuse a whole sweep."""
 

@@ -131,14 +131,17 @@ def test_wrong_arguments_are_one_sentence(ampsweep, tmp_path):
     (tmp_path / "empty").mkdir()
     for arguments, said in {
         (): "COMMAND",
-        ("guess",): "'guess'",
+        ("guess",): "COMMAND guess: allowed are train, report, ",
+        ("dcotor",): "COMMAND dcotor: did you mean doctor? Allowed are train, report, ",
         ("report",): "DIR",
         ("report", "nosuch"): "nosuch: no such directory",
         ("report", "empty"): "no run records",
-        ("report", "empty", "--format", "xml"): "'xml'",
+        ("report", "empty", "--format", "xml"): "--format xml: allowed are console, json",
+        ("report", "empty", "--format", "jsn"): "--format jsn: did you mean json? Allowed are console, json",
         ("report", "empty", "--margin-pct", "0"): "--margin-pct 0: must be greater than 0",
         ("report", "empty", "--memory-gib", "0"): "--memory-gib 0: must be greater than 0",
-        ("report", "empty", "--colour"): "--colour",
+        ("report", "empty", "--colour"): "--colour; see ampsweep report --help",
+        ("report", "empty", "--basline=a"): "--basline=a; did you mean --baseline? See ampsweep report --help",
         ("report", "empty", "--output", "x"): "--output x: is for the runs at one wandb://... address",
     }.items():
         ended = ampsweep(*arguments)

@@ -26,6 +26,13 @@ REFUSED = {
         *("model=null", "-m model=gpt_tiny,null", "-m precision=fp32,fp23"),
         "experiment=smoke precision=fp32,fp23",  # which is in the experiment's file too: ambiguous to Hydra
     ),
+    "Misspelled: what was meant comes first": (
+        *("precison=fp32", "trainer.stepz=3", "optimizer.lrr=1", "experment=smoke", "data.batchsize=4", "dryrun=true"),
+        *("model=gtp_tiny", "precision=amp_bf61", "experiment=fp32_vs_apm", "-m optimizer=sgd,adma"),
+        *("precision.eval=autocst", "tracking.mode=ofline", "report.baseline=fp23", "optimizer.name=adamww"),
+        *("lr=0.1", "trainer.lr=0.1", "precision=bf16", "precision=fp16-mixed"),  # words of other places
+    ),
+    "Far from anything, or near two": ("zzz=3", "model=gpt", "model=resnet", "model=x", "trainer.warmup=3"),
     "Types": (
         *("seed.foo=1", "resume.x=1", "seed=abc", "seed=1.5", "seed=[1,2]", "model.num_layers=two"),
         *("data.batch_size=x", "trainer.compile=maybe", "precision.autocast=null", "data.batch_size=null"),

@@ -8,8 +8,9 @@ from pathlib import Path
 from hydra._internal.utils import get_args_parser  # the one list of Hydra's options
 
 from ampsweep.config.compose import CONF
-from ampsweep.config.errors import UserError
+from ampsweep.config.errors import UserError, allowed, meant_option
 from ampsweep.config.overrides import quoted
+from ampsweep.text import after_guess
 
 _ASKS_HYDRA = ("help", "hydra_help", "cfg", "info", "resolve", "package", "shell_completion", "experimental_rerun")
 
@@ -36,7 +37,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     if found.config_name is not None:
         raise UserError(f"--config-name {found.config_name}: there is one config; other options come by --config-dir")
     if unknown:
-        raise UserError(f"unknown option {unknown[0]}; settings are given as key=value, see python train.py --help")
+        allowed_are = after_guess(meant_option(unknown, found), "settings are given as key=value")
+        raise UserError(f"unknown option {unknown[0]}; {allowed_are}, see python train.py --help")
     overrides = list(found.overrides)
     if found.config_dir is not None:
         directory = Path(found.config_dir).resolve()
@@ -55,14 +57,14 @@ def parse(argv: Sequence[str]) -> Arguments:
     return Arguments(tuple(overrides), found.multirun, for_hydra)
 
 
-def taken_out(argv: Sequence[str], key: str, allowed: Sequence[str]) -> tuple[list[str], str]:
+def taken_out(argv: Sequence[str], key: str, known: Sequence[str]) -> tuple[list[str], str]:
     """Remove `key=VALUE`, which is not a config key, from a command line; return the rest and the value. The default is
-    the first of the allowed values. UserError: a value that is not allowed."""
+    the first of the known values. UserError: a value that is not one of them."""
     given = [argument for argument in argv if argument.startswith(f"{key}=")]
     for argument in given:
-        if argument.partition("=")[2] not in allowed:
-            raise UserError(f"{argument}: allowed are {', '.join(allowed)}")
-    chosen = given[-1].partition("=")[2] if given else allowed[0]
+        if argument.partition("=")[2] not in known:
+            raise UserError(f"{argument}: {allowed(argument.partition('=')[2], known)}")
+    chosen = given[-1].partition("=")[2] if given else known[0]
     return [argument for argument in argv if argument not in given], chosen
 
 

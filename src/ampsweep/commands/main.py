@@ -5,15 +5,16 @@ import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from ampsweep import __version__
 from ampsweep.commands.entry import ended
-from ampsweep.config.errors import UserError
+from ampsweep.config.errors import UserError, allowed, meant_option
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.metrics import Goal
 from ampsweep.report.data_formats import CONSOLE, formats
+from ampsweep.text import after_guess
 from ampsweep.tracking.wandb.selection import SCHEME
 
 
@@ -48,8 +49,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     arguments, rest = parser.parse_known_args(argv[:at])
     overrides = [word for word in rest if "=" in word and not word.startswith("-")]
     if rest != overrides or (rest and arguments.command != "sweep"):
-        hint = "; the command to record comes behind `--`" if arguments.command == "record" else ""
-        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        hint = "the command to record comes behind `--`; " if arguments.command == "record" else ""
+        help_there = after_guess(meant_option(rest, arguments), f"{hint}see ampsweep {arguments.command} --help")
+        raise UserError(f"unrecognized arguments: {' '.join(rest)}; {help_there}")
     if rest:  # argparse collects no more of them after an option
         arguments.overrides += overrides
     arguments.words = argv[at + 1 :]  # of the command that `record` runs
@@ -59,6 +61,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is not one of the choices; argparse has no public place for it before Python 3.14."""
+        if action.choices is not None and value not in action.choices:
+            argument = action.metavar or "/".join(action.option_strings)
+            self.error(f"{argument} {value}: {allowed(value, [*action.choices])}")
 
 
 def _parser() -> _Parser:

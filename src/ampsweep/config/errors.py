@@ -1,7 +1,8 @@
 """User errors: one sentence about a wrong config, with the key and the allowed values."""
 
 import re
-from collections.abc import Iterable
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
@@ -16,7 +17,9 @@ from omegaconf.errors import (
 )
 from yaml import MarkedYAMLError
 
-from ampsweep.config.schema import COMPONENTS
+from ampsweep.config.claims import named_mode
+from ampsweep.config.schema import COMPONENTS, FIELDS
+from ampsweep.text import after_guess, meant
 
 
 class UserError(ValueError):
@@ -46,8 +49,8 @@ def _sentence(error: Exception) -> str:
     match cause:
         case MissingConfigException():
             group, _, option = str(cause.missing_cfg_file).rpartition("/")
-            known = ", ".join(sorted(cause.options or ()))
-            return f"{group}={option}: no such option; allowed are {known}" if group and known else said
+            known = sorted(cause.options or ())
+            return f"{group}={option}: {no_such_option(group, option, known)}" if group and known else said
         case ConfigKeyError() | ConfigAttributeError() if isinstance(cause.parent_node, DictConfig):
             key, parent = str(cause.full_key), cause.parent_node
             is_open = OmegaConf.get_type(parent) is dict and key.partition(".")[0] in COMPONENTS
@@ -80,9 +83,31 @@ def _sentence(error: Exception) -> str:
     return whole if is_of_config else f"the config cannot be composed: {whole}"
 
 
-def unknown_key(key: str, allowed: Iterable[object]) -> str:
-    """The error about an unknown key, with the known ones."""
-    where, _, _ = key.rpartition(".")
-    names = ", ".join(sorted(str(name) for name in allowed if str(name) != "_target_"))
+def no_such_option(group: str, option: str, known: Sequence[str]) -> str:
+    """The end of the error about an option of a group. Precisions are known by their names elsewhere too."""
+    mode = named_mode(option) if group == "precision" else None
+    return f"no such option; {allowed(option if mode is None else mode.name, known)}"
+
+
+def allowed(given: str, known: Sequence[str]) -> str:
+    """The end of the error about a word that is not one of the known ones."""
+    return after_guess(meant(given, known), f"allowed are {', '.join(known)}")
+
+
+def unknown_key(key: str, known: Iterable[object], owner: str | None = None) -> str:
+    """The error about an unknown key, with the known ones beside it, and what was meant: one of those, or a key of the
+    same name elsewhere."""
+    where, _, name = key.rpartition(".")
+    names = sorted(str(each) for each in known if str(each) != "_target_")
     hint = "; another launcher is chosen with hydra/launcher=NAME" if where == "hydra.launcher" else ""
-    return f"unknown key {key}; {where or 'the config'} has {names or 'no keys'}{hint}"
+    elsewhere = [other for other in FIELDS if other.endswith(f".{name}") and other != key]
+    guess = meant(name, names if where else [*names, "experiment"])
+    guess = " or ".join(elsewhere) if 0 < len(elsewhere) <= 2 else guess and f"{where}.{guess}".lstrip(".")
+    clause = f"keys of {owner or where or 'the config'}: {', '.join(names) or 'none'}{hint}"
+    return f"unknown key {key}; {after_guess(guess, clause)}"
+
+
+def meant_option(unknown: Sequence[str], parsed: Namespace) -> str | None:
+    """The option of a parser that the first of the words that it did not know misspells."""
+    first = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+    return meant(first, [f"--{name.replace('_', '-')}" for name in vars(parsed)])

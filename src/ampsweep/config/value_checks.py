@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from ampsweep.config.components import OPTIMIZERS, SchedulerConfig, is_plateau
-from ampsweep.config.errors import UserError
+from ampsweep.config.errors import UserError, allowed, unknown_key
 from ampsweep.config.field_rules import ALLOWED, POSITIVE, RANGE
 from ampsweep.config.modes import PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import FIELDS, Config, PrecisionConfig, component_name
@@ -44,8 +44,8 @@ def _faults(config: Config) -> Iterator[str]:
     if (config.predict.memory_gib or 0) > _LARGEST_GIB:
         yield f"predict.memory_gib={config.predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
     if mode_of(config.report.baseline) is None:
-        modes = ", ".join(PRECISION_MODES)
-        yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
+        modes = allowed(config.report.baseline, tuple(PRECISION_MODES))
+        yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode; {modes}"
     if config.report.goal is None and goal_of(config.report.metric) is None:
         given = f"report.metric={config.report.metric}"
         yield f"{given}: its name does not say which way it is better; add report.goal=minimize or maximize"
@@ -242,9 +242,9 @@ def _scheduler(scheduler: Any) -> Iterator[str]:
     if not isinstance(scheduler, dict) or not {"name", "_target_"} & scheduler.keys():
         yield "scheduler must have a name, or a _target_ to build"
     elif "_target_" not in scheduler:
-        known = sorted(field.name for field in fields(SchedulerConfig))
+        known = [field.name for field in fields(SchedulerConfig)]
         for key in scheduler.keys() - known:
-            yield f"unknown key scheduler.{key}; scheduler={scheduler['name']} has {', '.join(known)}"
+            yield unknown_key(f"scheduler.{key}", known, f"scheduler={scheduler['name']}")
 
 
 def _component(group: str, component: Any) -> Iterator[str]:
@@ -272,6 +272,6 @@ def _gradient_penalty(task: dict[str, Any], compiles: bool, strategy: str) -> It
         )
 
 
-def _choice(key: str, value: str, allowed: tuple[str, ...]) -> Iterator[str]:
-    if value not in allowed:
-        yield f"{key}={value}: allowed are {', '.join(allowed)}"
+def _choice(key: str, value: str, known: tuple[str, ...]) -> Iterator[str]:
+    if value not in known:
+        yield f"{key}={value}: {allowed(value, known)}"

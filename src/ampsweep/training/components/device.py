@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ampsweep.config.errors import UserError
+from ampsweep.config.errors import UserError, allowed
 from ampsweep.launch.device_lock import Say, free_devices
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.monitors.environment import device_name
@@ -98,7 +98,8 @@ def _named(name: str, choice: str) -> RunDevice:
     try:
         device = torch.device(choice)
     except RuntimeError as error:
-        raise UserError(f"device={name}: torch knows no such device") from error
+        kinds = allowed(choice.partition(":")[0], ("auto", "cpu", "cuda", "mps"))
+        raise UserError(f"device={name}: torch knows no such device; {kinds}") from error
     if choice == "cpu":
         return RunDevice(device)
     accelerator = _accelerator()
