@@ -128,7 +128,7 @@ def test_a_checkpoint_without_room_stops_no_training(train):
     [
         ("run.json", (), "error: fp32-mlp_small-s0-"),
         ("config.yaml", (), "error: "),
-        ("config.yaml", ("-m", "seed=0,1"), "config.yaml: No space left on device; the sweep ends here"),
+        ("config.yaml", ("-m", "seed=0,1"), "config.yaml: No space left on device; nothing was trained"),
     ],
 )
 def test_a_file_of_a_run_without_room_is_one_sentence(name, mode, said, train, monkeypatch):

@@ -196,6 +196,8 @@ def test_an_interrupted_sweep_keeps_a_checkpoint_and_is_completed_by_into(reason
     assert steps == list(range(1, len(steps) + 1))
     assert (run.directory / "checkpoints/last.pt").is_file()
     assert "interrupted" in (directory / "comparison.md").read_text()
+    last_words = f"interrupted; the same command with into={directory.resolve()} goes on with it"
+    assert ended.said[-1] == last_words
     sent = read_wandb_file(run.directory / run.record.wandb.directory)
     assert (sent.history, sent.exit_code, sent.summary["status"]) == (run.history, 1, "interrupted")
 
@@ -208,12 +210,23 @@ def test_an_interrupted_sweep_keeps_a_checkpoint_and_is_completed_by_into(reason
     assert [row["step"] for row in continued.history] == list(range(1, 11))
 
 
-def test_a_sweep_stopped_before_its_first_run_leaves_nothing(train, monkeypatch):
-    def stop(*arguments):
-        raise KeyboardInterrupt
+def stop(*arguments):
+    raise KeyboardInterrupt
 
+
+def test_a_second_ctrl_c_leaves_the_command_that_goes_on(train, monkeypatch):
+    assert train("-m", *MLP, "trainer.steps=4", "seed=0").code == 0
     monkeypatch.setattr("ampsweep.commands.hydra_job.run_in_own_process", stop)
-    assert train("-m", *MLP, "seed=0,1").code == 1
+    monkeypatch.setattr("ampsweep.commands.multirun.put_out", stop)
+    ended = train("-m", *MLP, "trainer.steps=4", "seed=0,1", f"into={only_sweep()}")
+    goes_on = f"interrupted; the same command with into={only_sweep().resolve()} goes on with it"
+    assert (ended.code, ended.said[1:]) == (1, [goes_on, "interrupted"])
+
+
+def test_a_sweep_stopped_before_its_first_run_leaves_nothing(train, monkeypatch):
+    monkeypatch.setattr("ampsweep.commands.hydra_job.run_in_own_process", stop)
+    ended = train("-m", *MLP, "seed=0,1")
+    assert (ended.code, ended.said) == (1, ["interrupted; nothing was trained"])
     assert [path for path in Path("outputs").rglob("*") if path.parent.name != "outputs"] == []
 
 

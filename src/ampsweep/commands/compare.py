@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Final, get_args
 
-from ampsweep.commands.multirun import SweepPage
+from ampsweep.commands.multirun import SweepPage, goes_on
 from ampsweep.config.claims import float32_arm
 from ampsweep.config.errors import UserError
 from ampsweep.launch.signal_handlers import stop_signals_as_interrupt
@@ -86,7 +86,7 @@ def run_commands(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from error
-    finished, page, interrupted = finished_hashes(directory), SweepPage(directory, report), True
+    finished, page, reason = finished_hashes(directory), SweepPage(directory, report), None
     plan = Plan({point.key: point.planned for point in points}, finished)
     with stop_signals_as_interrupt(), ExitStack() as stack:
         with blocked_stop_signals():  # a thread that could take them would keep them from the commands
@@ -99,12 +99,11 @@ def run_commands(
                     run_point(point, directory, experiment, report, display)
                     with blocked_stop_signals():
                         page.rewrite()
-            interrupted = False
         except (KeyboardInterrupt, OSError) as end:
-            why = f"{end.filename or directory}: {end.strerror}" if isinstance(end, OSError) else "interrupted"
-            option = "--into " if "into" in options else "into="
-            display.say(f"{why}; the same command with {option}{directory} goes on with it")
-    return page.show_at_end([point.key for point in points], interrupted=interrupted)
+            reason = f"{end.filename or directory}: {end.strerror}" if isinstance(end, OSError) else "interrupted"
+    option = "--into " if "into" in options else "into="
+    last_words = None if reason is None else goes_on(reason, directory, option)
+    return page.show_at_end([point.key for point in points], last_words=last_words)
 
 
 def _report_settings(points: Sequence[CommandPoint], options: Namespace) -> dict[str, str | None]:

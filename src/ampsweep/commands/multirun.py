@@ -1,5 +1,6 @@
 """`python train.py -m` after composition: check all points, train each in its own process, compare them."""
 
+import shlex
 import shutil
 import sys
 import time
@@ -72,7 +73,8 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
     plan = Plan(points.points, () if into is None else finished_hashes(into), is_open=bool(arms))
     jobs = SubmittedJobs(directory) if elsewhere else None
     page = SweepPage(directory, vars(first.report))
-    interrupted, goes_on_alone = False, None
+    reason: str | None = None  # for which the sweep ends before its runs
+    goes_on_alone: str | None = None
     with ExitStack() as stack:
         display = stack.enter_context(ProgressDisplay(plan))
         if points.launcher != "BasicLauncher":
@@ -84,24 +86,21 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
             with nullcontext() if jobs is None else jobs.waited_for():
                 run_all(points, directory, SweepJob(display, wandb=address, after_run=page.rewrite), order)
         except KeyboardInterrupt:
-            interrupted = True
-            if jobs is not None and (goes_on_alone := jobs.left()) is not None:
-                display.say(goes_on_alone)
+            reason, goes_on_alone = "interrupted", None if jobs is None else jobs.left()
         except (SweepEnded, OSError) as end:  # from a run's files or Hydra's
-            interrupted = True
             reason = f"{end.filename or directory}: {end.strerror}" if isinstance(end, OSError) else str(end)
-            goes_on = f", and into={directory} goes on with it" if find_records(directory).records else ""
-            display.say(f"{reason}; the sweep ends here{goes_on}")
     left = find_records(directory)
-    if address is not None and not interrupted:
+    if address is not None and reason is None:
         from ampsweep.tracking.wandb.sync_run import send_lost
 
         _say(send_lost(directory, [path for path, _ in left.records], address))
-    if interrupted and into is None and goes_on_alone is None and not (left.records or left.unreadable):
+    if reason is not None and into is None and goes_on_alone is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # made above, and without any record
+        _say(f"{reason}; nothing was trained")
         return SOME_FAILED
     begun = {record.config_hash for _, record in left.records}
-    return page.show_at_end(begun if arms else map(config_hash, configs), address, interrupted=interrupted)
+    last_words = None if reason is None else goes_on_alone or goes_on(reason, directory)
+    return page.show_at_end(begun if arms else map(config_hash, configs), address, last_words)
 
 
 def _begun_before(config: Config) -> Path | None:
@@ -131,6 +130,11 @@ def _say(line: str | None) -> None:
         print(escaped(line), file=sys.stderr)
 
 
+def goes_on(reason: str, directory: Path, option: str = "into=") -> str:
+    """The last words of a command that ended before its runs."""
+    return f"{reason}; the same command with {option}{shlex.quote(str(directory))} goes on with it"
+
+
 class SweepPage:
     """The comparison of a directory's runs, while they run and at their end. `settings`: fields of `ReportConfig`;
     those that are None are as the runs recorded them."""
@@ -158,22 +162,32 @@ class SweepPage:
 
         return SequentialRuns(arms, self._directory, lambda: self._compared().comparison, began_s, say)
 
-    def show_at_end(self, hashes: Iterable[str], address: WandbAddress | None = None, *, interrupted: bool) -> int:
-        """Print, write and send what there is; return the exit code, 0 if the runs with these hashes have all ended."""
+    def show_at_end(
+        self, hashes: Iterable[str], address: WandbAddress | None = None, last_words: str | None = None
+    ) -> int:
+        """Print, write and send what there is; return the exit code: 0 if the runs with these hashes have all ended.
+        `last_words`: those of a command that ended before its runs."""
+        try:
+            if find_records(self._directory).records:
+                self._show(address)
+        finally:  # below the page, where the next command is typed; also if that is interrupted
+            _say(last_words)
+        is_over = last_words is None and finished_hashes(self._directory).issuperset(hashes)
+        return ALL_ENDED if is_over else SOME_FAILED
+
+    def _show(self, address: WandbAddress | None) -> None:
         from ampsweep.report.comparison_document import write_comparison
 
-        if find_records(self._directory).records:
-            document, compared = self._document()
-            put_out(document)
-            try:
-                write_comparison(document, self._directory)
-                files = [f"{self._directory / 'comparison'}.{kind}" for kind in ("html", "md")]
-                print(escaped("\n" + "\n".join(files), keeps="\n"))
-            except OSError as error:
-                print(f"the comparison's files are not written: {error.filename}: {error.strerror}", file=sys.stderr)
-            if address is not None:
-                _say(publish_after(self._directory, document, compared.records, address))
-        return ALL_ENDED if finished_hashes(self._directory).issuperset(hashes) and not interrupted else SOME_FAILED
+        document, compared = self._document()
+        put_out(document)
+        try:
+            write_comparison(document, self._directory)
+            files = [f"{self._directory / 'comparison'}.{kind}" for kind in ("html", "md")]
+            print(escaped("\n" + "\n".join(files), keeps="\n"))
+        except OSError as error:
+            print(f"the comparison's files are not written: {error.filename}: {error.strerror}", file=sys.stderr)
+        if address is not None:
+            _say(publish_after(self._directory, document, compared.records, address))
 
     def _document(self) -> "tuple[Document, Compared]":
         from ampsweep.report.comparison_document import comparison_document
