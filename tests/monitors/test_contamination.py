@@ -66,6 +66,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(processors, "time", clock)
     monkeypatch.setattr(processors, "num_available_cores", lambda: 2)
     monkeypatch.setattr(processors, "_own_processor_time", lambda: machine.own_s)
+    monkeypatch.setattr(processors, "quota_cores", lambda: None)
     counters = lambda: (machine.busy_s, 2 * machine.now_s if machine.counts else 0.0)  # noqa: E731
     monkeypatch.setattr(processors, "_processor_times", counters)
     return machine
@@ -133,6 +134,43 @@ def test_a_cpu_is_judged_by_its_users(seen, verdict):
     found = judge(CPU, evidence)
     assert found.verdict == verdict
     assert bool(found.reasons) == (verdict != "clean")
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "cores", "own", "foreign", "quota", "setting"),
+    [
+        *((2, 2, 0.53, 1.47, None, 1), (2, 2, 1.0, 1.0, None, 1), (16, 16, 7.6, 8.1, None, 8)),  # others hold the rest
+        *((64, 64, 1.9, 0.1, 2.0, 2), (2, 2, 0.4, 1.4, 0.5, 1)),  # a container may not use the rest
+        (64, 64, 1.9, None, 2.0, 2),
+        (8, 2, 1.98, 0.02, None, 2),  # more threads than cores, on an idle machine
+        *((2, 2, 1.73, 0.24, None, None), (1, 2, 0.97, 1.03, None, None), (2, 64, 1.9, 0.1, 2.0, None)),
+        *((2, 2, 0.3, 0.9, None, None), (16, 16, 14.9, 1.0, None, None)),  # waits for data; has nearly all cores
+    ],
+)
+def test_threads_that_wait_for_each_other_are_named_with_the_setting(num_threads, cores, own, foreign, quota, setting):
+    use = replace(ALONE, num_cores=cores, own_cores=own, foreign_cores=foreign, quota_cores=quota)
+    reasons = judge(CPU, Evidence(host=use, num_threads=num_threads, data_wait_share=0.9)).reasons
+    shared = f"{num_threads} threads shared {own:.1f} free cores, and threads wait for each other"
+    found = [reason for reason in reasons if "threads" in reason]
+    assert found == ([] if setting is None else [f"{shared}: set OMP_NUM_THREADS={setting}"])
+    assert not any("waited for a processor" in reason for reason in reasons), "it is said once"
+
+
+def test_the_smallest_limit_of_the_control_groups_counts(monkeypatch, tmp_path):
+    monkeypatch.setattr(processors, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(processors, "_GROUPS", tmp_path)
+    assert processors.quota_cores() is None, "another system"
+    (tmp_path / "own").write_text("4:memory:/job\n3:cpu,cpuacct:/job/task\n0::/pod/box\n")
+    for folder in ("cpu/job/task", "pod/box"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "pod/box/cpu.max").write_text("max 100000\n")
+    (tmp_path / "cpu/job/task/cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu/job/task/cpu.cfs_period_us").write_text("100000\n")
+    assert processors.quota_cores() is None, "no limit"
+    (tmp_path / "pod/cpu.max").write_text("250000 100000\n")
+    assert processors.quota_cores() == 2.5
+    (tmp_path / "cpu/job/task/cpu.cfs_quota_us").write_text("150000\n")
+    assert processors.quota_cores() == 1.5
 
 
 def test_load_before_a_run_on_a_free_cpu_does_not_matter():

@@ -1,8 +1,9 @@
 """Contamination: evidence that something other than the training changed its speed, and the verdict."""
 
+import math
 import os
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 import torch
@@ -15,6 +16,8 @@ from ampsweep.text import GIB, plural
 MAX_FOREIGN_CORES: Final = 0.25  # of a clean run: services and W&B's helpers take some hundredths of a core
 MAX_FOREIGN_SHARE: Final = 0.01  # of all cores: large machines run more services, which matter less there
 MIN_OWN_CORES: Final = 0.5  # of a clean run on the CPU, where a thread always computes unless it waits for data
+MAX_THREAD_SHARE: Final = 0.75  # of a core, for threads that wait; alone they spin, and have 0.87 and more
+MIN_FREE_SHARE: Final = 0.8  # of the free cores, for threads that compute: what waits for data leaves more
 MIN_WINDOW_S: Final = 0.5  # the shortest to judge: processor time is counted in ticks of 10 ms
 MAX_THROTTLED_PCT: Final = 1.0  # of a clean run: drivers report a slowdown for a moment while clocks change
 MAX_FOREIGN_GPU_GIB: Final = 1.0  # on an idle GPU: a display and its windows hold some hundred MiB
@@ -32,6 +35,7 @@ class Evidence:
     others: frozenset[int] | None = frozenset()  # computed on the GPU meanwhile; None if unknown
     data_wait_share: float = 0.0  # share of the steps' time in which the host waited for data
     waits_for_host: bool = False  # the device waited for launches, so that load on the host matters
+    num_threads: int = field(default_factory=torch.get_num_threads)  # that compute an operator on the CPU
     throttled_pct: float | None = None  # percent of samples slowed down by heat or protection; None if unknown
 
 
@@ -70,9 +74,21 @@ def _judge_cpu(host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
     reasons = []
     if (load := foreign_load(host)) is not None:
         reasons.append(f"{load} during the run")
-    if host.own_cores < MIN_OWN_CORES * (1 - evidence.data_wait_share):
+    if (waited := _waiting_threads(host, evidence.num_threads)) is not None:
+        reasons.append(waited)
+    elif host.own_cores < MIN_OWN_CORES * (1 - evidence.data_wait_share):
         reasons.append(f"the run kept only {host.own_cores:.2f} cores busy: it waited for a processor or the disk")
     return reasons, "" if host.foreign_cores is not None else "the system does not report the load of other processes"
+
+
+def _waiting_threads(host: ProcessorUse, num_threads: int) -> str | None:
+    """A sentence if the run had clearly fewer cores than threads, and used what it had: it did not wait for data."""
+    free_cores = min(host.num_cores - (host.foreign_cores or 0.0), host.quota_cores or math.inf)
+    fitting = max(int(free_cores + MAX_FOREIGN_CORES), 1)
+    if fitting >= num_threads or not MIN_FREE_SHARE * free_cores <= host.own_cores <= MAX_THREAD_SHARE * num_threads:
+        return None
+    shared = f"{num_threads} threads shared {host.own_cores:.1f} free cores"
+    return f"{shared}, and threads wait for each other: set OMP_NUM_THREADS={fitting}"
 
 
 def _judge_gpu(device: torch.device, host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
@@ -93,7 +109,7 @@ def _judge_gpu(device: torch.device, host: ProcessorUse, evidence: Evidence) -> 
 def _figures(evidence: Evidence) -> dict[str, float]:
     figures: dict[str, float | None] = {"throttled_pct": evidence.throttled_pct}
     if evidence.host is not None:
-        figures |= asdict(evidence.host) | {"num_threads": torch.get_num_threads()}
+        figures |= asdict(evidence.host) | {"num_threads": evidence.num_threads}
     return {name: value for name, value in figures.items() if value is not None}
 
 

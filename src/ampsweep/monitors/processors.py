@@ -7,18 +7,45 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import psutil
 
 _STAT: Final = Path("/proc/stat")
+_OWN_GROUPS: Final = Path("/proc/self/cgroup")
+_GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def num_available_cores() -> int:
     if platform.system() == "Linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def quota_cores() -> float | None:
+    """The processor time that control groups allow this process, in cores, as in a container; None without a limit.
+
+    https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.max), https://docs.kernel.org/scheduler/sched-bwc.html (v1).
+    """
+    limits = []
+    with suppress(OSError):  # another system than Linux
+        for line in _OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            top = _GROUPS / "cpu" if "cpu" in controllers.split(",") else _GROUPS
+            below = PurePosixPath(group.lstrip("/"))
+            for folder in (top / each for each in (below, *below.parents)):  # a limit holds for all groups below it
+                limits += _limit(folder / "cpu.max")
+                limits += _limit(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
+    return min(limits, default=None)
+
+
+def _limit(*files: Path) -> list[float]:
+    """The cores of a quota and its period, which are in one file or in two; none for "max", "-1" or no such file."""
+    with suppress(OSError, ValueError):
+        quota_us, period_us = map(int, " ".join(file.read_text(encoding="ascii") for file in files).split())
+        return [quota_us / period_us] if quota_us > 0 else []
+    return []
 
 
 def cpu_name() -> str:
@@ -54,6 +81,7 @@ class ProcessorUse:
     own_cores: float  # used by this process and everything it started (data workers, compilers), without pauses
     foreign_cores: float | None
     """Used by all other processes on the available cores, in a virtual machine also by its host; None if unknown."""
+    quota_cores: float | None = None  # what the control groups of this process allow; None without a limit
 
 
 class ProcessorWindow:
@@ -91,6 +119,7 @@ class ProcessorWindow:
             own_cores=(own_s - self._own_paused_s) / window_s,
             # Processes are timed exactly, processors in ticks of 10 ms: the difference can be a little below zero.
             foreign_cores=max(0.0, others_s) / all_s if is_known else None,
+            quota_cores=quota_cores(),
         )
 
 
