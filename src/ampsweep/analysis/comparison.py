@@ -332,6 +332,11 @@ def _notes(
     sources = Counter(code for run in runs if (code := run.record.environment.get("code_version")) is not None)
     if len(sources) > 1:
         yield SeveralSources(num_runs_of=dict(sources))
+    yield from notes_on_figures(runs, margin_pct)
+
+
+def notes_on_figures(runs: Sequence[Run], margin_pct: float) -> Iterator[Finding]:
+    """Yield that the margin is not the recorded one, and how many runs' contamination is unknown."""
     recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
     for other in sorted(recorded - {margin_pct}):
         yield OtherMargin(margin_pct=margin_pct, recorded_margin_pct=other)

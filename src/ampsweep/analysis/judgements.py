@@ -1,7 +1,7 @@
 """Judgements on an arm's speed, memory and final metrics: a word for each, with figures and sentences."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, Literal
@@ -9,7 +9,7 @@ from typing import Final, Literal
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.figure_keys import VAL_LOSS, FigureKeys
 from ampsweep.analysis.pairing import Pair, in_order_of_completion
-from ampsweep.analysis.runs import metric_words
+from ampsweep.analysis.runs import VAL_ACCURACY, metric_words
 from ampsweep.analysis.sequential import equivalence_tests, level_of_looks
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, in_brackets
 from ampsweep.finding import Finding
@@ -141,6 +141,15 @@ def parity(
     )
 
 
+def final_parities(
+    pairs: Sequence[Pair], keys: FigureKeys, *, margin_pct: float, max_pairs: int | None = None
+) -> tuple[Parity, ...]:
+    """The tests of the final loss and accuracy, or of the metric that was chosen, which decides alone."""
+    metrics = (VAL_LOSS, VAL_ACCURACY) if keys.metric == VAL_LOSS else (VAL_LOSS,)
+    found = (parity(pairs, metric, keys, margin_pct=margin_pct, max_pairs=max_pairs) for metric in metrics)
+    return tuple(parity for parity in found if parity is not None)
+
+
 EffectWord = Literal["faster", "slower", "saves", "adds", "unresolved", "same", "too few pairs", "not measured"]
 ParityWord = ParityVerdict | Literal["not measured"]
 
@@ -160,13 +169,17 @@ class Judgements:
 _WORST_FIRST: Final[tuple[ParityVerdict, ...]] = ("worse", "inconclusive", "equivalent", "better")
 
 
+def worst(tests: Iterable[Parity]) -> ParityWord:
+    verdicts = {parity.verdict for parity in tests}
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "not measured")
+
+
 def judge(arm: ArmComparison, parities: tuple[Parity, ...]) -> Judgements:
-    verdicts = {parity.verdict for parity in parities}
     return Judgements(
         figures=arm,
         speed=_word(arm.speedup, 1.0, "slower", "faster", MIN_PAIRS),
         memory=_word(arm.memory_saved_bytes, 0.0, "adds", "saves", 2),  # equal bytes in two pairs are exact
-        parity=next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "not measured"),
+        parity=worst(parities),
         parities=parities,
     )
 

@@ -16,7 +16,7 @@ from ampsweep.config.field_rules import NULL
 from ampsweep.finding import Finding
 
 _MAX_DIFFERENCES: Final = 3
-_NOT_SET: Final = "not set"
+NOT_SET: Final = "not set"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> tuple[list[Pair], list[tupl
     of_seed: dict[int, list[Run]] = defaultdict(list)
     for run in of_baseline:
         of_seed[run.seed].append(run)
-    known = {run.directory: {**run.facts, **_settings(run), **run.conditions} for run in (runs if left else ())}
+    known = {run.directory: {**run.facts, **settings_of(run), **run.conditions} for run in (runs if left else ())}
 
     def reason(run: Run) -> Unpaired:
         if run.arm == baseline:
@@ -120,38 +120,37 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> tuple[list[Pair], list[tupl
         if run.seed not in of_seed:
             return NoBaselineRun(baseline=baseline, seed=run.seed if of_seed else None)
         own = known[run.directory]
-        nearest = min(of_seed[run.seed], key=lambda other: _num_differing(own, known[other.directory]))
-        found = _differences(run, nearest)
-        shown = tuple(found[:_MAX_DIFFERENCES])
-        return NearestRunDiffers(baseline=baseline, differences=shown, num_differences=len(found))
+        nearest = min(of_seed[run.seed], key=lambda other: len(differing(own, known[other.directory])))
+        return nearest_run_differs(baseline, _differences(run, nearest))
 
     return pairs, [(run, reason(run)) for run in left]
 
 
-def _num_differing(known: Mapping[str, Scalar], others: Mapping[str, Scalar]) -> int:
-    return sum(value is not None and others.get(key) not in (None, value) for key, value in known.items())
+def nearest_run_differs(baseline: str, found: Sequence[Difference]) -> NearestRunDiffers:
+    return NearestRunDiffers(baseline=baseline, differences=tuple(found[:_MAX_DIFFERENCES]), num_differences=len(found))
+
+
+def differing(here: Mapping[str, Scalar], there: Mapping[str, Scalar]) -> list[Difference]:
+    """The facts of a run that another has with another value; None is unknown, and differs from nothing."""
+    return [
+        Difference(key, there=str(there[key]), here=str(value))
+        for key, value in here.items()
+        if value is not None and there.get(key) not in (None, value)
+    ]
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
     """Compare runs of the same seed: identity, else config, else conditions, else the rest; None is unknown."""
-    conditions = dict.fromkeys([*run.conditions, *other.conditions], _NOT_SET)
-    for here, there in (
-        (run.facts, other.facts),
-        (_settings(run), _settings(other)),
-        (conditions | run.conditions, conditions | other.conditions),
-        (_left_of_key(run), _left_of_key(other)),
-    ):
-        found = [
-            Difference(key, there=str(there[key]), here=str(value))
-            for key, value in here.items()
-            if value is not None and there.get(key) not in (None, value)
-        ]
-        if found:
-            return found
-    return []
+    conditions = dict.fromkeys([*run.conditions, *other.conditions], NOT_SET)
+    return (
+        differing(run.facts, other.facts)
+        or differing(settings_of(run), settings_of(other))
+        or differing(conditions | run.conditions, conditions | other.conditions)
+        or differing(_left_of_key(run), _left_of_key(other))
+    )
 
 
-def _settings(run: Run) -> dict[str, Scalar]:
+def settings_of(run: Run) -> dict[str, Scalar]:
     return {key: NULL if value is None else value for key, value in run.settings.items()}
 
 

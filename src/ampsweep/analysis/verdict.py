@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate, baseline_refusals, refusals, too_few_pairs
 from ampsweep.analysis.deciding_command import Started, deciding_command
-from ampsweep.analysis.figure_keys import VAL_LOSS
 from ampsweep.analysis.headline import headline
-from ampsweep.analysis.judgements import judge, parity
+from ampsweep.analysis.judgements import final_parities, judge
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.pareto_front import Front, front, values_of_arms
 from ampsweep.analysis.reasons import Pitfall, Reason, find_pitfalls, find_reasons
 from ampsweep.analysis.recommendation import NoBaseline, Recommendation, recommend
-from ampsweep.analysis.runs import VAL_ACCURACY, Run
+from ampsweep.analysis.runs import Run
 from ampsweep.analysis.time_to_loss import Curves, time_to_loss
 from ampsweep.analysis.waterfall import waterfall
 from ampsweep.text import as_sentence
@@ -55,22 +54,19 @@ def reach_verdict(
             pitfalls=pitfalls,
         )
     keys, candidates = reference.keys, []
-    # A metric that was chosen decides alone.
-    metrics = (VAL_LOSS, VAL_ACCURACY) if keys.metric == VAL_LOSS else (VAL_LOSS,)
     for arm in arms:
         if arm.is_baseline:
             continue
         own_pairs = tuple(pair for pair in pairs if pair.arm == arm.arm)
-        found = (parity(own_pairs, metric, keys, margin_pct=margin_pct, max_pairs=max_pairs) for metric in metrics)
-        parities = tuple(parity for parity in found if parity is not None)
+        tests = final_parities(own_pairs, keys, margin_pct=margin_pct, max_pairs=max_pairs)
         candidates.append(
             Candidate(
                 arm=arm.arm,
                 too_few_pairs=too_few_pairs(arm),
-                judgements=judge(arm, parities),
+                judgements=judge(arm, tests),
                 waterfall=waterfall(own_pairs),
                 time_to_loss=time_to_loss(own_pairs, curves, keys, margin_pct=margin_pct),
-                refusal=next(refusals(runs_of[arm.arm], runs_of[baseline], parities, memory_gib), None),
+                refusal=next(refusals(runs_of[arm.arm], runs_of[baseline], tests, memory_gib), None),
                 pairs=own_pairs,
             )
         )

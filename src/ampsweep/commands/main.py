@@ -19,7 +19,8 @@ from ampsweep.tracking.wandb.selection import SCHEME
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code (0, 1 if runs failed or still run, 2 for wrong input)."""
+    """Run the command line; return the exit code (0, 1 if runs failed or still run, 2 for wrong input, 3 for arms that
+    are worse than in an older sweep)."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # directory names may hold bytes that are not text
     given = sys.argv[1:] if argv is None else list(argv)
@@ -77,6 +78,8 @@ def _parser() -> _Parser:
     report = commands.add_parser("report", help="rebuild the comparison of one or more directories of runs")
     address = f"{SCHEME}ENTITY/PROJECT[/SWEEP][?group=NAME]"
     report.add_argument("sources", nargs="+", metavar="DIR", help=f"a multirun's directory, or {address}")
+    report.add_argument("--against", metavar="OLD", help="compare the arms of DIR with those of an older sweep")
+    report.add_argument("--tolerance-pct", type=float, help="with --against: more time or memory that is none (2)")
     report.add_argument("--output", type=Path, metavar="DIR", help=f"where runs at {SCHEME}... and their report go")
     report.add_argument("--time-key", metavar="KEY", help="their time, such as train_runtime (default: wall time)")
     report.add_argument("--margin-pct", type=float, help="loss gap that counts as equal (default: as recorded)")

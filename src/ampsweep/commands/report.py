@@ -9,11 +9,15 @@ from typing import Final
 from rich.text import Text
 
 from ampsweep.analysis.comparison import LeftOut
-from ampsweep.analysis.figure_keys import logged_keys
+from ampsweep.analysis.figure_keys import FigureKeys, logged_keys
+from ampsweep.analysis.recommendation import MIN_DIFFERENCE
+from ampsweep.analysis.sweep_changes import Records
 from ampsweep.config.errors import UserError
 from ampsweep.finding import Finding
 from ampsweep.metrics import goal_of
-from ampsweep.report.compare import Compared, compare_directories
+from ampsweep.records.outcome import ALL_ENDED, REGRESSED
+from ampsweep.report.changes_document import changes_document
+from ampsweep.report.compare import compare_directories, compare_old_and_new
 from ampsweep.report.comparison_document import comparison_document, write_comparison
 from ampsweep.report.console import Terminal
 from ampsweep.report.data_formats import CONSOLE, put_out
@@ -29,9 +33,42 @@ _SETTINGS: Final = ("baseline", "margin_pct", "metric", "goal", "memory_gib")  #
 
 
 def report_command(arguments: Namespace) -> int:
-    for option, value in (("--margin-pct", arguments.margin_pct), ("--memory-gib", arguments.memory_gib)):
+    for option in ("margin_pct", "memory_gib", "tolerance_pct"):
+        value = getattr(arguments, option)
         if value is not None and not 0 < value < math.inf:
-            raise UserError(f"{option} {value:g}: must be greater than 0")
+            raise UserError(f"--{option.replace('_', '-')} {value:g}: must be greater than 0")
+    return _report(arguments) if arguments.against is None else _report_changes(arguments)
+
+
+def _report_changes(arguments: Namespace) -> int:
+    """Compare a sweep with an older one; 3 if an arm is worse than in that."""
+    for option in ("baseline", "memory_gib", "output", "publish", "wandb"):
+        if getattr(arguments, option) not in (None, False):
+            raise UserError(f"--{option.replace('_', '-')} is not for --against")
+    if len(arguments.sources) != 1:
+        raise UserError("--against compares one directory with another: ampsweep report --against OLD NEW")
+    (source,), left_out = arguments.sources, list[Finding]()
+    given = (arguments.against, source)
+    foreign = _foreign_keys(arguments, next((of for of in given if of.startswith(SCHEME)), None))
+    old, new = (_directory(of, None, foreign, left_out) for of in given)
+    tolerance_pct = 100 * MIN_DIFFERENCE if arguments.tolerance_pct is None else arguments.tolerance_pct
+    settings = {name: getattr(arguments, name) for name in ("margin_pct", "metric", "goal")}
+    changes, records, keys = compare_old_and_new(old, new, left_out, tolerance_pct=tolerance_pct, **settings)
+    if arguments.metric is not None:
+        _check_metric(arguments.metric, arguments.goal, keys, records)
+    document = changes_document(changes, *given)
+    put_out(document, arguments.format)
+    sys.stdout.flush()
+    try:
+        write_comparison(document, new, "against")
+    except OSError as error:  # the answer has been printed, and its exit code must not change
+        print(escaped(f"{new}: cannot be written: {error.strerror}"), file=sys.stderr)
+    return REGRESSED if changes.regressions else ALL_ENDED
+
+
+def _report(arguments: Namespace) -> int:
+    if arguments.tolerance_pct is not None:
+        raise UserError("--tolerance-pct needs --against")
     address = next((source for source in arguments.sources if source.startswith(SCHEME)), None)
     is_alone = len(arguments.sources) == 1
     if arguments.output is not None and not (address is not None and is_alone):
@@ -46,16 +83,11 @@ def report_command(arguments: Namespace) -> int:
                 "--publish needs the optional package wandb-workspaces: pip install -e '.[publish]'"
             ) from error
     foreign, left_out = _foreign_keys(arguments, address), list[Finding]()
-    directories = [
-        _copied_runs(source, arguments.output, foreign, left_out)
-        if source.startswith(SCHEME)
-        else resolved_directory(Path(source))
-        for source in arguments.sources
-    ]
+    directories = [_directory(source, arguments.output, foreign, left_out) for source in arguments.sources]
     settings = {name: getattr(arguments, name) for name in _SETTINGS}
     compared = compare_directories(directories, left_out, **settings)
     if arguments.metric is not None:
-        _check_metric(arguments.metric, arguments.goal, compared)
+        _check_metric(arguments.metric, arguments.goal, compared.comparison.keys, compared.records)
     arms = dict.fromkeys(record.arm for _, record in compared.records)
     if arguments.baseline is not None and arguments.baseline not in arms:
         raise UserError(f"--baseline {arguments.baseline}: no run is of this arm; there are {', '.join(arms)}")
@@ -95,12 +127,18 @@ def _foreign_keys(arguments: Namespace, address: str | None) -> ForeignKeys | No
     return ForeignKeys(tuple(arms), seed or ForeignKeys.seed, time or ForeignKeys.time)
 
 
-def _check_metric(metric: str, goal: str | None, compared: Compared) -> None:
-    if not compared.comparison.keys.is_recorded:
-        logged = by_likeness(metric, logged_keys(record for _, record in compared.records))
+def _check_metric(metric: str, goal: str | None, keys: FigureKeys, records: Records) -> None:
+    if not keys.is_recorded:
+        logged = by_likeness(metric, logged_keys(record for _, record in records))
         raise UserError(f"--metric {metric}: no run has logged it; there are {listed(logged) or 'no numbers'}")
     if goal is None and goal_of(metric) is None:
         raise UserError(f"--metric {metric}: its name does not say its goal; add --goal minimize or --goal maximize")
+
+
+def _directory(source: str, output: Path | None, foreign: ForeignKeys | None, left_out: list[Finding]) -> Path:
+    if source.startswith(SCHEME):
+        return _copied_runs(source, output, foreign, left_out)
+    return resolved_directory(Path(source))
 
 
 def _copied_runs(address: str, directory: Path | None, foreign: ForeignKeys | None, left_out: list[Finding]) -> Path:

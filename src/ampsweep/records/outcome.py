@@ -11,7 +11,9 @@ OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})  # 
 ALL_ENDED: Final = 0
 SOME_FAILED: Final = 1
 WRONG_INPUT: Final = 2
-"""Exit codes: every run ended in an outcome; some failed or were interrupted; the user's input is wrong."""
+REGRESSED: Final = 3
+"""Exit codes: every run ended in an outcome; some failed or were interrupted; the user's input is wrong; an arm is
+worse than in the sweep that it is compared with."""
 
 Phase = Literal["build", "data", "forward", "backward", "optimizer", "eval", "other"]
 """`data` gets a batch, `optimizer` includes unscaling and clipping, `other` is between steps."""

@@ -39,12 +39,12 @@ from ampsweep.report.run_tables import (
     runs_table,
 )
 from ampsweep.report.search_section import largest_batches_table, search_section
-from ampsweep.report.tables import ABSENT, HTML_NAME, JSON_NAME, Columns, Scalar, Table, table_of, text_column
+from ampsweep.report.tables import ABSENT, COMPARISON, JSON_NAME, Columns, Scalar, Table, table_of, text_column
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence, plural
 
 SCHEMA: Final = 5
-MARKDOWN_NAME: Final = "comparison.md"
+MARKDOWN_NAME: Final = f"{COMPARISON}.md"
 _MAX_WORKLOADS: Final = 30  # workloads with a verdict and panels
 _MAX_OPEN: Final = 4  # with more workloads only the panels of the first are unfolded
 
@@ -111,14 +111,14 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     )
 
 
-def write_comparison(document: Document, directory: Path) -> None:
-    """Write `comparison.json`, `comparison.md` and `comparison.html` into `directory`, each atomically.
+def write_comparison(document: Document, directory: Path, stem: str = COMPARISON) -> None:
+    """Write `STEM.json`, `STEM.md` and `STEM.html` into `directory`, each atomically.
 
     Raises:
         OSError: `directory` does not exist or cannot be written.
     """
-    for name, text in ((JSON_NAME, as_json), (MARKDOWN_NAME, markdown), (HTML_NAME, html)):
-        write_atomically(directory / name, text(document))
+    for ending, text in (("json", as_json), ("md", markdown), ("html", html)):
+        write_atomically(directory / f"{stem}.{ending}", text(document))
 
 
 def _verdicts(workloads: Sequence[WorkloadComparison]) -> Section | None:

@@ -14,8 +14,9 @@ Scalar = str | int | float | bool | None
 Tone = Literal["good", "bad", "even", "open"]  # good news, bad news, no difference, or an open question
 ABSENT: Final = "-"
 MAX_ROWS: Final = 1_000  # rows of a table that are shown
-JSON_NAME: Final = "comparison.json"  # the file without such limits
-HTML_NAME: Final = "comparison.html"
+COMPARISON: Final = "comparison"  # the stem of a comparison's files
+JSON_NAME: Final = f"{COMPARISON}.json"  # the file without such limits
+HTML_NAME: Final = f"{COMPARISON}.html"
 
 
 def scalar_text(value: Scalar) -> str:
