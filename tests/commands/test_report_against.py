@@ -66,11 +66,11 @@ ANSWERS = {
         f"No regression: {GOOD.replace('well', 'well or better')}.",
     ),
     "noisy": (changed(step_ms=scaled(TIMES, 0.9, 1.1, 1.0)), 0, f"{NOT_KNOWN} the speed of amp_bf16."),
-    "larger": (changed(peak_mib=1030.0), 3, "Regression: amp_bf16 needs 30.0 MiB more peak memory, +3.0%, n=3."),
+    "larger": (changed(peak_mib=1030.0), 3, "Regression: amp_bf16 needs 30.0 MiB more peak memory, +3.00%, n=3."),
     "learns worse": (
         changed(val_loss=scaled(LOSSES, 1.05, 1.051, 1.049)),
         3,
-        "Regression: amp_bf16 has val loss worse: gap +0.10 [+0.09, +0.11] above ±0.020 (1%), n=3.",
+        "Regression: amp_bf16 has a worse val loss, gap +0.10 [+0.09, +0.11] above ±0.020 (1%), n=3.",
     ),
     "contaminated": (
         with_runs(*(contaminated("amp_bf16", seed, step_ms=900.0, val_loss=LOSSES[seed]) for seed in range(3))),
@@ -117,6 +117,7 @@ def test_what_was_changed_on_purpose_is_said_and_unpairs_nothing(against):
     def on(torch, device, version):
         more = {"environment": {"packages": {"torch": torch}, "code_version": version, "own_code": {"nets": version}}}
         more |= {"facts": {"device_name": device, "experiment": version}, "attempts": [{"host": "a"}]}
+        more |= {"config": {"data": {"path": f"/{version}"}, "numerics": {"watch": device == "a GPU"}}}
         return [run("fp32", seed, step_ms=TIMES[seed], val_loss=LOSSES[seed], **more) for seed in range(3)]
 
     old = on("2.12", "a GPU", "0.1")
@@ -144,9 +145,12 @@ def test_another_workload_is_no_pair(against):
     assert f"No regression: {GOOD}." in ended.words
     differs = "the nearest OLD run differs in batch_size (8 there, 16 here) (seeds 0, 1, 2)"
     assert f"NEW fp32 not paired, compared with nothing: {differs}" in ended.words
-    for figure in ({"facts": {"lr": 0.5}}, {"facts": {"model_size": 7}}, {"facts": {"data_fingerprint": "b"}}):
-        own = [run("fp32", seed, **{"facts": {"data_fingerprint": "a"}} | figure) for seed in range(3)]
-        assert against([run("fp32", seed, facts={"data_fingerprint": "a"}) for seed in range(3)], own).code == 2, figure
+    old = [run("fp32", facts={"data_fingerprint": "a"}, config={"model": {"dropout": 0.1}})]
+    for key, other in (("lr", 0.5), ("model_size", 7), ("data_fingerprint", "b")):
+        new = run("fp32", facts={"data_fingerprint": "a", key: other}, config={"model": {"dropout": 0.1}})
+        assert f"the nearest OLD run differs in {key} (" in against(old, [new]).err
+    new = run("fp32", facts={"data_fingerprint": "a"}, config={"model": {"dropout": 0.2}})
+    assert "differs in model.dropout (0.1 there, 0.2 here)" in against(old, [new]).err
 
 
 def test_seeds_pair_and_repeats_are_averaged(against):

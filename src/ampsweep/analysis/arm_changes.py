@@ -40,7 +40,7 @@ class CostChange:
 
     @property
     def growth_text(self) -> str:
-        value, ends = self.growth_pct.text(2, sign=True)
+        value, ends = self.growth_pct.text(sign=True)
         return f"{value}%{in_brackets(ends)}"
 
 
@@ -87,16 +87,19 @@ class ArmChange:
 
     @property
     def regressions(self) -> Iterator[str]:
+        """Clauses that follow the arm's name."""
         for lost in self.lost:
             outcome = "out of memory" if lost.outcome == "oom" else lost.outcome
             cause = f" ({of})" if (of := lost.cause.removeprefix(outcome).lstrip(": ")) else ""
-            yield f"{self.arm} is {outcome} in {seeds_text(lost.seeds)}, where OLD completed{cause}"
+            yield f"is {outcome} in {seeds_text(lost.seeds)}, where OLD completed{cause}"
         if self.speed is not None and self.speed.verdict == "worse":
-            yield f"{self.arm} is slower, {self.speed.ratio.ratio_text}, n={self.speed.ratio.n}"
+            yield f"is slower, {self.speed.ratio.ratio_text}, n={self.speed.ratio.n}"
         if self.memory is not None and self.memory_added_bytes is not None and self.memory.verdict == "worse":
             more = f"{num_bytes(self.memory_added_bytes.value)} more {self.keys.memory_words}"
-            yield f"{self.arm} needs {more}, {self.memory.growth_text}, n={self.memory.ratio.n}"
-        yield from (f"{self.arm} has {parity.sentence}" for parity in self.parities if parity.verdict == "worse")
+            yield f"needs {more}, {self.memory.growth_text}, n={self.memory.ratio.n}"
+        for parity in self.parities:
+            if parity.verdict == "worse":
+                yield f"has a worse {metric_words(parity.metric)}, {parity.grounds}"
 
     @property
     def not_known(self) -> Iterator[tuple[str, str]]:

@@ -62,18 +62,23 @@ class SweepChanges:
     notes: tuple[Finding, ...]
 
     @property
+    def named_arms(self) -> list[tuple[str, ArmChange]]:
+        """The arms by names that distinguish them: 'amp_bf16 (batch_size 8)' if there are several workloads."""
+        several = len(self.workloads) > 1
+        of = [(f" ({workload.title})" if several else "", arm) for workload in self.workloads for arm in workload.arms]
+        return [(f"{arm.arm}{title}", arm) for title, arm in of]
+
+    @property
     def regressions(self) -> list[str]:
-        of = [(self._prefix(workload), arm) for workload in self.workloads for arm in workload.arms]
-        return [f"{prefix}{regression}" for prefix, arm in of for regression in arm.regressions]
+        found = [(name, ", and ".join(arm.regressions)) for name, arm in self.named_arms]
+        return [f"{name} {clauses}" for name, clauses in found if clauses]
 
     @property
     def not_known(self) -> str:
         """'the speed and val loss of amp_bf16, all of tf32'; empty if all is known."""
         arms_of: dict[str, dict[str, None]] = defaultdict(dict)
-        for workload in self.workloads:
-            for arm in workload.arms:
-                for topic, _ in arm.not_known:
-                    arms_of[topic][f"{arm.arm}{f' ({workload.title})' if len(self.workloads) > 1 else ''}"] = None
+        for name, arm in self.named_arms:
+            arms_of |= {topic: arms_of[topic] | {name: None} for topic, _ in arm.not_known}
         topics_of: dict[str, list[str]] = defaultdict(list)
         for topic, arms in arms_of.items():
             topics_of[_and(arms)].append(topic)
@@ -87,7 +92,7 @@ class SweepChanges:
             return f"Regression: {'; '.join(self.regressions)}."
         if unknown:
             return f"No regression is shown, but not known: {unknown}."
-        arms = [arm for workload in self.workloads for arm in workload.arms if arm.has_completed]
+        arms = [arm for _, arm in self.named_arms if arm.has_completed]
         names, counts = dict.fromkeys(arm.arm for arm in arms), {arm.num_pairs for arm in arms}
         n = f" (n={counts.pop()})" if len(counts) == 1 else ""
         better = " or better" if any(arm.is_better for arm in arms) else ""
@@ -95,9 +100,6 @@ class SweepChanges:
         return (
             f"No regression: {_and(names)} {be} as fast, as small and {learn} as well{better}, within the margins{n}."
         )
-
-    def _prefix(self, workload: WorkloadChange) -> str:
-        return f"{workload.title}: " if len(self.workloads) > 1 else ""
 
 
 def _and(names: Iterable[str]) -> str:

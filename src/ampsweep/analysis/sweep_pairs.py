@@ -21,6 +21,7 @@ from ampsweep.analysis.pairing import (
 )
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.workloads import Workload, group_workloads
+from ampsweep.config.identity import NO_RESULT
 from ampsweep.finding import Finding
 from ampsweep.text import listed
 
@@ -92,8 +93,14 @@ def _unlike(run: Run, other: Run, *, and_device: bool = False) -> list[Differenc
     left_out = set[str]() if and_device else {*_OF_DEVICE}
     left_out |= {"experiment"} if run.record.source == "suite" else set()
     facts = {key: value for key, value in run.facts.items() if key not in left_out}
-    data: list[dict[str, Scalar]] = [{"data_fingerprint": of.record.identity.data_fingerprint} for of in (run, other)]
-    return differing(facts, other.facts) or differing(settings_of(run), settings_of(other)) or differing(*data)
+    return differing(facts, other.facts) or differing(_settings(run), _settings(other))
+
+
+def _settings(run: Run) -> dict[str, Scalar]:
+    known = settings_of(run)
+    if run.record.source == "suite":
+        known = {key: value for key, value in known.items() if NO_RESULT.isdisjoint((key, key.partition(".")[0]))}
+    return known | {"data_fingerprint": run.record.identity.data_fingerprint}
 
 
 def _reason(run: Run, others: Iterable[Run], side: Side) -> Unpaired:
@@ -114,14 +121,13 @@ def conditions(run: Run) -> dict[str, Scalar]:
 
 
 def _changes(pairs: Sequence[Pair]) -> ConditionsChanged:
-    sides = (
-        [conditions(run) for pair in pairs for run in pair.baseline_runs],
-        [conditions(run) for pair in pairs for run in pair.arm_runs],
-    )
+    of_sides = [[pair.baseline_runs for pair in pairs], [pair.arm_runs for pair in pairs]]
+    # A run that never began has no environment.
+    sides = [[conditions(run) for runs in side for run in runs if run.record.environment] for side in of_sides]
     changes = []
     for key in dict.fromkeys(key for side in sides for of_run in side for key in of_run):
         there, here = (dict.fromkeys(str(of.get(key, NOT_SET)) for of in side) for side in sides)
-        if there.keys() != here.keys():
+        if there and here and there.keys() != here.keys():
             name = _NAMES.get(key, key.removeprefix("packages.").removeprefix("variables."))
             changes.append(Difference(name, there=listed(there, limit=3), here=listed(here, limit=3)))
     return ConditionsChanged(changes=tuple(changes))

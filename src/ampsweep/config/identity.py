@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ampsweep import __version__
 from ampsweep.config.components import is_plateau
@@ -20,6 +20,10 @@ _NOT_HASHED = ("name", "tracking", "report", "predict", "doctor", "numerics", "r
 # The fingerprint stands for the content of the data, wherever it is.
 _LOCATIONS = ("path", "val_path")
 _CADENCE = ("log_every", "checkpoint_every", "grace_seconds", "keep_weights")
+NO_RESULT: Final = frozenset(
+    {*_NOT_HASHED, "max_batch", *(f"data.{key}" for key in _LOCATIONS), *(f"trainer.{key}" for key in _CADENCE)}
+)
+"""Groups and keys of the config that change no result of a training; a search's batch size is in the identity."""
 _OF_METRIC = ("metric", "goal", "min_delta")
 
 

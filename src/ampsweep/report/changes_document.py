@@ -43,7 +43,7 @@ def changes_document(changes: SweepChanges, old: str, new: str) -> Document:
         title="NEW against OLD",
         subtitle=f"OLD {old}, NEW {new}",
         sections=tuple(section for section in sections if section is not None),
-        arms=arm_styles(arm.arm for workload in changes.workloads for arm in workload.arms),
+        arms=arm_styles(arm.arm for _, arm in changes.named_arms),
         data={
             "schema": SCHEMA,
             "old": old,

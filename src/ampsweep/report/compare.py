@@ -109,9 +109,10 @@ def compare_old_and_new(
     )
     if not changes.workloads:
         unpaired = [of for of in changes.not_counted if isinstance(of.finding, NotPaired)]
-        why = f": {unpaired[-1].arm}: {unpaired[-1].finding.why}" if unpaired else ""
+        first = min(unpaired, key=lambda of: of.side, default=None)  # of NEW, if it has any
+        why = "" if first is None else f": {first.arm}: {first.finding.why}"
         raise UserError(f"no run of NEW ({new}) is a training of OLD ({old}){why}")
-    if not any(arm.has_completed for workload in changes.workloads for arm in workload.arms):
+    if not any(arm.has_completed for _, arm in changes.named_arms):
         raise UserError(f"no run of OLD ({old}) completed that NEW ({new}) has too")
     return changes, read.records, read.keys
 
