@@ -1,7 +1,8 @@
-"""The GPT is GPT-2, the ResNets are torchvision's, and the MLP is that of PyTorch's AMP recipe; all can recompute."""
+"""GPT is GPT-2, Llama is Llama 3, the ResNets are torchvision's, the MLP is the AMP recipe's; all can recompute."""
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from ampsweep.models.activation_checkpointing import CheckpointedModel
 from ampsweep.models.gpt import GPT
+from ampsweep.models.llama import Llama, Rotation
 from ampsweep.models.mlp import MLP
 from ampsweep.models.resnet import ResNet
 
@@ -18,6 +20,11 @@ def tiny(**changes):
     sizes = {"vocab_size": 11, "seq_len": 8, "num_layers": 2, "hidden_size": 12, "num_heads": 3} | changes
     torch.manual_seed(0)
     return GPT(**sizes)
+
+
+def tiny_llama(**changes):
+    torch.manual_seed(0)
+    return Llama(11, num_layers=2, hidden_size=24, num_heads=6, num_kv_heads=2, intermediate_size=40, **changes)
 
 
 def test_gpt2_sizes_have_gpt2s_parameter_counts():
@@ -29,8 +36,17 @@ def test_gpt2_sizes_have_gpt2s_parameter_counts():
     assert leaves == {nn.Embedding, nn.Linear, nn.LayerNorm, nn.Dropout}, "modules that reports can name"
 
 
-def test_a_token_does_not_see_its_future():
-    model, tokens = tiny(), torch.randint(11, (2, 8))
+def test_llamas_sizes_have_its_parameter_count():
+    with torch.device("meta"):
+        model = Llama(128256, 16, 2048, 32, 8, 8192)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1_235_814_400
+    leaves = {type(module) for module in model.modules() if not list(module.children())}
+    assert leaves == {nn.Embedding, nn.Linear, nn.RMSNorm}, "modules that reports can name"
+
+
+@pytest.mark.parametrize("make", [tiny, tiny_llama])
+def test_a_token_does_not_see_its_future(make):
+    model, tokens = make(), torch.randint(11, (2, 8))
     changed = tokens.clone()
     changed[:, 5:] = (changed[:, 5:] + 1) % 11
     before, after = model(tokens), model(changed)
@@ -53,6 +69,54 @@ def test_it_computes_what_hugging_faces_gpt2_computes():
     torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-5)
 
 
+def test_it_trains_as_hugging_faces_llama_trains():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 11, "hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 40, "rms_norm_eps": 1e-5}
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(**sizes, **heads, tie_word_embeddings=True)
+    theirs, ours = transformers.LlamaForCausalLM(config), tiny_llama(rope_base=10000.0)
+    renamed = (
+        *(("model.layers", "blocks"), ("embed_tokens", "token_embedding"), ("model.", "")),
+        *(("input_layernorm", "attention_norm"), ("post_attention_layernorm", "feed_forward_norm")),
+        *(("mlp.gate_proj", "feed_forward.gate"), ("mlp.up_proj", "feed_forward.expansion")),
+        *(("mlp.down_proj", "feed_forward.projection"), ("self_attn.o_proj", "attention.projection")),
+    )
+
+    def as_ours(of):
+        """Tensors of their parameters by our names, in which one layer computes queries, keys and values."""
+        found = {}
+        for name, parameter in theirs.named_parameters():
+            for old, new in renamed:
+                name = name.replace(old, new)
+            if "self_attn" in name:
+                name = re.sub(r"self_attn\.._proj", "attention.qkv", name)
+            found[name] = torch.cat([found[name], of(parameter)]) if name in found else of(parameter)
+        return found
+
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.3)
+    ours.load_state_dict(as_ours(lambda parameter: parameter.detach()))
+    tokens = torch.randint(11, (2, 9))
+    loss = F.cross_entropy(ours(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    expected = theirs(tokens, labels=tokens).loss
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
+    torch.testing.assert_close(gradients, as_ours(lambda parameter: parameter.grad), rtol=1e-3, atol=1e-5)
+
+
+def test_positions_and_norms_are_float32_in_every_mode():
+    """Position 257 is 256 in bfloat16, and 300 ** 2 is infinite in float16."""
+    x = torch.randn(1, 2, 400, 8).bfloat16()
+    low, high = (Rotation.of(400, 8, 10000.0, x.device)(each) for each in (x, x.float()))
+    assert (low.dtype, torch.equal(low, high.bfloat16())) == (torch.bfloat16, True)
+    model = tiny_llama().half()
+    large = torch.full((1, 1, 24), 300.0, dtype=torch.float16)
+    torch.testing.assert_close(model.norm(large), torch.ones_like(large))
+
+
 def test_initial_weights_have_gpt2s_spread():
     torch.manual_seed(0)
     model = GPT(vocab_size=500, seq_len=64, num_layers=3, hidden_size=192, num_heads=3)
@@ -68,8 +132,9 @@ def test_initial_weights_have_gpt2s_spread():
     assert F.cross_entropy(model(tokens).flatten(0, 1), targets).item() == pytest.approx(math.log(500), rel=0.05)
 
 
-def test_it_compiles_without_a_graph_break():
-    model, tokens = tiny(), torch.randint(11, (2, 8))
+@pytest.mark.parametrize("make", [tiny, tiny_llama])
+def test_it_compiles_without_a_graph_break(make):
+    model, tokens = make(), torch.randint(11, (2, 8))
     model.gradient_checkpointing_enable()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(tokens), model(tokens))
@@ -136,11 +201,16 @@ def test_the_mlp_is_the_recipes_network():
 
 def test_impossible_sizes_are_refused():
     gpt = {"vocab_size": 11, "seq_len": 8, "num_layers": 2, "hidden_size": 12, "num_heads": 3}
+    llama = {"vocab_size": 11, "num_layers": 2, "hidden_size": 24, "num_heads": 6, "num_kv_heads": 2}
+    llama["intermediate_size"] = 40
     resnet = {"depth": 18, "num_classes": 10, "in_channels": 3, "image_size": 32}
     mlp = {"in_features": 5, "hidden_size": 7, "out_features": 3, "num_layers": 3}
     for build, sizes, changes, sentence in (
         *((GPT, gpt, {name: 0}, f"{name} must be at least 1, got 0") for name in gpt),
         (GPT, gpt, {"num_heads": 5}, "hidden_size must be a multiple of num_heads, got 12 and 5"),
+        *((Llama, llama, {name: 0}, f"{name} must be at least 1, got 0") for name in llama),
+        (Llama, llama, {"hidden_size": 18}, r"hidden_size must be a multiple of 2 \* num_heads, got 18 and 6"),
+        (Llama, llama, {"num_kv_heads": 4}, "num_heads must be a multiple of num_kv_heads, got 6 and 4"),
         (GPT, gpt, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         (ResNet, resnet, {"depth": 34}, "depth must be 18 or 50, got 34"),
         *((ResNet, resnet, {"image_size": size}, f"from 8 to 224, got {size}") for size in (7, 225)),
@@ -155,6 +225,7 @@ def test_impossible_sizes_are_refused():
 
 MODELS = {
     "gpt": lambda: (GPT(11, 8, num_layers=3, hidden_size=12, num_heads=3, dropout=0.2), torch.randint(11, (2, 8))),
+    "llama": lambda: (tiny_llama(), torch.randint(11, (2, 8))),
     "mlp": lambda: (MLP(5, 7, 3, num_layers=4), torch.randn(4, 5)),
     "resnet": lambda: (ResNet(18, num_classes=4, in_channels=1, image_size=8), torch.randn(3, 1, 8, 8)),
 }
@@ -193,7 +264,7 @@ def kept_for_backward(model, inputs):
 
 def test_loss_gradients_and_running_statistics_are_the_same(pair):
     model, twin, inputs = pair
-    for penalty in (False, not isinstance(model, GPT)):
+    for penalty in (False, not isinstance(model, GPT | Llama)):
         assert torch.equal(train(model, inputs, penalty), train(twin, inputs, penalty))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         train(model, inputs)

@@ -11,13 +11,14 @@ CASES = {
     "wgan_gp": (*GAN, "task=wgan_gp", "task.critic_steps=2"),
     "two_losses": ("model=two_headed", "model.hidden_size=16", "data.batch_size=8", "optimizer=sgd"),
     "checkpointed": (*GPT, "trainer.activation_checkpointing=true", "trainer.max_grad_value=0.01", "optimizer=sgd"),
+    "llama": ("model=llama_tiny", "model.hidden_size=16", *GPT[5:], "optimizer=sgd"),
     "frozen": (*OWN, "model._target_=rank_models.Frozen"),
     "own": (*OWN, "model._target_=rank_models.Net", "trainer.grad_accum_steps=2"),
     "normalized": (*OWN, "model._target_=rank_models.Normalized"),
 }
 ALWAYS = (
     *("gan autocast amp_fp16", "wgan_gp ddp fp32", "two_losses ddp amp_fp16", "checkpointed autocast fp32"),
-    *("frozen ddp fp32", "own autocast amp_fp16", "normalized ddp fp32"),
+    *("frozen ddp fp32", "own autocast amp_fp16", "normalized ddp fp32", "llama autocast fp32"),
 )
 """Each workload once, each pair of a strategy and a mode."""
 ALL = [" ".join(case) for case in product(CASES, ("ddp", "autocast"), ("fp32", "amp_fp16"))]

@@ -11,6 +11,7 @@ from traced import traced
 from ampsweep.analysis.contradictions import contradictions
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.models.gpt import GPT
+from ampsweep.models.llama import Llama
 from ampsweep.models.mlp import MLP
 from ampsweep.monitors.device_peaks import dense_peak
 from ampsweep.monitors.environment import effective_flags
@@ -80,6 +81,7 @@ def test_operations_are_counted_by_their_arithmetic():
 MODELS = {
     "mlp": (lambda: MLP(in_features=16, hidden_size=16, out_features=16, num_layers=2), torch.randn(4, 16)),
     "gpt": (lambda: GPT(32, 16, 1, 64, 2, dropout=0.1), torch.arange(32).reshape(2, 16)),
+    "llama": (lambda: Llama(32, 1, 64, 4, 2, 96), torch.arange(32).reshape(2, 16)),
     "convolutions": (lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.Flatten()), torch.randn(2, 4, 8, 8)),
     "elementwise": (lambda: nn.LayerNorm(16), torch.randn(4, 16)),
 }

@@ -27,6 +27,7 @@ GPT = (
     *("model=gpt_tiny", "model.dropout=0.1", "data=synthetic_tokens"),
     *("data.vocab_size=300", "data.seq_len=32", "data.batch_size=4", "data.num_batches=4"),
 )
+LLAMA = ("model=llama_tiny", *GPT[2:])
 RESNET = (*("model=resnet18", "data.image_size=8", "data.num_classes=10"), *("data.batch_size=4", "data.num_batches=4"))
 TEXT = ("data=text", "data.seq_len=16", "data.batch_size=4")
 

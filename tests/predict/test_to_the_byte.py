@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from predicted_models import LOOKS
-from steps import GPT, MLP, REGRESSION, RESNET, TEXT, assert_to_the_byte, composed, measured, own, predicted
+from steps import GPT, LLAMA, MLP, REGRESSION, RESNET, TEXT, assert_to_the_byte, composed, measured, own, predicted
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -51,6 +51,8 @@ TABLE = [
     (GPT, "amp_bf16 pure_bf16 bf16_sr master_fp16", ADAMW),
     (GPT, "fp32 amp_fp16", ACCUMULATED),
     (GPT, "amp_bf16", (*FP32_MODULES, *CHECKPOINTED)),
+    (LLAMA, "fp32 amp_bf16 pure_bf16", ADAMW),
+    (LLAMA, "amp_fp16", CHECKPOINTED),
     (REGRESSION, "amp_fp16", ("optimizer.fused=false", *COSINE)),
     (("model=gpt_tiny", "data=text"), "fp32", ("data.batch_size=1",)),  # which NumPy reads
     (RESNET, "fp32", (*CHECKPOINTED, *PENALIZED)),

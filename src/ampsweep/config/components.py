@@ -25,6 +25,16 @@ class GPTConfig(ComponentConfig):
     dropout: float = field(default=0.0, metadata=within(SHARE))
 
 
+class LlamaConfig(ComponentConfig):
+    vocab_size: int = MISSING
+    num_layers: int = MISSING
+    hidden_size: int = MISSING
+    num_heads: int = MISSING
+    num_kv_heads: int = MISSING
+    intermediate_size: int = MISSING
+    rope_base: float = 500000.0
+
+
 class DataConfig(ComponentConfig):
     batch_size: int = MISSING
     provides: dict[str, int] = MISSING
@@ -177,6 +187,7 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
     "model": {
         "mlp": MLPConfig,
         "gpt": GPTConfig,
+        "llama": LlamaConfig,
         "resnet": ResNetConfig,
         "image_gan": ImageGANConfig,
         "two_headed": TwoHeadedConfig,

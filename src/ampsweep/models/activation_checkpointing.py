@@ -19,18 +19,18 @@ class CheckpointedModel(nn.Module):
         """Keep only the inputs of blocks for backward. The names are Hugging Face's."""
         self.gradient_checkpointing = True
 
-    def run(self, block: nn.Module, x: Tensor) -> Tensor:
-        """Run ``block(x)``, checkpointed if that is enabled and gradients are recorded."""
+    def run(self, block: nn.Module, *inputs: object) -> Tensor:
+        """Run ``block(*inputs)``, checkpointed if that is enabled and gradients are recorded."""
         output: Tensor
         if not (self.gradient_checkpointing and torch.is_grad_enabled()):
-            output = block(x)
+            output = block(*inputs)
         elif torch.compiler.is_compiling():
             # The compiler recomputes operators, not Python: it updates running statistics only once, and Dynamo
             # refuses a context_fn that is a closure.
-            output = checkpoint(block, x, use_reentrant=False)
+            output = checkpoint(block, *inputs, use_reentrant=False)
         else:
             contexts = lambda: (nullcontext(), _FrozenStatistics(block))  # noqa: E731
-            output = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+            output = checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)
         return output
 
 

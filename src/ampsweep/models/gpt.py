@@ -79,7 +79,7 @@ class GPT(CheckpointedModel):
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(hidden_size, num_heads, dropout) for _ in range(num_layers))
         self.norm = nn.LayerNorm(hidden_size)
-        self._initialize(num_layers)
+        initialize(self, num_layers)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map token ids (B, T), int64 with T <= seq_len, to logits (B, T, vocab_size) of each next id."""
@@ -92,12 +92,14 @@ class GPT(CheckpointedModel):
             x = self.run(block, x)
         return F.linear(self.norm(x), self.token_embedding.weight)
 
-    def _initialize(self, num_layers: int) -> None:
-        """Initialize as N(0, 0.02), scaled by 1 / sqrt(number) for projections into the residual stream."""
-        residual_std = 0.02 / math.sqrt(2 * num_layers)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
-            elif isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=residual_std if name.endswith("projection") else 0.02)
+
+def initialize(model: nn.Module, num_layers: int) -> None:
+    """Initialize as N(0, 0.02), scaled by 1 / sqrt(number) for projections into the residual stream."""
+    residual_std = 0.02 / math.sqrt(2 * num_layers)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=residual_std if name.endswith("projection") else 0.02)
+            if module.bias is not None:
                 nn.init.zeros_(module.bias)
