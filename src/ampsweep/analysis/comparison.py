@@ -226,7 +226,7 @@ def compare(
     series: AllSeries | None = None,
     file_problems: Sequence[FileProblem] = (),
     notes: Sequence[Finding] = (),
-    started: Started = lambda directory: (),
+    started: Started = lambda directory, of_multirun: (),
 ) -> Comparison:
     """Compare every arm with the arm `baseline` within each workload.
 

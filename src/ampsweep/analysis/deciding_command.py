@@ -10,8 +10,9 @@ from ampsweep.analysis.runs import Run
 from ampsweep.config.modes import MODES
 from ampsweep.redaction import HIDDEN
 
-Started = Callable[[Path], Sequence[str]]
-"""The overrides that run as the run in a directory did, beside it (`into=`); none if it is of no multirun."""
+Started = Callable[[Path, bool], Sequence[str]]
+"""The overrides that run beside the run in a directory (`into=`) as it did or, if True, as its whole multirun did; none
+if it is of no multirun."""
 
 _OTHER_MODES: Final = ("amp_bf16", "fp32")
 _LENGTHS: Final = ("steps", "epochs", "max_seconds")
@@ -31,7 +32,10 @@ def deciding_command(of: Recommendation, runs_of: Mapping[str, Sequence[Run]], s
         return None
     there = [runs_of[arm][0] for arm in arms if arm in runs_of]
     every = [run for runs in runs_of.values() for run in runs]
-    values = _merged([started(run.directory) for run in there or every[:1]])
+    if every and every[0].record.config.get("report", {}).get("decide"):  # it chooses arms and seeds by itself
+        is_spent = isinstance(undecided, Rivals) and any(what.needs_longer for what in undecided.missing)
+        return None if is_spent else _line(started(every[0].directory, True))
+    values = _merged([started(run.directory, False) for run in there or every[:1]])
     if values is None or len(values["into"]) > 1:
         return None
     if len(there) < len(arms):
@@ -49,8 +53,13 @@ def deciding_command(of: Recommendation, runs_of: Mapping[str, Sequence[Run]], s
             return None
     is_range = len(seeds) > _MAX_LISTED and seeds == [*range(seeds[0], seeds[-1] + 1)]
     values["seed"] = [f"range({seeds[0]},{seeds[-1] + 1})"] if is_range else [*map(str, seeds)]
-    words = [key if own == [""] else f"{key}={','.join(own)}" for key, own in values.items()]
-    return None if any(HIDDEN in word for word in words) else shlex.join(["python", "train.py", "-m", *words])
+    return _line([key if own == [""] else f"{key}={','.join(own)}" for key, own in values.items()])
+
+
+def _line(words: Sequence[str]) -> str | None:
+    if not words or any(HIDDEN in word for word in words):
+        return None
+    return shlex.join(["python", "train.py", "-m", *words])
 
 
 def _merged(each: Sequence[Sequence[str]]) -> dict[str, list[str]] | None:

@@ -172,17 +172,18 @@ def _joined(comparison: Comparison, of_directories: Sequence[Found]) -> Iterator
         yield SweepsJoined(num_shared=num_shared)
 
 
-def started_with(directory: Path) -> list[str]:
+def started_with(directory: Path, of_multirun: bool) -> list[str]:
     """See `Started`; from the files that Hydra leaves beside a run and its multirun."""
     sweep, here = directory.parent, Path.cwd()
     try:
         own = yaml.safe_load((directory / ".hydra" / "overrides.yaml").read_text(encoding="utf-8"))
-        of_all = yaml.safe_load((sweep / MULTIRUN_NAME).read_text(encoding="utf-8"))["hydra"]["overrides"]["hydra"]
+        of_all = yaml.safe_load((sweep / MULTIRUN_NAME).read_text(encoding="utf-8"))["hydra"]["overrides"]
+        own = of_all["task"] if of_multirun else own
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return []
     place = str(sweep.relative_to(here) if sweep.is_relative_to(here) else sweep)
     into = place if re.fullmatch(r"[\w./-]+", place) else f"'{place}'"
-    return [f"into={into}", *(text for text in (*of_all, *own) if not text.startswith(_OF_ONE_RUN))]
+    return [f"into={into}", *(text for text in (*of_all["hydra"], *own) if not text.startswith(_OF_ONE_RUN))]
 
 
 def _found(directory: Path) -> Found:

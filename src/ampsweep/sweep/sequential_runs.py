@@ -61,12 +61,13 @@ class SequentialRuns:
         done = finished_hashes(self._directory) | self._trained
         missing = {arm: pairs for arm, pairs in self._missing_pairs(done).items() if pairs}
         left_s = 60 * self._report.budget_minutes - (time.monotonic() - self._began_s)
+        has_pair = any(self._num_pairs_run(arm, done) for arm in self._arms if not arm.is_baseline)
         options = []
         for arm, num_missing in missing.items():
             runs = self._runs_of_next_pair(arm, done)
             pair_s = sum(self._seconds[of] for of, _ in runs)
-            if runs and (pair_s <= left_s or not self._trained):  # the first pair, whose time was estimated, begins
-                num_pairs = self._num_pairs_run(arm, done)
+            num_pairs = self._num_pairs_run(arm, done)
+            if runs and (pair_s <= left_s or not has_pair):  # the first pair begins in any case
                 is_later = num_pairs >= MIN_PAIRS
                 options.append((is_later, num_missing * pair_s if is_later else num_pairs, runs[0]))
         if options:
