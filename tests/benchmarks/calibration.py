@@ -37,10 +37,16 @@ LOSS, MARGIN = 2.0, 0.02
 TRUTH = {"fp32": (1.0, 0.0), "same": (1.0, 0.0), "edge": (1.3, MARGIN)}
 """Speedup and loss gap of each arm."""
 
+
+def lognormal(rng, n, sigma=1.0):
+    variance = math.exp(sigma**2)
+    return (np.exp(rng.normal(0, sigma, size=n)) - math.sqrt(variance)) / math.sqrt((variance - 1) * variance)
+
+
 NOISES = {
     "normal": lambda rng, n: rng.normal(size=n),
     "t, 3 df": lambda rng, n: rng.standard_t(3, size=n) / math.sqrt(3),
-    "lognormal": lambda rng, n: (np.exp(rng.normal(size=n)) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e),
+    "lognormal": lognormal,
 }
 
 COLUMNS = {
@@ -87,12 +93,13 @@ def judge_one(rng: np.random.Generator, noise: str, n: int) -> list[str]:
     return found
 
 
-def table(results: dict[str, dict[str, float]]) -> str:
-    """The results as Markdown: a row a noise and n."""
-    lines = ["| noise | n | " + " | ".join(COLUMNS.values()) + " |", "| --- " + "| ---: " * (1 + len(COLUMNS)) + "|"]
+def table(results: dict[str, dict[str, float]], columns: dict[str, str], first: str = "noise | n") -> str:
+    """The results as Markdown, a row for each name; shares in percent, but for numbers of `pairs`."""
+    lines = [f"| {first} | {' | '.join(columns.values())} |", "| --- " + "| ---: " * (1 + len(columns)) + "|"]
     for name, shares in results.items():
         noise, n = name.rsplit(", n=", 1)
-        lines.append(f"| {noise} | {n} | " + " | ".join(f"{shares[key]:.1f}%" for key in COLUMNS) + " |")
+        cells = (f"{shares[key]:.1f}{'' if key.startswith('pairs') else '%'}" for key in columns)
+        lines.append(f"| {noise} | {n} | {' | '.join(cells)} |".replace("nan%", "-").replace("nan", "-"))
     return "\n".join(lines)
 
 
@@ -105,7 +112,7 @@ def main() -> None:
         names = {f"{noise}, n={n}": (noise, n) for noise in (*NOISES, "skewed") for n in NUM_SEEDS}
         running = [pool.submit(simulate, *of, arguments.comparisons) for of in names.values()]
         results = {name: future.result() for name, future in zip(names, running, strict=True)}
-    print(table(results))
+    print(table(results, COLUMNS))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"comparisons": arguments.comparisons, "shares_pct": results}, indent=1))
 

@@ -88,13 +88,13 @@ def summarise_arm(
     confidence: float = CONFIDENCE,
 ) -> ArmComparison:
     """Summarise the `runs` (at least one) of an arm in a workload, given the pairs of all arms and the nominal level of
-    the intervals of speed and memory."""
+    the intervals of its effects."""
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
     own_pairs = all_pairs if is_baseline else pairs
     seeds = {run.seed for run in (*runs, *baseline_runs)}
     times, memory, losses = (paired_figures(pairs, key) for key in (STEP_MS, PEAK_MEMORY, VAL_LOSS))
-    gap = mean_difference([after - before for before, after in losses.values()])
+    gap = mean_difference([after - before for before, after in losses.values()], confidence)
     baseline_loss = statistics.fmean(before for before, _ in losses.values()) if losses else 0.0
     in_mode = [run for run in runs if not run.contradictions]
     skipped = [value for run in in_mode if (value := run.figure(SKIPPED_STEPS)) is not None]

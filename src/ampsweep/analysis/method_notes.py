@@ -60,7 +60,7 @@ _LOOKS: Final = (
     "its share of the 5%, hardly any early and most at the end (group-sequential test, Lan-DeMets spending like "
     "O'Brien-Fleming), so that all together err as often as one test."
 )
-_SPEED_OF_LOOKS: Final = (
+_INTERVALS: Final = (
     "the t-interval of a mean over pairs, at a nominal 98%, which covers the truth in 95% of comparisons although "
     "pairs end when it is narrow."
 )
@@ -98,7 +98,7 @@ def method(of: Comparison) -> Iterator[tuple[str, str]]:
     yield from dict.fromkeys(note for of_run in taken for note in _from_wandb(of_run))
     for is_shown, name, text in (
         (bool(of.workloads), "parity", parity),
-        (bool(of.workloads) and of.max_pairs is not None, "intervals of speed and memory", _SPEED_OF_LOOKS),
+        (bool(of.workloads) and of.max_pairs is not None, "intervals of effects", _INTERVALS),
         (bool(of.workloads), "recommendation", named(_RECOMMENDATION)),
         (any(arm.time_to_loss for verdict in verdicts for arm in verdict.arms), "time to loss", named(_TIME_TO_LOSS)),
         (any(verdict.front for verdict in verdicts), "front", named(_FRONT)),

@@ -32,9 +32,9 @@ often, which makes 5% at most."""
 _NUM_NODES: Final = 601  # of Simpson's rule over 8 standard deviations below the boundary: z to four decimals
 
 CONFIDENCE_OF_LOOKS: Final = 0.98
-"""Nominal level of the t-interval of a speed or memory whose pairs end when it is narrow (`is_settled`). It covers the
-truth in 95% of comparisons, of any noise and from 3 to 40 pairs, where a nominal 95% gives 90%: pairs end earlier when
-they happen to lie close together. See `tests/benchmarks/CALIBRATION.md`."""
+"""Nominal level of the t-intervals of effects where pairs end by what they show, such as a narrow interval of the speed
+(`is_settled`). They cover the truth in 95% of comparisons, of any noise and from 3 to 40 pairs, where a nominal 95%
+gives 90%: pairs end earlier when they happen to lie close together. See `tests/benchmarks/CALIBRATION.md`."""
 
 NARROW: Final = 1.025  # ratio of the ends of an interval to its middle: a speed known to within 2.5%
 
