@@ -43,6 +43,7 @@ REFUSED = {
     "Ranges and words": (
         *("trainer.steps=-1", "data.batch_size=0", "precision.eval=none", "tracking.mode=sometimes"),
         *("optimizer.state_dtype=int8", "precision=amp_fp16 precision.init_scale=3.5e38", "predict.memory_gib=1e300"),
+        *("report.decide=true report.max_seeds=2", "report.decide=true report.max_seeds=101"),
     ),
     "Keys added or removed": ("+seed=1", "++seed=1", "~seed", "+trainer.foo=1", "experiment=smoke +seed=1"),
     "Several values": (

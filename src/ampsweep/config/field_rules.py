@@ -34,6 +34,7 @@ ABOVE_ONE: Final = Range(lambda value: value > 1, "must be greater than 1")
 BELOW_ONE: Final = Range(lambda value: 0 < value < 1, "must lie between 0 and 1")
 UP_TO_ONE: Final = Range(lambda value: 0 <= value <= 1, "must lie from 0 to 1")
 OPEN_SHARE: Final = Range(lambda value: 0 < value < 1, "must be greater than 0 and less than 1")
+PAIRS: Final = Range(lambda value: 3 <= value <= 100, "must be from 3, the least with an interval, to 100")
 SHARE: Final = Range(lambda value: 0 <= value < 1, "must be at least 0 and less than 1")
 
 

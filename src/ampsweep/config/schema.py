@@ -11,7 +11,18 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 from omegaconf import MISSING
 
 from ampsweep.config.components import SCHEMAS
-from ampsweep.config.field_rules import ABOVE_ONE, BELOW_ONE, COMMAND, NOT_NEGATIVE, NULL, Schema, needs, one_of, within
+from ampsweep.config.field_rules import (
+    ABOVE_ONE,
+    BELOW_ONE,
+    COMMAND,
+    NOT_NEGATIVE,
+    NULL,
+    PAIRS,
+    Schema,
+    needs,
+    one_of,
+    within,
+)
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 FP32_MATMULS: Final = ("highest", "high", "medium")
@@ -149,7 +160,7 @@ class ReportConfig(Schema):
     budget_minutes: float = field(default=10.0, metadata=needs("report.decide"))  # no run begins that would exceed it
     run_seconds: float | None = field(default=None, metadata=needs("report.decide"))
     """Time for the steps of a run of the slowest arm; `trainer.steps` is lowered to it. None: it is left as it is."""
-    max_seeds: int = field(default=12, metadata=needs("report.decide"))
+    max_seeds: int = field(default=12, metadata=needs("report.decide") | within(PAIRS))
     """Pairs of an arm at which its test of parity ends. A look after each pair is planned for; see `sequential`."""
 
 
