@@ -62,11 +62,8 @@ class Parity(Finding):
         beyond = "above" if self.gap > 0 else "below"
         place = {"equivalent": "inside", "inconclusive": "crosses"}.get(self.verdict, beyond)
         share = "" if self.is_share else f" ({self.margin_pct:g}%)"
-        return f"gap {gap} {place} ±{number(self._factor * self.margin, 2)}{self._unit}{share}, {self.n_text}"
-
-    @property
-    def n_text(self) -> str:
-        return f"n={self.n}" if self.max_pairs is None else f"n={self.n} of at most {self.max_pairs}"
+        n = f"n={self.n}" if self.max_pairs is None else f"n={self.n} of at most {self.max_pairs}"
+        return f"gap {gap} {place} ±{number(self._factor * self.margin, 2)}{self._unit}{share}, {n}"
 
     @property
     def noun(self) -> str:

@@ -26,16 +26,15 @@ from ampsweep.analysis.statistics import (
 )
 
 ALPHA_OF_LOOKS: Final = 0.045
-"""What each one-sided test spends in all. With Student's t, levels made for a normal distribution err up to 13% more
-often, which makes 5% at most."""
-
-_NUM_NODES: Final = 601  # of Simpson's rule over 8 standard deviations below the boundary: z to four decimals
+"""What each one-sided test spends in all, to err in 5%: with Student's t, levels made for a normal distribution err up
+to 13% more often."""
 
 CONFIDENCE_OF_LOOKS: Final = 0.98
 """Nominal level of the t-intervals of effects where pairs end by what they show, such as a narrow interval of the speed
 (`is_settled`). They cover the truth in 95% of comparisons, of any noise and from 3 to 40 pairs, where a nominal 95%
 gives 90%: pairs end earlier when they happen to lie close together. See `tests/benchmarks/CALIBRATION.md`."""
 
+_NUM_NODES: Final = 601  # of Simpson's rule from 8 standard deviations below 0 to the boundary: z to four decimals
 NARROW: Final = 1.025  # ratio of the ends of an interval to its middle: a speed known to within 2.5%
 
 
@@ -50,17 +49,16 @@ def nominal_levels(shares: tuple[float, ...], alpha: float = ALPHA_OF_LOOKS) -> 
     spent = [2 * float(ndtr(ndtri(alpha / 2) / math.sqrt(share))) for share in shares]
     simpson = np.resize([2.0, 4.0], _NUM_NODES)
     simpson[[0, -1]] = 1.0
-    levels = [spent[0]]
+    levels = list[float]()
     nodes, mass = np.zeros(1), np.ones(1)  # Brownian motion at the look before, and its probability there
-    for index, share in enumerate(shares):
-        step = math.sqrt(share - (shares[index - 1] if index else 0.0))
-        to_spend = spent[index] - (spent[index - 1] if index else 0.0)
+    steps, to_spend_at = np.sqrt(np.diff([0.0, *shares])), np.diff([0.0, *spent])
+    for share, step, to_spend in zip(shares, steps, to_spend_at, strict=True):
         below, above = 0.0, 40.0  # the boundary in standard deviations
         for _ in range(60):
             middle = (below + above) / 2
             crossing = float(mass @ ndtr((nodes - middle * math.sqrt(share)) / step))
             below, above = (middle, above) if crossing > to_spend else (below, middle)
-        levels[index:] = [float(ndtr(-below))]
+        levels.append(float(ndtr(-below)))
         end = below * math.sqrt(share)
         grid = np.linspace(min(-8 * math.sqrt(share), end - step), end, _NUM_NODES)
         density = np.exp(-0.5 * ((grid[:, None] - nodes) / step) ** 2) @ mass / (step * math.sqrt(2 * math.pi))
