@@ -38,7 +38,7 @@ def test_a_line_for_each_run_and_the_comparison_are_printed(swept):
     ended = swept.ended
     assert (ended.code, ended.said, len(ended.runs)) == (0, [], 6)
     assert not {"\x1b", "\r"} & {*ended.out, *ended.err}, "there is no terminal"
-    assert "2 of 2 pairs completed and 3 are needed" in ended.words
+    assert "2 of 2 pairs completed, 3 are needed" in ended.words
     assert str(swept.directory / "comparison.md") in ended.out
     for shown in (ended.out, *((swept.directory / f"comparison.{kind}").read_text() for kind in ("md", "json"))):
         assert {"fp32", "amp_bf16", "tf32", "unsupported"} <= set(re.findall(r"\w+", shown))

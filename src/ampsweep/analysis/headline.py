@@ -30,7 +30,7 @@ def _open(of: Rivals, arms: Mapping[str, Candidate], place: str) -> str:
     first, *others = of.arms
     missing = [what for what in of.missing if what.arm == first]
     figures = "" if isinstance(missing[0], TooFewPairs) else known(arms[first].judgements, place)
-    text = f"{first}: {_joined('; ', figures, ' and '.join(what.sentence for what in missing))}"
+    text = f"{first}: {_joined('; ', figures, *(what.sentence for what in missing))}"
     if others:
         text += f" ({listed(others)} {'is' if len(others) == 1 else 'are'} open, too)"
     if of.leader not in (None, of.baseline):
