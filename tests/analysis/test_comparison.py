@@ -4,6 +4,8 @@ from synthetic_records import UNKNOWN, arms, contaminated, disproved, document, 
 
 from synthetic_records import shown, sweep, workload  # isort: skip
 
+from ampsweep.records.sections import StepPrediction, UnvouchedOperator
+
 LOSSES = [1.0, 2.0, 3.0]
 UNTIMED = {"step_ms": None, "absent": {"perf/step_ms": "the training ended before its warm-up was over"}}
 
@@ -152,3 +154,30 @@ def test_arms_stand_in_canonical_order_with_the_baseline_first():
     labels = ["fp32", "tf32", "amp_bf16", "amp_bf16+cache_enabled=false", "amp_fp16", "pure_bf16", "mine"]
     assert list(arms([run(label) for label in reversed(labels)])) == labels
     assert next(iter(arms([run(label) for label in labels], baseline="amp_fp16"))) == "amp_fp16"
+
+
+def predicting(arm, seed, peak_mib=None, target="cuda 8.0", **more):
+    figures = {} if peak_mib is None else {"allocator_peak_bytes": 2**20 * peak_mib, "reserved_bytes": 2**21 * peak_mib}
+    return run(arm, seed, prediction={"on_cuda": StepPrediction(target=target, **figures, **more)})
+
+
+def test_what_a_gpu_would_take_by_runs_without_one():
+    entries = [
+        *(predicting("fp32", seed, peak) for seed, peak in enumerate((99, 100, 104))),
+        predicting("fp32", 3, 1, target="cuda 9.0"),
+        predicting("amp_bf16", 0, 70, unvouched=[UnvouchedOperator(name="mine.op", doubt="custom")]),
+        predicting("pure_bf16", 0, 100),
+        *(predicting(arm, 0, refused="CUDA refuses it") for arm in ("fp8_rowwise", "amp_fp16")),
+        run("tf32"),
+    ]
+    found = workload(entries).on_gpu
+    assert [(arm.arm, arm.reserved_bytes, arm.saved_pct) for arm in found.arms[:2]] == [
+        ("fp32", 200 * 2**20, None),
+        ("amp_bf16", 140 * 2**20, 30.0),
+    ]
+    assert found.sentence == (
+        "on a CUDA GPU of capability 8.0: peak memory of fp32 100 MiB, amp_bf16 70.0 MiB (30.0% less), pure_bf16 "
+        "100 MiB (the same), with cuBLAS workspaces and without the driver's context; not vouched for: the memory of "
+        "mine.op; nothing for fp8_rowwise, amp_fp16: CUDA refuses it"
+    )
+    assert workload([run("fp32"), run("amp_bf16")]).on_gpu is None

@@ -6,9 +6,10 @@ import signal
 
 import pytest
 from command_line import MLP, only_run
-from recorded_sweeps import SYNTHETIC
+from recorded_sweeps import COMMANDS, SYNTHETIC
 from torch import nn
 
+from ampsweep.commands.main import main
 from ampsweep.config.compose import compose_one
 from ampsweep.launch.isolated_process import ChildExit
 from ampsweep.records import RunRecord
@@ -79,6 +80,22 @@ def test_the_prediction_of_each_arm_is_recorded_and_compared(recorded):
     assert "(+0.00%)" in swept.ended.out
     assert "- **predicted** peak memory of fp32 " in (swept.directory / "comparison.md").read_text()
     assert "fp32 (predicted)" in (swept.directory / "comparison.html").read_text()
+
+
+def test_a_sweep_on_a_cpu_says_what_a_gpu_would_take_as_the_command_predicts_it(recorded, capsys):
+    swept = recorded("offline")
+    assert main(["predict", *COMMANDS["offline"], "predict.target=cuda", "format=json"]) == 0
+    (predicted,) = json.loads(capsys.readouterr().out)["workloads"]
+    (compared,) = json.loads((swept.directory / "comparison.json").read_text())["workloads"]
+    figures = {mode["arm"]: (mode["allocated_bytes"], mode["reserved_bytes"]) for mode in predicted["modes"]}
+    found = {arm["arm"]: (arm["peak_bytes"], arm["reserved_bytes"]) for arm in compared["on_gpu"]["arms"]}
+    assert found.keys() == {"fp32", "amp_bf16", "amp_fp16", "pure_bf16"}, "tf32 has not trained"
+    assert found == {arm: figures[arm] for arm in found}
+    saved = {arm["arm"]: arm["saved_pct"] for arm in compared["on_gpu"]["arms"]}
+    assert saved["fp32"] is None
+    assert saved["pure_bf16"] == 100 * (found["fp32"][0] - found["pure_bf16"][0]) / found["fp32"][0]
+    capability = ".".join(map(str, predicted["capability"]))
+    assert f"on a CUDA GPU of capability {capability}: peak memory of fp32 " in swept.ended.out
 
 
 def test_runs_that_cannot_fit_are_reported_and_tried(train):

@@ -105,6 +105,7 @@ def test_own_model_data_optimizer_and_schedule_train(train):
     assert record.summary["train/lr"] == pytest.approx(0.01 / 200)
     assert record.memory.peak["optimizer_state"] == 4 * num_parameters
     assert record.prediction.peak == record.memory.peak
+    assert record.prediction.on_cuda is None, "a single run does not pay for it"
     assert record.proof.optimizer_fused is False
 
 

@@ -9,6 +9,7 @@ import torch
 from ampsweep.commands.main import main
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.observe.host_memory import peak_resident_bytes
+from ampsweep.predict.run_prediction import predict_point
 from ampsweep.records import find_records
 
 SMALL = (*steps.REGRESSION, "model.hidden_size=64", "data.in_features=32", "data.out_features=16")
@@ -172,3 +173,19 @@ def test_a_large_model_is_never_allocated(workloads):
     assert mode["num_parameters"] == num_parameters
     assert mode["peak_bytes"] > 16 * num_parameters
     assert peak_resident_bytes() - before < 4 * num_parameters
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "reason"),
+    [
+        ("Recurrent", (*steps.TEXT, "task=language_modeling"), "a recurrent layer is predicted on a CPU only"),
+        ("refused", ("data=digits", "precision=amp_bf16"), "CUDA's autocast refuses binary_cross_entropy"),
+        ("Mlp", ("data=digits", "precision=fp8_tensorwise"), "cuda 8.0 has no float8 kernels for fp8_tensorwise"),
+    ],
+)
+def test_a_run_on_a_cpu_has_the_reason_why_nothing_is_known_of_a_gpu(model, overrides, reason, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = predict_point(steps.composed(*steps.own(f"predicted_models.{model}", overrides)), steps.CPU)
+    assert (found.refused, found.target) == (None, "cpu")
+    assert (found.on_cuda.target, found.on_cuda.peak_bytes) == ("cuda 8.0", None)
+    assert reason in found.on_cuda.refused

@@ -10,6 +10,7 @@ from ampsweep.analysis.arms import ArmComparison, cautions, summarise_arm
 from ampsweep.analysis.deciding_command import Started
 from ampsweep.analysis.figure_keys import FigureKeys
 from ampsweep.analysis.foreign_runs import prepare
+from ampsweep.analysis.gpu_prediction import GpuPrediction, predicted_on_gpu
 from ampsweep.analysis.pairing import Pair, pair_runs
 from ampsweep.analysis.resumed_runs import AllSeries, ResumedArm, resumed_arms
 from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, cannot_run, disturbed, merged, run_entry
@@ -36,6 +37,7 @@ class WorkloadComparison:
     cautions: tuple[Finding, ...]  # why figures may not carry over to larger workloads
     runs: tuple[RunEntry, ...]
     resumed: tuple[ResumedArm, ...]
+    on_gpu: GpuPrediction | None  # of runs without a GPU
 
     @property
     def keys(self) -> FigureKeys:
@@ -290,6 +292,7 @@ def compare(
             cautions=tuple(cautions(arms)),
             runs=tuple(entries.values()),
             resumed=resumed_arms(workload.runs, by_id, series or {}, baseline=baseline),
+            on_gpu=predicted_on_gpu(runs_of, baseline),
         )
 
     workloads, num_twice = group_workloads(runs), len(records) - len(unique)

@@ -34,6 +34,11 @@ _LARGEST_BATCH: Final = (
     "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
     "batch (with its error against the measured one)."
 )
+_ON_GPU: Final = (
+    "the value of torch.cuda.max_memory_allocated after warm-up, for this workload on such a GPU: from the training's "
+    "own step, traced without values, as `ampsweep predict predict.target=cuda` does. It includes the allocator's "
+    "rounding and cuBLAS workspaces, not the driver's context (about 0.5 GiB) or cuDNN's workspaces."
+)
 _RESUMED: Final = (
     "a run loads another run's checkpoint, parameters and optimizer state in its own dtypes, and trains on. The jump "
     "is the training loss of its first step minus that of the same step of the original run: the same batch, and the "
@@ -104,6 +109,7 @@ def method(of: Comparison) -> Iterator[tuple[str, str]]:
         (any(verdict.front for verdict in verdicts), "front", named(_FRONT)),
         (any(arm.ranks is not None for arm in arms), "ranks", _RANKS),
         (any(series.in_words for series in of.series), "side by side", _SIDE_BY_SIDE),
+        (any(workload.on_gpu for workload in of.workloads), "predicted on a GPU", _ON_GPU),
         (bool(of.searches), "largest batch", _LARGEST_BATCH),
         (any(workload.resumed for workload in of.workloads), "jump after a checkpoint", _RESUMED),
         (True, "contaminated", _CONTAMINATED),

@@ -36,7 +36,8 @@ from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import group_of
 
 PREDICT_RUN: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run")
-"""Called by a run after it has trained (`RunRequest.predictor`)."""
+PREDICT_POINT: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_point")
+"""Called by a run, or a run of a sweep, after it has trained (`RunRequest.predictor`)."""
 
 
 class SweepEnded(BaseException):
@@ -90,7 +91,7 @@ class SweepJob:
             checkpoint=directory if kept_checkpoints(directory) else checkpoint_path(config),
             wandb=self._wandb,
             prediction=self._predictions.get(shared),
-            predictor=PREDICT_RUN,
+            predictor=PREDICT_POINT,
             in_sweep=True,
         )
         if config.max_batch.search:

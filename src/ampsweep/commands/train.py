@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from ampsweep.commands.arguments import parse, taken_out
 from ampsweep.commands.entry import ended
-from ampsweep.commands.hydra_job import PREDICT_RUN, hand_over, run_one
+from ampsweep.commands.hydra_job import PREDICT_POINT, PREDICT_RUN, hand_over, run_one
 from ampsweep.commands.multirun import start_processes, train_all
 from ampsweep.config.compose import Point, Points, compose_points, refusing
 from ampsweep.config.errors import UserError
@@ -213,15 +213,15 @@ def _request(
     directory = directory or new_directory(config) / run_directory_name(config)
     if checked.too_large is not None:
         display.say(checked.too_large)
-    address = None if wandb is None else wandb.address
+    address, in_sweep = None if wandb is None else wandb.address, is_agents_run()
     return RunRequest(
         config,
         directory,
         group=config.tracking.group,
         checkpoint=resume,
         wandb=address,
-        predictor=PREDICT_RUN,
-        in_sweep=is_agents_run(),
+        predictor=PREDICT_POINT if in_sweep else PREDICT_RUN,
+        in_sweep=in_sweep,
     )
 
 

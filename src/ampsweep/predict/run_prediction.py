@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,7 +12,7 @@ from ampsweep.config.schema import Config, PredictConfig, component_name
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import memory_bytes
 from ampsweep.parallel.rank_environment import place_in
-from ampsweep.precision.precision import unsupported_reason
+from ampsweep.precision.precision import precision_class, unsupported_reason
 from ampsweep.predict.cuda_autocast import AutocastRefusalError
 from ampsweep.predict.cuda_operators import RecurrentLayerError
 from ampsweep.predict.fake_kernels import UntraceableError
@@ -52,6 +53,25 @@ def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPred
     except UserError as error:
         return StepPrediction(refused=str(error))
     return as_prediction(step_memory(traced, target, config.data["batch_size"]), target)
+
+
+def predict_point(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
+    """Predict a step of a sweep's run as `predict_run` does and, for a run without one, on a CUDA GPU."""
+    prediction = predict_run(config, device, step)
+    # A batch that fills this device is not one for another; a compiled step takes other memory than the eager one.
+    if device.type == "cuda" or config.max_batch.search or config.trainer.compile:
+        return prediction
+    return replace(prediction, on_cuda=predict_on_cuda(config, step))
+
+
+def predict_on_cuda(config: Config, step: int = 2) -> StepPrediction:
+    """Predict a step on this machine's CUDA GPU, or on one of capability 8.0 if it has none; no run is needed."""
+    cuda, mode = torch.device("cuda"), precision_class(config.precision)
+    target = resolve_target(PredictConfig(), str(cuda))
+    for why_not in (mode.missing_ability, mode.why_emulated):
+        if (reason := why_not(config.precision, target.abilities)) is not None:
+            return StepPrediction(target=target.name, refused=reason)
+    return replace(predict_run(config, cuda, step), target=target.name)
 
 
 def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None:

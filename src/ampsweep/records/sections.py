@@ -192,6 +192,7 @@ class StepPrediction(RecordSection):
     unvouched: list[UnvouchedOperator] | None = None
     measured_bytes: int | None = None  # on CUDA the allocator's peak, on the CPU the traced step's; absent if compiled
     error_pct: float | None = None  # predicted minus measured peak, in percent of the measured peak
+    on_cuda: "StepPrediction | None" = None  # the same step on a CUDA GPU, for a run of a sweep that had none
 
 
 @dataclass(frozen=True, kw_only=True)
