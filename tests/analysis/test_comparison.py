@@ -180,4 +180,6 @@ def test_what_a_gpu_would_take_by_runs_without_one():
         "100 MiB (the same), with cuBLAS workspaces and without the driver's context; not vouched for: the memory of "
         "mine.op; nothing for fp8_rowwise, amp_fp16: CUDA refuses it"
     )
+    lost = workload([predicting("fp32", 0, target="cuda", refused="it does not answer")]).on_gpu
+    assert lost.sentence == "on a CUDA GPU: nothing for fp32: it does not answer"
     assert workload([run("fp32"), run("amp_bf16")]).on_gpu is None

@@ -1,6 +1,7 @@
 """`ampsweep predict`: its answers, its JSON, its records, and what it refuses."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 import steps
@@ -11,6 +12,7 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.observe.host_memory import peak_resident_bytes
 from ampsweep.predict.run_prediction import predict_point
 from ampsweep.records import find_records
+from ampsweep.records.sections import StepPrediction
 
 SMALL = (*steps.REGRESSION, "model.hidden_size=64", "data.in_features=32", "data.out_features=16")
 GPT = (*steps.GPT, "predict.target=cuda")
@@ -189,3 +191,11 @@ def test_a_run_on_a_cpu_has_the_reason_why_nothing_is_known_of_a_gpu(model, over
     assert (found.refused, found.target) == (None, "cpu")
     assert (found.on_cuda.target, found.on_cuda.peak_bytes) == ("cuda 8.0", None)
     assert reason in found.on_cuda.refused
+
+
+def test_a_gpu_that_does_not_answer_leaves_a_run_on_a_cpu_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", Mock(side_effect=RuntimeError("CUDA error")))
+    found = predict_point(steps.composed(*SMALL, "device=cpu"), steps.CPU)
+    assert found.peak_bytes > 0
+    assert found.on_cuda == StepPrediction(target="cuda", refused="RuntimeError: CUDA error")

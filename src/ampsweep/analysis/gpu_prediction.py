@@ -22,7 +22,7 @@ class ArmOnGpu:
 
 
 class GpuPrediction(Finding):
-    capability: str
+    target: str  # such as `cuda 8.0`
     world_size: int
     arms: tuple[ArmOnGpu, ...]
     unvouched: tuple[str, ...]
@@ -42,7 +42,8 @@ class GpuPrediction(Finding):
         figures = f"peak memory of {', '.join(known)}, {whose}with cuBLAS workspaces and without the driver's context"
         said = [figures + not_vouched_for(self.unvouched)] if known else []
         said += [f"nothing for {', '.join(arms)}: {reason}" for reason, arms in refusals.items()]
-        return f"on a CUDA GPU of capability {self.capability}: {'; '.join(said)}"
+        of_capability = self.target.removeprefix("cuda").replace(" ", " of capability ")
+        return f"on a CUDA GPU{of_capability}: {'; '.join(said)}"
 
 
 def _share(saved: float | None) -> str:
@@ -75,7 +76,7 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
     ]
     unvouched = {operator.name for of_arm in found.values() for on in of_arm for operator in on.unvouched or ()}
     return GpuPrediction(
-        capability=target.rpartition(" ")[2],
+        target=target,
         world_size=max(run.record.identity.world_size or 1 for runs in runs_of.values() for run in runs),
         arms=tuple(arms),
         unvouched=tuple(sorted(unvouched)),

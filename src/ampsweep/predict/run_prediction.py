@@ -67,7 +67,10 @@ def predict_point(config: Config, device: torch.device, step: int = 2) -> StepPr
 def predict_on_cuda(config: Config, step: int = 2) -> StepPrediction:
     """Predict a step on this machine's CUDA GPU, or on one of capability 8.0 if it has none; no run is needed."""
     cuda, mode = torch.device("cuda"), precision_class(config.precision)
-    target = resolve_target(PredictConfig(), str(cuda))
+    try:
+        target = resolve_target(PredictConfig(), str(cuda))
+    except RuntimeError as error:  # a driver that does not answer must not end a run on a CPU
+        return StepPrediction(target="cuda", refused=one_line(error))
     for why_not in (mode.missing_ability, mode.why_emulated):
         if (reason := why_not(config.precision, target.abilities)) is not None:
             return StepPrediction(target=target.name, refused=reason)
