@@ -164,7 +164,7 @@ def _lines(workload: WorkloadComparison) -> Iterator[tuple[bool, Item]]:
     ]  # see above
     refused += [(verdict.recommendation.baseline, verdict.recommendation.baseline_refusal)]
     lines += [(True, "refused", arm, refusal.sentence) for arm, refusal in refused if refusal is not None]
-    lines += [] if workload.on_gpu is None else [(True, "on a GPU", "", workload.on_gpu.sentence)]
+    lines += [] if workload.on_gpu is None else [(True, "predicted", "", workload.on_gpu.sentence)]
     lines += [(True, "note", "", caution.sentence) for caution in workload.cautions]
     lines += [(False, "time to loss", arm.arm, arm.time_to_loss.sentence) for arm in judged if arm.time_to_loss]
     lines += [(False, "bytes", arm.arm, arm.waterfall.sentence) for arm in judged if arm.waterfall]
