@@ -122,6 +122,15 @@ def test_a_dominated_arm_ends_early(world):
     assert len(worse.decide("precision=fp32,amp_bf16")) == 6
 
 
+def test_a_busy_machine_is_timed_again_by_the_next_command_only(world):
+    busy = {"contamination": {"verdict": "contaminated", "reasons": ["other processes"]}}
+    machine = world({"fp32": 5, "amp_bf16": 4}, fp32=busy, amp_bf16=busy)
+    assert len(machine.decide("precision=fp32,amp_bf16")) == 6
+    machine.figures = {"amp_bf16": {"step_ms": [70.0, 70.2, 69.9] * 3}}
+    assert len(machine.decide("precision=fp32,amp_bf16")) == 6, "three clean pairs"
+    assert machine.decide("precision=fp32,amp_bf16") == []
+
+
 @pytest.mark.parametrize("status", ["unsupported", "failed", "diverged"])
 def test_an_arm_that_does_not_train_costs_at_most_three_runs(world, status):
     failing = world({"fp32": 5, "amp_bf16": 4, "amp_fp16": 1}, amp_fp16={"status": status, "val_loss": None})
@@ -186,7 +195,7 @@ def test_steps_fit_the_slowest_arm_and_earlier_runs(timed):
     ("overrides", "sentence"),
     [
         (("precision=amp_bf16",), "compares other arms with fp32; there is amp_bf16 alone"),
-        (("precision=fp32,amp_bf16", "seed=0,1,2", "report.max_seeds=2"), "max_seeds=2: 3 seeds are given"),
+        (("precision=fp32,amp_bf16", "seed=0,1,2,3", "report.max_seeds=3"), "max_seeds=3: 4 seeds are given"),
         (("precision=fp32,amp_bf16", "max_batch.search=true"), "with max_batch.search=true"),
         (("precision=fp32,amp_bf16", "resume=x.pt"), "with resume=x.pt"),
     ],

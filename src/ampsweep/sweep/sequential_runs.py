@@ -109,12 +109,21 @@ class SequentialRuns:
                     continue
                 failed = self._num_pairs_run(arm, done) - candidate.judgements.figures.num_completed_pairs
                 is_over = failed >= MIN_PAIRS or is_dominated(candidate, candidates.values())
-                found[arm] = 0 if is_over else missing_pairs(candidate, self._report.max_seeds)
+                pairs = missing_pairs(candidate, self._report.max_seeds, for_speed=not self._is_busy(candidate))
+                found[arm] = 0 if is_over else pairs
         return found
 
+    def _is_busy(self, candidate: Candidate) -> bool:
+        """Return True if most of the arm's runs by this command were disturbed: more of them would be, too."""
+        runs = {run.directory: run for pair in candidate.pairs for run in (*pair.baseline_runs, *pair.arm_runs)}
+        own = [run for run in runs.values() if run.record.config_hash in self._trained]
+        num_disturbed = sum(run.contamination is not None for run in own)
+        return num_disturbed >= MIN_PAIRS and 2 * num_disturbed > len(own)
 
-def missing_pairs(candidate: Candidate, max_pairs: int) -> int:
-    """How many more pairs will probably decide the arm's parity, speed and memory; 0 if they are, or it is refused."""
+
+def missing_pairs(candidate: Candidate, max_pairs: int, *, for_speed: bool = True) -> int:
+    """How many more pairs will probably decide the arm's parity, memory and, `for_speed`, speed; 0 if they are decided,
+    or it is refused."""
     figures = candidate.judgements.figures
     num_pairs = figures.num_completed_pairs
     if candidate.refusal is not None:
@@ -125,9 +134,10 @@ def missing_pairs(candidate: Candidate, max_pairs: int) -> int:
     unsettled = [parity for parity in candidate.judgements.parities if parity.verdict == "inconclusive"]
     further = [parity.further_seeds or left for parity in unsettled]
     speedup, saved = figures.speedup, figures.memory_saved_pct
-    # With fewer undisturbed pairs than others the machine is busy, and more of them would be disturbed, too.
-    if speedup is not None and 2 * speedup.n >= num_pairs and not is_settled(speedup):
-        further.append(1)
+    if for_speed and speedup is not None and not is_settled(speedup):
+        further.append(max(1, MIN_PAIRS - speedup.n))
+    elif for_speed and speedup is None and figures.disturbed_speedup is not None:
+        further.append(MIN_PAIRS)
     if saved is not None and saved.interval is not None and saved.interval[1] - saved.interval[0] > _MAX_MEMORY_DOUBT:
         further.append(1)
     return min(left, max(further, default=0))
