@@ -123,7 +123,7 @@ def summarise_arm(
         num_unchecked=sum(run.unknown_contamination is not None for run in timed),
         step_ms=geometric_mean(step_ms) if step_ms else None,
         disturbed_step_ms=geometric_mean([*one_side(every, of_baseline=is_baseline).values()]) if every else None,
-        disturbed_speedup=None if is_baseline else mean_ratio([*every.values()]),
+        disturbed_speedup=None if is_baseline else mean_ratio([*every.values()], confidence),
         num_operators=operators[0],
         us_per_operator=operators[2],
         limits=step_limits(runs),
