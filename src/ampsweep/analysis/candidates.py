@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Final
 
 from scipy.special import stdtrit
@@ -113,6 +114,7 @@ class SpeedNotKnown(Missing):
 
 class SpeedNotMeasured(Missing):
     template = "its speed was not measured"
+    remedy = "time {arm} without what slowed it down (trainer.memory_limit_gib watches every operator)"
 
 
 class SpeedDisturbed(Missing):
@@ -140,7 +142,7 @@ class Candidate:
     refusal: Refusal | None
     pairs: tuple[Pair, ...] = field(repr=False)
 
-    @property
+    @cached_property
     def missing(self) -> tuple[Missing, ...]:
         """What keeps it from being judged: of learning, and of speed."""
         speed, first = self._missing_speed, self.too_few_pairs or self._missing_parity
@@ -151,13 +153,12 @@ class Candidate:
     @property
     def _missing_speed(self) -> Missing | None:
         of = self.judgements.figures
-        if of.disturbed_step_ms is not None:
+        seen = disturbed(run for pair in self.pairs for run in (*pair.baseline_runs, *pair.arm_runs))
+        if of.disturbed_step_ms is not None and seen is not None:
             num_clean = 0 if of.speedup is None else of.speedup.n
-            seen = disturbed(run for pair in self.pairs for run in (*pair.baseline_runs, *pair.arm_runs))
-            assert seen is not None, self.arm
             return SpeedDisturbed(arm=self.arm, cause=seen.causes[0], num_seeds=MIN_PAIRS - num_clean)
         if of.speedup is None:
-            return SpeedNotMeasured(arm=self.arm, needs_longer=True)
+            return SpeedNotMeasured(arm=self.arm, needs_longer=seen is None)
         if is_known(of.speedup):
             return None
         return SpeedNotKnown(arm=self.arm, num_seeds=_pairs_to_know(of.speedup))

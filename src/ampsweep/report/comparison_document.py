@@ -159,11 +159,9 @@ def _lines(workload: WorkloadComparison) -> Iterator[tuple[bool, Item]]:
         for note in arm.notes
         if isinstance(note, NotCompleted) and cannot_run(arm.statuses)
     ]
-    refused = [
-        (arm.arm, arm.refusal) for arm in judged if not isinstance(arm.refusal, Unsupported | Worse)
-    ]  # see above
-    refused += [(verdict.recommendation.baseline, verdict.recommendation.baseline_refusal)]
-    lines += [(True, "refused", arm, refusal.sentence) for arm, refusal in refused if refusal is not None]
+    refused = {arm.arm: arm.refusal for arm in judged if not isinstance(arm.refusal, Unsupported | Worse)}  # see above
+    refused[verdict.recommendation.baseline] = verdict.recommendation.baseline_refusal
+    lines += [(True, "refused", arm, refusal.sentence) for arm, refusal in refused.items() if refusal is not None]
     lines += [] if workload.on_gpu is None else [(True, "predicted", "", workload.on_gpu.sentence)]
     lines += [(True, "note", "", caution.sentence) for caution in workload.cautions]
     lines += [(False, "time to loss", arm.arm, arm.time_to_loss.sentence) for arm in judged if arm.time_to_loss]
@@ -188,7 +186,7 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
     arms = dict.fromkeys(arm.arm for workload in workloads for arm in workload.verdict.arms)
     columns: Columns[WorkloadComparison] = [
         text_column("workload", lambda workload: workload.title),
-        text_column("train in", lambda workload: workload.verdict.recommendation.arm or "not decidable yet"),
+        text_column("train in", lambda workload: workload.verdict.recommendation.arm or "open"),
         *(text_column(arm, partial(_in_short, arm)) for arm in arms),
     ]
     title = workloads[0].keys.named("All workloads: speed, peak memory and parity of each arm")
