@@ -6,19 +6,18 @@ number.
 """
 
 import math
-import statistics
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import neg
 from typing import Final
 
-from ampsweep.analysis.figure_keys import PEAK_MEMORY, VAL_LOSS, FigureKeys
-from ampsweep.analysis.judgements import Parity, ParityWord, final_parities, worst
-from ampsweep.analysis.pairing import Pair, paired_figures
-from ampsweep.analysis.runs import STEP_MS, Run, metric_words
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, geometric_mean, in_brackets, mean_difference, mean_ratio
-from ampsweep.analysis.sweep_pairs import Side
-from ampsweep.text import GIB, first_line, num_bytes, plural, seeds_text
+from ampsweep.analysis.arms import ArmComparison, summarise_arm
+from ampsweep.analysis.judgements import Judgements, ParityVerdict, final_parities, judge
+from ampsweep.analysis.pairing import Pair
+from ampsweep.analysis.run_findings import Disproved, NotCompleted, RunFinding, findings_of_run, merged
+from ampsweep.analysis.runs import Run, metric_words
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, in_brackets
+from ampsweep.text import num_bytes, seeds_text
 
 _FAULTS: Final = frozenset({"oom", "diverged", "failed", "unsupported", "disproved"})
 """Outcomes that are regressions of a training that completed before; an interrupted one tells nothing."""
@@ -26,164 +25,128 @@ _FAULTS: Final = frozenset({"oom", "diverged", "failed", "unsupported", "disprov
 
 @dataclass(frozen=True, kw_only=True)
 class CostChange:
-    """A cost of an arm, its step time in ms or its peak memory in bytes, over its pairs."""
+    """The growth of an arm's step time or peak memory, judged by a tolerance."""
 
-    old: float
-    new: float
-    ratio: Estimate  # OLD's over NEW's, geometric mean: below 1 is worse
-    verdict: ParityWord
+    growth_pct: Estimate | None
+    verdict: ParityVerdict
     not_worse: bool  # True if the interval excludes a regression
 
     @property
-    def growth_pct(self) -> Estimate:
-        return self.ratio.mapped(lambda ratio: 100 * (1 / ratio - 1))
-
-    @property
-    def growth_text(self) -> str:
-        value, ends = self.growth_pct.text(sign=True)
+    def text(self) -> str:
+        value, ends = ("", None) if self.growth_pct is None else self.growth_pct.text(sign=True)
         return f"{value}%{in_brackets(ends)}"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Lost:
-    """Runs with a fault where OLD's completed."""
-
-    outcome: str
-    seeds: tuple[int, ...]
-    cause: str  # the first run's
+    @property
+    def unknown(self) -> str:
+        """What is known of it, and what it takes to know more."""
+        if self.growth_pct is None:
+            return "no pair of runs has one that counts"
+        needed = "more seeds" if self.growth_pct.interval else f"at least {MIN_PAIRS} pairs"
+        return f"{self.text}, n={self.growth_pct.n}; it takes {needed} to tell"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmChange:
-    """A figure that no pair has is None."""
+    old: ArmComparison
+    new: ArmComparison  # compared with `old`
+    judgements: Judgements
+    time: CostChange
+    memory: CostChange
+    lost: tuple[RunFinding, ...]  # faults of NEW's runs where OLD's completed
 
-    arm: str
-    num_pairs: int  # of runs that completed in their mode and took all of their steps
-    speed: CostChange | None
-    memory: CostChange | None
-    memory_added_bytes: Estimate | None
-    losses: tuple[float, float] | None  # mean final validation losses of OLD and NEW
-    loss_gap: Estimate | None  # NEW's minus OLD's
-    parities: tuple[Parity, ...]
-    lost: tuple[Lost, ...]
-    num_contaminated: int  # runs of both sweeps whose speed does not count
-    num_unchecked: int  # timed runs with unknown contamination
-    statuses: dict[Side, dict[str, int]]  # number of runs by `Run.outcome`
-    keys: FigureKeys = field(repr=False)
+    @property
+    def arm(self) -> str:
+        return self.new.arm
 
     @property
     def has_completed(self) -> bool:
         """True if OLD has a run that completed, without which nothing can regress."""
-        return not {"completed", "cut short"}.isdisjoint(self.statuses["OLD"])
-
-    @property
-    def parity(self) -> ParityWord:
-        return worst(self.parities)
+        return not {"completed", "cut short"}.isdisjoint(self.old.statuses)
 
     @property
     def is_better(self) -> bool:
-        costs = [cost.verdict for cost in (self.speed, self.memory) if cost is not None]
-        return "better" in (*costs, self.parity)
+        return "better" in (self.time.verdict, self.memory.verdict, self.judgements.parity)
 
     @property
     def regressions(self) -> Iterator[str]:
         """Clauses that follow the arm's name."""
         for lost in self.lost:
-            outcome = "out of memory" if lost.outcome == "oom" else lost.outcome
-            cause = f" ({of})" if (of := lost.cause.removeprefix(outcome).lstrip(": ")) else ""
+            outcome = "out of memory" if lost.name == "oom" else lost.name
+            cause = f" ({of})" if (of := lost.why.removeprefix(outcome).lstrip(": ")) else ""
             yield f"is {outcome} in {seeds_text(lost.seeds)}, where OLD completed{cause}"
-        if self.speed is not None and self.speed.verdict == "worse":
-            yield f"is slower, {self.speed.ratio.ratio_text}, n={self.speed.ratio.n}"
-        if self.memory is not None and self.memory_added_bytes is not None and self.memory.verdict == "worse":
-            more = f"{num_bytes(self.memory_added_bytes.value)} more {self.keys.memory_words}"
-            yield f"needs {more}, {self.memory.growth_text}, n={self.memory.ratio.n}"
-        for parity in self.parities:
+        speedup, saved = self.new.speedup, self.new.memory_saved_bytes
+        if speedup is not None and self.time.verdict == "worse":
+            yield f"is slower, {speedup.ratio_text}, n={speedup.n}"
+        if saved is not None and self.memory.verdict == "worse":
+            more = f"{num_bytes(-saved.value)} more {self.new.keys.memory_words}"
+            yield f"needs {more}, {self.memory.text}, n={saved.n}"
+        for parity in self.judgements.parities:
             if parity.verdict == "worse":
                 yield f"has a worse {metric_words(parity.metric)}, {parity.grounds}"
 
     @property
     def not_known(self) -> Iterator[tuple[str, str]]:
-        """The figures of which a regression is neither shown nor excluded, each with the reason."""
+        """The figures of which a regression is neither shown nor excluded, each with what is known of it."""
         if not self.has_completed:
             return
-        for topic, cost in (("speed", self.speed), ("memory", self.memory)):
-            if cost is None:
-                busy = topic == "speed" and self.num_contaminated
-                because = f" ({plural(self.num_contaminated, 'contaminated run')})" if busy else ""
-                yield topic, f"measured in no pair{because}"
-            elif cost.verdict == "inconclusive" and not cost.not_worse:
-                n, text = cost.ratio.n, cost.ratio.ratio_text if topic == "speed" else cost.growth_text
-                few = f" in {plural(n, 'pair')}, at least {MIN_PAIRS} are needed"
-                yield (
-                    topic,
-                    text + (f" may be beyond the margin, n={n}: run more seeds" if cost.ratio.interval else few),
-                )
-        if not self.parities:
-            yield self.keys.metric_words, "measured in no pair"
-        for parity in self.parities:
+        metric, parities = self.new.keys.metric_words, self.judgements.parities
+        for name, words, of in (("speed", "step time", self.time), ("memory", self.new.keys.memory_words, self.memory)):
+            if of.verdict == "inconclusive" and not of.not_worse:
+                yield name, f"{words}: {of.unknown}"
+        if not parities:
+            yield metric, f"no final {metric} to compare"
+        for parity in parities:
             if parity.verdict == "inconclusive" and not parity.not_worse:
-                yield metric_words(parity.metric), parity.grounds
+                yield metric_words(parity.metric), parity.sentence
 
 
-def arm_change(arm: str, pairs: Sequence[Pair], margin_pct: float, tolerance_pct: float) -> ArmChange:
-    keys = pairs[0].arm_runs[0].keys
-    runs = [run for pair in pairs for run in (*pair.baseline_runs, *pair.arm_runs)]
-    # Of a mode that a device emulates only the losses may be compared.
-    real = [pair for pair in pairs if not any(run.emulated for run in (*pair.baseline_runs, *pair.arm_runs))]
-    times, losses = paired_figures(real, STEP_MS), [*paired_figures(pairs, VAL_LOSS).values()]
-    peaks = [(GIB * before, GIB * after) for before, after in paired_figures(real, PEAK_MEMORY).values()]
-    timed = [run for pair in real if pair.pair_key in times for run in (*pair.baseline_runs, *pair.arm_runs)]
-    sides: dict[Side, list[Run]] = {"OLD": [run for pair in pairs for run in pair.baseline_runs]}
-    sides["NEW"] = [run for pair in pairs for run in pair.arm_runs]
+def arm_change(arm: str, pairs: Sequence[Pair], *, margin_pct: float, tolerance_pct: float) -> ArmChange:
+    """Compare an arm's runs in `pairs`, of which OLD's are the baseline's."""
+    of_old = [run for pair in pairs for run in pair.baseline_runs]
+    of_new = [run for pair in pairs for run in pair.arm_runs]
+    measured = [pair for pair in pairs if _trained(pair.baseline_runs) and _trained(pair.arm_runs)]
+    old = summarise_arm(f"{arm} in OLD", of_old, of_old, measured, (), is_baseline=True)
+    new = summarise_arm(arm, of_new, of_old, measured, (), is_baseline=False)
+    if any(run.emulated for run in (*of_old, *of_new)):  # then only the losses may be compared
+        new = replace(new, speedup=None, disturbed_speedup=None, memory_saved_bytes=None, memory_saved_pct=None)
+    if new.disturbed_step_ms is not None and new.disturbed_speedup is not None:  # OLD's over the same pairs
+        old = replace(old, disturbed_step_ms=new.disturbed_step_ms * new.disturbed_speedup.value)
+    speedup, saved = new.speedup, new.memory_saved_pct
+    longer = None if speedup is None else speedup.mapped(lambda ratio: 100 * (1 / ratio - 1))
+    larger = None if saved is None else saved.mapped(neg)
     return ArmChange(
-        arm=arm,
-        num_pairs=sum(pair.completed for pair in pairs),
-        speed=_cost([*times.values()], geometric_mean, tolerance_pct, MIN_PAIRS),
-        memory=_cost(peaks, statistics.fmean, tolerance_pct, 2),  # equal bytes in two pairs are exact
-        memory_added_bytes=mean_difference([after - before for before, after in peaks]),
-        losses=_means(losses, statistics.fmean) if losses else None,
-        loss_gap=mean_difference([after - before for before, after in losses]),
-        parities=final_parities(pairs, keys, margin_pct=margin_pct),
-        lost=tuple(_lost(pairs)),
-        num_contaminated=sum(run.measured and run.contamination is not None for run in runs),
-        num_unchecked=sum(run.unknown_contamination is not None for run in timed),
-        statuses={side: dict(Counter(run.outcome for run in of)) for side, of in sides.items()},
-        keys=keys,
+        old=old,
+        new=new,
+        judgements=judge(new, final_parities(measured, new.keys, margin_pct=margin_pct)),
+        time=_cost_change(longer, tolerance_pct, MIN_PAIRS),
+        memory=_cost_change(larger, tolerance_pct, 2),  # equal bytes in two pairs are exact
+        lost=merged(_lost(pairs)),
     )
 
 
-_Pairs = Sequence[tuple[float, float]]
-_Mean = Callable[[Sequence[float]], float]
+def _trained(runs: Sequence[Run]) -> bool:
+    return any(run.measured for run in runs)
 
 
-def _means(pairs: _Pairs, mean: _Mean) -> tuple[float, float]:
-    return mean([old for old, _ in pairs]), mean([new for _, new in pairs])
-
-
-def _cost(pairs: _Pairs, mean: _Mean, tolerance_pct: float, min_exact: int) -> CostChange | None:
-    """Judge a cost; `min_exact`: so many equal ratios are exact."""
-    ratio = mean_ratio(pairs)
-    if ratio is None:
-        return None
-    worst_ratio, best_ratio = 1 / (1 + tolerance_pct / 100), 1 + tolerance_pct / 100
-    low, high = ratio.interval or ((ratio.value,) * 2 if ratio.exact and ratio.n >= min_exact else (0.0, math.inf))
-    verdict: ParityWord = "inconclusive"
-    if high < worst_ratio:
+def _cost_change(growth_pct: Estimate | None, tolerance_pct: float, min_exact: int) -> CostChange:
+    """Judge a growth in percent; `min_exact`: so many equal values are exact."""
+    low, high = -math.inf, math.inf
+    if growth_pct is not None and growth_pct.interval is not None:
+        low, high = growth_pct.interval
+    elif growth_pct is not None and growth_pct.exact and growth_pct.n >= min_exact:
+        low = high = growth_pct.value
+    verdict: ParityVerdict = "inconclusive"
+    if low > tolerance_pct:
         verdict = "worse"
-    elif low > best_ratio:
+    elif high < -tolerance_pct:
         verdict = "better"
-    elif worst_ratio <= low and high <= best_ratio:
+    elif -tolerance_pct <= low and high <= tolerance_pct:
         verdict = "equivalent"
-    old, new = _means(pairs, mean)
-    return CostChange(old=old, new=new, ratio=ratio, verdict=verdict, not_worse=low >= worst_ratio)
+    return CostChange(growth_pct=growth_pct, verdict=verdict, not_worse=high <= tolerance_pct)
 
 
-def _lost(pairs: Sequence[Pair]) -> Iterator[Lost]:
-    """Faults of NEW's runs, by outcome, in pairs of which OLD has completed and NEW has not."""
-    were_fine = [pair for pair in pairs if any(run.finished for run in pair.baseline_runs)]
-    lost = [pair.arm_runs for pair in were_fine if not any(run.measured for run in pair.arm_runs)]
-    faults = [run for runs in lost for run in runs if run.outcome in _FAULTS]
-    for outcome in dict.fromkeys(run.outcome for run in faults):
-        own = [run for run in faults if run.outcome == outcome]
-        cause = "; ".join(own[0].contradictions) or first_line(own[0].record.error or "")
-        yield Lost(outcome=outcome, seeds=tuple(sorted({run.seed for run in own})), cause=cause)
+def _lost(pairs: Sequence[Pair]) -> Iterator[RunFinding]:
+    for pair in pairs:
+        if any(run.finished for run in pair.baseline_runs) and not _trained(pair.arm_runs):
+            found = (of for run in pair.arm_runs if run.outcome in _FAULTS for of in findings_of_run(run))
+            yield from (of for of in found if isinstance(of, NotCompleted | Disproved))

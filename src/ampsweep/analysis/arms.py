@@ -86,10 +86,11 @@ def summarise_arm(
     all_pairs: Sequence[Pair],
     findings: Iterable[RunFinding],
     confidence: float = CONFIDENCE,
+    *,
+    is_baseline: bool,
 ) -> ArmComparison:
     """Summarise the `runs` (at least one) of an arm in a workload, given the pairs of all arms and the nominal level of
     the intervals of its effects."""
-    is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
     own_pairs = all_pairs if is_baseline else pairs
     seeds = {run.seed for run in (*runs, *baseline_runs)}

@@ -272,7 +272,8 @@ def compare(
 
         confidence = CONFIDENCE if max_pairs is None else CONFIDENCE_OF_LOOKS
         arms = tuple(
-            summarise_arm(arm, own, of_baseline, pairs, findings(own), confidence) for arm, own in runs_of.items()
+            summarise_arm(arm, own, of_baseline, pairs, findings(own), confidence, is_baseline=arm == baseline)
+            for arm, own in runs_of.items()
         )
         return WorkloadComparison(
             title=workload.title,

@@ -1,7 +1,7 @@
 """Judgements on an arm's speed, memory and final metrics: a word for each, with figures and sentences."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, Literal
@@ -166,17 +166,13 @@ class Judgements:
 _WORST_FIRST: Final[tuple[ParityVerdict, ...]] = ("worse", "inconclusive", "equivalent", "better")
 
 
-def worst(tests: Iterable[Parity]) -> ParityWord:
-    verdicts = {parity.verdict for parity in tests}
-    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "not measured")
-
-
 def judge(arm: ArmComparison, parities: tuple[Parity, ...]) -> Judgements:
+    verdicts = {parity.verdict for parity in parities}
     return Judgements(
         figures=arm,
         speed=_word(arm.speedup, 1.0, "slower", "faster", MIN_PAIRS),
         memory=_word(arm.memory_saved_bytes, 0.0, "adds", "saves", 2),  # equal bytes in two pairs are exact
-        parity=worst(parities),
+        parity=next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "not measured"),
         parities=parities,
     )
 

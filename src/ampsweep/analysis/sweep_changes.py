@@ -9,8 +9,8 @@ from ampsweep.analysis.arm_changes import ArmChange, arm_change
 from ampsweep.analysis.comparison import FileProblem, notes_on_figures
 from ampsweep.analysis.figure_keys import FigureKeys
 from ampsweep.analysis.foreign_runs import NotConsidered, prepare
-from ampsweep.analysis.pairing import Unpaired
-from ampsweep.analysis.run_findings import NotPaired, RunFinding, findings_of_run, merged
+from ampsweep.analysis.pairing import NoBaselineRun, Pair, Unpaired
+from ampsweep.analysis.run_findings import RunFinding, findings_of_run, merged
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.sweep_pairs import ConditionsChanged, PairedWorkload, Side, pair_sweeps
 from ampsweep.analysis.workloads import arm_rank
@@ -37,10 +37,6 @@ class WorkloadChange:
     arms: tuple[ArmChange, ...]
     conditions: ConditionsChanged
 
-    @property
-    def keys(self) -> FigureKeys:
-        return self.arms[0].keys
-
 
 @dataclass(frozen=True, kw_only=True)
 class NotCounted:
@@ -56,7 +52,7 @@ class SweepChanges:
     margin_pct: float  # of the final loss
     tolerance_pct: float  # of step time and peak memory
     workloads: tuple[WorkloadChange, ...]
-    dropped: tuple[str, ...]  # arms of OLD without a pair
+    not_compared: tuple[str, ...]  # arms of OLD without a pair in some workload, in words
     not_counted: tuple[NotCounted, ...]
     file_problems: tuple[FileProblem, ...]
     notes: tuple[Finding, ...]
@@ -83,23 +79,20 @@ class SweepChanges:
         for topic, arms in arms_of.items():
             topics_of[_and(arms)].append(topic)
         known = [f"the {_and(topics)} of {arms}" for arms, topics in topics_of.items()]
-        return ", ".join([*known, *([f"all of {_and(self.dropped)}"] if self.dropped else [])])
+        return ", ".join([*known, *self.not_compared])
 
     @property
     def sentence(self) -> str:
-        unknown = self.not_known
         if self.regressions:
             return f"Regression: {'; '.join(self.regressions)}."
-        if unknown:
+        if unknown := self.not_known:
             return f"No regression is shown, but not known: {unknown}."
         arms = [arm for _, arm in self.named_arms if arm.has_completed]
-        names, counts = dict.fromkeys(arm.arm for arm in arms), {arm.num_pairs for arm in arms}
+        names, counts = dict.fromkeys(arm.arm for arm in arms), {arm.new.num_completed_pairs for arm in arms}
         n = f" (n={counts.pop()})" if len(counts) == 1 else ""
-        better = " or better" if any(arm.is_better for arm in arms) else ""
+        good = "as well or better" if any(arm.is_better for arm in arms) else "as well"
         be, learn = ("are", "learn") if len(names) > 1 else ("is", "learns")
-        return (
-            f"No regression: {_and(names)} {be} as fast, as small and {learn} as well{better}, within the margins{n}."
-        )
+        return f"No regression: {_and(names)} {be} as fast, as small and {learn} {good}, within the margins{n}."
 
 
 def _and(names: Iterable[str]) -> str:
@@ -114,8 +107,8 @@ def compare_sweeps(
     margin_pct: float,
     tolerance_pct: float,
     keys: FigureKeys,
-    file_problems: Sequence[FileProblem] = (),
-    notes: Sequence[Finding] = (),
+    file_problems: Sequence[FileProblem],
+    notes: Sequence[Finding],
 ) -> SweepChanges:
     """Compare the measured runs of two sweeps, arm by arm.
 
@@ -123,29 +116,31 @@ def compare_sweeps(
         margin_pct: loss gap, in percent of OLD's loss, that counts as none.
         tolerance_pct: growth of step time or peak memory, in percent of OLD's, that counts as none.
         keys: the metric that decides parity (`chosen_metric`).
+        notes: more findings, such as on runs that are not among the records.
     """
-    prepared, of_foreign = prepare([Run(*entry) for entry in (*old, *new)], keys)
-    prepared, names = _without_names(prepared)
+    runs, of_foreign = prepare([Run(*entry) for entry in (*old, *new)], keys)
+    runs, own_notes = _without_names(runs)
     of_old, of_new = (
         [run for run in side if run.record.kind == "measured" and run.record.batch_search is None]
-        for side in (prepared[: len(old)], prepared[len(old) :])
+        for side in (runs[: len(old)], runs[len(old) :])
     )
-    found, unpaired = pair_sweeps(of_old, of_new)
-    paired = {pair.arm for workload in found for pair in workload.pairs}
-    own_notes: list[Finding] = [*of_foreign, *names, *notes_on_figures([*of_old, *of_new], margin_pct)]
-    if num_searches := sum(run.record.batch_search is not None for run in prepared):
+    if num_searches := sum(run.record.batch_search is not None for run in runs):
         own_notes.append(SearchesLeftOut(num_runs=num_searches))
     if {record.run_id for _, record in old} == {record.run_id for _, record in new}:
         own_notes.append(SameRuns())
+    found, unpaired = pair_sweeps(of_old, of_new)
     return SweepChanges(
         margin_pct=margin_pct,
         tolerance_pct=tolerance_pct,
         workloads=tuple(_workload_change(of, margin_pct, tolerance_pct) for of in found),
-        dropped=tuple(dict.fromkeys(run.arm for run in of_old if run.arm not in paired)),
+        not_compared=tuple(_not_compared(found, unpaired)),
         not_counted=(*_not_counted("OLD", of_old, unpaired), *_not_counted("NEW", of_new, unpaired)),
         file_problems=tuple(file_problems),
-        notes=(*notes, *own_notes),
+        notes=(*notes, *of_foreign, *own_notes, *notes_on_figures([*of_old, *of_new], margin_pct)),
     )
+
+
+_UnpairedRuns = Sequence[tuple[Side, Run, Unpaired]]
 
 
 def _without_names(runs: Sequence[Run]) -> tuple[list[Run], list[Finding]]:
@@ -156,22 +151,27 @@ def _without_names(runs: Sequence[Run]) -> tuple[list[Run], list[Finding]]:
     return kept, [NotConsidered(keys=names)] if names else []
 
 
-def _not_counted(
-    side: Side, runs: Sequence[Run], unpaired: Iterable[tuple[Side, Run, Unpaired]]
-) -> Iterator[NotCounted]:
+def _not_compared(found: Sequence[PairedWorkload], unpaired: _UnpairedRuns) -> Iterator[str]:
+    paired = {pair.arm for workload in found for pair in workload.pairs}
+    left = [(run.arm, reason) for side, run, reason in unpaired if side == "OLD"]
+    if dropped := dict.fromkeys(arm for arm, _ in left if arm not in paired):
+        yield f"all of {_and(dropped)}"
+    elsewhere = dict.fromkeys(arm for arm, why in left if arm in paired and not isinstance(why, NoBaselineRun))
+    if elsewhere:
+        yield f"{_and(elsewhere)} in workloads of OLD alone"
+
+
+def _not_counted(side: Side, runs: Sequence[Run], unpaired: _UnpairedRuns) -> Iterator[NotCounted]:
     reasons = {run.directory: reason for of, run, reason in unpaired if of == side}
     for arm in dict.fromkeys(run.arm for run in runs):
-        found = [finding for run in runs if run.arm == arm for finding in findings_of_run(run)]
-        found += [
-            NotPaired(seeds=(run.seed,), reason=reasons[run.directory])
-            for run in runs
-            if run.arm == arm and run.directory in reasons
-        ]
-        yield from (NotCounted(side=side, arm=arm, finding=of) for of in merged(of for of in found if of.consequence))
+        own = [run for run in runs if run.arm == arm]
+        found = (of for run in own for of in findings_of_run(run, reasons.get(run.directory)) if of.consequence)
+        yield from (NotCounted(side=side, arm=arm, finding=of) for of in merged(found))
 
 
 def _workload_change(paired: PairedWorkload, margin_pct: float, tolerance_pct: float) -> WorkloadChange:
-    arms = sorted({pair.arm for pair in paired.pairs}, key=lambda arm: arm_rank(arm, ""))
-    pairs_of = {arm: [pair for pair in paired.pairs if pair.arm == arm] for arm in arms}
-    changes = (arm_change(arm, pairs, margin_pct, tolerance_pct) for arm, pairs in pairs_of.items())
-    return WorkloadChange(title=paired.workload.title, arms=tuple(changes), conditions=paired.conditions)
+    pairs_of: dict[str, list[Pair]] = defaultdict(list)
+    for pair in sorted(paired.pairs, key=lambda pair: arm_rank(pair.arm, "")):
+        pairs_of[pair.arm].append(pair)
+    arms = [arm_change(*of, margin_pct=margin_pct, tolerance_pct=tolerance_pct) for of in pairs_of.items()]
+    return WorkloadChange(title=paired.workload.title, arms=tuple(arms), conditions=paired.conditions)

@@ -1,11 +1,12 @@
 """The arms of a workload as a table: each figure with its interval, and how it was taken."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import WorkloadComparison
+from ampsweep.analysis.figure_keys import FigureKeys
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.run_findings import cannot_run, statuses_text
 from ampsweep.analysis.step_limits import (
@@ -40,17 +41,27 @@ _CellOf = Callable[[ArmComparison, Judgements | None], Cell]
 
 
 def arms_tables(workload: WorkloadComparison) -> tuple[Table, Table]:
-    """What a verdict is based on, and further figures: a row for each arm that can run here, the baseline's first; a
-    word below a figure is the verdict of its interval."""
+    """What a verdict is based on, and further figures: a row for each arm that can run here, the baseline's first."""
     of_arm, recommendation = {arm.arm: arm for arm in workload.verdict.arms}, workload.verdict.recommendation
     rows = []
     for arm in (arm for arm in workload.arms if not cannot_run(arm.statuses)):
         own = of_arm.get(arm.arm)
-        cells = [cell(arm, None if own is None else own.judgements) for _, cell, _ in _FIGURES]
         standing = recommendation.standing(own) if arm.is_baseline or own is not None else None
-        cells.insert(1, Cell() if standing is None else Cell(standing, standing, tone=_STANDINGS[standing]))
-        rows.append(Row(tuple(cells), arm=arm.arm))
-    columns = [replace(column, title=workload.keys.named(column.title)) for column, _, _ in _FIGURES]
+        verdict = Cell() if standing is None else Cell(standing, standing, tone=_STANDINGS[standing])
+        rows.append((arm, None if own is None else own.judgements, verdict))
+    return figures_tables(rows, workload.keys)
+
+
+def figures_tables(
+    arms: Iterable[tuple[ArmComparison, Judgements | None, Cell]], keys: FigureKeys
+) -> tuple[Table, Table]:
+    """The figures that a verdict is based on, and further ones, with a row for each arm and its verdict; a word below a
+    figure is the verdict of its interval."""
+    rows = []
+    for arm, judged, verdict in arms:
+        name, *figures = (cell(arm, judged) for _, cell, _ in _FIGURES)
+        rows.append(Row((name, verdict, *figures), arm=arm.arm))
+    columns = [replace(column, title=keys.named(column.title)) for column, _, _ in _FIGURES]
     columns.insert(1, Column("verdict"))
     whole = Table(key="arms", columns=tuple(columns), rows=tuple(rows))
     further = [place for place, column in enumerate(columns) if column.key in _FURTHER]

@@ -1,25 +1,16 @@
 """What changed between two sweeps, as a document."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Final
 
-from ampsweep.analysis.arm_changes import ArmChange, CostChange
-from ampsweep.analysis.run_findings import statuses_text
+from ampsweep.analysis.arm_changes import ArmChange
 from ampsweep.analysis.sweep_changes import SweepChanges, WorkloadChange
+from ampsweep.report.arm_table import figures_tables
 from ampsweep.report.document import Document, Item, Prose, Section, items_of, section_of
 from ampsweep.report.palette import arm_styles
-from ampsweep.report.tables import (
-    Cell,
-    Column,
-    Columns,
-    Table,
-    count_cell,
-    estimate_cell,
-    table_of,
-    value_cell,
-)
-from ampsweep.text import as_sentence, loss, milliseconds, num_bytes
+from ampsweep.report.tables import Cell
+from ampsweep.text import as_sentence
 
 SCHEMA: Final = 1
 
@@ -39,33 +30,25 @@ def changes_document(changes: SweepChanges, old: str, new: str) -> Document:
         section_of("How each figure was taken", "method", items_of(how), on_screen=False),
     )
     facts = {field.name: getattr(changes, field.name) for field in fields(changes)}
+    answers = {"sentence": changes.sentence, "regressions": changes.regressions, "not_known": changes.not_known}
     return Document(
         title="NEW against OLD",
         subtitle=f"OLD {old}, NEW {new}",
         sections=tuple(section for section in sections if section is not None),
         arms=arm_styles(arm.arm for _, arm in changes.named_arms),
-        data={
-            "schema": SCHEMA,
-            "old": old,
-            "new": new,
-            "sentence": changes.sentence,
-            "regressions": changes.regressions,
-            "not_known": changes.not_known,
-            **facts,
-        },
+        data={"schema": SCHEMA, "old": old, "new": new, **answers, **facts},
     )
 
 
 def _card(workload: WorkloadChange) -> Section:
-    lines = [Item(parity.sentence, "parity", arm.arm) for arm in workload.arms for parity in arm.parities]
-    lines += [
-        Item(f"{topic}: {why}", "not known", arm.arm)
-        for arm in workload.arms
-        for topic, why in arm.not_known
-        if topic in ("speed", "memory") or not arm.parities  # which tell it themselves
-    ]
+    rows = [row for arm in workload.arms for row in ((arm.old, None, Cell()), (arm.new, arm.judgements, _verdict(arm)))]
+    lines = [Item(of.sentence, "parity", arm.arm) for arm in workload.arms for of in arm.judgements.parities]
+    unknown = ((arm.arm, *of) for arm in workload.arms for of in arm.not_known)
+    lines += [Item(text, "not known", arm) for arm, topic, text in unknown if topic in ("speed", "memory")]
+    first, further = figures_tables(rows, workload.arms[0].new.keys)
+    more = Section(title="Further figures", blocks=(further,), on_screen=False)
     conditions = Prose(as_sentence(workload.conditions.sentence))
-    return Section(title=workload.title, kind="card", blocks=(conditions, _table(workload), *items_of(lines)))
+    return Section(title=workload.title, kind="card", blocks=(conditions, first, *items_of(lines), more))
 
 
 def _verdict(arm: ArmChange) -> Cell:
@@ -73,90 +56,28 @@ def _verdict(arm: ArmChange) -> Cell:
         return Cell("regression", "regression", tone="bad")
     if not arm.has_completed:
         return Cell()
-    if any(True for _ in arm.not_known):
+    if any(arm.not_known):
         return Cell("not known", "not known", tone="open")
     return Cell("better", "better", tone="good") if arm.is_better else Cell("as good", "as good", tone="even")
 
 
-def _speed(arm: ArmChange) -> Cell:
-    if arm.speed is None:
-        return Cell()
-    unchecked = f"{arm.num_unchecked} unchecked" if arm.num_unchecked else ""
-    return estimate_cell(arm.speed.ratio, "ratio", arm.speed.verdict, unchecked, n=arm.num_pairs)
-
-
-def _memory(arm: ArmChange) -> Cell:
-    if arm.memory is None:
-        return Cell()
-    return estimate_cell(arm.memory_added_bytes, "bytes", arm.memory.verdict, arm.memory.growth_text)
-
-
-def _became(old_and_new: tuple[float, float] | None, text: Callable[[float], str]) -> Cell:
-    if old_and_new is None:
-        return Cell()
-    old, new = old_and_new
-    return value_cell(new, text, f"was {text(old)}")
-
-
-def _ended(arm: ArmChange) -> Cell:
-    old, new = (statuses_text(arm.statuses[side]) for side in ("OLD", "NEW"))
-    return Cell(new, detail="" if old == new else f"was {old}")
-
-
-def _costs(cost: CostChange | None) -> tuple[float, float] | None:
-    return None if cost is None else (cost.old, cost.new)
-
-
-_COLUMNS: Final[Columns[ArmChange]] = (
-    (Column("arm"), lambda arm: Cell(arm.arm)),
-    (Column("verdict"), _verdict),
-    (Column("speed", "speed", numeric=True), _speed),
-    (Column("memory added", "memory_added_bytes", numeric=True), _memory),
-    (
-        Column("loss gap", "loss_gap", numeric=True),
-        lambda arm: estimate_cell(arm.loss_gap, "difference", arm.parity, n=arm.num_pairs),
-    ),
-    (Column("n", "pairs", numeric=True), lambda arm: count_cell(arm.num_pairs)),
-    (Column("step time", "step_ms", numeric=True), lambda arm: _became(_costs(arm.speed), milliseconds)),
-    (Column("peak memory", "peak_memory_bytes", numeric=True), lambda arm: _became(_costs(arm.memory), num_bytes)),
-    (Column("val loss", "val_loss", numeric=True), lambda arm: _became(arm.losses, loss)),
-    (Column("ended"), _ended),
-)
-
-
-def _table(workload: WorkloadChange) -> Table:
-    table = table_of("changes", _COLUMNS, workload.arms, lambda arm: arm.arm)
-    return replace(table, columns=tuple(replace(of, title=workload.keys.named(of.title)) for of in table.columns))
-
-
 def _method(changes: SweepChanges) -> Iterator[tuple[str, str]]:
-    tolerance, margin = f"{changes.tolerance_pct:g}%", f"{changes.margin_pct:g}%"
     yield (
         "pairs",
         "runs of one arm, seed and workload (config, data, number of parameters) in both sweeps, whatever else changed "
         "between them; repeats of a seed are averaged. Fewer than 3 give no interval.",
     )
     yield (
-        "speed",
-        "OLD's step time over NEW's (above 1x is faster), geometric mean over pairs of uncontaminated runs [95% "
-        f"t-interval of the mean log ratio]. Worse: the whole interval is beyond a step {tolerance} longer. The "
-        "interval is that of seeds: the sweeps ran at different times, and whatever else the machine did then is in "
-        "the ratio.",
-    )
-    yield (
-        "memory",
-        "NEW's peak minus OLD's, mean over pairs, with its growth [95% t-interval]; equal bytes in two pairs are "
-        f"exact. Worse: the whole interval is beyond a peak {tolerance} larger.",
-    )
-    yield (
-        "loss",
-        f"NEW's final validation loss minus OLD's, against a margin of {margin} of OLD's mean loss: equivalent if the "
-        "90% t-interval lies inside it (two one-sided tests at 5%), worse if it lies wholly beyond. The table has the "
-        "95% interval.",
+        "figures",
+        "those of NEW against OLD, over pairs: the ratio of OLD's step time to NEW's (uncontaminated runs, geometric "
+        "mean), OLD's peak memory minus NEW's, NEW's final loss minus OLD's [95% t-intervals]. The intervals are those "
+        "of seeds: the sweeps ran at different times, and whatever else the machine did then is in the speed.",
     )
     yield (
         "regression",
-        "a figure that is worse, or runs that fail, run out of memory, diverge, are unsupported or computed in another "
-        "mode where OLD's completed. Not known: the interval does not exclude a regression, or there is none. "
-        "Intervals are those of single figures, without correction for their number.",
+        f"a step that takes more than {changes.tolerance_pct:g}% longer or a peak that is more than "
+        f"{changes.tolerance_pct:g}% larger, by its whole 95% interval; a final loss that is worse by more than "
+        f"{changes.margin_pct:g}% of OLD's, by its whole 90% interval (two one-sided tests at 5%); or runs that fail, "
+        "run out of memory, diverge, are unsupported or computed in another mode where OLD's completed. Not known: the "
+        "interval does not exclude a regression, or there is none.",
     )

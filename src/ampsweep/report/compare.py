@@ -90,7 +90,7 @@ def compare_old_and_new(
     setting that is not given is OLD's.
 
     Raises:
-        UserError: as for `compare_directories`; or no run of one sweep is in the other, or only some of them are both.
+        UserError: as for `compare_directories`; or the sweeps have no training in common, or some runs but not all.
     """
     read = _read((old, new), settings)
     for found in read.of_directories:
@@ -107,13 +107,11 @@ def compare_old_and_new(
         file_problems=read.problems,
         notes=[*notes, *read.notes],
     )
-    if not changes.workloads:
+    if not any(arm.has_completed for _, arm in changes.named_arms):
         unpaired = [of for of in changes.not_counted if isinstance(of.finding, NotPaired)]
         first = min(unpaired, key=lambda of: of.side, default=None)  # of NEW, if it has any
         why = "" if first is None else f": {first.arm}: {first.finding.why}"
-        raise UserError(f"no run of NEW ({new}) is a training of OLD ({old}){why}")
-    if not any(arm.has_completed for _, arm in changes.named_arms):
-        raise UserError(f"no run of OLD ({old}) completed that NEW ({new}) has too")
+        raise UserError(f"{new} has no run of a training that completed in {old}{why}")
     return changes, read.records, read.keys
 
 
