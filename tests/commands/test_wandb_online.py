@@ -108,6 +108,8 @@ def test_a_comparison_from_the_server_is_that_of_the_records(swept, server, amps
         assert (place / "all" / name).read_text() == expected
         assert (place / f"group-{group}" / name).read_text() == expected
     assert ampsweep("report", place / "all").out == local, "the copy is a directory of runs like any other"
+    against = ampsweep("report", "--against", swept.directory, "wandb://team/mine")
+    assert (against.code, "OLD and NEW are the same runs" in against.words) == (0, True)
 
     asked(server)
     again = ampsweep("report", "wandb://team/mine", "--output", place / "all", "--format", "json")

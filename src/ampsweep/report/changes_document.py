@@ -1,7 +1,7 @@
 """What changed between two sweeps, as a document."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Final
 
 from ampsweep.analysis.arm_changes import ArmChange
@@ -42,10 +42,14 @@ def changes_document(changes: SweepChanges, old: str, new: str) -> Document:
 
 def _card(workload: WorkloadChange) -> Section:
     rows = [row for arm in workload.arms for row in ((arm.old, None, Cell()), (arm.new, arm.judgements, _verdict(arm)))]
+    names = [arm.arm for arm in workload.arms for _ in ("OLD", "NEW")]  # a page hides both rows of an arm
+    first, further = (
+        replace(table, rows=tuple(replace(row, arm=name) for row, name in zip(table.rows, names, strict=True)))
+        for table in figures_tables(rows, workload.arms[0].new.keys)
+    )
     lines = [Item(of.sentence, "parity", arm.arm) for arm in workload.arms for of in arm.judgements.parities]
     unknown = ((arm.arm, *of) for arm in workload.arms for of in arm.not_known)
     lines += [Item(text, "not known", arm) for arm, topic, text in unknown if topic in ("speed", "memory")]
-    first, further = figures_tables(rows, workload.arms[0].new.keys)
     more = Section(title="Further figures", blocks=(further,), on_screen=False)
     conditions = Prose(as_sentence(workload.conditions.sentence))
     return Section(title=workload.title, kind="card", blocks=(conditions, first, *items_of(lines), more))
