@@ -161,7 +161,7 @@ def test_seeds_pair_and_repeats_are_averaged(against):
     assert "NEW fp32 not paired, compared with nothing: there is no OLD run with seed 7 (seed 7)" in ended.words
     ended = against(BASE, [of for of in BASE if of[1].identity.seed])
     assert f"{NOT_KNOWN} the speed and val loss of fp32 and amp_bf16." in ended.words
-    assert "1.00x the speed; it takes at least 3 pairs to tell" in ended.words
+    assert "step time: 0%, n=2; it takes at least 3 pairs to tell" in ended.words
     assert ended.out.count("not paired, compared with nothing: there is no NEW run with seed 0 (seed 0)") == 2
 
 
