@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from ampsweep.analysis.arm_changes import ArmChange, arm_change
 from ampsweep.analysis.comparison import FileProblem, notes_on_figures
@@ -16,7 +17,9 @@ from ampsweep.analysis.sweep_pairs import ConditionsChanged, PairedWorkload, Sid
 from ampsweep.analysis.workloads import arm_rank
 from ampsweep.finding import Finding
 from ampsweep.records import RunRecord
+from ampsweep.text import listed, plural
 
+_MAX_NAMED: Final = 5  # arms in a sentence; all are in the JSON
 Records = Sequence[tuple[Path, RunRecord]]
 
 
@@ -75,16 +78,17 @@ class SweepChanges:
         arms_of: dict[str, dict[str, None]] = defaultdict(dict)
         for name, arm in self.named_arms:
             arms_of |= {topic: arms_of[topic] | {name: None} for topic, _ in arm.not_known}
-        topics_of: dict[str, list[str]] = defaultdict(list)
+        topics_of: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for topic, arms in arms_of.items():
-            topics_of[_and(arms)].append(topic)
-        known = [f"the {_and(topics)} of {arms}" for arms, topics in topics_of.items()]
+            topics_of[tuple(arms)].append(topic)
+        known = [f"the {_and(topics)} of {_and(arms)}" for arms, topics in topics_of.items()]
         return ", ".join([*known, *self.not_compared])
 
     @property
     def sentence(self) -> str:
-        if self.regressions:
-            return f"Regression: {'; '.join(self.regressions)}."
+        if found := self.regressions:
+            more = f"; and of {plural(len(found) - _MAX_NAMED, 'more arm')}" if len(found) > _MAX_NAMED else ""
+            return f"Regression: {'; '.join(found[:_MAX_NAMED])}{more}."
         if unknown := self.not_known:
             return f"No regression is shown, but not known: {unknown}."
         arms = [arm for _, arm in self.named_arms if arm.has_completed]
@@ -97,6 +101,8 @@ class SweepChanges:
 
 def _and(names: Iterable[str]) -> str:
     *others, last = names
+    if len(others) > _MAX_NAMED:
+        return listed([*others, last], limit=_MAX_NAMED)
     return f"{', '.join(others)} and {last}" if others else last
 
 

@@ -30,7 +30,8 @@ def changes_document(changes: SweepChanges, old: str, new: str) -> Document:
         section_of("How each figure was taken", "method", items_of(how), on_screen=False),
     )
     facts = {field.name: getattr(changes, field.name) for field in fields(changes)}
-    answers = {"sentence": changes.sentence, "regressions": changes.regressions, "not_known": changes.not_known}
+    unknown = [f"{name}: {text}" for name, arm in changes.named_arms for _, text in arm.not_known]
+    answers = {"sentence": changes.sentence, "regressions": changes.regressions, "not_known": unknown}
     return Document(
         title="NEW against OLD",
         subtitle=f"OLD {old}, NEW {new}",
