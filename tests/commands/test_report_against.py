@@ -129,6 +129,7 @@ def test_what_was_changed_on_purpose_is_said_and_unpairs_nothing(against):
         "own_code.nets 0.1 -> 0.2."
     )
     assert "No condition changed from OLD to NEW that the records know" in against(old, old).out
+    assert "Further figures" not in (Path.cwd() / "new/against.md").read_text(), "there are none"
 
 
 def test_another_workload_is_no_pair(against):

@@ -51,9 +51,10 @@ def _card(workload: WorkloadChange) -> Section:
     lines = [Item(of.sentence, "parity", arm.arm) for arm in workload.arms for of in arm.judgements.parities]
     unknown = ((arm.arm, *of) for arm in workload.arms for of in arm.not_known)
     lines += [Item(text, "not known", arm) for arm, topic, text in unknown if topic in ("speed", "memory")]
-    more = Section(title="Further figures", blocks=(further,), on_screen=False)
+    has_more = len(further.shown().columns) > 1
+    more = [Section(title="Further figures", blocks=(further,), on_screen=False)] if has_more else []
     conditions = Prose(as_sentence(workload.conditions.sentence))
-    return Section(title=workload.title, kind="card", blocks=(conditions, first, *items_of(lines), more))
+    return Section(title=workload.title, kind="card", blocks=(conditions, first, *items_of(lines), *more))
 
 
 def _verdict(arm: ArmChange) -> Cell:
