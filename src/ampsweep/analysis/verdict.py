@@ -23,8 +23,8 @@ class Verdict:
     sentence: str  # the answer
     command: str | None  # that would decide an open one, for runs of a multirun
     recommendation: Recommendation
-    arms: tuple[Candidate, ...]  # all but the baseline, in the order of tables; empty without the baseline
-    reasons: tuple[Reason, ...]
+    arms: tuple[Candidate, ...] = ()  # all but the baseline, in the order of tables; empty without the baseline
+    reasons: tuple[Reason, ...] = ()
     front: Front | None = None
     pitfalls: tuple[Pitfall, ...] = ()
 
@@ -45,14 +45,8 @@ def reach_verdict(
     reference = next((arm for arm in arms if arm.is_baseline), None)
     if reference is None:
         nothing = Recommendation(baseline=baseline, arm=None, undecided=NoBaseline(baseline=baseline))
-        return Verdict(
-            sentence=as_sentence(headline(nothing, (), "")),
-            command=deciding_command(nothing, runs_of, started),
-            recommendation=nothing,
-            arms=(),
-            reasons=(),
-            pitfalls=pitfalls,
-        )
+        sentence, command = as_sentence(headline(nothing, (), "")), deciding_command(nothing, runs_of, started)
+        return Verdict(sentence=sentence, command=command, recommendation=nothing, pitfalls=pitfalls)
     keys, candidates = reference.keys, []
     for arm in arms:
         if arm.is_baseline:

@@ -20,19 +20,7 @@ from ampsweep.analysis.step_limits import (
     StepLimit,
     WaitForData,
 )
-from ampsweep.report.tables import (
-    ABSENT,
-    Cell,
-    Column,
-    Row,
-    Table,
-    Tone,
-    count_cell,
-    estimate_cell,
-    spread_cell,
-    value_cell,
-    value_column,
-)
+from ampsweep.report.tables import Cell, Column, Row, Table, Tone, count_cell, estimate_cell, spread_cell, value_column
 from ampsweep.text import loss, milliseconds, num_bytes, number, percent
 
 _STANDINGS: Final[dict[str, Tone]] = {"recommended": "good", "refused": "bad", "eligible": "even", "undecided": "open"}
@@ -94,7 +82,7 @@ def _speedup(arm: ArmComparison, judged: Judgements | None) -> Cell:
 def _step_time(arm: ArmComparison, _: Judgements | None) -> Cell:
     if arm.disturbed_step_ms is not None:
         return Cell(milliseconds(arm.disturbed_step_ms), detail="disturbed", shown_only=True)
-    return value_cell(arm.step_ms, milliseconds)
+    return Cell() if arm.step_ms is None else Cell(milliseconds(arm.step_ms), arm.step_ms)
 
 
 def _unchecked(arm: ArmComparison) -> str:
@@ -111,7 +99,7 @@ def _limited_by(arm: ArmComparison, judged: Judgements | None) -> Cell:
 
 def _status(arm: ArmComparison, _: Judgements | None) -> Cell:
     text = statuses_text(arm.statuses)
-    return Cell(ABSENT if text == "completed" else text, text)  # shown where any arm's runs ended otherwise
+    return Cell(value=text) if text == "completed" else Cell(text)  # a column only where any run ended otherwise
 
 
 def _memory_saved(arm: ArmComparison, judged: Judgements | None) -> Cell:
