@@ -159,9 +159,8 @@ def _train(
     if request.is_recorded:
         remove_leftovers(*(request.directory / name for name in _REPLACED))
     busy = prepared.use_before_run.sentence()  # it may wait; before W&B's process uses the CPU
-    if busy is not None:
-        send(Say(busy))
-    for warning in contradictions(request.config.precision, record.proof):
+    alone = [] if busy is None or request.in_sweep else [busy]  # a sweep says once what its runs saw
+    for warning in (*alone, *contradictions(request.config.precision, record.proof)):
         send(Say(f"{record.arm}: {warning}"))
     try:
         _continue(trainer, request, record, send)

@@ -1,8 +1,6 @@
 """Messages from a training process to its parent, and their printer."""
 
-import re
 from dataclasses import dataclass
-from typing import Final
 
 from rich.text import Text
 
@@ -10,8 +8,6 @@ from ampsweep.config.schema import Config
 from ampsweep.records import RunRecord
 from ampsweep.redaction import hide
 from ampsweep.report.console import Terminal
-
-_FIGURE: Final = re.compile(r"\b\d+(\.\d+)?\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +36,10 @@ class MessagePrinter:
         self._said: set[str] = set()
 
     def say(self, line: str) -> None:
-        """Print a line, redacted, unless it was printed before or differs from such a line in figures only."""
+        """Print a line, redacted, unless it was printed before."""
         line = hide(line)
-        if (words := _FIGURE.sub("", line)) not in self._said:
-            self._said.add(words)
+        if line not in self._said:
+            self._said.add(line)
             self._print(Text(line))
 
     def on_message(self, message: object) -> None:
