@@ -179,7 +179,7 @@ FAULTS = (
         "return self._with_batch(max(search.largest, 1))",
         "return self._with_batch(search.largest + 1)",
     ),
-    Fault("sweep/preflight.py", "return until_last_step_s + self.evaluation_s", "return until_last_step_s"),
+    Fault("run/short_run.py", "return until_last_step_s + self.rest_s", "return until_last_step_s", "sweep"),
     Fault("sweep/device_checks.py", "if at_most <= limit:", "if at_most > limit:"),
     # A secret in a file of Hydra's; a failed run that ends with exit code 0.
     Fault(

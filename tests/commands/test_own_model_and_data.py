@@ -111,8 +111,8 @@ def test_own_model_data_optimizer_and_schedule_train(train):
 
 def test_own_config_files_are_options_like_any_other(train, elsewhere, repository):
     refused = train("--config-dir=conf", "model=mien").err
-    said, _, allowed = refused.partition("allowed are ")
-    assert said == "error: model=mien: no such option; "
+    said, _, allowed = refused.partition("Allowed are ")
+    assert said == "error: model=mien: no such option; did you mean mine? "
     assert {"custom", "gpt_large", "mine"} <= {name.strip() for name in allowed.split(",")}
     own = elsewhere / "conf/experiment/digits.yaml"
     own.write_text(EXPERIMENT)

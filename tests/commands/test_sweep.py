@@ -67,7 +67,10 @@ def test_a_dry_run_checks_the_points_and_writes_nothing(swept, train, tmp_path):
     assert "compute capability 8.0" in ended.out
     alone = train(*MLP, "trainer.steps=4", "dry_run=true")
     assert (alone.code, alone.said, "1 point, 1 to train; about" in alone.out) == (0, [], True)
-    assert "searches its batch" in train(*SEARCH, "dry_run=true").out
+    searching = train(*SEARCH, "precision=fp32", "dry_run=true").out
+    assert ("searches its batch" in searching, "1 to train; about" in searching) == (True, True)
+    unpredicted = train(*SEARCH, "precision=fp32", "predict.with_runs=false", "dry_run=true").out
+    assert "1 to train; how long is unknown; nothing is written" in unpredicted, "and not 0.0 s"
     assert not list(tmp_path.iterdir())
 
 
@@ -119,7 +122,7 @@ def test_a_sweep_file_is_run_here_as_one_multirun_that_can_be_extended(ampsweep,
 def test_a_wrong_sweep_file_starts_nothing(ampsweep, tmp_path):
     (tmp_path / "small.yaml").write_text(SWEEP_FILE)
     for given, said in {
-        ("model=mlp_smal",): "small.yaml: model=mlp_smal: no such option; allowed are ",
+        ("model=mlp_smal",): "small.yaml: model=mlp_smal: no such option; did you mean mlp_small? Allowed are ",
         ("seed=0,1",): "small.yaml: seed=0,1 names several values for one point",
         ("--count", "0"): "--count 0: must be at least 1",
     }.items():

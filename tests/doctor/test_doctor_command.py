@@ -47,7 +47,7 @@ def test_json_is_an_object_also_where_no_file_can_be_written(tmp_path, capsys):
     [
         (("-m", "seed=0,1", *PLAIN), "the doctor examines one training at a time, not 2"),
         (("parallel=ddp", "parallel.num_processes=2", *PLAIN), "parallel=ddp: the doctor examines a training in one"),
-        (("doctor.complaints=[los]", *PLAIN), "doctor.complaints=los: allowed are types, loss, numerics, memory"),
+        (("doctor.complaints=[los]", *PLAIN), "doctor.complaints=los: did you mean loss? Allowed are types, loss"),
         (("doctor.steps=0", *PLAIN), "doctor.steps=0: must be"),
         (("format=xml", *PLAIN), "format=xml: allowed are console, json"),
         (("run",), "{run} is not the directory of a run"),

@@ -1,60 +1,77 @@
-"""The seconds of planned runs, from a few steps and an evaluation of known durations."""
+"""The seconds of planned runs and searches, from a short run whose parts have known durations."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from ampsweep.config.compose import compose_one
-from ampsweep.launch.signal_handlers import StopRequest
-from ampsweep.sweep import estimate
-from ampsweep.training.trainer import Trainer
+from ampsweep.launch.isolated_process import ChildError
+from ampsweep.records.batch_search import PredictedBatch
+from ampsweep.run import short_run as timed
+from ampsweep.run.short_run import ShortRun, short_run
+from ampsweep.search import largest_batch
 
 MLP = ("model=mlp_small", "model.hidden_size=16", "data=digits", "device=cpu", "trainer.steps=8")
+START_S, EVAL_S = 1.0, 0.5
 
 
 @pytest.fixture
-def durations(monkeypatch):
-    """Seconds of the next steps, in order; an evaluation takes 5 s."""
-    clock, steps = SimpleNamespace(now_s=0.0), []
+def short(monkeypatch):
+    """Seconds of the steps of a short run, and how it ends."""
+    short = SimpleNamespace(now_s=0.0, steps_s=[0.3, 0.6, 0.2, 0.1, 0.25], status="completed", trained=[])
 
-    def spend(seconds):
-        clock.now_s += seconds
+    def run(request, printer):
+        num_evaluations = 1 + (len(short.steps_s) - 1) // request.config.trainer.eval_every
+        short.now_s += START_S + sum(short.steps_s) + num_evaluations * EVAL_S
+        short.trained.append(request.config)
+        rows = [{"step": step, "perf/step_ms": 1000 * took_s} for step, took_s in enumerate(short.steps_s, 1)]
+        (request.directory / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return SimpleNamespace(status=short.status, arm="fp32", error="no such file")
 
-    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
-    monkeypatch.setattr(Trainer, "train_step", lambda self: spend(steps.pop(0)))
-    monkeypatch.setattr(Trainer, "evaluate", lambda self: spend(5.0))
-    return steps
+    monkeypatch.setattr(timed, "run_in_own_process", run)
+    monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: short.now_s))
+    return short
 
 
-def seconds_of(configs):
-    timed = zip(configs, estimate.time_runs(configs, StopRequest()), strict=True)
-    return [None if taken is None else taken.seconds(config) for config, taken in timed]
+REST_S = START_S + EVAL_S + (0.3 + 0.6 - 2 * 0.2) + (0.1 + 0.25 - 2 * 0.2)
+"""Of these: what the first steps take beyond the median of the last three is no part of a step."""
 
 
 @pytest.mark.parametrize(
     ("overrides", "expected_s"),
     [
-        ((), 8 * 2 + 5),  # an evaluation at the end
-        (("trainer.eval_every=4",), 8 * 2 + 2 * 5),
-        (("trainer.eval_every=3",), 8 * 2 + 3 * 5),
-        (("trainer.max_seconds=9",), 9 + 5),
-        (("trainer.max_seconds=20", "trainer.eval_every=4"), 20 + 5),
-        (("trainer.max_seconds=60", "trainer.eval_every=4"), 8 * 2 + 2 * 5),
+        ((), 8 * 0.2 + REST_S),  # with an evaluation at the end
+        (("trainer.eval_every=4",), 8 * 0.2 + EVAL_S + REST_S),
+        (("trainer.eval_every=3",), 8 * 0.2 + 2 * EVAL_S + REST_S),
+        (("trainer.max_seconds=0.9",), 0.9 + REST_S),
+        (("trainer.max_seconds=1.8", "trainer.eval_every=4"), 1.8 + REST_S),
     ],
 )
-def test_a_run_takes_its_steps_and_evaluations(durations, overrides, expected_s):
-    durations += [3.0, 2.0, 1.0, 2.5]  # the first warms up
-    assert seconds_of([compose_one((*MLP, *overrides))]) == [expected_s]
+def test_a_run_takes_its_start_its_steps_and_its_evaluations(short, overrides, expected_s):
+    config = compose_one((*MLP, *overrides))
+    assert short_run(config).seconds(config.trainer, 8) == pytest.approx(expected_s)
+    assert {(config.trainer.steps, config.tracking.mode) for config in short.trained} == {(5, "disabled")}
 
 
-def test_a_slow_step_is_timed_once_and_seeds_share_it(durations, monkeypatch):
-    durations += [10.0]
-    seeds = [compose_one((*MLP, f"seed={seed}")) for seed in (0, 1)]
-    assert seconds_of(seeds) == [8 * 10.0 + 5, 8 * 10.0 + 5]
+def test_a_slow_step_is_timed_once_and_a_run_without_an_end_is_no_estimate(short):
+    config = compose_one(MLP)
+    short.steps_s = [10.0]
+    assert short_run(config).seconds(config.trainer, 8) == pytest.approx(8 * 10.0 + START_S + EVAL_S)
+    short.status = "oom"
+    assert short_run(config) is None
+    short.status = "failed"
+    with pytest.raises(ChildError, match="fp32 failed: no such file"):
+        short_run(config)
 
-    def too_large(trainer):
-        raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Trainer, "train_step", too_large)
-    assert seconds_of(seeds) == [None, None]
+def test_a_search_takes_two_probes_at_the_predicted_batch_and_its_training(monkeypatch):
+    asked, config = [], compose_one((*MLP, "max_batch.search=true", "trainer.memory_limit_gib=1"))
+    monkeypatch.setattr(largest_batch, "short_run", lambda config: asked.append(config) or ShortRun(0.2, 2.0))
+    monkeypatch.setattr(largest_batch, "_predicted", lambda config: PredictedBatch(batch_size=83))
+    assert largest_batch.search_seconds(config, 8) == pytest.approx(2 * 2.0 + 4 * 0.2 + 8 * 0.2 + 2.0, abs=0.1)
+    (at_largest,) = asked
+    assert (at_largest.data["batch_size"], at_largest.max_batch.search) == (83, False)
+    assert at_largest.trainer.memory_limit_gib is None, "which would slow the steps of a CPU, but not the training's"
+    monkeypatch.setattr(largest_batch, "_predicted", lambda config: PredictedBatch(refused="an operator is unknown"))
+    assert largest_batch.search_seconds(config, 8) is None

@@ -18,8 +18,9 @@ from ampsweep.config.compose import compose_points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.run.request import planned_arm
+from ampsweep.run.short_run import ShortRun
 from ampsweep.sweep import seeded_arms, sequential_runs
-from ampsweep.sweep.preflight import Checked, RunTime
+from ampsweep.sweep.preflight import Checked
 from ampsweep.sweep.seeded_arms import trained_arms
 from ampsweep.sweep.sequential_runs import SequentialRuns
 
@@ -156,8 +157,7 @@ def test_finished_runs_count_and_further_seeds_follow_the_largest_given(world):
 def timed(monkeypatch):
     """Set the seconds of a step by arm."""
     step_s: dict[str, float] = {}
-    times = lambda configs: [RunTime(step_s[planned_arm(of)], 1.0, of.trainer.steps) for of in configs]  # noqa: E731
-    monkeypatch.setattr(seeded_arms, "time_runs", times)
+    monkeypatch.setattr(seeded_arms, "short_run", lambda config: ShortRun(step_s[planned_arm(config)], 1.0))
     return step_s
 
 

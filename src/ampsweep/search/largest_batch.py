@@ -1,6 +1,7 @@
 """The search for the largest batch that trains, with a process per probe, and the training with that batch."""
 
 import copy
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -8,7 +9,7 @@ from typing import Any, Final
 from omegaconf import DictConfig, OmegaConf
 
 from ampsweep.config.compose import to_config
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, MaxBatchConfig
 from ampsweep.launch.isolated_child import NamedFunction
 from ampsweep.launch.isolated_process import ChildError, run_isolated
 from ampsweep.records import FILE_NAME, RunRecord, find_records
@@ -17,9 +18,11 @@ from ampsweep.records.outcome import OOM_KILLED
 from ampsweep.run.isolated_run import run_in_own_process
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest, new_record
+from ampsweep.run.short_run import short_run
 
 _PROBE: Final = NamedFunction["Probed"]("ampsweep.search.probe:probe_batch")
 _PREDICT_BATCH: Final = NamedFunction[PredictedBatch | None]("ampsweep.predict.run_prediction:predict_batch")
+NUM_STEPS: Final = 3  # of a probe
 _NOT_THE_QUESTION: Final = (
     *("seed", "resume", "into", "dry_run", "tracking", "report", "predict", "output_dir", "name"),
 )
@@ -58,6 +61,24 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
             return
         # A few steps may fit and later ones not: memory is fragmented, or some step is larger.
         search.add(Probe(batch_size=search.largest, outcome="oom", oom=record.oom, error=record.error))
+
+
+def search_seconds(config: Config, num_steps: int) -> float | None:
+    """Estimate the seconds of a search and of its training; None if no largest batch can be predicted.
+
+    If the prediction holds, two batches are probed, and the second runs out of memory in its first step.
+    """
+    began_s = time.monotonic()
+    predicted = _predicted(config)
+    predicted_s = time.monotonic() - began_s
+    if predicted is None or not predicted.batch_size:
+        return None
+    data = config.data | {"batch_size": min(predicted.batch_size, config.max_batch.limit)}
+    trainer = replace(config.trainer, memory_limit_gib=None)  # on a CPU it would slow the training, whose batch fits
+    short = short_run(replace(config, data=data, trainer=trainer, max_batch=MaxBatchConfig()))
+    if short is None:
+        return None
+    return predicted_s + 2 * short.rest_s + (NUM_STEPS + 1) * short.step_s + short.seconds(trainer, num_steps)
 
 
 class _Prober:

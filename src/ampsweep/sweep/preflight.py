@@ -31,24 +31,6 @@ class Checked:
     too_large: str | None = None  # the run is predicted not to fit the device's memory
 
 
-@dataclass(frozen=True)
-class RunTime:
-    """The times of a run's parts, measured before it starts."""
-
-    step_s: float
-    evaluation_s: float
-    num_steps: int
-
-    def seconds(self, config: Config) -> float:
-        """The time from its first step to the end of its last evaluation."""
-        every = config.trainer.eval_every or self.num_steps
-        until_last_step_s = self.num_steps * self.step_s + (self.num_steps - 1) // every * self.evaluation_s
-        if config.trainer.max_seconds is not None:
-            until_last_step_s = min(until_last_step_s, config.trainer.max_seconds)
-        return until_last_step_s + self.evaluation_s
-
-
-_TIME_RUNS: Final = NamedFunction[list[RunTime | None]]("ampsweep.sweep.estimate:time_runs")
 _CHECK_RUNS: Final = NamedFunction[list[Checked]]("ampsweep.sweep.preflight_checks:check_runs")
 
 _FILES: Final = ("path", "val_path")  # keys of the suite's data sets that name files
@@ -68,11 +50,6 @@ def preflight(configs: Sequence[Config], *, elsewhere: bool = False) -> list[Che
         if check.wrong_input is not None:
             raise UserError(check.wrong_input)
     return checked
-
-
-def time_runs(configs: Sequence[Config]) -> list[RunTime | None]:
-    """Time some steps of each run in a child process; None for a run whose device had not enough memory."""
-    return run_isolated(_TIME_RUNS, (configs,)).unpacked() if configs else []
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.identity import workload_hash
 from ampsweep.config.schema import Config
 from ampsweep.run.request import planned_arm
-from ampsweep.sweep.preflight import Checked, RunTime, time_runs
+from ampsweep.run.short_run import ShortRun, short_run
+from ampsweep.sweep.preflight import Checked
 from ampsweep.text import listed, milliseconds, number
 
 _SLOW: Final = 10.0  # times the baseline's step, from which an arm is left out
@@ -26,7 +27,8 @@ class SeededArm:
     workload: str  # equal for the arms that are compared
     arm: str
     points: tuple[Point, ...]
-    time: RunTime | None = None  # of a run, if it was timed
+    num_steps: int = 0
+    time: ShortRun | None = None  # if one was made
 
     @property
     def first(self) -> Config:
@@ -38,11 +40,11 @@ class SeededArm:
 
     @property
     def seconds(self) -> float:
-        return 0.0 if self.time is None else self.time.seconds(self.first)
+        return 0.0 if self.time is None else self.time.seconds(self.first.trainer, self.num_steps)
 
     def with_steps(self, steps: int) -> "SeededArm":
         points = compose_each([[*point.overrides, f"trainer.steps={steps}"] for point in self.points]).points
-        return replace(self, points=points, time=None if self.time is None else replace(self.time, num_steps=steps))
+        return replace(self, points=points, num_steps=steps)
 
 
 def seeded_arms(points: Points) -> list[SeededArm]:
@@ -100,9 +102,10 @@ def trained_arms(
     """
     named = any(re.match(r"\+*precision\b", override) for override in overrides)
     left_out = {of.arm: check.unsupported for of, check in zip(arms, checked, strict=True) if check.unsupported}
-    supported = [of for of in arms if of.arm not in left_out]
-    times = dict(zip(supported, time_runs([of.first for of in supported]), strict=True))
-    timed = [replace(of, time=times.get(of)) for of in arms]
+    timed = [
+        replace(of, num_steps=check.num_steps or 0, time=None if check.unsupported else short_run(of.first))
+        for of, check in zip(arms, checked, strict=True)
+    ]
     baselines = {of.workload: of.time.step_s for of in timed if of.is_baseline and of.time is not None}
     for of in timed:
         ratio = 1.0 if of.time is None else of.time.step_s / baselines.get(of.workload, of.time.step_s)

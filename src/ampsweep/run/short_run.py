@@ -1,0 +1,69 @@
+"""A short run, of which nothing is kept, to estimate the time of a long one: in a process of its own, as a run is."""
+
+import statistics
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from rich.text import Text
+
+from ampsweep.config.schema import Config, TrainerConfig
+from ampsweep.launch.isolated_process import ChildError
+from ampsweep.records import read_history
+from ampsweep.run.isolated_run import run_in_own_process
+from ampsweep.run.messages import MessagePrinter
+from ampsweep.run.request import RunRequest
+
+_STEPS: Final = 5
+_UNLIKE_LATER: Final = 2  # the first step allocates, the second is traced
+_LONGEST_S: Final = 5.0  # of the steps; one is always timed
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """Seconds of the parts of a run. Not measured are W&B, checkpoints, and a prediction, which other seeds share."""
+
+    step_s: float
+    rest_s: float  # beside the steps: to start the process, build, trace a step, evaluate at the end, and write
+    eval_s: float = 0.0  # of an evaluation between steps
+
+    def seconds(self, trainer: TrainerConfig, num_steps: int) -> float:
+        """Estimate the seconds of a run of so many steps."""
+        num_evaluations = (num_steps - 1) // (trainer.eval_every or num_steps)
+        until_last_step_s = num_steps * self.step_s + num_evaluations * self.eval_s
+        if trainer.max_seconds is not None:
+            until_last_step_s = min(until_last_step_s, trainer.max_seconds)
+        return until_last_step_s + self.rest_s
+
+
+def short_run(config: Config) -> ShortRun | None:
+    """Time a run of a few steps; None if its device ran out of memory. ChildError: it failed."""
+    if (timed := _timed(config, eval_every=None)) is None or config.trainer.eval_every is None:
+        return timed
+    evaluated = _timed(config, eval_every=1)  # after each step but the last, as at every end
+    return evaluated and replace(timed, eval_s=max(0.0, evaluated.rest_s - timed.rest_s) / (_STEPS - 1))
+
+
+def _timed(config: Config, eval_every: int | None) -> ShortRun | None:
+    trainer = replace(config.trainer, steps=_STEPS, epochs=None, max_seconds=_LONGEST_S, log_every=1)
+    trainer = replace(trainer, eval_every=eval_every or _STEPS + 1, patience=None, checkpoint_every=None)
+    tracking = replace(config.tracking, mode="disabled")
+    config = replace(config, trainer=trainer, tracking=tracking, resume=None, into=None, dry_run=False)
+    with TemporaryDirectory(prefix="ampsweep-") as folder:
+        began_s = time.monotonic()
+        record = run_in_own_process(RunRequest(config, Path(folder), in_sweep=True), _Silent())
+        took_s = time.monotonic() - began_s
+        steps_s = [row["perf/step_ms"] / 1000 for row in read_history(Path(folder)) if "perf/step_ms" in row]
+    if record.status == "failed":
+        raise ChildError(f"{record.arm} failed: {record.error}")
+    if record.status == "oom" or not steps_s:
+        return None
+    step_s = statistics.median(steps_s[_UNLIKE_LATER:] or steps_s)
+    return ShortRun(step_s, max(0.0, took_s - len(steps_s) * step_s))
+
+
+class _Silent(MessagePrinter):
+    def _print(self, line: Text) -> None:
+        """Print nothing: the run itself will."""
