@@ -77,6 +77,8 @@ def test_a_dry_run_checks_the_points_and_writes_nothing(swept, train, tmp_path):
 def test_a_sweep_decides_how_many_seeds_it_takes_over_ctrl_c(start, train):
     arms = ("-m", *MLP, "trainer.steps=40", "precision=fp32,amp_bf16")
     decide = ("report.decide=true", "report.margin_pct=40", "report.max_seeds=5", "report.run_seconds=100")
+    planned = train(*arms, *decide, "dry_run=true")
+    assert (planned.code, "2 arms with 3 to 5 seeds" in planned.words, all_runs()) == (0, True, [])
     begun = start(*arms, *decide)
     wait_until(lambda: (runs := all_runs()) and runs[0].record.status == "completed", "the first run")
     begun.ctrl_c()

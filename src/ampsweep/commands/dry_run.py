@@ -1,10 +1,12 @@
 """`dry_run=true`: the runs of a command line, which of them the device supports, and how long they would take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ampsweep.analysis.sequential import seeds_for
+from ampsweep.analysis.statistics import MIN_PAIRS
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config, component_name
 from ampsweep.report.data_formats import as_rows
@@ -16,8 +18,10 @@ from ampsweep.run.request import planned_arm
 from ampsweep.run.short_run import short_run
 from ampsweep.search.largest_batch import search_seconds
 from ampsweep.sweep.preflight import Checked
+from ampsweep.sweep.seeded_arms import SeededArm
 from ampsweep.text import duration, plural
 
+_SPREADS: Final = (0.1, 0.25, 0.5, 1.0)
 _COLUMNS: Final = (
     *(Column("#"), Column("arm"), Column("model"), Column("data"), Column("parallel", optional=True)),
     *(Column("seed", numeric=True), Column("steps", numeric=True), Column("parameters", numeric=True)),
@@ -29,15 +33,56 @@ def plan_document(
     configs: Sequence[Config], checked: Sequence[Checked], into: Path | None = None, *, elsewhere: bool = False
 ) -> Document:
     """List the points with their estimated times, from a short run of each kind; runs `elsewhere` are not timed."""
-    hashes = [config_hash(config) for config in configs]
     done = set() if into is None else finished_hashes(into)
-    points = list(zip(configs, checked, hashes, strict=True))
+    points = [*zip(configs, checked, strict=True)]
     # Equal points are a single run.
-    todo = {key: (config, check) for config, check, key in points if check.unsupported is None and key not in done}
+    todo = {key: (config, check) for config, check in points if (key := _to_do(config, check, done))}
     seconds = {} if elsewhere else _seconds(todo)
+    known = [value for value in seconds.values() if value is not None]
+    answer = f"{plural(len(configs), 'point')}, {len(todo)} to train; {_took(known, len(seconds))}nothing is written"
+    unsupported = sorted({(planned_arm(config), check.unsupported) for config, check in points if check.unsupported})
+    return _document(points, done, seconds, [Item(why, arm=arm) for arm, why in unsupported], answer)
+
+
+def decision_document(arms: Sequence[SeededArm], said: Sequence[str], into: Path | None) -> Document:
+    """List the runs with which a sweep with `report.decide` begins, what is left out, and what it may add."""
+    done, report = set() if into is None else finished_hashes(into), arms[0].first.report
+    rounds = [(of.points[number].config, of) for number in range(MIN_PAIRS) for of in arms]
+    seconds = {key: of.seconds or None for config, of in rounds if (key := _to_do(config, of.check, done))}
+    needed = [(spread, seeds_for(spread, report.max_seeds)) for spread in _SPREADS]
+    seeds = ", ".join(f"{f'more than {report.max_seeds}' if num is None else num} at {of:g}" for of, num in needed)
+    items = [Item(sentence) for sentence in said]
+    items.append(
+        Item(
+            f"seeds that decide parity within {report.margin_pct:g}% with a power of 80%, by the standard deviation of "
+            f"the loss gap over seeds in margins: {seeds}"
+        )
+    )
+    known = [value for value in seconds.values() if value is not None]
+    answer = (
+        f"{plural(len(arms), 'arm')} with {MIN_PAIRS} to {report.max_seeds} seeds, as many as it takes to decide: "
+        f"{_took(known, len(seconds))}nothing is written. No further pair begins that would end after "
+        f"{report.budget_minutes:g} min"
+    )
+    return _document([(config, of.check) for config, of in rounds], done, seconds, items, answer)
+
+
+def _to_do(config: Config, check: Checked, done: Collection[str]) -> str | None:
+    """The hash of a run that is to be trained."""
+    key = config_hash(config)
+    return None if check.unsupported or key in done else key
+
+
+def _document(
+    points: Sequence[tuple[Config, Checked]],
+    done: Collection[str],
+    seconds: Mapping[str, float | None],
+    items: Sequence[Item],
+    answer: str,
+) -> Document:
     rows = []
-    for number, (config, check, key) in enumerate(points):
-        parallel, arm = config.parallel, planned_arm(config)
+    for number, (config, check) in enumerate(points):
+        parallel, arm, key = config.parallel, planned_arm(config), config_hash(config)
         ranks = "" if parallel.num_processes is None else f" x{parallel.num_processes}"
         note = "unsupported" if check.unsupported else "finished earlier" if key in done else ""
         time_s = seconds.get(key)
@@ -49,17 +94,15 @@ def plan_document(
         cells += [Cell("" if time_s is None else duration(time_s), time_s)]
         cells += [Cell(note or ("searches its batch" if config.max_batch.search else ""))]
         rows.append(Row(tuple(cells), arm=arm))
-    unsupported = sorted({(planned_arm(config), check.unsupported) for config, check, _ in points if check.unsupported})
-    too_large = dict.fromkeys(check.too_large for check in checked if check.too_large is not None)
-    items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, too_large))
+    items = [*items, *map(Item, dict.fromkeys(check.too_large for _, check in points if check.too_large is not None))]
     known = [value for value in seconds.values() if value is not None]
-    answer = f"{plural(len(configs), 'point')}, {len(todo)} to train; {_took(known, len(seconds))}nothing is written"
+    num_to_train = sum(_to_do(config, check, done) is not None for config, check in points)
     table = Table(key="points", columns=_COLUMNS, rows=tuple(rows))
     return Document(
         title="What would run",
-        sections=(Section(blocks=(table, *([Items(items)] if items else []), Prose(answer, "headline"))),),
-        arms=arm_styles(map(planned_arm, configs)),
-        data={"points": as_rows(table), "num_to_train": len(todo), "seconds": sum(known) if known else None},
+        sections=(Section(blocks=(table, *([Items(tuple(items))] if items else []), Prose(answer, "headline"))),),
+        arms=arm_styles(planned_arm(config) for config, _ in points),
+        data={"points": as_rows(table), "num_to_train": num_to_train, "seconds": sum(known) if known else None},
     )
 
 

@@ -64,9 +64,12 @@ def train_all(points: Points, wandb: WandbProcess | None, chosen: str) -> int:
         points = replace(points, points=tuple(point for of in arms for point in of.points))
         said += left_out
     if first.dry_run:
-        from ampsweep.commands.dry_run import plan_document
+        from ampsweep.commands.dry_run import decision_document, plan_document
 
-        put_out(plan_document(configs, checked, into, elsewhere=elsewhere), chosen)
+        if arms:
+            put_out(decision_document(arms, left_out, into), chosen)
+        else:
+            put_out(plan_document(configs, checked, into, elsewhere=elsewhere), chosen)
         return ALL_ENDED
     directory = into or new_directory(first)
     collect_new_garbage_only()

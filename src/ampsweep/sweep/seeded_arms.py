@@ -3,7 +3,8 @@ modes that its device only emulates."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
@@ -11,6 +12,7 @@ from ampsweep.config.compose import Point, Points, compose_each
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import workload_hash
 from ampsweep.config.schema import Config
+from ampsweep.launch.isolated_process import ChildError
 from ampsweep.run.request import planned_arm
 from ampsweep.run.short_run import ShortRun, short_run
 from ampsweep.sweep.preflight import Checked
@@ -27,8 +29,8 @@ class SeededArm:
     workload: str  # equal for the arms that are compared
     arm: str
     points: tuple[Point, ...]
-    num_steps: int = 0
-    time: ShortRun | None = None  # if one was made
+    check: Checked = field(default_factory=Checked)  # of its first point
+    time: ShortRun | None = None  # of a run, where it is known
 
     @property
     def first(self) -> Config:
@@ -40,11 +42,12 @@ class SeededArm:
 
     @property
     def seconds(self) -> float:
-        return 0.0 if self.time is None else self.time.seconds(self.first.trainer, self.num_steps)
+        """The expected time of a run; 0 if it is unknown."""
+        return 0.0 if self.time is None else self.time.seconds(self.first.trainer, self.check.num_steps or 0)
 
     def with_steps(self, steps: int) -> "SeededArm":
         points = compose_each([[*point.overrides, f"trainer.steps={steps}"] for point in self.points]).points
-        return replace(self, points=points, num_steps=steps)
+        return replace(self, points=points, check=replace(self.check, num_steps=steps))
 
 
 def seeded_arms(points: Points) -> list[SeededArm]:
@@ -103,7 +106,7 @@ def trained_arms(
     named = any(re.match(r"\+*precision\b", override) for override in overrides)
     left_out = {of.arm: check.unsupported for of, check in zip(arms, checked, strict=True) if check.unsupported}
     timed = [
-        replace(of, num_steps=check.num_steps or 0, time=None if check.unsupported else short_run(of.first))
+        replace(of, check=check, time=None if check.unsupported else _timed(of.first))
         for of, check in zip(arms, checked, strict=True)
     ]
     baselines = {of.workload: of.time.step_s for of in timed if of.is_baseline and of.time is not None}
@@ -118,6 +121,12 @@ def trained_arms(
     _require_comparable(kept, "".join(f"; {sentence}" for sentence in said))
     steps = steps or _fitting_steps(kept)
     return kept if steps is None else [of.with_steps(steps) for of in kept], said
+
+
+def _timed(config: Config) -> ShortRun | None:
+    with suppress(ChildError):  # a run that fails is an outcome of the sweep
+        return short_run(config)
+    return None
 
 
 def _fitting_steps(arms: Sequence[SeededArm]) -> int | None:
