@@ -52,7 +52,7 @@ def test_the_terminal_and_the_data_of_a_workload():
     found = json.loads(as_json(document))
     (workload,) = found["workloads"]
     bf16, fp16 = (next(arm for arm in workload["arms"] if arm["arm"] == name) for name in ("amp_bf16", "amp_fp16"))
-    assert (found["schema"], bf16["memory_saved_bytes"]["value"], bf16["autocast_penalty"]) == (5, 30 * 2**20, None)
+    assert (found["schema"], bf16["memory_saved_bytes"]["value"], bf16["autocast_penalty"]) == (6, 30 * 2**20, None)
     assert bf16["speedup"]["value"] == pytest.approx((6.1 * 6.0 * 6.3 / (4.0 * 4.1 * 4.05)) ** (1 / 3))
     (note,) = (note["sentence"] for note in fp16["notes"] if note["kind"] == "cut_short")
     assert "trainer.max_seconds=20" in note

@@ -43,7 +43,7 @@ from ampsweep.report.tables import ABSENT, COMPARISON, JSON_NAME, Columns, Scala
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence, plural
 
-SCHEMA: Final = 5
+SCHEMA: Final = 6
 MARKDOWN_NAME: Final = f"{COMPARISON}.md"
 _MAX_WORKLOADS: Final = 30  # workloads with a verdict and panels
 _MAX_OPEN: Final = 4  # with more workloads only the panels of the first are unfolded
