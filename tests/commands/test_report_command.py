@@ -99,6 +99,10 @@ def test_what_would_decide_it_is_a_command_that_train_accepts(copied, report, am
             words = shlex.split(command)[2:]
             assert expected <= {*words}
             assert ampsweep("train", *words, "dry_run=true").code == 0
+    runs["amp_bf16"][1].record.status = "interrupted"
+    rivals = Rivals(baseline="fp32", leader="fp32", missing=(ParityOpen(arm="amp_bf16", num_seeds=2),))
+    open_one = Recommendation(baseline="fp32", arm=None, undecided=rivals)
+    assert "seed=1,2" in deciding_command(open_one, runs, started_with), "what was interrupted comes first"
     (copied.directory / "multirun.yaml").unlink()
     assert deciding_command(open_one, runs, started_with) is None
 

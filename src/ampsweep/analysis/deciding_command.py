@@ -47,8 +47,9 @@ def deciding_command(of: Recommendation, runs_of: Mapping[str, Sequence[Run]], s
         if any(what.needs_longer for what in undecided.missing):
             trainer = every[0].record.config.get("trainer", {})
             values |= {f"trainer.{key}": [f"{2 * trainer[key]}"] for key in _LENGTHS if trainer.get(key)}
-        elif undecided.num_seeds:
-            seeds = [*range(seeds[-1] + 1, seeds[-1] + 1 + undecided.num_seeds)]
+        elif more := undecided.num_seeds:
+            unfinished = sorted({run.seed for run in every if run.record.status == "interrupted"})
+            seeds = [*unfinished, *range(seeds[-1] + 1, seeds[-1] + 1 + more)][:more]
         else:
             return None
     is_range = len(seeds) > _MAX_LISTED and seeds == [*range(seeds[0], seeds[-1] + 1)]
