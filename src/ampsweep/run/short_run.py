@@ -18,7 +18,7 @@ from ampsweep.run.request import RunRequest
 
 _STEPS: Final = 5
 _UNLIKE_LATER: Final = 2  # the first step allocates, the second is traced
-_LONGEST_S: Final = 5.0  # of the steps; one is always timed
+LONGEST_S: Final = 5.0  # of the steps; one is always timed
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,17 @@ class ShortRun:
         return until_last_step_s + self.rest_s
 
 
-def short_run(config: Config) -> ShortRun | None:
-    """Time a run of a few steps; None if its device ran out of memory. ChildError: it failed."""
-    if (timed := _timed(config, eval_every=None)) is None or config.trainer.eval_every is None:
+def short_run(config: Config, longest_s: float = LONGEST_S) -> ShortRun | None:
+    """Time a run of a few steps, which end after `longest_s`; None if its device ran out of memory. ChildError: it
+    failed."""
+    if (timed := _timed(config, None, longest_s)) is None or config.trainer.eval_every is None:
         return timed
-    evaluated = _timed(config, eval_every=1)  # after each step but the last, as at every end
+    evaluated = _timed(config, 1, longest_s)  # an evaluation after each step but the last, as at every end
     return evaluated and replace(timed, eval_s=max(0.0, evaluated.rest_s - timed.rest_s) / (_STEPS - 1))
 
 
-def _timed(config: Config, eval_every: int | None) -> ShortRun | None:
-    trainer = replace(config.trainer, steps=_STEPS, epochs=None, max_seconds=_LONGEST_S, log_every=1)
+def _timed(config: Config, eval_every: int | None, longest_s: float) -> ShortRun | None:
+    trainer = replace(config.trainer, steps=_STEPS, epochs=None, max_seconds=longest_s, log_every=1)
     trainer = replace(trainer, eval_every=eval_every or _STEPS + 1, patience=None, checkpoint_every=None)
     tracking = replace(config.tracking, mode="disabled")
     config = replace(config, trainer=trainer, tracking=tracking, resume=None, into=None, dry_run=False)

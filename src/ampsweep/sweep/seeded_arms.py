@@ -1,6 +1,7 @@
 """The arms of a multirun with `report.decide=true`: with seeds to add, with steps that fit the machine, and without
 modes that its device only emulates."""
 
+import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from ampsweep.config.identity import workload_hash
 from ampsweep.config.schema import Config
 from ampsweep.launch.isolated_process import ChildError
 from ampsweep.run.request import planned_arm
-from ampsweep.run.short_run import ShortRun, short_run
+from ampsweep.run.short_run import LONGEST_S, ShortRun, short_run
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import listed, milliseconds, number
 
@@ -104,18 +105,19 @@ def trained_arms(
         UserError: no two arms are left.
     """
     named = any(re.match(r"\+*precision\b", override) for override in overrides)
-    left_out = {of.arm: check.unsupported for of, check in zip(arms, checked, strict=True) if check.unsupported}
-    timed = [
-        replace(of, check=check, time=None if check.unsupported else _timed(of.first))
-        for of, check in zip(arms, checked, strict=True)
-    ]
-    baselines = {of.workload: of.time.step_s for of in timed if of.is_baseline and of.time is not None}
-    for of in timed:
-        ratio = 1.0 if of.time is None else of.time.step_s / baselines.get(of.workload, of.time.step_s)
-        if of.time is not None and ratio >= _SLOW:
-            step = milliseconds(1000 * of.time.step_s)
-            why = f"a step takes {step} here, {number(ratio, 2)} times the baseline's"
+    checks, times = dict(zip(arms, checked, strict=True)), dict[SeededArm, ShortRun | None]()
+    baseline_s = dict[str, float]()  # of a step, by workload
+    left_out = {of.arm: check.unsupported for of, check in checks.items() if check.unsupported}
+    for of in sorted(arms, key=lambda of: not of.is_baseline):
+        too_long_s = _SLOW * baseline_s.get(of.workload, math.inf)
+        times[of] = time = None if checks[of].unsupported else _timed(of.first, too_long_s)
+        if time is not None and of.is_baseline:
+            baseline_s[of.workload] = time.step_s
+        elif time is not None and time.step_s >= too_long_s:
+            step, ratio = milliseconds(1000 * time.step_s), number(_SLOW * time.step_s / too_long_s, 2)
+            why = f"a step takes {step} here, {ratio} times the baseline's"
             left_out[of.arm] = f"{why} (named in precision=..., it is trained)"
+    timed = [replace(of, check=checks[of], time=times[of]) for of in arms]
     kept = [of for of in timed if named or of.arm not in left_out]
     said = [] if named else [f"without {arm}: {why}" for arm, why in left_out.items()]
     _require_comparable(kept, "".join(f"; {sentence}" for sentence in said))
@@ -123,9 +125,10 @@ def trained_arms(
     return kept if steps is None else [of.with_steps(steps) for of in kept], said
 
 
-def _timed(config: Config) -> ShortRun | None:
+def _timed(config: Config, too_long_s: float) -> ShortRun | None:
+    """Time some steps, and no second one if the first takes too long."""
     with suppress(ChildError):  # a run that fails is an outcome of the sweep
-        return short_run(config)
+        return short_run(config, min(too_long_s, LONGEST_S))
     return None
 
 
