@@ -9,6 +9,7 @@ from ampsweep.config.compose import compose_one
 from ampsweep.launch.isolated_process import ChildError
 from ampsweep.records.batch_search import PredictedBatch
 from ampsweep.run import short_run as timed
+from ampsweep.run.messages import Progress
 from ampsweep.run.short_run import ShortRun, short_run
 from ampsweep.search import largest_batch
 
@@ -23,9 +24,12 @@ def short(monkeypatch):
 
     def run(request, printer):
         num_evaluations = 1 + (len(short.steps_s) - 1) // request.config.trainer.eval_every
-        short.now_s += START_S + sum(short.steps_s) + num_evaluations * EVAL_S
+        short.now_s += START_S
+        printer.on_message(Progress(step=0, num_steps=len(short.steps_s)))
+        short.now_s += sum(short.steps_s) + num_evaluations * EVAL_S
         short.trained.append(request.config)
         rows = [{"step": step, "perf/step_ms": 1000 * took_s} for step, took_s in enumerate(short.steps_s, 1)]
+        rows = [row if row["step"] != 2 else {"step": 2} for row in rows]  # the traced step
         (request.directory / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         return SimpleNamespace(status=short.status, arm="fp32", error="no such file")
 
@@ -34,8 +38,8 @@ def short(monkeypatch):
     return short
 
 
-REST_S = START_S + EVAL_S + (0.3 + 0.6 - 2 * 0.2) + (0.1 + 0.25 - 2 * 0.2)
-"""Of these: what the first steps take beyond the median of the last three is no part of a step."""
+REST_S = START_S + EVAL_S + sum((0.3, 0.6, 0.2, 0.1, 0.25)) - 5 * 0.2
+"""What the first step and the traced one take beyond the median of the later ones is no part of a step."""
 
 
 @pytest.mark.parametrize(
@@ -67,9 +71,11 @@ def test_a_slow_step_is_timed_once_and_a_run_without_an_end_is_no_estimate(short
 
 def test_a_search_takes_two_probes_at_the_predicted_batch_and_its_training(monkeypatch):
     asked, config = [], compose_one((*MLP, "max_batch.search=true", "trainer.memory_limit_gib=1"))
-    monkeypatch.setattr(largest_batch, "short_run", lambda config: asked.append(config) or ShortRun(0.2, 2.0))
+    monkeypatch.setattr(
+        largest_batch, "short_run", lambda config: asked.append(config) or ShortRun(step_s=0.2, start_s=0.5, rest_s=2.0)
+    )
     monkeypatch.setattr(largest_batch, "_predicted", lambda config: PredictedBatch(batch_size=83))
-    assert largest_batch.search_seconds(config, 8) == pytest.approx(2 * 2.0 + 4 * 0.2 + 8 * 0.2 + 2.0, abs=0.1)
+    assert largest_batch.search_seconds(config, 8) == pytest.approx(2 * 0.5 + 7 * 0.2 + 8 * 0.2 + 2.0, abs=0.1)
     (at_largest,) = asked
     assert (at_largest.data["batch_size"], at_largest.max_batch.search) == (83, False)
     assert at_largest.trainer.memory_limit_gib is None, "which would slow the steps of a CPU, but not the training's"

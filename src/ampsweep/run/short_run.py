@@ -13,11 +13,11 @@ from ampsweep.config.schema import Config, TrainerConfig
 from ampsweep.launch.isolated_process import ChildError
 from ampsweep.records import read_history
 from ampsweep.run.isolated_run import run_in_own_process
-from ampsweep.run.messages import MessagePrinter
+from ampsweep.run.messages import MessagePrinter, Progress
 from ampsweep.run.request import RunRequest
 
 _STEPS: Final = 5
-_UNLIKE_LATER: Final = 2  # the first step allocates, the second is traced
+_UNLIKE_LATER: Final = 1  # the first step, which allocates
 LONGEST_S: Final = 5.0  # of the steps; one is always timed
 
 
@@ -26,7 +26,8 @@ class ShortRun:
     """Seconds of the parts of a run. Not measured are W&B, checkpoints, and a prediction, which other seeds share."""
 
     step_s: float
-    rest_s: float  # beside the steps: to start the process, build, trace a step, evaluate at the end, and write
+    start_s: float  # to start the process and to build
+    rest_s: float  # beside the steps: `start_s`, and to trace a step, evaluate at the end, and write
     eval_s: float = 0.0  # of an evaluation between steps
 
     def seconds(self, trainer: TrainerConfig, num_steps: int) -> float:
@@ -53,18 +54,26 @@ def _timed(config: Config, eval_every: int | None, longest_s: float) -> ShortRun
     tracking = replace(config.tracking, mode="disabled")
     config = replace(config, trainer=trainer, tracking=tracking, resume=None, into=None, dry_run=False)
     with TemporaryDirectory(prefix="ampsweep-") as folder:
-        began_s = time.monotonic()
-        record = run_in_own_process(RunRequest(config, Path(folder), in_sweep=True), _Silent())
-        took_s = time.monotonic() - began_s
-        steps_s = [row["perf/step_ms"] / 1000 for row in read_history(Path(folder)) if "perf/step_ms" in row]
+        began_s, start = time.monotonic(), _Start()
+        record = run_in_own_process(RunRequest(config, Path(folder), in_sweep=True), start)
+        took_s, rows = time.monotonic() - began_s, read_history(Path(folder))
     if record.status == "failed":
         raise ChildError(f"{record.arm} failed: {record.error}")
-    if record.status == "oom" or not steps_s:
+    steps_s = [row["perf/step_ms"] / 1000 for row in rows if "perf/step_ms" in row]  # the traced step has none
+    if record.status == "oom" or not steps_s or start.ended_s is None:
         return None
     step_s = statistics.median(steps_s[_UNLIKE_LATER:] or steps_s)
-    return ShortRun(step_s, max(0.0, took_s - len(steps_s) * step_s))
+    return ShortRun(step_s, start.ended_s - began_s, max(0.0, took_s - len(rows) * step_s))
 
 
-class _Silent(MessagePrinter):
+class _Start(MessagePrinter):
+    """Notes when the first step begins, and prints nothing: the run itself will."""
+
+    ended_s: float | None = None
+
+    def on_message(self, message: object) -> None:
+        if self.ended_s is None and isinstance(message, Progress):
+            self.ended_s = time.monotonic()
+
     def _print(self, line: Text) -> None:
-        """Print nothing: the run itself will."""
+        pass

@@ -22,7 +22,7 @@ from ampsweep.run.short_run import short_run
 
 _PROBE: Final = NamedFunction["Probed"]("ampsweep.search.probe:probe_batch")
 _PREDICT_BATCH: Final = NamedFunction[PredictedBatch | None]("ampsweep.predict.run_prediction:predict_batch")
-NUM_STEPS: Final = 3  # of a probe
+_TWO_PROBES: Final = 5 + 2  # the time of their steps, in steps, as measured: one trains, the next runs out of memory
 _NOT_THE_QUESTION: Final = (
     *("seed", "resume", "into", "dry_run", "tracking", "report", "predict", "output_dir", "name"),
 )
@@ -66,7 +66,7 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
 def search_seconds(config: Config, num_steps: int) -> float | None:
     """Estimate the seconds of a search and of its training; None if no largest batch can be predicted.
 
-    If the prediction holds, two batches are probed, and the second runs out of memory in its first step.
+    If the prediction holds, two batches are probed: one that trains, and the next.
     """
     began_s = time.monotonic()
     predicted = _predicted(config)
@@ -78,7 +78,7 @@ def search_seconds(config: Config, num_steps: int) -> float | None:
     short = short_run(replace(config, data=data, trainer=trainer, max_batch=MaxBatchConfig()))
     if short is None:
         return None
-    return predicted_s + 2 * short.rest_s + (NUM_STEPS + 1) * short.step_s + short.seconds(trainer, num_steps)
+    return predicted_s + 2 * short.start_s + _TWO_PROBES * short.step_s + short.seconds(trainer, num_steps)
 
 
 class _Prober:

@@ -15,13 +15,14 @@ from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.records.batch_search import Probe
 from ampsweep.run.ending import why_unsupported
 from ampsweep.run.messages import Say
-from ampsweep.search.largest_batch import NUM_STEPS, Probed
+from ampsweep.search.largest_batch import Probed
 from ampsweep.text import GIB
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.components.built import build, build_data
 from ampsweep.training.components.device import taken_device
 from ampsweep.training.trainer import Trainer
 
+_STEPS: Final = 3
 _APPLIED_STEPS: Final = 2  # the first creates the optimizer's state, the second has it; later ones need no more memory
 _MAX_STEPS: Final = 50  # a scale that backs off this often is not a matter of memory
 
@@ -66,7 +67,7 @@ def _train(trainer: Trainer, stop: StopRequest) -> None:
     """Train as a run does, including the traced step, rows and an evaluation."""
     with trainer.instruments:
         while int(trainer.instruments.applied_steps()) < _APPLIED_STEPS and trainer.step < _MAX_STEPS:
-            trainer.num_steps = trainer.step + NUM_STEPS
+            trainer.num_steps = trainer.step + _STEPS
             trainer.train(stop)
             if stop.requested:
                 raise KeyboardInterrupt
