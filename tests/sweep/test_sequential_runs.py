@@ -157,7 +157,7 @@ def test_finished_runs_count_and_further_seeds_follow_the_largest_given(world):
 def timed(monkeypatch):
     """Set the seconds of a step by arm."""
     step_s: dict[str, float] = {}
-    monkeypatch.setattr(seeded_arms, "short_run", lambda config, _: ShortRun(step_s[planned_arm(config)], 1.0))
+    monkeypatch.setattr(seeded_arms, "short_run", lambda config, _: ShortRun(step_s[planned_arm(config)], 0.5, 1.0))
     return step_s
 
 

@@ -102,7 +102,11 @@ def _document(
         title="What would run",
         sections=(Section(blocks=(table, *([Items(tuple(items))] if items else []), Prose(answer, "headline"))),),
         arms=arm_styles(planned_arm(config) for config, _ in points),
-        data={"points": as_rows(table), "num_to_train": num_to_train, "seconds": sum(known) if known else None},
+        data={
+            "points": as_rows(table),
+            "num_to_train": num_to_train,
+            "seconds": sum(known) if seconds and len(known) == len(seconds) else None,
+        },
     )
 
 
