@@ -20,16 +20,21 @@ START_S, EVAL_S = 1.0, 0.5
 @pytest.fixture
 def short(monkeypatch):
     """Seconds of the steps of a short run, and how it ends."""
-    short = SimpleNamespace(now_s=0.0, steps_s=[0.3, 0.6, 0.2, 0.1, 0.25], status="completed", trained=[])
+    short = SimpleNamespace(
+        now_s=0.0, steps_s=[0.3, 0.6, 0.2, 0.1, 0.25], status="completed", has_times=True, trained=[]
+    )
 
     def run(request, printer):
-        num_evaluations = 1 + (len(short.steps_s) - 1) // request.config.trainer.eval_every
+        trainer, steps_s = request.config.trainer, short.steps_s
+        if len(steps_s) > 1:
+            steps_s = [*steps_s, *[0.2] * (trainer.steps - len(steps_s))]
+        num_evaluations = 1 + (len(steps_s) - 1) // trainer.eval_every
         short.now_s += START_S
-        printer.on_message(Progress(step=0, num_steps=len(short.steps_s)))
-        short.now_s += sum(short.steps_s) + num_evaluations * EVAL_S
+        printer.on_message(Progress(step=0, num_steps=trainer.steps))
+        short.now_s += sum(steps_s) + num_evaluations * EVAL_S
         short.trained.append(request.config)
-        rows = [{"step": step, "perf/step_ms": 1000 * took_s} for step, took_s in enumerate(short.steps_s, 1)]
-        rows = [row if row["step"] != 2 else {"step": 2} for row in rows]  # the traced step
+        rows = [{"step": step, "perf/step_ms": 1000 * took_s} for step, took_s in enumerate(steps_s, 1)]
+        rows = [row if short.has_times and row["step"] != 2 else {"step": row["step"]} for row in rows]  # 2: traced
         (request.directory / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         return SimpleNamespace(status=short.status, arm="fp32", error="no such file")
 
@@ -56,6 +61,15 @@ def test_a_run_takes_its_start_its_steps_and_its_evaluations(short, overrides, e
     config = compose_one((*MLP, *overrides))
     assert short_run(config).seconds(config.trainer, 8) == pytest.approx(expected_s)
     assert {(config.trainer.steps, config.tracking.mode) for config in short.trained} == {(5, "disabled")}
+
+
+def test_steps_without_times_are_told_by_a_longer_run(short):
+    """As of a mode that is emulated here."""
+    config = compose_one((*MLP, "trainer.steps=100"))
+    short.has_times = False
+    assert short_run(config).seconds(config.trainer, 100) == pytest.approx(100 * 0.2 + REST_S)
+    short.steps_s = [9.0]
+    assert short_run(config).seconds(config.trainer, 100) == pytest.approx(100 * (9.0 + EVAL_S) + START_S)
 
 
 def test_a_slow_step_is_timed_once_and_a_run_without_an_end_is_no_estimate(short):

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.text import Text
 
@@ -17,6 +17,7 @@ from ampsweep.run.messages import MessagePrinter, Progress
 from ampsweep.run.request import RunRequest
 
 _STEPS: Final = 5
+_MORE_STEPS: Final = 25  # to tell a step's time by the difference
 _UNLIKE_LATER: Final = 1  # the first step, which allocates
 LONGEST_S: Final = 5.0  # of the steps; one is always timed
 
@@ -42,15 +43,31 @@ class ShortRun:
 def short_run(config: Config, longest_s: float = LONGEST_S) -> ShortRun | None:
     """Time a run of a few steps, which end after `longest_s`; None if its device ran out of memory. ChildError: it
     failed."""
-    if (timed := _timed(config, None, longest_s)) is None or config.trainer.eval_every is None:
-        return timed
-    evaluated = _timed(config, 1, longest_s)  # an evaluation after each step but the last, as at every end
-    return evaluated and replace(timed, eval_s=max(0.0, evaluated.rest_s - timed.rest_s) / (_STEPS - 1))
+    if (run := _run(config, longest_s)) is None:
+        return None
+    if run.steps_s:
+        step_s = statistics.median(run.steps_s[_UNLIKE_LATER:] or run.steps_s)
+    elif (longer := _run(config, longest_s, num_steps=_MORE_STEPS)) is not None:  # no times, as of an emulated mode
+        more = longer.num_steps - run.num_steps
+        step_s = max(0.0, longer.took_s - run.took_s) / more if more else (run.took_s - run.start_s) / run.num_steps
+    else:
+        return None
+    eval_s = 0.0
+    if config.trainer.eval_every is not None and (evaluated := _run(config, longest_s, eval_every=1)) is not None:
+        eval_s = max(0.0, evaluated.took_s - run.took_s) / (_STEPS - 1)  # at the end each has one
+    return ShortRun(step_s, run.start_s, max(0.0, run.took_s - run.num_steps * step_s), eval_s)
 
 
-def _timed(config: Config, eval_every: int | None, longest_s: float) -> ShortRun | None:
-    trainer = replace(config.trainer, steps=_STEPS, epochs=None, max_seconds=longest_s, log_every=1)
-    trainer = replace(trainer, eval_every=eval_every or _STEPS + 1, patience=None, checkpoint_every=None)
+class _Run(NamedTuple):
+    took_s: float
+    start_s: float
+    num_steps: int
+    steps_s: list[float]  # without the traced step's
+
+
+def _run(config: Config, longest_s: float, num_steps: int = _STEPS, eval_every: int | None = None) -> _Run | None:
+    trainer = replace(config.trainer, steps=num_steps, epochs=None, max_seconds=longest_s, log_every=1)
+    trainer = replace(trainer, eval_every=eval_every or num_steps + 1, patience=None, checkpoint_every=None)
     tracking = replace(config.tracking, mode="disabled")
     config = replace(config, trainer=trainer, tracking=tracking, resume=None, into=None, dry_run=False)
     with TemporaryDirectory(prefix="ampsweep-") as folder:
@@ -59,11 +76,10 @@ def _timed(config: Config, eval_every: int | None, longest_s: float) -> ShortRun
         took_s, rows = time.monotonic() - began_s, read_history(Path(folder))
     if record.status == "failed":
         raise ChildError(f"{record.arm} failed: {record.error}")
-    steps_s = [row["perf/step_ms"] / 1000 for row in rows if "perf/step_ms" in row]  # the traced step has none
-    if record.status == "oom" or not steps_s or start.ended_s is None:
+    if record.status == "oom" or not rows or start.ended_s is None:
         return None
-    step_s = statistics.median(steps_s[_UNLIKE_LATER:] or steps_s)
-    return ShortRun(step_s, start.ended_s - began_s, max(0.0, took_s - len(rows) * step_s))
+    steps_s = [row["perf/step_ms"] / 1000 for row in rows if "perf/step_ms" in row]
+    return _Run(took_s, start.ended_s - began_s, len(rows), steps_s)
 
 
 class _Start(MessagePrinter):
