@@ -16,11 +16,11 @@ from ampsweep.records import find_records, read_history
 from ampsweep.records.outcome import OUTCOMES
 
 SMALL: dict[str, dict[str, list[Any]]] = {
-    "fp32_vs_amp": {"seed": [0], "model.num_layers": [1], "model.hidden_size": [16]},
-    "memory_by_batch": {"data.batch_size": [2], "precision": ["amp_bf16"]},
+    "fp32_vs_amp": {"seed": [0, 1], "model.hidden_size": [16], "data.batch_size": [2]},
+    "memory_by_batch": {"seed": [0], "data.batch_size": [2], "precision": ["amp_bf16"]},
     "scaler_tuning": {"seed": [0], "precision.init_scale": [1099511627776.0], "precision.growth_interval": [20]},
     "ddp_vs_fsdp2": {"seed": [0], "parallel": ["fsdp2"], "precision": ["amp_bf16"]},
-    "amp_fp16_search": {},
+    "precision_search": {"data.batch_size": [2], "precision": ["amp_fp16"]},
 }
 """Parameters of each sweep that a test cannot wait for, with their values on the server."""
 
@@ -51,7 +51,7 @@ def test_agents_work_a_sweep_off_as_its_file_says(name, command):
     number = 2 if name == "fp32_vs_amp" else 1
     ended = [finish(agent) for agent in [command.agent(sweep) for _ in range(number)]]
     assert [agent.code for agent in ended] == [0] * number, ended
-    assert (sweep.state, len(sweep.points)) == ("FINISHED", 3 if number == 2 else 1)
+    assert (sweep.state, len(sweep.points)) == ("FINISHED", 4 if number == 2 else 1)
     assert len({point.agent for point in sweep.points}) == number
     if number == 2:
         assert any("waiting for cpu: another training runs on it" in agent.said for agent in ended)
@@ -72,7 +72,7 @@ def test_agents_work_a_sweep_off_as_its_file_says(name, command):
         assert (run.attributes["groupName"], run.attributes["jobType"]) == (sweep.name, record.identity.precision_mode)
         assert (run.state, run.exit_code, run.summary["status"]) == ("finished", 0, record.status)
         assert bits(run.rows) == bits(read_history(directory))
-        assert record.status in OUTCOMES  # a scale of 2**22 or 2**40 does not come down in two steps
+        assert record.status in OUTCOMES  # a scale of 2**40 does not come down in two steps
 
 
 def own_sweep(command: WandbCommand, parameters: dict[str, Any], **settings: Any) -> Sweep:

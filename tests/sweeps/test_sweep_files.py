@@ -4,11 +4,14 @@ import itertools
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from ampsweep.analysis.step_limits import MIN_PEAK_BYTES
 from ampsweep.config.compose import compose_one
 from ampsweep.config.sweep_file import read_sweep
 from ampsweep.metrics import METRICS
+from ampsweep.predict.run_prediction import predict_run
 from ampsweep.tracking.wandb.agent import agent_overrides
 
 ROOT = Path(__file__).parents[2]
@@ -38,10 +41,22 @@ def test_a_sweep_file_is_one_that_wandb_and_its_agents_run():
             assert all(parameter.keys() <= {"value", "values"} for parameter in sweep["parameters"].values())
         else:
             assert sweep["run_cap"] > 0, "a search has no end of its own"
-    search = SWEEPS["amp_fp16_search"]
+    search = SWEEPS["precision_search"]
     evaluations = search["parameters"]["trainer.steps"]["value"] / search["parameters"]["trainer.eval_every"]["value"]
+    assert {"precision", "optimizer.lr", "data.batch_size"} <= search["parameters"].keys()
     assert search["metric"]["name"] == "val/loss"
     assert 0 < search["early_terminate"]["min_iter"] < evaluations, "a point that is ended early was evaluated before"
+
+
+def test_a_shipped_comparison_has_the_size_and_the_seeds_to_prove_something():
+    smallest = {name: agent_overrides(points(SWEEPS[name])[0]) for name in NAMES}
+    for name in ("digits", "gan", "gradient_penalty", "two_optimizers", "wgan_gp"):
+        smallest[name] = [f"experiment={name}", "hydra.mode=RUN", "precision=fp32"]
+    for name, overrides in smallest.items():
+        found = predict_run(compose_one([*overrides, "device=cpu"]), torch.device("cpu"))
+        assert (found.peak_bytes or 0) > MIN_PEAK_BYTES, (name, found)
+        if name in NAMES and SWEEPS[name]["method"] == "grid":
+            assert len(SWEEPS[name]["parameters"]["seed"]["values"]) >= 3
 
 
 @pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.nightly)])
