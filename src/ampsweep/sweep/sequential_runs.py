@@ -48,6 +48,7 @@ class SequentialRuns:
         self._baselines = {of.workload: of for of in arms if of.is_baseline}
         self._seconds = {of: of.seconds for of in arms}
         self._trained: set[str] = set()
+        self._timed: set[SeededArm] = set()
 
     def __iter__(self) -> Iterator[Point]:
         while (chosen := self._choose()) is not None:
@@ -55,7 +56,10 @@ class SequentialRuns:
             began_s = time.monotonic()
             self._trained.add(config_hash(point.config))
             yield point
-            self._seconds[arm] = time.monotonic() - began_s
+            taken_s = time.monotonic() - began_s
+            # The shortest: a run may also have waited for others on its device.
+            self._seconds[arm] = min(taken_s, self._seconds[arm]) if arm in self._timed else taken_s
+            self._timed.add(arm)
 
     def _choose(self) -> tuple[SeededArm, Point] | None:
         done = finished_hashes(self._directory) | self._trained
