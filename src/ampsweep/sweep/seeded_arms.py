@@ -110,7 +110,9 @@ def trained_arms(
     left_out = {of.arm: check.unsupported for of, check in checks.items() if check.unsupported}
     for of in sorted(arms, key=lambda of: not of.is_baseline):
         too_long_s = _SLOW * baseline_s.get(of.workload, math.inf)
-        times[of] = time = None if checks[of].unsupported else _timed(of.first, too_long_s)
+        is_wanted = of.first.dry_run or of.first.report.run_seconds is not None or not named
+        is_timed = is_wanted and checks[of].unsupported is None
+        times[of] = time = _timed(of.first, too_long_s) if is_timed else None
         if time is not None and of.is_baseline:
             baseline_s[of.workload] = time.step_s
         elif time is not None and time.step_s >= too_long_s:
