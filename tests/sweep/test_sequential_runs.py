@@ -8,18 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from synthetic_records import run
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.config.compose import compose_points
+from ampsweep.config.compose import compose_one, compose_points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.run.request import planned_arm
 from ampsweep.run.short_run import ShortRun
-from ampsweep.sweep import seeded_arms, sequential_runs
+from ampsweep.sweep import device_checks, seeded_arms, sequential_runs
 from ampsweep.sweep.preflight import Checked
 from ampsweep.sweep.seeded_arms import trained_arms
 from ampsweep.sweep.sequential_runs import SequentialRuns
@@ -157,25 +158,21 @@ def test_finished_runs_count_and_further_seeds_follow_the_largest_given(world):
 def timed(monkeypatch):
     """Set the seconds of a step by arm."""
     step_s: dict[str, float] = {}
-    monkeypatch.setattr(seeded_arms, "short_run", lambda config, _: ShortRun(step_s[planned_arm(config)], 0.5, 1.0))
+    monkeypatch.setattr(seeded_arms, "short_run", lambda config: ShortRun(step_s[planned_arm(config)], 0.5, 1.0))
     return step_s
 
 
 def trained(*overrides: str, given: tuple[str, ...] = (), steps: int | None = None):
     arms = seeded_arms.seeded_arms(compose_points([*DECIDE, *overrides], multirun=True))
-    checked = [Checked(unsupported="no tensor cores" if of.arm == "tf32" else None) for of in arms]
-    return trained_arms(arms, checked, given, steps)
+    found = {"tf32": Checked(unsupported="no tensor cores"), "amp_fp16": Checked(emulated="this CPU emulates float16")}
+    return trained_arms(arms, [found.get(of.arm, Checked()) for of in arms], given, steps)
 
 
-def test_modes_that_the_device_lacks_or_emulates_are_left_out_unless_named(timed):
-    timed |= {"fp32": 0.1, "amp_bf16": 0.2, "amp_fp16": 3.0, "tf32": 0.1}
+def test_modes_that_the_device_lacks_or_emulates_are_left_out_unless_named():
     modes = "precision=fp32,tf32,amp_bf16,amp_fp16"
     arms, said = trained(modes)
     assert [of.arm for of in arms] == ["fp32", "amp_bf16"]
-    assert said == [
-        "without tf32: no tensor cores",
-        "without amp_fp16: a step takes 3000 ms here, 30 times the baseline's (named in precision=..., it is trained)",
-    ]
+    assert said == ["without tf32: no tensor cores", "without amp_fp16: this CPU emulates float16"]
     assert [of.arm for of in trained(modes, given=(modes,))[0]] == ["fp32", "tf32", "amp_bf16", "amp_fp16"]
     with pytest.raises(UserError, match="there is fp32 alone; without tf32: no tensor cores"):
         trained("precision=fp32,tf32")
@@ -189,6 +186,18 @@ def test_steps_fit_the_slowest_arm_and_earlier_runs(timed):
         assert {point.config.trainer.steps for of in arms for point in of.points} == {expected}
     assert trained(*fitting, "trainer.steps=50")[0][0].first.trainer.steps == 50
     assert trained(*fitting, "report.run_seconds=1")[0][0].first.trainer.steps == 30, "three times the warm-up"
+
+
+def test_a_dtype_is_emulated_if_its_products_take_ten_times_as_long(monkeypatch):
+    config, device = compose_one(["precision=amp_fp16", "device=cpu"]), torch.device("cpu")
+    times = {"float32": 1.0, "float16": 9.9}
+    monkeypatch.setattr(device_checks, "_product_seconds", times.__getitem__)
+    assert device_checks.emulated(config, device) is None
+    times["float16"] = 30.0
+    expected = "this CPU emulates float16: a product of matrices takes 30 times as long as in float32"
+    assert device_checks.emulated(config, device) == expected
+    assert device_checks.emulated(config, torch.device("cuda")) is None
+    assert device_checks.emulated(compose_one(["precision=fp32"]), device) is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ampsweep.run.request import RunRequest
 _STEPS: Final = 5
 _MORE_STEPS: Final = 25  # to tell a step's time by the difference
 _UNLIKE_LATER: Final = 1  # the first step, which allocates
-LONGEST_S: Final = 5.0  # of the steps; one is always timed
+_LONGEST_S: Final = 5.0  # of the steps; one is always timed
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,19 @@ class ShortRun:
         return until_last_step_s + self.rest_s
 
 
-def short_run(config: Config, longest_s: float = LONGEST_S) -> ShortRun | None:
-    """Time a run of a few steps, which end after `longest_s`; None if its device ran out of memory. ChildError: it
-    failed."""
-    if (run := _run(config, longest_s)) is None:
+def short_run(config: Config) -> ShortRun | None:
+    """Time a run of a few steps; None if its device ran out of memory. ChildError: it failed."""
+    if (run := _run(config)) is None:
         return None
     if run.steps_s:
         step_s = statistics.median(run.steps_s[_UNLIKE_LATER:] or run.steps_s)
-    elif (longer := _run(config, longest_s, num_steps=_MORE_STEPS)) is not None:  # no times, as of an emulated mode
+    elif (longer := _run(config, num_steps=_MORE_STEPS)) is not None:  # no times, as of an emulated mode
         more = longer.num_steps - run.num_steps
         step_s = max(0.0, longer.took_s - run.took_s) / more if more else (run.took_s - run.start_s) / run.num_steps
     else:
         return None
     eval_s = 0.0
-    if config.trainer.eval_every is not None and (evaluated := _run(config, longest_s, eval_every=1)) is not None:
+    if config.trainer.eval_every is not None and (evaluated := _run(config, eval_every=1)) is not None:
         eval_s = max(0.0, evaluated.took_s - run.took_s) / (_STEPS - 1)  # at the end each has one
     return ShortRun(step_s, run.start_s, max(0.0, run.took_s - run.num_steps * step_s), eval_s)
 
@@ -65,8 +64,8 @@ class _Run(NamedTuple):
     steps_s: list[float]  # without the traced step's
 
 
-def _run(config: Config, longest_s: float, num_steps: int = _STEPS, eval_every: int | None = None) -> _Run | None:
-    trainer = replace(config.trainer, steps=num_steps, epochs=None, max_seconds=longest_s, log_every=1)
+def _run(config: Config, num_steps: int = _STEPS, eval_every: int | None = None) -> _Run | None:
+    trainer = replace(config.trainer, steps=num_steps, epochs=None, max_seconds=_LONGEST_S, log_every=1)
     trainer = replace(trainer, eval_every=eval_every or num_steps + 1, patience=None, checkpoint_every=None)
     tracking = replace(config.tracking, mode="disabled")
     config = replace(config, trainer=trainer, tracking=tracking, resume=None, into=None, dry_run=False)

@@ -1,20 +1,23 @@
 """Check a run on its device: the mode, limits and flags, and whether its memory is predicted to fit."""
 
+import timeit
+from functools import cache
 from typing import Final
 
 import torch
 from torch import nn
 
 from ampsweep.config.errors import UnsupportedError, UserError
-from ampsweep.config.modes import arm_of
+from ampsweep.config.modes import arm_of, dtypes_of
 from ampsweep.config.schema import Config
 from ampsweep.observe.memory_limit import memory_bytes, why_no_limit
 from ampsweep.precision.precision import precision_class
 from ampsweep.run.ending import why_unsupported
 from ampsweep.sweep.preflight import Checked
-from ampsweep.text import not_vouched_for, num_bytes
+from ampsweep.text import not_vouched_for, num_bytes, number
 
 _BYTES_PER_PARAMETER: Final = 64  # upper bound for copies, gradients, states and the temporaries of an update
+_EMULATED: Final = 10.0
 _OUTPUTS_TWICE: Final = 2  # backward makes at most one gradient per output while the outputs are kept
 
 
@@ -42,6 +45,28 @@ def check_limits(config: Config, device: torch.device) -> None:
             "max_batch.search=true on the CPU needs trainer.memory_limit_gib: without it the search would go on until "
             "the machine itself has no memory left"
         )
+
+
+def emulated(config: Config, device: torch.device) -> str | None:
+    """Return a sentence if a CPU takes ten times as long to multiply matrices in the compute dtype as in float32."""
+    dtype = dtypes_of(config).compute
+    if device.type != "cpu" or dtype not in ("float16", "bfloat16"):
+        return None
+    ratio = _product_seconds(dtype) / _product_seconds("float32")
+    if ratio < _EMULATED:
+        return None
+    return f"this CPU emulates {dtype}: a product of matrices takes {number(ratio, 2)} times as long as in float32"
+
+
+@cache
+def _product_seconds(dtype: str) -> float:
+    """The shortest of some products of 256x256 matrices by one thread, which other load disturbs least."""
+    num_threads, matrix = torch.get_num_threads(), torch.ones(256, 256, dtype=getattr(torch, dtype))
+    torch.set_num_threads(1)
+    try:
+        return min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=5))
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def too_large(config: Config, device: torch.device, checked: Checked) -> str | None:

@@ -29,6 +29,7 @@ class Checked:
     num_parameters: int | None = None
     output_bytes: int | None = None  # as in `CheckedModel`
     too_large: str | None = None  # the run is predicted not to fit the device's memory
+    emulated: str | None = None  # of a run that may be left out: its device multiplies no numbers of its dtype
 
 
 _CHECK_RUNS: Final = NamedFunction[list[Checked]]("ampsweep.sweep.preflight_checks:check_runs")

@@ -27,7 +27,7 @@ from ampsweep.recorder.out_of_memory import out_of_memory
 from ampsweep.run.directories import checkpoint_path
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.run.rank import num_processes
-from ampsweep.sweep.device_checks import check_limits, check_precision, too_large
+from ampsweep.sweep.device_checks import check_limits, check_precision, emulated, too_large
 from ampsweep.sweep.model_check import CheckedModel, check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
@@ -79,7 +79,8 @@ class _Checks:
             return replace(checked, unsupported=str(error))
         except ValueError as error:
             return Checked(wrong_input=str(error))
-        return replace(checked, too_large=fits)
+        leaves_out = config.report.decide and not self._elsewhere
+        return replace(checked, too_large=fits, emulated=emulated(config, here) if leaves_out else None)
 
     def _parts(self, config: Config) -> tuple[Checked, CheckedModel]:
         self._send(f"model={component_name(config.model)} with data={component_name(config.data)}")

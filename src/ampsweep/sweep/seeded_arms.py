@@ -1,7 +1,6 @@
 """The arms of a multirun with `report.decide=true`: with seeds to add, with steps that fit the machine, and without
 modes that its device only emulates."""
 
-import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,11 +14,10 @@ from ampsweep.config.identity import workload_hash
 from ampsweep.config.schema import Config
 from ampsweep.launch.isolated_process import ChildError
 from ampsweep.run.request import planned_arm
-from ampsweep.run.short_run import LONGEST_S, ShortRun, short_run
+from ampsweep.run.short_run import ShortRun, short_run
 from ampsweep.sweep.preflight import Checked
-from ampsweep.text import listed, milliseconds, number
+from ampsweep.text import listed
 
-_SLOW: Final = 10.0  # times the baseline's step, from which an arm is left out
 _MIN_STEPS: Final = 3  # times `trainer.warmup_steps`: fewer would leave too few steps to time
 
 
@@ -105,32 +103,25 @@ def trained_arms(
         UserError: no two arms are left.
     """
     named = any(re.match(r"\+*precision\b", override) for override in overrides)
-    checks, times = dict(zip(arms, checked, strict=True)), dict[SeededArm, ShortRun | None]()
-    baseline_s = dict[str, float]()  # of a step, by workload
-    left_out = {of.arm: check.unsupported for of, check in checks.items() if check.unsupported}
-    for of in sorted(arms, key=lambda of: not of.is_baseline):
-        too_long_s = _SLOW * baseline_s.get(of.workload, math.inf)
-        is_wanted = of.first.dry_run or of.first.report.run_seconds is not None or not named
-        is_timed = is_wanted and checks[of].unsupported is None
-        times[of] = time = _timed(of.first, too_long_s) if is_timed else None
-        if time is not None and of.is_baseline:
-            baseline_s[of.workload] = time.step_s
-        elif time is not None and time.step_s >= too_long_s:
-            step, ratio = milliseconds(1000 * time.step_s), number(_SLOW * time.step_s / too_long_s, 2)
-            why = f"a step takes {step} here, {ratio} times the baseline's"
-            left_out[of.arm] = f"{why} (named in precision=..., it is trained)"
-    timed = [replace(of, check=checks[of], time=times[of]) for of in arms]
-    kept = [of for of in timed if named or of.arm not in left_out]
+    left_out = {
+        of.arm: why for of, check in zip(arms, checked, strict=True) if (why := check.unsupported or check.emulated)
+    }
+    kept = [
+        replace(of, check=check) for of, check in zip(arms, checked, strict=True) if named or of.arm not in left_out
+    ]
     said = [] if named else [f"without {arm}: {why}" for arm, why in left_out.items()]
     _require_comparable(kept, "".join(f"; {sentence}" for sentence in said))
+    kept = [replace(of, time=_timed(of)) for of in kept]
     steps = steps or _fitting_steps(kept)
     return kept if steps is None else [of.with_steps(steps) for of in kept], said
 
 
-def _timed(config: Config, too_long_s: float) -> ShortRun | None:
-    """Time some steps, and no second one if the first takes too long."""
+def _timed(of: SeededArm) -> ShortRun | None:
+    """A short run of the arm, where its time is wanted."""
+    if of.check.unsupported is not None or not (of.first.dry_run or of.first.report.run_seconds):
+        return None
     with suppress(ChildError):  # a run that fails is an outcome of the sweep
-        return short_run(config, min(too_long_s, LONGEST_S))
+        return short_run(of.first)
     return None
 
 
