@@ -38,6 +38,7 @@ SINGLE = {
     "--config-dir=nosuch": "--config-dir nosuch is not a directory",
     "precision=fp32,amp_bf16": "precision=fp32,amp_bf16 names several values; add -m",
     "into=outputs": "into=outputs: only a multirun can be extended; add -m",
+    "report.decide=true": "report.decide=true: only a multirun can add seeds; add -m",
     "resume=nosuch": "nosuch is neither a checkpoint nor a run directory with one",
     "resume=nosuch/*": "neither a checkpoint nor a run",
     "resume=notes.txt": "is damaged or no checkpoint",

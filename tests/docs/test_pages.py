@@ -105,7 +105,7 @@ def run(place: Path, command: str, *short: str) -> str:
         named = sweep.relative_to(place).as_posix()
         (checkpoint, *_) = sweep.glob("fp32-*/checkpoints/*.pt")
         command = re.sub(r"outputs/train/[^/ ]+/\S+", checkpoint.parents[1].as_posix(), command)
-        command = re.sub(r"outputs/fp32_vs_amp/2[^/ ]+", named, command)
+        command = re.sub(r"outputs/fp32_vs_amp/2[^/ ]+|\b(OLD|NEW)\b", named, command)
     if "outputs/resume_matrix/" in command:
         run(place, "python train.py experiment=resume_matrix precision=fp32,amp_bf16", *SHORT_MATRIX)
         matrix = max(place.glob("outputs/resume_matrix/*")).relative_to(place).as_posix()

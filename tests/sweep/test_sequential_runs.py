@@ -186,6 +186,8 @@ def test_steps_fit_the_slowest_arm_and_earlier_runs(timed):
         assert {point.config.trainer.steps for of in arms for point in of.points} == {expected}
     assert trained(*fitting, "trainer.steps=50")[0][0].first.trainer.steps == 50
     assert trained(*fitting, "report.run_seconds=1")[0][0].first.trainer.steps == 30, "three times the warm-up"
+    given = trained(*fitting, given=("trainer.steps=200",), steps=120)
+    assert given[0][0].first.trainer.steps == 200, "longer trainings beside earlier ones"
 
 
 def test_a_dtype_is_emulated_if_its_products_take_ten_times_as_long(monkeypatch):

@@ -77,7 +77,7 @@ def train_points(points: Points, chosen: str = CONSOLE) -> int:
     if (place := place_in()) is not None:
         points = _at_place(points, place)
     if not points.multirun:
-        _check_alone(points.points[0].config)
+        _check_alone(points.points[0].config, points.overrides)
     check_existence(point.config for point in points.points)
     is_tracked = any(point.config.tracking.mode != "disabled" for point in points.points)
     with WandbProcess() if is_tracked else nullcontext() as wandb:  # starts while the rest goes on
@@ -104,7 +104,9 @@ def _at_place(points: Points, place: RankPlace) -> Points:
     return replace(points, points=(Point(points.overrides, config),))
 
 
-def _check_alone(config: Config) -> None:
+def _check_alone(config: Config, overrides: Sequence[str]) -> None:
+    if config.report.decide and any(override.startswith("report.decide=") for override in overrides):
+        raise UserError("report.decide=true: only a multirun can add seeds; add -m")
     if config.max_batch.search:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
     if config.into is not None:

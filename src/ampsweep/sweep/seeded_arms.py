@@ -1,7 +1,6 @@
 """The arms of a multirun with `report.decide=true`: with seeds to add, with steps that fit the machine, and without
 modes that its device only emulates."""
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -96,22 +95,23 @@ def trained_arms(
 
     Args:
         checked: of each arm's first point.
-        overrides: those of the command line; if they name the modes, none is left out.
+        overrides: those of the command line; if they name the modes, none is left out, and steps that they give stay.
         steps: of earlier runs in the same directory; None: by `report.run_seconds`.
 
     Raises:
         UserError: no two arms are left.
     """
-    named = any(re.match(r"\+*precision\b", override) for override in overrides)
-    left_out = {
-        of.arm: why for of, check in zip(arms, checked, strict=True) if (why := check.unsupported or check.emulated)
-    }
-    kept = [
-        replace(of, check=check) for of, check in zip(arms, checked, strict=True) if named or of.arm not in left_out
-    ]
-    said = [] if named else [f"without {arm}: {why}" for arm, why in left_out.items()]
+    keys = [override.lstrip("+").partition("=")[0] for override in overrides]
+    arms = [replace(of, check=check) for of, check in zip(arms, checked, strict=True)]
+    left_out = {of.arm: why for of in arms if (why := of.check.unsupported or of.check.emulated)}
+    if any(key.partition(".")[0] == "precision" for key in keys):
+        left_out = {}
+    said = [f"without {arm}: {why}" for arm, why in left_out.items()]
+    kept = [of for of in arms if of.arm not in left_out]
     _require_comparable(kept, "".join(f"; {sentence}" for sentence in said))
     kept = [replace(of, time=_timed(of)) for of in kept]
+    if "trainer.steps" in keys or kept[0].first.report.run_seconds is None:
+        return kept, said
     steps = steps or _fitting_steps(kept)
     return kept if steps is None else [of.with_steps(steps) for of in kept], said
 
