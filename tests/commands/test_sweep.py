@@ -91,7 +91,7 @@ def test_a_sweep_decides_how_many_seeds_it_takes_over_ctrl_c(start, train):
     records = [run.record for run in all_runs()]
     seeds = sorted(record.identity.seed for record in records if record.arm == "amp_bf16")
     assert seeds == sorted(record.identity.seed for record in records if record.arm == "fp32")
-    assert seeds in [[*range(num)] for num in (3, 4, 5)], "a busy machine leaves the speed open"
+    assert seeds in [[*range(num)] for num in range(3, 12)], "parity takes five at most, speed some more"
     assert any(": further ones would decide no more" in line or "is reached after" in line for line in ended.said)
     assert "equivalent" in ended.out
 

@@ -8,6 +8,7 @@ from typing import Final
 from ampsweep.analysis.recommendation import NoBaseline, NoOtherArms, Recommendation, Rivals
 from ampsweep.analysis.runs import Run
 from ampsweep.config.modes import MODES
+from ampsweep.config.schema import SEEDS_FOR_SPEED
 from ampsweep.redaction import HIDDEN
 
 Started = Callable[[Path, bool], Sequence[str]]
@@ -33,8 +34,10 @@ def deciding_command(of: Recommendation, runs_of: Mapping[str, Sequence[Run]], s
     there = [runs_of[arm][0] for arm in arms if arm in runs_of]
     every = [run for runs in runs_of.values() for run in runs]
     if every and every[0].record.config.get("report", {}).get("decide"):  # it chooses arms and seeds by itself
-        is_spent = isinstance(undecided, Rivals) and any(what.needs_longer for what in undecided.missing)
-        return None if is_spent else _line(started(every[0].directory, True))
+        report = every[0].record.config["report"]
+        is_spent = len({run.seed for run in every}) >= report["max_seeds"] + SEEDS_FOR_SPEED
+        needs_longer = isinstance(undecided, Rivals) and any(what.needs_longer for what in undecided.missing)
+        return None if is_spent or needs_longer else _line(started(every[0].directory, True))
     values = _merged([started(run.directory, False) for run in there or every[:1]])
     if values is None or len(values["into"]) > 1:
         return None

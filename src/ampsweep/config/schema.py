@@ -142,6 +142,10 @@ class TrackingConfig(Schema):
     console: bool = False  # keep the output of the run's process in `output.log`, and upload it to W&B as the run's log
 
 
+SEEDS_FOR_SPEED: Final = 6
+"""Seeds beyond `report.max_seeds`, for a speed that those left open, as on a busy machine."""
+
+
 class ReportConfig(Schema):
     baseline: str = "fp32"  # the arm that the others are compared with
     margin_pct: float = 1.0

@@ -133,20 +133,20 @@ _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
         Column("speedup", "speedup", numeric=True),
         _speedup,
         "step time of the baseline over that of the arm, geometric mean over pairs of uncontaminated runs (above 1x is "
-        "faster) [95% t-interval of the mean log ratio]; unchecked: in runs of these pairs nothing could show whether "
+        "faster) [95% interval of the mean log ratio]; unchecked: in runs of these pairs nothing could show whether "
         "other processes slowed them down",
     ),
     (
         Column("memory saved", "memory_saved_bytes", numeric=True),
         _memory_saved,
         "peak of the baseline minus that of the arm, mean over pairs (negative: the arm needs more), with its share of "
-        "the baseline's peak, or where pairs differ [the 95% t-interval of that share]",
+        "the baseline's peak, or where pairs differ [the 95% interval of that share]",
     ),
     (
         Column("loss gap", "loss_gap", numeric=True),
         _loss_gap,
         "final validation loss of the arm minus that of the baseline, mean over pairs (positive is worse) "
-        "[95% t-interval]",
+        "[95% interval]",
     ),
     (
         Column("n", "pairs", numeric=True),
@@ -191,7 +191,7 @@ _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
         Column("autocast penalty", "autocast_penalty", numeric=True, optional=True),
         lambda arm, _: estimate_cell(arm.autocast_penalty, "difference", n=arm.num_pairs),
         "validation loss under autocast minus that in full precision, of the same final weights, mean over the arm's "
-        "runs (positive: autocast makes the evaluation worse) [95% t-interval]",
+        "runs (positive: autocast makes the evaluation worse) [95% interval]",
     ),
     _value(
         *("skipped steps", "skipped_steps", lambda count: f"{count:.0f}"),

@@ -10,7 +10,7 @@ from typing import Final
 from ampsweep.config.compose import Point, Points, compose_each
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import workload_hash
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import SEEDS_FOR_SPEED, Config
 from ampsweep.launch.isolated_process import ChildError
 from ampsweep.run.request import planned_arm
 from ampsweep.run.short_run import ShortRun, short_run
@@ -22,7 +22,7 @@ _MIN_STEPS: Final = 3  # times `trainer.warmup_steps`: fewer would leave too few
 
 @dataclass(frozen=True, eq=False)
 class SeededArm:
-    """An arm of a workload with its points: seed by seed, `report.max_seeds` of them."""
+    """An arm of a workload with its points: seed by seed, those of `report.max_seeds` and `SEEDS_FOR_SPEED`."""
 
     workload: str  # equal for the arms that are compared
     arm: str
@@ -49,7 +49,7 @@ class SeededArm:
 
 
 def seeded_arms(points: Points) -> list[SeededArm]:
-    """The arms of a multirun with the seeds given and, up to `report.max_seeds`, those that follow the largest.
+    """The arms of a multirun with the seeds given, and with those that follow the largest.
 
     UserError: more seeds are given, a workload lacks the baseline or another arm, runs would not be trainings from
     scratch, or a launcher would start them before the next can be chosen.
@@ -61,7 +61,7 @@ def seeded_arms(points: Points) -> list[SeededArm]:
     if len(seeds) > report.max_seeds:
         raise UserError(f"report.max_seeds={report.max_seeds}: {len(seeds)} seeds are given")
     further = count(max(seeds) + 1)
-    seeds += [next(further) for _ in range(report.max_seeds - len(seeds))]
+    seeds += [next(further) for _ in range(report.max_seeds + SEEDS_FOR_SPEED - len(seeds))]
     templates: dict[tuple[str, str], Point] = {}
     for point in points.points:
         config = replace(point.config, seed=0)

@@ -134,9 +134,9 @@ def missing_pairs(candidate: Candidate, max_pairs: int, *, for_speed: bool = Tru
         return 0
     if num_pairs < MIN_PAIRS:
         return MIN_PAIRS - num_pairs
-    left = max(1, max_pairs - num_pairs)
+    left = max_pairs - num_pairs  # after the last planned pair parity stays as it is
     unsettled = [parity for parity in candidate.judgements.parities if parity.verdict == "inconclusive"]
-    further = [parity.further_seeds or left for parity in unsettled]
+    further = [min(left, parity.further_seeds or left) for parity in unsettled if left > 0]
     speedup, saved = figures.speedup, figures.memory_saved_pct
     if for_speed and speedup is not None and not is_settled(speedup):
         further.append(max(1, MIN_PAIRS - speedup.n))
@@ -144,7 +144,7 @@ def missing_pairs(candidate: Candidate, max_pairs: int, *, for_speed: bool = Tru
         further.append(MIN_PAIRS)
     if saved is not None and saved.interval is not None and saved.interval[1] - saved.interval[0] > _MAX_MEMORY_DOUBT:
         further.append(1)
-    return min(left, max(further, default=0))
+    return max(further, default=0)
 
 
 def is_dominated(arm: Candidate, others: Iterable[Candidate]) -> bool:
