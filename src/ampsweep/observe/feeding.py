@@ -14,7 +14,7 @@ from ampsweep.observe.host_memory import DELIVERED, READING, is_measuring, mark_
 from ampsweep.observe.ledger import Ledger
 from ampsweep.observe.operators import PLAIN, OperatorMode, is_made_of_others
 
-_EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))  # of operators that exchange tensors between ranks
+EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))  # of operators that exchange tensors between ranks
 
 
 class StorageCounter:
@@ -90,7 +90,7 @@ class StorageCounter:
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], is_view: bool, result: Any
     ) -> None:
         self._note(func, args, kwargs, inputs, result, () if is_view else tensors_in(result))
-        if getattr(func, "namespace", None) in _EXCHANGING:
+        if getattr(func, "namespace", None) in EXCHANGING:
             self.ledger.exchange((*inputs, *tensors_in(result)))
 
     def _copies_from_gloo(self, func: Any, inputs: Sequence[Tensor]) -> bool:

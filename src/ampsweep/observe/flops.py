@@ -19,9 +19,9 @@ Formula = Callable[..., int]  # maps an operator's arguments, and its result as 
 aten = torch.ops.aten
 
 _KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
-_ATTENTION: Final = [getattr(aten, f"_scaled_dot_product_{kernel}") for kernel in _KERNELS]
-_ATTENTION_BACKWARD: Final = [getattr(aten, f"_scaled_dot_product_{kernel}_backward") for kernel in _KERNELS]
-_CONVOLUTIONS: Final = (aten.convolution, aten.convolution_backward)
+ATTENTION: Final = [getattr(aten, f"_scaled_dot_product_{kernel}") for kernel in _KERNELS]
+ATTENTION_BACKWARD: Final = [getattr(aten, f"_scaled_dot_product_{kernel}_backward") for kernel in _KERNELS]
+CONVOLUTIONS: Final = (aten.convolution, aten.convolution_backward)
 
 
 def formulas() -> Mapping[Any, Formula]:
@@ -39,8 +39,8 @@ def formulas() -> Mapping[Any, Formula]:
         aten.mkldnn_rnn_layer_backward: lambda x, w_x, w_h, *_, **__: 2 * _recurrent(x, (w_x, w_h)),
         aten._cudnn_rnn: lambda x, weights, *_, **__: _recurrent(x, weights),
         aten._cudnn_rnn_backward: lambda x, weights, *_, **__: 2 * _recurrent(x, weights),
-        **dict.fromkeys(_ATTENTION, lambda q, k, v, *_, **__: _scores(q, k) + _scored_values(q, k, v)),
-        **dict.fromkeys(_ATTENTION_BACKWARD, _attention_backward),
+        **dict.fromkeys(ATTENTION, lambda q, k, v, *_, **__: _scores(q, k) + _scored_values(q, k, v)),
+        **dict.fromkeys(ATTENTION_BACKWARD, _attention_backward),
     }
 
 
@@ -133,9 +133,9 @@ class OperationCensus:
         counts.flops[name] += flops
         if is_repeated:
             counts.recomputed_flops[name] += flops
-        elif operator in _ATTENTION_BACKWARD:
+        elif operator in ATTENTION_BACKWARD:
             counts.recomputed_flops[name] += _scores(*args[1:3])
-        if operator in _CONVOLUTIONS and not is_repeated:
+        if operator in CONVOLUTIONS and not is_repeated:
             counts.convolution_flops[name] += flops
         if not in_backward:
             if region is not None:

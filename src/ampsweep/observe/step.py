@@ -19,6 +19,7 @@ from ampsweep.nested_tensors import plain_tensors_in, wraps_others
 from ampsweep.observe.feeding import StorageCounter
 from ampsweep.observe.flops import OperationCensus, Operations
 from ampsweep.observe.ledger import Ledger
+from ampsweep.observe.operator_work import WorkLog
 from ampsweep.observe.operators import FakeTensorMode, is_in_backward
 
 _PARAMETERS: Final = ({"parameters"}, {"communication"})  # whole, or gathered from the shards of the ranks
@@ -98,9 +99,15 @@ class RecordedForward:
 class OperatorTracer(StorageCounter):
     """Enters the tensors of every operator into a ledger and counts operations, below autograd and autocast."""
 
-    def __init__(self, ledger: Ledger, scratch: Scratch | None, region: Callable[[], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        scratch: Scratch | None,
+        region: Callable[[], str | None] | None = None,
+        log: WorkLog | None = None,
+    ) -> None:
         super().__init__(ledger)
-        self._scratch, self._region = scratch, region
+        self._scratch, self._region, self._log = scratch, region, log
         self.census = OperationCensus()
         self.recorded = RecordedForward()
         self._in_backward = False
@@ -127,6 +134,8 @@ class OperatorTracer(StorageCounter):
                 self.census.add_output(tensor.dtype, dtype, region)
         if self._scratch is not None and (num_bytes := self._scratch(operator, args, result)):
             self.ledger.scratch(num_bytes)
+        if self._log is not None:
+            self._log.add(func, args, kwargs, inputs, result, in_backward=self._in_backward)
 
     def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
         sources = {found.category for tensor in inputs if (found := self.ledger.find(tensor))}
@@ -149,6 +158,7 @@ def trace_step(
     is_host: bool | None = None,
     scratch: Scratch | None = None,
     region: Callable[[], str | None] | None = None,
+    log: WorkLog | None = None,
     is_tolerant: bool = False,
 ) -> Iterator[Trace]:
     """Trace the optimizer step taken inside; it computes bitwise the same as without a trace.
@@ -171,7 +181,8 @@ def trace_step(
     `held` are tensors that exist from the beginning, even if the step does not use them, and `data` those of a data set
     on an accelerator. For `fake` and `is_host` see `Ledger`. `scratch` gives the bytes of kernels' own memory, which
     appear in the trace's lives only; `region` names the running part of the model, whose work is also counted
-    separately. With `is_tolerant`, what fails in tracing fails the trace, not the step."""
+    separately; `log` gets the work of every operator. With `is_tolerant`, what fails in tracing fails the trace, not
+    the step."""
     parameters = [*model.parameters(), *parameters_of(*optimizers)]
     assert parameters, "a model without parameters cannot be trained"
     is_sharded = any(map(wraps_others, parameters))
@@ -183,7 +194,7 @@ def trace_step(
         _hold_all(ledger, plain_tensors_in(parameter), "parameters")
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
-    trace, tracer = Trace(ledger), OperatorTracer(ledger, scratch, region)
+    trace, tracer = Trace(ledger), OperatorTracer(ledger, scratch, region, log)
     tracer.is_tolerant = is_tolerant
     try:
         # Compiled code is invisible to a dispatch mode, and inside one torch.compile gives up on functions for good.

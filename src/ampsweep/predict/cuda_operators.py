@@ -74,12 +74,12 @@ def _rms_norm(
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The sizes of `_fused_rms_norm`; the CPU has no such kernel."""
+    """The sizes of `_fused_rms_norm`, and the bytes that it moves; the CPU has no such kernel."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, num_dims: int, weight: Tensor | None) -> Tensor:
         with torch.enable_grad():  # these results are saved: activations
-            output = torch.empty_like(tensor)
+            output = tensor.clone()
             rstd = tensor.new_empty(tensor.shape[: tensor.dim() - num_dims], dtype=torch.float32)
         ctx.save_for_backward(tensor, weight, rstd)
         return output.detach()
@@ -87,4 +87,4 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None]:
         tensor, weight, _ = ctx.saved_tensors
-        return torch.empty_like(tensor), None, None if weight is None else torch.empty_like(weight)
+        return gradients[0] + tensor, None, None if weight is None else weight.clone()

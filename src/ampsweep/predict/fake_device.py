@@ -14,6 +14,7 @@ from torch.optim.optimizer import _foreach_supported_types
 
 from ampsweep.nested_tensors import map_tensors, plain_tensors_in, tensors_in
 from ampsweep.observe.functions import FunctionCalls
+from ampsweep.observe.operator_work import WorkLog
 from ampsweep.observe.operators import TO_COPY, FakeTensor, OperatorMode, unset_fake_temporarily
 from ampsweep.observe.step import Trace, trace_step
 from ampsweep.predict.cuda_operators import cuda_dispatch
@@ -116,15 +117,21 @@ class FakeDevice:
         return model
 
     def trace_step(
-        self, model: nn.Module, *optimizers: Optimizer, data: Iterable[Tensor] = (), counts_unused: bool = False
+        self,
+        model: nn.Module,
+        *optimizers: Optimizer,
+        data: Iterable[Tensor] = (),
+        counts_unused: bool = False,
+        log: WorkLog | None = None,
     ) -> AbstractContextManager[Trace]:
         """Trace a step on this device, as `ampsweep.observe.step.trace_step` does. `counts_unused`: count resident
         tensors that the step does not use; on CUDA they and `data` always count, as the allocator counts them."""
         kept = [tensor for made in self._made if (tensor := made()) is not None]
         if self.target.kind == "cpu":
-            return trace_step(model, *optimizers, held=kept if counts_unused else (), fake=self.kernels)
+            return trace_step(model, *optimizers, held=kept if counts_unused else (), fake=self.kernels, log=log)
         scratch = scratch_of(self.target)
-        return trace_step(model, *optimizers, held=kept, data=data, fake=self.kernels, is_host=False, scratch=scratch)
+        how: dict[str, Any] = {"fake": self.kernels, "is_host": False, "scratch": scratch, "log": log}
+        return trace_step(model, *optimizers, held=kept, data=data, **how)
 
 
 class _Scalars(FunctionCalls):
