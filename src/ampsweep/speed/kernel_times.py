@@ -1,0 +1,151 @@
+"""How long kernels take on a device, from what they compute and move and a few fitted parameters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ampsweep.observe.operator_work import OperatorWork
+from ampsweep.speed.devices import Device
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+_TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64))
+_SPLITS: Final = (1, 2, 4, 8, 16)
+"""Sizes of the output that a multiprocessor computes at a time, and pieces that the inner dimension is cut into: those
+of cuBLAS and CUTLASS."""
+_HALF: Final = ("float16", "bfloat16")
+_LOWEST_CLOCK: Final = 0.4  # of the boost clock
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What no data sheet says. Shares are of the data sheet's rates. Fitted by `sweeps/results/published/fit.py`."""
+
+    watts: dict[str, float]
+    """Power in W that a multiprocessor takes per GHz in matrix arithmetic, by architecture: more than the device's limit
+    lowers the clock."""
+    tensor_share: dict[str, float]  # of the tensor cores' peak, within a tile; by architecture
+    float32_share: float  # of the peak without tensor cores, within a tile
+    convolution_share: float  # of a product's rate
+    channels_first_share: float  # of a convolution's rate, for channels first on tensor cores
+    winograd: float  # speed-up of 3x3 convolutions without tensor cores
+    grouped_share: float  # of float32's peak, for convolutions in groups
+    misaligned_share: float  # of a product's rate, for rows that are no multiple of 16 bytes on tensor cores
+    attention_share: float  # of the peak, for fused attention
+    tile_us: float  # to begin and end a tile
+    tile_bytes_per_clock: float  # that a multiprocessor reads from L2
+    bandwidth_share: float  # of the memory's bandwidth
+    l2_speed: float  # bandwidth of L2 over that of the memory
+    strided_share: float  # of the bandwidth, where tensors differ in memory order
+    elements_per_clock: float  # of a multiprocessor in elementwise kernels
+    rows_per_clock: float  # elements per clock of a multiprocessor in normalizations, softmax and reductions
+    kernel_us: float  # the least time of a kernel
+    forward_us: float  # of the host, for an operator in forward
+    backward_us: float  # of the host, for an operator in backward and in the update
+    step_us: float  # of the host, for a step
+
+
+class Works:
+    """Work as columns."""
+
+    def __init__(self, works: Sequence[OperatorWork]) -> None:
+        def column(name: str) -> Any:
+            return np.array([getattr(work, name) for work in works])
+
+        self.kinds, self.dtypes, self.is_strided = column("kind"), column("dtype"), column("is_strided")
+        self.flops, self.num_elements = column("flops").astype(float), column("num_elements").astype(float)
+        self.num_bytes = column("read_bytes").astype(float) + column("written_bytes")
+        self.num_kernels, self.taps = column("num_kernels").astype(float), column("taps")
+        self.sizes = np.array([work.sizes or (1, 1, 1, 1) for work in works], dtype=float).reshape(-1, 4)
+        self.itemsize = np.where(np.isin(self.dtypes, _HALF), 2.0, 4.0)
+
+
+def kernel_times(works: Works, device: Device, parameters: Parameters, *, tf32: bool) -> Floats:
+    """The time on the device of each work in microseconds; `tf32`: float32 products may use TF32."""
+    return _KernelModel(works, device, parameters, tf32).times()
+
+
+class _KernelModel:
+    def __init__(self, works: Works, device: Device, parameters: Parameters, tf32: bool) -> None:
+        self._works, self._device, self._parameters = works, device, parameters
+        self._bytes_per_us = 1e3 * device.bandwidth_gb_per_sec * parameters.bandwidth_share
+        self._has_tensor_cores = device.capability >= (7, 0)
+        self._is_half = np.isin(works.dtypes, _HALF)
+        self._on_tensor_cores = self._has_tensor_cores & (self._is_half | (tf32 and device.tf32 is not None))
+        half = device.bfloat16 or device.float16
+        peak = np.where(self._is_half, half, (device.tf32 if tf32 else None) or device.float32)
+        self._peak_per_clock = peak * 1e3 / (device.num_sms * device.boost_ghz)  # FLOPs of a multiprocessor
+        drawn_w = parameters.watts[device.architecture] * device.num_sms * device.boost_ghz
+        self._ghz = device.boost_ghz * min(1.0, max(_LOWEST_CLOCK, device.tdp_w / drawn_w))
+
+    def times(self) -> Floats:
+        works, parameters = self._works, self._parameters
+        times = np.maximum(self._moving(), self._elementwise())
+        is_product = (works.kinds == "product") | ((works.kinds == "convolution") & (works.sizes[:, 0] == 1))
+        if is_product.any():
+            times[is_product] = np.maximum(self._products(is_product), self._moving()[is_product])
+        is_grouped = (works.kinds == "convolution") & (works.sizes[:, 0] > 1)
+        shares = ((is_grouped, parameters.grouped_share), (works.kinds == "attention", parameters.attention_share))
+        for chosen, share in shares:
+            rate = self._peak_per_clock * self._ghz * 1e3 * self._device.num_sms * share
+            times[chosen] = np.maximum(works.flops / rate, times)[chosen]
+        return np.where(works.num_kernels > 0, times + parameters.kernel_us * works.num_kernels, 0.0)
+
+    def _moving(self) -> Floats:
+        """The time to move the bytes: from L2 as far as it holds them."""
+        works, parameters = self._works, self._parameters
+        in_l2 = np.clip(1 - works.num_bytes / (self._device.l2_mib * 2**20), 0, 1)
+        speed = self._bytes_per_us * (1 + (parameters.l2_speed - 1) * in_l2)
+        is_slow = works.is_strided & (works.kinds != "convolution")
+        return works.num_bytes / np.where(is_slow, speed * parameters.strided_share, speed)
+
+    def _elementwise(self) -> Floats:
+        """The time that the elements take, whatever their size."""
+        works, parameters = self._works, self._parameters
+        by_rows = np.isin(works.kinds, ("normalization", "softmax", "reduction"))
+        rate = np.where(by_rows, parameters.rows_per_clock, parameters.elements_per_clock)
+        is_matrix = np.isin(works.kinds, ("product", "convolution", "attention"))
+        clocks = self._device.num_sms * self._device.boost_ghz * 1e3
+        return np.where(is_matrix, 0.0, works.num_elements / (rate * clocks))
+
+    def _products(self, chosen: Flags) -> Floats:
+        """The time of matrix products by the best of the tiles and splits."""
+        works, parameters, device = self._works, self._parameters, self._device
+        batch, m, n, k = (column[:, None, None] for column in works.sizes[chosen].T)
+        tile_m, tile_n = (np.array(side, dtype=float)[None, :, None] for side in zip(*_TILES, strict=True))
+        split = np.array(_SPLITS, dtype=float)[None, None, :]
+        depth = np.ceil(k / split)
+        waves = np.ceil(batch * np.ceil(m / tile_m) * np.ceil(n / tile_n) * split / device.num_sms)
+        per_us = (self._peak_per_clock * self._share() * self._ghz * 1e3)[chosen][:, None, None]
+        l2_per_us = parameters.tile_bytes_per_clock * self._ghz * 1e3
+        itemsize = works.itemsize[chosen][:, None, None]
+        computing = 2 * tile_m * tile_n * depth / per_us
+        reading = (tile_m + tile_n) * depth * itemsize / l2_per_us
+        joining = np.where(split > 1, 8 * split * batch * m * n / self._bytes_per_us + parameters.kernel_us, 0)
+        tiles: Floats = waves * (np.maximum(computing, reading) + parameters.tile_us) + joining
+        times: Floats = tiles.min(axis=(1, 2))
+        return times + self._transposing()[chosen]
+
+    def _share(self) -> Floats:
+        """The share of the peak that products reach within a tile."""
+        works, parameters = self._works, self._parameters
+        tensor = parameters.tensor_share.get(self._device.architecture, 1.0)
+        share = np.where(self._on_tensor_cores, tensor, parameters.float32_share)
+        is_convolution = works.kinds == "convolution"
+        share = np.where(is_convolution, share * parameters.convolution_share, share)
+        is_winograd = is_convolution & (works.taps == 9) & ~self._on_tensor_cores
+        share = np.where(is_winograd, share * parameters.winograd, share)
+        is_first = is_convolution & works.is_strided & self._on_tensor_cores
+        share = np.where(is_first, share * parameters.channels_first_share, share)
+        rows = works.sizes[:, 2:] * works.itemsize[:, None] % 16
+        is_misaligned = (works.kinds == "product") & self._on_tensor_cores & rows.any(axis=1)
+        return np.where(is_misaligned, share * parameters.misaligned_share, share)
+
+    def _transposing(self) -> Floats:
+        # cuDNN's half precision convolutions on tensor cores take channels last.
+        works = self._works
+        is_transposed = (works.kinds == "convolution") & works.is_strided & self._on_tensor_cores & self._is_half
+        return np.where(is_transposed, 2 * works.num_bytes / self._bytes_per_us, 0.0)

@@ -1,0 +1,102 @@
+"""The time of a training step on a device, from the work of its operators."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import Final, Literal
+
+import numpy as np
+
+from ampsweep.observe.operator_work import Kind, OperatorWork
+from ampsweep.speed.devices import Device
+from ampsweep.speed.fitted import EXTRAPOLATED_SPREAD, FITTED, FITTED_ARCHITECTURES, SPEEDUP_SPREAD, STEP_SPREAD
+from ampsweep.speed.kernel_times import Floats, Parameters, Works, kernel_times
+
+Bound = Literal["compute", "bandwidth", "launch", "link"]
+"""What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
+_NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
+_COMPUTE: Final = ("product", "convolution", "attention", "recurrent")
+
+
+@dataclass(frozen=True)
+class Range:
+    """A prediction, and the range in which nine of ten measurements lie."""
+
+    expected: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The predicted time of a step, in milliseconds."""
+
+    step_ms: Range
+    bound: Bound
+    kernels_ms: float  # of the device
+    launching_ms: float  # of the host
+    exchange_ms: float  # over the link; it may overlap with kernels
+    by_kind_ms: Mapping[Kind, float]
+    is_extrapolated: bool  # beyond the devices or sizes that were fitted
+
+
+class StepWork:
+    """The work of a step, ready to be timed on many devices."""
+
+    def __init__(self, works: Sequence[OperatorWork]) -> None:
+        places: dict[OperatorWork, int] = {}
+        self.order = np.array([places.setdefault(work, len(places)) for work in works])
+        self.unique = tuple(places)
+        self.columns = Works(self.unique)
+
+    def on(
+        self, device: Device, *, tf32: bool = False, num_ranks: int = 1, parameters: Parameters = FITTED
+    ) -> StepTime:
+        """The time of the step; `tf32`: float32 products may use TF32."""
+        kernels = kernel_times(self.columns, device, parameters, tf32=tf32)[self.order]
+        launching = self._launching(parameters)
+        exchange_us = self._exchange_us(device, num_ranks)
+        step_us = max(kernels.sum(), launching.sum(), exchange_us)
+        by_kind: dict[Kind, float] = defaultdict(float)
+        for place, time in zip(self.order, kernels, strict=True):
+            by_kind[self.unique[place].kind] += time / 1e3
+        is_extrapolated = device.architecture not in FITTED_ARCHITECTURES
+        computing = sum(by_kind[kind] for kind in _COMPUTE)
+        bound: Bound = "compute" if 2e3 * computing > kernels.sum() else "bandwidth"
+        if exchange_us == step_us:
+            bound = "link"
+        elif launching.sum() == step_us:
+            bound = "launch"
+        return StepTime(
+            step_ms=_range(step_us / 1e3, EXTRAPOLATED_SPREAD if is_extrapolated else STEP_SPREAD),
+            bound=bound,
+            kernels_ms=kernels.sum() / 1e3,
+            launching_ms=launching.sum() / 1e3,
+            exchange_ms=exchange_us / 1e3,
+            by_kind_ms={kind: time for kind, time in by_kind.items() if time},
+            is_extrapolated=is_extrapolated,
+        )
+
+    def _launching(self, parameters: Parameters) -> Floats:
+        """The time of the host for each operator, in microseconds, and for the step."""
+        phases = np.array([work.phase for work in self.unique])
+        calls = np.array([work.num_calls * (work.num_kernels > 0) for work in self.unique])
+        each = np.where(phases == "forward", parameters.forward_us, parameters.backward_us) * calls
+        return np.append(each[self.order], parameters.step_us)
+
+    def _exchange_us(self, device: Device, num_ranks: int) -> float:
+        """The time of a ring's all-reduce of what the ranks exchange: 2 (n - 1) / n of the bytes over the link."""
+        exchanged = sum(self.unique[place].read_bytes for place in self.order if self.unique[place].kind == "exchange")
+        return 2 * (num_ranks - 1) / num_ranks * exchanged / (1e3 * device.link_gb_per_sec)
+
+
+def speedup(baseline: StepTime, other: StepTime) -> Range:
+    """How many times as fast `other` is; the errors of two predictions for one device are mostly the same."""
+    spread = EXTRAPOLATED_SPREAD if other.is_extrapolated else SPEEDUP_SPREAD
+    return _range(baseline.step_ms.expected / other.step_ms.expected, spread)
+
+
+def _range(expected: float, spread: float) -> Range:
+    factor = exp(_NINE_OF_TEN * spread)
+    return Range(expected, expected / factor, expected * factor)
