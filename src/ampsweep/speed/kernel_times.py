@@ -1,6 +1,6 @@
 """How long kernels take on a device, from what they compute and move and a few fitted parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,8 +40,9 @@ class Parameters:
     bandwidth_share: float  # of the memory's bandwidth
     l2_speed: float  # bandwidth of L2 over that of the memory
     strided_share: float  # of the bandwidth, where tensors differ in memory order
-    elements_per_clock: float  # of a multiprocessor in elementwise kernels
-    rows_per_clock: float  # elements per clock of a multiprocessor in normalizations, softmax and reductions
+    elements_per_clock: Mapping[str, float]
+    """Elements that a multiprocessor takes in a clock, by kind of work (`softmax`) or kind and dtype (`cast bfloat16`);
+    other kinds are as `elementwise`."""
     kernel_us: float  # the least time of a kernel
     forward_us: float  # of the host, for an operator in forward
     backward_us: float  # of the host, for an operator in backward and in the update
@@ -105,8 +106,14 @@ class _KernelModel:
     def _elementwise(self) -> Floats:
         """The time that the elements take, whatever their size."""
         works, parameters = self._works, self._parameters
-        by_rows = np.isin(works.kinds, ("normalization", "softmax", "reduction"))
-        rate = np.where(by_rows, parameters.rows_per_clock, parameters.elements_per_clock)
+        rates = parameters.elements_per_clock
+        of_kind = [rates.get(kind, rates["elementwise"]) for kind in works.kinds]
+        rate = np.array(
+            [
+                rates.get(f"{kind} {dtype}", own)
+                for kind, dtype, own in zip(works.kinds, works.dtypes, of_kind, strict=True)
+            ]
+        )
         is_matrix = np.isin(works.kinds, ("product", "convolution", "attention"))
         clocks = self._device.num_sms * self._device.boost_ghz * 1e3
         return np.where(is_matrix, 0.0, works.num_elements / (rate * clocks))
