@@ -21,6 +21,7 @@ FLOORS = (
     {"finding"},
     {"config", "records"},
     {"observe", "precision"},
+    {"speed"},
     {"models", "data", "tasks", "monitors", "parallel", "launch", "tracking", "analysis"},
     {"recorder", "report"},
     {"training", "integrations"},
@@ -42,7 +43,7 @@ LIBRARIES = {
 """The places that may import a library."""
 WITHOUT_TORCH = {
     *("memory_categories", "user_code", "metrics", "text", "redaction", "finding", "socket_folder", "stop_signals"),
-    *("numeric_formats", "config", "records", "launch", "analysis", "report"),
+    *("numeric_formats", "config", "records", "speed", "launch", "analysis", "report"),
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
