@@ -26,6 +26,13 @@ def test_peaks_are_those_that_nvidia_publishes(arithmetic, published):
     assert peaks == pytest.approx(pairs, rel=0.015)
 
 
+def test_geforce_peaks_are_a_sixteenth_of_the_advertised():
+    """FP4 with sparsity and half the accumulator: 2 times for each of FP4, FP8, sparsity and a float16 sum."""
+    advertised = {"5090": 3352, "5080": 1801, "5070Ti": 1406, "5070": 988, "5060Ti": 759, "5060": 614}
+    peaks = {name: DEVICES[f"RTX{name}"].bfloat16 * 16 for name in advertised}
+    assert peaks == pytest.approx(advertised, rel=2e-3)
+
+
 def test_older_gpus_lack_newer_arithmetic():
     lacking = {name: [DEVICES[name].tf32, DEVICES[name].bfloat16, DEVICES[name].float8] for name in ("T4", "A100-80")}
     assert lacking == {"T4": [None, None, None], "A100-80": [155.9, 311.9, None]}

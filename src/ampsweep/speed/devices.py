@@ -238,7 +238,8 @@ def _words(text: str) -> frozenset[str]:
 
 def _known_words(device: Device) -> frozenset[str]:
     """What a user may say of a device: its names, form factor and memory, with and without ECC."""
-    memory = f"{ceil(device.memory_gib)} {device.memory_gib / _ECC:g}"
+    before_ecc = device.memory_gib / _ECC
+    memory = f"{ceil(device.memory_gib)} {before_ecc:.0f}" if before_ecc.is_integer() else f"{ceil(device.memory_gib)}"
     form = "PCIe" if device.link_gb_per_sec <= 64 or device.name.endswith("NVL") else "SXM"
     laptop = "laptop" if device.name.endswith("MaxQ") else ""
     return frozenset().union(*map(_words, (device.name, *device.driver_names, form, memory, laptop)))

@@ -6,9 +6,7 @@ passes over parameters and gradients at the bandwidth of memory. What passes ove
 bound is one that can be approached by a step of large matrix multiplications and by no step with long vectors.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
@@ -16,9 +14,7 @@ from ampsweep.config.modes import step_dtypes
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.monitors.device_peaks import dense_peak
 from ampsweep.records import RunRecord
-
-_BYTES_PER_SEC: Final[Mapping[str, float]] = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
-"""Bandwidth of memory, reads and writes together, by the driver's name of a device (NVIDIA's data sheets)."""
+from ampsweep.speed.devices import device_of_driver
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,8 @@ def bound(record: RunRecord) -> Bound | None:
     flops = dict(record.proof.flops or {})
     if record.config["precision"]["tf32"] and "float32" in flops:
         flops["tf32"] = flops.pop("float32")
-    peak, bytes_per_sec = dense_peak(name, flops), _BYTES_PER_SEC.get(name)
-    if peak is None or bytes_per_sec is None:
+    peak, device = dense_peak(name, flops), device_of_driver(name)
+    if peak is None or device is None:
         return None
-    return Bound(sum(flops.values()) / 1e9 / peak.tflops_per_sec, 1e3 * moved.total / bytes_per_sec)
+    moving_ms = moved.total / 1e6 / device.bandwidth_gb_per_sec
+    return Bound(sum(flops.values()) / 1e9 / peak.tflops_per_sec, moving_ms)
