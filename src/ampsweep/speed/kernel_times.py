@@ -25,8 +25,8 @@ class Parameters:
     """What no data sheet says. Shares are of the data sheet's rates. Fitted by `sweeps/results/published/fit.py`."""
 
     watts: dict[str, float]
-    """Power in W that a multiprocessor takes per GHz in matrix arithmetic, by architecture: more than the device's limit
-    lowers the clock."""
+    """Power in W that a multiprocessor takes per GHz in matrix arithmetic, by architecture: more than the device's
+    limit lowers the clock."""
     tensor_share: dict[str, float]  # of the tensor cores' peak, within a tile; by architecture
     float32_share: float  # of the peak without tensor cores, within a tile
     convolution_share: float  # of a product's rate
@@ -101,7 +101,8 @@ class _KernelModel:
         in_l2 = np.clip(1 - works.num_bytes / (self._device.l2_mib * 2**20), 0, 1)
         speed = self._bytes_per_us * (1 + (parameters.l2_speed - 1) * in_l2)
         is_slow = works.is_strided & (works.kinds != "convolution")
-        return works.num_bytes / np.where(is_slow, speed * parameters.strided_share, speed)
+        times: Floats = works.num_bytes / np.where(is_slow, speed * parameters.strided_share, speed)
+        return times
 
     def _elementwise(self) -> Floats:
         """The time that the elements take, whatever their size."""

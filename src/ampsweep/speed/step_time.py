@@ -20,7 +20,7 @@ _COMPUTE: Final = ("product", "convolution", "attention", "recurrent")
 
 
 @dataclass(frozen=True)
-class Range:
+class PredictedRange:
     """A prediction, and the range in which nine of ten measurements lie."""
 
     expected: float
@@ -32,7 +32,7 @@ class Range:
 class StepTime:
     """The predicted time of a step, in milliseconds."""
 
-    step_ms: Range
+    step_ms: PredictedRange
     bound: Bound
     kernels_ms: float  # of the device
     launching_ms: float  # of the host
@@ -83,20 +83,22 @@ class StepWork:
         phases = np.array([work.phase for work in self.unique])
         calls = np.array([work.num_calls * (work.num_kernels > 0) for work in self.unique])
         each = np.where(phases == "forward", parameters.forward_us, parameters.backward_us) * calls
-        return np.append(each[self.order], parameters.step_us)
+        each_of_step: Floats = np.append(each[self.order], parameters.step_us)
+        return each_of_step
 
     def _exchange_us(self, device: Device, num_ranks: int) -> float:
         """The time of a ring's all-reduce of what the ranks exchange: 2 (n - 1) / n of the bytes over the link."""
         exchanged = sum(self.unique[place].read_bytes for place in self.order if self.unique[place].kind == "exchange")
-        return 2 * (num_ranks - 1) / num_ranks * exchanged / (1e3 * device.link_gb_per_sec)
+        exchanged_us: float = 2 * (num_ranks - 1) / num_ranks * exchanged / (1e3 * device.link_gb_per_sec)
+        return exchanged_us
 
 
-def speedup(baseline: StepTime, other: StepTime) -> Range:
+def speedup(baseline: StepTime, other: StepTime) -> PredictedRange:
     """How many times as fast `other` is; the errors of two predictions for one device are mostly the same."""
     spread = EXTRAPOLATED_SPREAD if other.is_extrapolated else SPEEDUP_SPREAD
     return _range(baseline.step_ms.expected / other.step_ms.expected, spread)
 
 
-def _range(expected: float, spread: float) -> Range:
+def _range(expected: float, spread: float) -> PredictedRange:
     factor = exp(_NINE_OF_TEN * spread)
-    return Range(expected, expected / factor, expected * factor)
+    return PredictedRange(expected, expected / factor, expected * factor)
