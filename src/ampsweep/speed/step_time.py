@@ -11,11 +11,12 @@ import numpy as np
 from ampsweep.observe.operator_work import Kind, OperatorWork
 from ampsweep.speed.devices import Device
 from ampsweep.speed.fitted import EXTRAPOLATED_SPREAD, FITTED, FITTED_ARCHITECTURES, SPEEDUP_SPREAD, STEP_SPREAD
-from ampsweep.speed.kernel_times import Floats, Parameters, Works, kernel_times
+from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, kernel_times
 
 Bound = Literal["compute", "bandwidth", "launch", "link"]
 """What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
 _NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
+_HOST_US: Final = {"forward": "forward_us", "backward": "backward_us", "update": "backward_us"}
 _COMPUTE: Final = ("product", "convolution", "attention", "recurrent")
 
 
@@ -49,6 +50,8 @@ class StepWork:
         self.order = np.array([places.setdefault(work, len(places)) for work in works])
         self.unique = tuple(places)
         self.columns = Works(self.unique)
+        self.waits = np.flatnonzero([work.kind == "wait" for work in works])
+        """Places in the order where the host waits for the device."""
 
     def on(
         self, device: Device, *, tf32: bool = False, num_ranks: int = 1, parameters: Parameters = FITTED
@@ -57,7 +60,7 @@ class StepWork:
         kernels = kernel_times(self.columns, device, parameters, tf32=tf32)[self.order]
         launching = self._launching(parameters)
         exchange_us = self._exchange_us(device, num_ranks)
-        step_us = max(kernels.sum(), launching.sum(), exchange_us)
+        step_us = max(elapsed_us(kernels, launching, self.waits), exchange_us)
         by_kind: dict[Kind, float] = defaultdict(float)
         for place, time in zip(self.order, kernels, strict=True):
             by_kind[self.unique[place].kind] += time / 1e3
@@ -66,7 +69,7 @@ class StepWork:
         bound: Bound = "compute" if 2e3 * computing > kernels.sum() else "bandwidth"
         if exchange_us == step_us:
             bound = "link"
-        elif launching.sum() == step_us:
+        elif step_us > 1.02 * kernels.sum():
             bound = "launch"
         return StepTime(
             step_ms=_range(step_us / 1e3, EXTRAPOLATED_SPREAD if is_extrapolated else STEP_SPREAD),
@@ -79,18 +82,37 @@ class StepWork:
         )
 
     def _launching(self, parameters: Parameters) -> Floats:
-        """The time of the host for each operator, in microseconds, and for the step."""
-        phases = np.array([work.phase for work in self.unique])
-        calls = np.array([work.num_calls * (work.num_kernels > 0) for work in self.unique])
-        each = np.where(phases == "forward", parameters.forward_us, parameters.backward_us) * calls
-        each_of_step: Floats = np.append(each[self.order], parameters.step_us)
-        return each_of_step
+        """The host's time for each work in order, in microseconds; that of the step as a whole is in the first."""
+        each = {phase: getattr(parameters, name) for phase, name in _HOST_US.items()}
+        of_unique = np.array([each[work.phase] * work.num_calls * (work.kind != "none") for work in self.unique])
+        times: Floats = of_unique[self.order]
+        times[0] += parameters.step_us
+        return times
 
     def _exchange_us(self, device: Device, num_ranks: int) -> float:
         """The time of a ring's all-reduce of what the ranks exchange: 2 (n - 1) / n of the bytes over the link."""
         exchanged = sum(self.unique[place].read_bytes for place in self.order if self.unique[place].kind == "exchange")
         exchanged_us: float = 2 * (num_ranks - 1) / num_ranks * exchanged / (1e3 * device.link_gb_per_sec)
         return exchanged_us
+
+
+def elapsed_us(kernels: Floats, launching: Floats, waits: Integers) -> float:
+    """The time of a step, one of many like it: the device works through what the host launches, which waits for it at
+    `waits`. `kernels` and `launching` are times of the device and the host for each work in order."""
+    if not len(waits):
+        return float(max(kernels.sum(), launching.sum()))
+    start = waits[-1] + 1  # steps are a cycle
+    kernels, launching = np.roll(kernels, -start), np.roll(launching, -start)
+    begins = np.append(0, np.sort((waits - start) % len(kernels))[:-1] + 1)
+    lengths = np.diff(np.append(begins, len(kernels)))
+    launched, done = np.cumsum(launching), np.cumsum(kernels)
+    launched_before, _done_before = (
+        np.repeat(total[begins] - own[begins], lengths) for total, own in ((launched, launching), (done, kernels))
+    )
+    # A kernel ends when those from some launch on have run without a pause: the latest such time counts.
+    ends = np.repeat(done[begins + lengths - 1], lengths)
+    paths = (launched - launched_before) + (ends - done + kernels)
+    return float(np.maximum.reduceat(paths, begins).sum())
 
 
 def speedup(baseline: StepTime, other: StepTime) -> PredictedRange:
