@@ -1,0 +1,46 @@
+"""Traces of all rows of `measurements.csv`, made once for many fits: in `sweeps/results`
+
+    python -m published.traces FILE
+
+writes a pickle of {"works": {key: [OperatorWork, ...] in the order of the program}, "keys": [the key of each row]}. A
+key is (recipe, batch, dtype): rows of several GPUs share a trace, and so do fp32 and tf32.
+"""
+
+import csv
+import pickle
+import sys
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from ampsweep.observe.operator_work import OperatorWork
+from published.training_step import trace
+
+TABLE: Final = Path(__file__).with_name("measurements.csv")
+_DTYPES: Final = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+Key = tuple[str, int, torch.dtype]
+
+
+def rows() -> list[dict[str, str]]:
+    with TABLE.open(newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def key_of(row: dict[str, str]) -> Key:
+    return row["recipe"], int(row["batch"]), _DTYPES[row["precision"].rpartition("_")[2]]
+
+
+def main(target: Path) -> None:
+    keys = [key_of(row) for row in rows()]
+    works: dict[Key, list[OperatorWork]] = {}
+    for key in dict.fromkeys(keys):
+        works[key] = trace(*key)
+        print(f"{len(works)} of {len({*keys})}: {key}", file=sys.stderr)
+    with target.open("wb") as file:
+        pickle.dump({"works": works, "keys": keys}, file)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
