@@ -14,6 +14,7 @@ from steps import trace_program
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ampsweep.observe.operator_work import WorkLog
 from ampsweep.predict.cuda_attention import AttentionCall
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
@@ -180,3 +181,22 @@ def test_a_prediction_saves_what_cudas_dispatcher_saves(name, dtype):
         truth = saved(FUNCTIONS[name], "cuda", dtype)
     with FakeDevice(TargetDevice("cuda"))():
         assert saved(FUNCTIONS[name], "cpu", dtype) == truth
+
+
+def test_scalars_of_the_host_are_no_work_of_the_device():
+    device, log = FakeDevice(A100), WorkLog()
+    with torch.device("meta"):
+        model = nn.Linear(64, 64)
+    device.adopt(model)
+    with device():
+        with device.optimizers():
+            optimizer = torch.optim.AdamW(model.parameters(), foreach=False)  # counts its steps on the host
+        with device.trace_step(model, optimizer, log=log):
+            loss = model(torch.zeros(8, 64)).sum()
+            loss.backward()
+            with device.optimizers():
+                optimizer.step()
+            loss.item()
+    (wait,) = (number for number, work in enumerate(log.works) if work.kind == "wait")
+    assert wait == len(log.works) - 1
+    assert {work.num_elements for work in log.works[:wait] if work.phase == "update"} == {64, 64 * 64}

@@ -220,7 +220,8 @@ class Ledger:
         self._known.clear()
         self._delivered.clear()
 
-    def _counts(self, tensor: Tensor) -> bool:
+    def counts(self, tensor: Tensor) -> bool:
+        """Return True if a tensor is on this ledger's device."""
         if tensor.layout is not torch.strided:
             return False
         if isinstance(tensor, FakeTensor):
@@ -229,13 +230,13 @@ class Ledger:
         return (self._fake is None or self.is_host) and tensor.device == self._device
 
     def _find(self, tensor: Tensor) -> "_Known | None":
-        return self._known.get(id(tensor.untyped_storage())) if self._counts(tensor) else None
+        return self._known.get(id(tensor.untyped_storage())) if self.counts(tensor) else None
 
     def _add(
         self, tensor: Tensor, category: MemoryCategory, born: int, *, num_bytes: int | None = None
     ) -> "_Known | None":
         """Follow the storage of a tensor, of which `num_bytes` are in use so far; None: all."""
-        if not self._counts(tensor):
+        if not self.counts(tensor):
             return None
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0:

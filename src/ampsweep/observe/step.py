@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.nested_tensors import plain_tensors_in, wraps_others
+from ampsweep.nested_tensors import plain_tensors_in, tensors_in, wraps_others
 from ampsweep.observe.feeding import StorageCounter
 from ampsweep.observe.flops import OperationCensus, Operations
 from ampsweep.observe.ledger import Ledger
@@ -134,7 +134,8 @@ class OperatorTracer(StorageCounter):
                 self.census.add_output(tensor.dtype, dtype, region)
         if self._scratch is not None and (num_bytes := self._scratch(operator, args, result)):
             self.ledger.scratch(num_bytes)
-        if self._log is not None:
+        # Scalars that an optimizer keeps on the host are no work of the device, and reading them is no wait.
+        if self._log is not None and any(map(self.ledger.counts, (*inputs, *tensors_in(result)))):
             self._log.add(func, args, kwargs, inputs, result, in_backward=self._in_backward)
 
     def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
