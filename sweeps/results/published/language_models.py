@@ -61,13 +61,13 @@ def gpt2(query: Tensor, key: Tensor, causal: Tensor, padding: Tensor | None = No
 
 
 def opt(query: Tensor, key: Tensor, padding: Tensor) -> Tensor:
-    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2) + padding
+    scores: Tensor = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2) + padding
     return torch.max(scores, scores.new_full([], torch.finfo(scores.dtype).min)).softmax(-1)
 
 
 def from_scratch(query: Tensor, key: Tensor, causal: Tensor) -> Tensor:
-    scores = (query @ key.transpose(-1, -2)).masked_fill_(causal, -math.inf)
-    return (scores / query.shape[-1] ** 0.5).softmax(-1)
+    scores: Tensor = (query @ key.transpose(-1, -2)).masked_fill_(causal, -math.inf)
+    return (scores / math.sqrt(query.shape[-1])).softmax(-1)
 
 
 class Attention(nn.Module):
@@ -124,7 +124,7 @@ class Body(nn.Module):
         self.norm = sizes.norm(sizes.hidden)
 
     def forward(self, ids: Tensor, *masks: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        x: Tensor = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids))
         x = F.dropout(x if self.sizes.norm_first else self.norm(x), self.sizes.dropout)

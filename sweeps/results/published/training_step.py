@@ -1,6 +1,6 @@
 """A training step of a rebuilt workload on a device that exists in sizes only, and the work of its operators."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -19,13 +19,13 @@ _TARGET: Final = TargetDevice("cuda", (8, 0))  # only the choice of a fused atte
 
 
 class BertAdam(Optimizer):
-    """The Adam of BERT's first port to PyTorch, kernel by kernel: it clips each gradient by a norm that the host reads."""
+    """The Adam of BERT's first port to PyTorch, kernel by kernel; the host reads each gradient's norm to clip it."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         super().__init__(parameters, {})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for parameter in self.param_groups[0]["params"]:
             gradient, state = parameter.grad, self.state[parameter]
             if not state:
@@ -54,11 +54,14 @@ _DROPS_GRADIENTS: Final = ("adamw_foreach", "adamw_fused", "sgd_foreach")  # as 
 def trace(recipe: str, batch_size: int, dtype: torch.dtype) -> list[OperatorWork]:
     """The work of a step's operators, in the order of the program; computed in this dtype as the recipe has it.
 
-    A recipe is the name of a workload and options, as in "bert_large_squad adamw_fused o2 clip": an optimizer (without
-    one, gradients accumulate); how half precision is used (`autocast`; `o2`: apex's, half-precision parameters but for
-    those of batch norms, and float32 masters; `half`: all parameters); `nhwc`; `clip`: the gradients together; `x4`:
-    micro-batches in a step; `checkpoints` of layers; `zero_grad` without an optimizer; `untimed_loss`: its forward pass
-    is left out."""
+    A recipe is the name of a workload and options, as in "bert_large_squad adamw_fused o2 clip":
+    - an optimizer; without one gradients accumulate, or are zeroed before the forward pass (`zero_grad`);
+    - how half precision is used: `autocast`, with a gradient scaler for float16 unless `unscaled`; `o2` of apex, half
+      parameters but for those of batch norms, and float32 masters; `half`, all parameters;
+    - `nhwc`; `clip`, all gradients by their norm; `x4`, micro-batches in a step; `checkpoints` of layers;
+      `input_gradient`;
+    - where the host waits for the device: `reads_loss` after each backward pass, `sync` at the end, `untimed_loss`
+      instead of the loss, whose forward pass is left out."""
     name, *options = recipe.split()
     workload, log = WORKLOADS[name], WorkLog()
     device = FakeDevice(_TARGET)
@@ -83,11 +86,15 @@ def trace(recipe: str, batch_size: int, dtype: torch.dtype) -> list[OperatorWork
                 with autocast():
                     loss = workload.loss(model, batch)
                 update.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                if "reads_loss" in options:
+                    loss.item()
             update()
+            if "sync" in options:
+                loss.item()
     works = log.works
     if "untimed_loss" in options:
         backward = next(place for place, work in enumerate(works) if work.phase == "backward")
-        del works[num_works[0] : backward]
+        works[num_works[0] : backward] = [OperatorWork("synchronize", "wait", "forward")]
     return works
 
 
@@ -100,8 +107,8 @@ def _model(workload: Workload, dtype: torch.dtype, options: Sequence[str]) -> nn
         if isinstance(module, nn.BatchNorm2d) and "o2" in options:
             module.float()
         if hasattr(module, "checkpoints"):
-            module.checkpoints = "checkpoints" in options
-    return model.to(memory_format=torch.channels_last) if "nhwc" in options else model  # type: ignore[call-overload,no-any-return]
+            module.checkpoints = "checkpoints" in options  # type: ignore[assignment]
+    return model.to(memory_format=torch.channels_last) if "nhwc" in options else model  # type: ignore[call-overload]
 
 
 def _batch(workload: Workload, size: int, dtype: torch.dtype, options: Sequence[str]) -> Batch:
@@ -129,7 +136,7 @@ class Update:
             self.optimizer.register_step_pre_hook(lambda *_: updating.enter_context(device.optimizers()))
             self.optimizer.register_step_post_hook(lambda *_: updating.close())
         self.drops_gradients = kind in _DROPS_GRADIENTS or bool(self._masters)
-        is_scaled = self.optimizer is not None and "autocast" in options and dtype == torch.float16
+        is_scaled = kind is not None and "autocast" in options and dtype == torch.float16 and "unscaled" not in options
         self.scaler = torch.amp.GradScaler("cpu", enabled=is_scaled)
         self.scaler.scale(torch.zeros(()))  # creates its state
 
@@ -138,11 +145,11 @@ class Update:
             return
         with torch.no_grad():
             pairs = [pair for pair in zip(self._masters, self._halves, strict=True) if pair[1].grad is not None]
-            masters, halves = [master for master, _ in pairs], [half for _, half in pairs]
+            masters, halves = [master for master, _ in pairs], [half.detach() for _, half in pairs]
             if pairs:  # a kernel unscales gradients and casts them
                 for master in masters:
-                    master.grad = torch.empty_like(master) if master.grad is None else master.grad
-                torch._foreach_copy_([master.grad for master in masters], [half.grad for half in halves])
+                    master.grad = torch.empty_like(master)
+                torch._foreach_copy_(_gradients(masters), _gradients(half for _, half in pairs))
             if self._clips:
                 self.scaler.unscale_(self.optimizer)
                 clip_grad_norm_(self._updated, 1.0, foreach=self.drops_gradients)
@@ -150,3 +157,7 @@ class Update:
             self.scaler.update()
             if pairs:
                 torch._foreach_copy_(halves, masters)
+
+
+def _gradients(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.grad for tensor in tensors if tensor.grad is not None]

@@ -149,7 +149,8 @@ class InvertedResidual(nn.Module):
         self.is_residual = stride == 1 and channels == out
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x) if self.is_residual else self.layers(x)
+        y: Tensor = self.layers(x)
+        return x + y if self.is_residual else y
 
 
 def inverted_residuals(
@@ -227,7 +228,8 @@ class ViTLayer(nn.Module):
         query, key, value = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         scores = (query @ key.transpose(-1, -2)) * query.shape[-1] ** -0.5
         x = x + self.output((scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, hidden))
-        return x + self.down(F.gelu(self.up(self.second(x))))
+        y: Tensor = self.down(F.gelu(self.up(self.second(x))))
+        return x + y
 
 
 class ViT(nn.Module):
@@ -240,4 +242,5 @@ class ViT(nn.Module):
         self.head = nn.Linear(hidden, 1000)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.layers(images)[:, 0])
+        logits: Tensor = self.head(self.layers(images)[:, 0])
+        return logits

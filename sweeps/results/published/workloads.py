@@ -174,6 +174,24 @@ def _no_mask(size: int, length: int) -> Batch:
     return ()
 
 
+def _hugging_face(family: str, name: str, length: int, **sizes: int) -> Workload:
+    """A class of transformers, by default in its default size, as in torch's benchmarks of its compiler."""
+
+    def model() -> nn.Module:
+        import transformers
+
+        kind = getattr(transformers, name)
+        return kind(kind.config_class(attn_implementation="eager", use_cache=False, **sizes))  # type: ignore[no-any-return]
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        ids, positions = batch
+        answers = {"start_positions": positions, "end_positions": positions}
+        found: Tensor = model(ids, **(answers if name.endswith("Answering") else {"labels": ids})).loss
+        return found
+
+    return Workload(family, model, lambda size: (_ids(size, length), torch.zeros(size, dtype=torch.int64)), loss)
+
+
 _MOBILENET: Final = tuple(
     (expand, channels, number, stride, 3)
     for expand, channels, number, stride in (
@@ -210,6 +228,7 @@ _NETS: Final[dict[str, tuple[str, Callable[[], nn.Module]]]] = {
     "vit_base_patch16": ("vit", partial(ViT, 16, 768, 12, 12, 3072)),
     "vit_base_patch32": ("vit", partial(ViT, 32, 768, 12, 12, 3072)),
     "vit_large_patch16": ("vit", partial(ViT, 16, 1024, 24, 16, 4096)),
+    "vit_giant_patch14": ("vit", partial(ViT, 14, 1408, 40, 16, 6144)),
 }
 
 WORKLOADS: Final[dict[str, Workload]] = {
@@ -231,6 +250,25 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "gpt2_sdpa_50304": _language(
         "gpt", replace(_SCRATCH_SDPA, vocab=50304), 1024, _unshifted_loss, _no_mask, tied=False
     ),
+    "albert_language": _hugging_face("albert", "AlbertForMaskedLM", 512),
+    "albert_answers": _hugging_face("albert", "AlbertForQuestionAnswering", 512),
+    "bart": _hugging_face("bart", "BartForConditionalGeneration", 1024),
+    "pegasus": _hugging_face("bart", "PegasusForConditionalGeneration", 128),
+    "megatron_bert_answers": _hugging_face("bert", "MegatronBertForQuestionAnswering", 512),
+    "distilbert_answers": _hugging_face("bert", "DistilBertForQuestionAnswering", 128),
+    "t5_small": _hugging_face("t5", "T5ForConditionalGeneration", 1024, decoder_start_token_id=0),
+    "t5_large": _hugging_face(
+        "t5",
+        "T5ForConditionalGeneration",
+        512,
+        decoder_start_token_id=0,
+        d_model=1024,
+        d_ff=4096,
+        num_layers=24,
+        num_heads=16,
+    ),
+    "xlnet": _hugging_face("xlnet", "XLNetLMHeadModel", 512),
+    "gpt2_large_512": _language("gpt", _GPT2_LARGE, 512, _shifted_loss, _causal_mask),
     **{name: _images(*net) for name, net in _NETS.items()},
     **{f"{name}_sum": _images(*_NETS[name], _sum_loss) for name in ("vgg16", "resnet152", "densenet161")},
 }
