@@ -9,6 +9,7 @@ key is (recipe, batch, dtype): rows of several GPUs share a trace, and so do fp3
 import csv
 import pickle
 import sys
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Final
 
@@ -34,12 +35,18 @@ def key_of(row: dict[str, str]) -> Key:
 
 def main(target: Path) -> None:
     keys = [key_of(row) for row in rows()]
+    distinct = [*dict.fromkeys(keys)]
     works: dict[Key, list[OperatorWork]] = {}
-    for key in dict.fromkeys(keys):
-        works[key] = trace(*key)
-        print(f"{len(works)} of {len({*keys})}: {key}", file=sys.stderr)
+    with Pool() as pool:
+        for key, found in zip(distinct, pool.imap(_trace, distinct), strict=True):
+            works[key] = found
+            print(f"{len(works)} of {len(distinct)}: {key}", file=sys.stderr)
     with target.open("wb") as file:
         pickle.dump({"works": works, "keys": keys}, file)
+
+
+def _trace(key: Key) -> list[OperatorWork]:
+    return trace(*key)
 
 
 if __name__ == "__main__":
