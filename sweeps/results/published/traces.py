@@ -6,6 +6,7 @@ writes a pickle of {"works": {key: [OperatorWork, ...] in the order of the progr
 key is (recipe, batch, dtype): rows of several GPUs share a trace, and so do fp32 and tf32.
 """
 
+import argparse
 import csv
 import pickle
 import sys
@@ -50,4 +51,6 @@ def _trace(key: Key) -> list[OperatorWork]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(prog="python -m published.traces", description="Trace the measured workloads.")
+    parser.add_argument("file", type=Path, help="the pickle that is written")
+    main(parser.parse_args().file)
