@@ -23,6 +23,7 @@ Kind = Literal[
     "convolution",
     "attention",
     "recurrent",
+    "batch_norm",
     "normalization",
     "softmax",
     "reduction",
@@ -71,9 +72,10 @@ _NAMES: Final[Mapping[Kind, str]] = {
     "fill": """fill zero zeros ones full zeros_like ones_like full_like new_zeros new_full new_ones scalar_tensor
         arange""",
     "softmax": "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp",
-    "normalization": """native_layer_norm native_layer_norm_backward native_batch_norm native_batch_norm_backward
-        _native_batch_norm_legit native_group_norm native_group_norm_backward _fused_rms_norm _fused_rms_norm_backward
-        cudnn_batch_norm cudnn_batch_norm_backward _batch_norm_with_update batch_norm_backward""",
+    "normalization": """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+        _fused_rms_norm _fused_rms_norm_backward""",
+    "batch_norm": """native_batch_norm native_batch_norm_backward _native_batch_norm_legit batch_norm_backward
+        cudnn_batch_norm cudnn_batch_norm_backward _batch_norm_with_update""",
     "reduction": """sum mean amax amin max min var std var_mean norm linalg_vector_norm prod any all argmax argmin
         cumsum topk sort""",
     "gather": """embedding embedding_dense_backward index index_select index_select_backward index_put _index_put_impl
@@ -249,7 +251,7 @@ def _row_length(kind: Kind, args: Sequence[Any], inputs: list[Tensor], outputs: 
         return max(1, full.numel() // max(1, outputs[0].numel())) if outputs else 1
     if kind == "softmax":
         return full.shape[-1] if full.dim() else 1
-    if kind == "normalization":
+    if kind in ("normalization", "batch_norm"):
         weight = next((tensor for tensor in inputs if tensor.dim() == 1 and tensor.numel()), None)
         return full.shape[-1] if weight is None else weight.numel()
     return 0

@@ -23,17 +23,19 @@ _LOWEST_CLOCK: Final = 0.4  # of the boost clock
 
 @dataclass(frozen=True)
 class Parameters:
-    """What no data sheet says. Shares are of the data sheet's rates. Fitted by `sweeps/results/published/fit.py`."""
+    """What no data sheet says; shares are of the data sheet's rates."""
 
-    watts: dict[str, float]
-    """Power in W that a multiprocessor takes per GHz in matrix arithmetic, by architecture: more than the device's
-    limit lowers the clock."""
-    tensor_share: dict[str, float]  # of the tensor cores' peak, within a tile; by architecture
+    watts: Mapping[str, float]
+    """Power in W that a multiprocessor takes per GHz in matrix arithmetic, by chip: above the device's limit the clock
+    falls."""
+    tensor_share: Mapping[str, float]  # of the tensor cores' peak, within a tile; by chip
     float32_share: float  # of the peak without tensor cores, within a tile
-    convolution_share: float  # of a product's rate
-    channels_first_share: float  # of a convolution's rate, for channels first on tensor cores
-    winograd: float  # speed-up of 3x3 convolutions without tensor cores
-    grouped_share: float  # of float32's peak, for convolutions in groups
+    convolution_share: Mapping[str, float]
+    """Of a product's rate: in half precision with channels last (`half`), `half channels first`, `half emulated` (without
+    tensor cores), `tf32`, `float32`, and `float32 3x3`, which takes fewer operations by Winograd's algorithm."""
+    grouped_share: Mapping[str, float]  # of another convolution's rate, for one in groups
+    overlap: float
+    """Exponent p of (a^p + b^p)^(1/p), the time of a product from its arithmetic a and its memory b."""
     misaligned_share: float  # of a product's rate, for rows that are no multiple of 16 bytes on tensor cores
     attention_share: float  # of the peak, for fused attention
     tile_us: float  # to begin and end a tile
@@ -44,10 +46,17 @@ class Parameters:
     elements_per_clock: Mapping[str, float]
     """Elements that a multiprocessor takes in a clock, by kind of work (`softmax`) or kind and dtype (`cast bfloat16`);
     other kinds are as `elementwise`."""
+    fused_share: float  # of the bytes of compiled operators between matrix arithmetic, beyond those of the largest
     kernel_us: float  # the least time of a kernel
     forward_us: float  # of the host, for an operator in forward
     backward_us: float  # of the host, for an operator in backward and in the update
+    compiled_us: float  # of the host, for a compiled kernel
     step_us: float  # of the host, for a step
+
+
+def chip(device: Device) -> str:
+    """The kind of chip, by its compute capability."""
+    return "{}.{}".format(*device.capability)
 
 
 class Works:
@@ -80,20 +89,22 @@ class _KernelModel:
         half = device.bfloat16 or device.float16
         peak = np.where(self._is_half, half, (device.tf32 if tf32 else None) or device.float32)
         self._peak_per_clock = peak * 1e3 / (device.num_sms * device.boost_ghz)  # FLOPs of a multiprocessor
-        drawn_w = parameters.watts[device.architecture] * device.num_sms * device.boost_ghz
+        drawn_w = parameters.watts[chip(device)] * device.num_sms * device.boost_ghz
         self._ghz = device.boost_ghz * min(1.0, max(_LOWEST_CLOCK, device.tdp_w / drawn_w))
 
     def times(self) -> Floats:
         works, parameters = self._works, self._parameters
-        times = np.maximum(self._moving(), self._elementwise())
-        is_product = (works.kinds == "product") | ((works.kinds == "convolution") & (works.sizes[:, 0] == 1))
-        if is_product.any():
-            times[is_product] = np.maximum(self._products(is_product), self._moving()[is_product])
+        moving = self._moving()
+        times = np.maximum(moving, self._elementwise())
         is_grouped = (works.kinds == "convolution") & (works.sizes[:, 0] > 1)
-        shares = ((is_grouped, parameters.grouped_share), (works.kinds == "attention", parameters.attention_share))
+        is_product = ((works.kinds == "product") | (works.kinds == "convolution")) & ~is_grouped
+        if is_product.any():
+            power = parameters.overlap
+            times[is_product] = (self._products(is_product) ** power + moving[is_product] ** power) ** (1 / power)
+        shares = ((is_grouped, self._share()), (works.kinds == "attention", parameters.attention_share))
         for chosen, share in shares:
-            rate = self._peak_per_clock * self._ghz * 1e3 * self._device.num_sms * share
-            times[chosen] = np.maximum(works.flops / rate, times)[chosen]
+            peak = self._peak_per_clock * self._ghz * 1e3 * self._device.num_sms
+            times[chosen] = np.maximum(works.flops / (peak * share), times)[chosen]
         return np.where(works.num_kernels > 0, times + parameters.kernel_us * works.num_kernels, 0.0)
 
     def _moving(self) -> Floats:
@@ -109,16 +120,11 @@ class _KernelModel:
         """The time that the elements take, whatever their size."""
         works, parameters = self._works, self._parameters
         rates = parameters.elements_per_clock
-        of_kind = [rates.get(kind, rates["elementwise"]) for kind in works.kinds]
-        rate = np.array(
-            [
-                rates.get(f"{kind} {dtype}", own)
-                for kind, dtype, own in zip(works.kinds, works.dtypes, of_kind, strict=True)
-            ]
-        )
+        names = [*zip(works.kinds, works.dtypes, strict=True)]
+        rate = [rates.get(f"{kind} {dtype}") or rates.get(kind) or rates["elementwise"] for kind, dtype in names]
         is_matrix = np.isin(works.kinds, ("product", "convolution", "attention"))
         clocks = self._device.num_sms * self._device.boost_ghz * 1e3
-        return np.where(is_matrix, 0.0, works.num_elements / (rate * clocks))
+        return np.where(is_matrix, 0.0, works.num_elements / (np.array(rate) * clocks))
 
     def _products(self, chosen: Flags) -> Floats:
         """The time of matrix products by the best of the tiles and splits."""
@@ -141,20 +147,29 @@ class _KernelModel:
     def _share(self) -> Floats:
         """The share of the peak that products reach within a tile."""
         works, parameters = self._works, self._parameters
-        tensor = parameters.tensor_share.get(self._device.architecture, 1.0)
-        share = np.where(self._on_tensor_cores, tensor, parameters.float32_share)
-        is_convolution = works.kinds == "convolution"
-        share = np.where(is_convolution, share * parameters.convolution_share, share)
-        is_winograd = is_convolution & (works.taps == 9) & ~self._on_tensor_cores
-        share = np.where(is_winograd, share * parameters.winograd, share)
-        is_first = is_convolution & works.is_strided & self._on_tensor_cores
-        share = np.where(is_first, share * parameters.channels_first_share, share)
+        share = np.where(self._on_tensor_cores, parameters.tensor_share[chip(self._device)], parameters.float32_share)
         rows = works.sizes[:, 2:] * works.itemsize[:, None] % 16
         is_misaligned = (works.kinds == "product") & self._on_tensor_cores & rows.any(axis=1)
-        return np.where(is_misaligned, share * parameters.misaligned_share, share)
+        share = np.where(is_misaligned, share * parameters.misaligned_share, share)
+        return np.where(works.kinds == "convolution", share * self._convolution_share(), share)
+
+    def _convolution_share(self) -> Floats:
+        works, shares, grouped = self._works, self._parameters.convolution_share, self._parameters.grouped_share
+        on_half, is_first = self._on_tensor_cores & self._is_half, works.is_strided
+        cases = {
+            "half channels first": on_half & is_first,
+            "half": on_half,
+            "tf32": self._on_tensor_cores,
+            "half emulated": self._is_half,
+            "float32 3x3": works.taps == 9,
+        }
+        share = np.select([*cases.values()], [shares[name] for name in cases], shares["float32"])
+        of_groups = np.where(
+            on_half, np.where(is_first, grouped["half channels first"], grouped["half"]), grouped["float32"]
+        )
+        return np.where(works.sizes[:, 0] > 1, share * of_groups, share)
 
     def _transposing(self) -> Floats:
-        # cuDNN's half precision convolutions on tensor cores take channels last.
-        works = self._works
-        is_transposed = (works.kinds == "convolution") & works.is_strided & self._on_tensor_cores & self._is_half
-        return np.where(is_transposed, 2 * works.num_bytes / self._bytes_per_us, 0.0)
+        # cuDNN's convolutions on tensor cores take channels last.
+        is_transposed = (self._works.kinds == "convolution") & self._works.is_strided & self._on_tensor_cores
+        return np.where(is_transposed, 2 * self._works.num_bytes / self._bytes_per_us, 0.0)
