@@ -11,6 +11,7 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
+from ampsweep.predict.gpus import chosen_gpus
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.text import escaped
 
@@ -37,14 +38,22 @@ def predict_command(argv: Sequence[str]) -> int:
             print(_HELP)
             return 0
         workloads = _workloads(arguments)
+        gpus = [chosen_gpus(configs[0].predict) for configs in workloads]
         # torch is imported only now: a wrong command line is refused without it.
+        from ampsweep.predict.gpu_comparison import on_gpus
         from ampsweep.predict.prediction_document import prediction_document
+        from ampsweep.predict.speed_document import speed_document
         from ampsweep.predict.workload_prediction import predict, write_records
 
         collect_new_garbage_only()
-        predictions = [predict(configs) for configs in workloads]
+        predicted = [predict(configs, [*of]) for configs, of in zip(workloads, gpus, strict=True)]
+    predictions = [on_target for of in predicted for on_target in of]
     written = [write_records(found) for found in predictions if found.arms and found.arms[0].config.predict.write]
-    put_out(prediction_document(predictions), chosen)
+    if any(gpus):
+        document = speed_document([on_gpus(of, prices) for of, prices in zip(predicted, gpus, strict=True)])
+    else:
+        document = prediction_document(predictions)
+    put_out(document, chosen)
     if chosen == CONSOLE:
         for directory in written:
             print(escaped(str(directory)))

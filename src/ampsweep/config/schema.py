@@ -184,11 +184,22 @@ class PredictConfig(Schema):
     """Batch sizes of the table. None: powers of two around `data.batch_size`."""
     capability: str | None = field(default=None, metadata=needs(COMMAND, "predict"))
     """CUDA compute capability of the target. None: that of this machine's GPU, else 8.0."""
+    speed: bool = field(default=False, metadata=needs(COMMAND, "predict"))
+    """Predict the speed on each of `gpus`, too, and what fits into its memory; implied by `gpus` and `prices`."""
+    gpus: list[str] | None = field(default=None, metadata=needs(COMMAND, "predict"))
+    """Names of GPUs, such as T4 or A100-80. None: those with a price, else some that are for rent."""
+    prices: Any = field(default=None, metadata=needs(COMMAND, "predict"))
+    """A mapping from the name of a GPU to the price of an hour of it, in any currency."""
     write: bool = field(default=False, metadata=needs(COMMAND, "predict"))
     """Write a record (`kind: predicted`) for each mode below `output_dir`."""
     with_runs: bool = True
     """Predict the memory of each run: for a warning before one that will not fit, for its record, and for the first
     batch of the search for the largest."""
+
+    @property
+    def of_gpus(self) -> bool:
+        """True if the speed on named GPUs is predicted."""
+        return self.speed or bool(self.gpus or self.prices)
 
 
 Complaint = Literal["types", "loss", "numerics", "memory", "speed"]

@@ -11,7 +11,7 @@ from ampsweep.config.components import OPTIMIZERS, SchedulerConfig, is_plateau
 from ampsweep.config.errors import UserError, allowed, unknown_key
 from ampsweep.config.field_rules import ALLOWED, POSITIVE, RANGE
 from ampsweep.config.modes import PRECISION_MODES, mode_of, step_dtypes
-from ampsweep.config.schema import FIELDS, Config, PrecisionConfig, component_name
+from ampsweep.config.schema import FIELDS, Config, PrecisionConfig, PredictConfig, component_name
 from ampsweep.metrics import goal_of
 from ampsweep.redaction import hide
 
@@ -41,8 +41,7 @@ def _faults(config: Config) -> Iterator[str]:
     yield from _watched_metric(config)
     yield from _parallel(config)
     yield from _gradient_penalty(config.task, config.trainer.compile, config.parallel.strategy)
-    if (config.predict.memory_gib or 0) > _LARGEST_GIB:
-        yield f"predict.memory_gib={config.predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
+    yield from _predicted(config.predict)
     if mode_of(config.report.baseline) is None:
         modes = allowed(config.report.baseline, tuple(PRECISION_MODES))
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode; {modes}"
@@ -151,6 +150,27 @@ def _parallel(config: Config) -> Iterator[str]:
             f"precision.fp32_modules={_listed(config.precision.fp32_modules)} with parallel.mixed_precision=policy: "
             "the policy casts whole blocks; use parallel.mixed_precision=autocast"
         )
+
+
+def _predicted(predict: PredictConfig) -> Iterator[str]:
+    if (predict.memory_gib or 0) > _LARGEST_GIB:
+        yield f"predict.memory_gib={predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
+    prices = {} if predict.prices is None else predict.prices
+    if not isinstance(prices, dict):
+        yield f"predict.prices={prices}: must be a price for each of some GPUs, such as {{T4: 0.35, A100-80: 1.8}}"
+        return
+    for name, price in prices.items():
+        if isinstance(price, bool) or not isinstance(price, int | float) or price < 0:
+            yield f"predict.prices.{name}={price}: must be a number that is not negative"
+    if not predict.of_gpus:
+        return
+    if predict.target == "cpu":
+        yield "predict.target=cpu with predict.speed=true: speed is predicted for GPUs; name them in predict.gpus"
+    for key, value in (("capability", predict.capability), ("memory_gib", predict.memory_gib)):
+        if value is not None:
+            yield f"predict.{key}={value} with predict.speed=true: each of predict.gpus has its own"
+    if predict.batch_sizes:
+        yield "predict.batch_sizes with predict.speed=true: speed is predicted at data.batch_size and the largest batch"
 
 
 def _watched_metric(config: Config) -> Iterator[str]:

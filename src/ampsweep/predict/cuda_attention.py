@@ -1,7 +1,7 @@
 """Attention on CUDA, on fake CPU tensors: torch's choice of a kernel, and what that saves for backward."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import contains
 from typing import Any, Final, Literal, cast
 
@@ -43,15 +43,19 @@ def attend_as_cuda(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
+    alike: set[TargetDevice],
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` on this kind of GPU, in this version of torch; RuntimeError if
-    no enabled kernel supports the inputs."""
+    no enabled kernel supports the inputs. Targets that take another kernel are removed from `alike`."""
     if query.dim() == key.dim() == value.dim() == 3 and target.torch_version >= _SINCE_2_14:
         mask = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
         whole = (query[None], key[None], value[None])
-        return attend_as_cuda(target, *whole, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa).squeeze(0)
+        more: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa, "alike": alike}
+        return attend_as_cuda(target, *whole, mask, dropout_p, is_causal, **more).squeeze(0)
     inputs, how = (query, key, value), (dropout_p, is_causal)
-    backend = AttentionCall(*inputs, attn_mask, *how, enable_gqa, target).backend()
+    call = AttentionCall(*inputs, attn_mask, *how, enable_gqa, target)
+    backend = call.kernel()
+    alike -= {other for other in alike if not call.is_alike(other)}
     bias = _additive(attn_mask, query.dtype)
     if backend == "math":
         attend = aten._scaled_dot_product_attention_math
@@ -61,7 +65,7 @@ def attend_as_cuda(
             bias = _aligned(bias).expand(*query.shape[:2], query.shape[-2], key.shape[-2])
         attend = aten._scaled_dot_product_efficient_attention
         return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, scale=scale)[0])
-    if bias is None and query.shape[-1] == value.shape[-1]:  # flash, or cuDNN with the same sizes
+    if backend == "flash":
         return _flash(*inputs, *how, scale)
     attend = aten._scaled_dot_product_cudnn_attention
     return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, False, scale=scale)[0])
@@ -95,6 +99,18 @@ class AttentionCall:
             if takes[backend]():
                 return backend
         raise RuntimeError("No available kernel. Aborting execution.")  # as torch says it
+
+    def kernel(self) -> Backend:
+        """The same; `flash` also stands for cuDNN where that takes and keeps the same sizes."""
+        backend, is_flash = self.backend(), self.mask is None and self.query.shape[-1] == self.value.shape[-1]
+        return "flash" if backend == "cudnn" and is_flash else backend
+
+    def is_alike(self, other: TargetDevice) -> bool:
+        """Return True if another target takes the same kernel."""
+        try:
+            return replace(self, target=other).kernel() == self.kernel()
+        except RuntimeError:
+            return False
 
     def _suits_cudnn(self) -> bool:
         heads = self.query.shape[-1], self.value.shape[-1]

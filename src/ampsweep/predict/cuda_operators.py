@@ -23,8 +23,9 @@ class RecurrentLayerError(Exception):
 
 
 @contextmanager
-def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
-    """Cast and split operators on CPU tensors as CUDA does, process-wide; sizes are right, values are not."""
+def cuda_dispatch(target: TargetDevice, alike: set[TargetDevice]) -> Iterator[None]:
+    """Cast and split operators on CPU tensors as CUDA does, process-wide; sizes are right, values are not. Targets on
+    which an operator takes another kernel are removed from `alike`."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*other operators may also be overridden", UserWarning)
@@ -38,7 +39,7 @@ def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
         for name in _RECURRENT:
             for overload in ("input", "data"):
                 library.impl(f"{name}.{overload}", _refuse_recurrent, "AutogradCPU")
-        library.impl("scaled_dot_product_attention", partial(attend_as_cuda, target), "AutogradCPU")
+        library.impl("scaled_dot_product_attention", partial(attend_as_cuda, target, alike=alike), "AutogradCPU")
     try:
         with cuda_autocast_state():
             yield

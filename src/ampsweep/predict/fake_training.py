@@ -1,9 +1,11 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
+from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -17,6 +19,7 @@ from ampsweep.data.base import Data, for_rank
 from ampsweep.data.batch_reader import copies_ahead
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.feeding import note_delivery, resident
+from ampsweep.observe.operator_work import WorkLog
 from ampsweep.observe.step import parameters_of
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT
@@ -37,16 +40,26 @@ _END: Final = object()
 
 
 class FakeTraining:
-    """The training of `config` on `target`, on a single rank; UserError if a part refuses its settings."""
+    """The training of `config` on `target`, on a single rank; UserError if a part refuses its settings. For `others`
+    see `FakeDevice`."""
 
-    def __init__(self, config: Config, target: TargetDevice, world_size: int = 1, rank: int = 0) -> None:
-        self._config, self._device = config, FakeDevice(target)
+    def __init__(
+        self,
+        config: Config,
+        target: TargetDevice,
+        world_size: int = 1,
+        rank: int = 0,
+        *,
+        others: Iterable[TargetDevice] = (),
+    ) -> None:
+        self._config, self._device = config, FakeDevice(target, others)
         self._ranks: FakeRanks | None = None
         if config.parallel.strategy != "single":
             from ampsweep.predict import fake_ranks  # slow: imports torch.distributed
 
             self._ranks = fake_ranks.FakeRanks(config.parallel, CPU, world_size, rank)
         self.model_size = 0
+        self.reading_ms = inf  # the least time in which the host has read a batch of the configured size
         self._varies: bool | None = None  # True if the first two batches differ in size; None before
         self._updating = ExitStack()  # also closed if an optimizer's step raises an error
         with self._as_rank():
@@ -57,22 +70,35 @@ class FakeTraining:
             with self._device():
                 self._take_first_step()
 
-    def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False) -> Timeline:
+    @property
+    def alike(self) -> set[TargetDevice]:
+        """Those of the other targets on which the steps traced so far are the same."""
+        return self._device.alike
+
+    @property
+    def tokens_per_sample(self) -> int | None:
+        tokens, num_samples = self.trainer.data.tokens_per_batch, self.trainer.data.batch_size
+        return None if tokens is None else tokens // num_samples
+
+    def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False, logs_work: bool = False) -> Timeline:
         """Trace the step of this number (2 or more) and micro-batch size; the optimizer has its state.
         `evaluates`: also trace an evaluation after it, and count all resident tensors, as a memory limit does.
+        `logs_work`: log the works of its operators.
         UserError: the data does not have that many items. UntraceableError: the step depends on values."""
         del self.trainer.data  # resident for another batch size
-        self.trainer.data = self._data(batch_size)
+        self.trainer.data = data = self._data(batch_size)
         self.trainer.step = step
         with self._as_rank(), self._device.setting_up():
             self.trainer.after_step(self.trainer.model)  # of the previous step; it may allocate averaged weights
             self.trainer.before_step(step)
-        taken, trained = self._traced(step, evaluates=evaluates)
+        taken, trained = self._traced(step, evaluates=evaluates, logs_work=logs_work)
         if self._forget_state_except_of(trained):
-            taken, _ = self._traced(step, evaluates=evaluates)
+            taken, _ = self._traced(step, evaluates=evaluates, logs_work=logs_work)
+        if batch_size == self._config.data["batch_size"]:
+            self.reading_ms = min(self.reading_ms, data.reading_ms)
         return taken
 
-    def _traced(self, number: int, *, evaluates: bool) -> tuple[Timeline, set[Tensor]]:
+    def _traced(self, number: int, *, evaluates: bool, logs_work: bool) -> tuple[Timeline, set[Tensor]]:
         """Trace the step; also return the parameters that had a gradient when their optimizer stepped."""
         trainer, device, data = self.trainer, self._device, self.trainer.data
         assert isinstance(data, _FakeData)
@@ -82,8 +108,8 @@ class FakeTraining:
         earlier = data.latest_sizes
         data.begin_at(trainer.next_batch)
         norm_wanted = evaluates or number % trainer.config.log_every == 0
-        optimizers = trainer.optimizers.values()
-        tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
+        optimizers, log = trainer.optimizers.values(), WorkLog() if logs_work else None
+        tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates, log=log)
         with self._as_rank(), trainer.precision.flags(), device(), tracing as trace:
             begins: list[int] = []
             trained: set[Tensor] = set()
@@ -108,7 +134,8 @@ class FakeTraining:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
         if isinstance(trainer.task, PrecedesStep):
             unvouched += (UnvouchedOperator(name="a model that the task prepares for each step", doubt="varies"),)
-        return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched), trained
+        works = () if log is None else log.works
+        return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched, works=works), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
         """Drop optimizer state of parameters without gradients, except master weights; return True if any was there."""
@@ -123,7 +150,9 @@ class FakeTraining:
 
     def has_batch(self, batch_size: int) -> bool:
         try:
-            self._data(batch_size).train_batch(0)
+            data = self._data(batch_size)
+            if data.num_train_batches is None:  # only reading shows how long a stream is
+                data.train_batch(0)
         except ValueError:
             return False
         return True
@@ -189,6 +218,7 @@ class _FakeData(ShortValidation):
         self._is_copied_ahead = device.target.kind == "cuda" and getattr(data, "copies_ahead", False)
         self._ahead: tuple[int, Any] | None = None  # index and batch of the pending copy, as in `CopiedAhead` on CUDA
         self.latest_sizes: list[int] = []  # elements of each tensor of the last batch
+        self.reading_ms = inf  # the least time in which the host has read a batch
 
     def resident(self) -> list[Tensor]:
         return [*resident(self._data), *tensors_in(self._ahead or ())]
@@ -197,19 +227,24 @@ class _FakeData(ShortValidation):
         """Set the state after the batch before this index was read."""
         if not self._is_copied_ahead:
             return
-        with self._device.loading_data():
-            batch = super().train_batch(index)
+        batch = self._read(index)
         self._ahead = (index, batch) if copies_ahead(batch, self.batch_size) else None
 
     def train_batch(self, index: int) -> Any:
         ahead, self._ahead = self._ahead, None
-        with self._device.loading_data():
-            batch = ahead[1] if ahead is not None and ahead[0] == index else super().train_batch(index)
-            if self._is_copied_ahead and copies_ahead(batch, self.batch_size):
-                self._ahead = index + 1, super().train_batch(index + 1)
+        batch = ahead[1] if ahead is not None and ahead[0] == index else self._read(index)
+        if self._is_copied_ahead and copies_ahead(batch, self.batch_size):
+            self._ahead = index + 1, self._read(index + 1)
         if self._ahead is not None:
             note_delivery(self._ahead[1])
         self.latest_sizes = [tensor.numel() for tensor in tensors_in(batch)]
+        return batch
+
+    def _read(self, index: int) -> Any:
+        since = perf_counter()
+        with self._device.loading_data():
+            batch = super().train_batch(index)
+        self.reading_ms = min(self.reading_ms, 1e3 * (perf_counter() - since))
         return batch
 
     def val_batches(self) -> Iterator[Any]:

@@ -1,13 +1,14 @@
-"""The memory of a training step at any batch size, and the largest batch that fits, from a few traces."""
+"""The memory and the work of a training step at any batch size, and the largest batch that fits, from a few traces."""
 
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from ampsweep.observe.operator_work import OperatorWork
 from ampsweep.predict.step_memory import StepMemory, Timeline, fits, same_course, step_memory
 from ampsweep.predict.target_device import TargetDevice
 
@@ -18,7 +19,8 @@ SMALLEST: Final = 2  # from here on, sizes are affine in the batch size; a singl
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """The largest batch that fits. It was traced, and so was the next larger: it does not fit."""
+    """The largest batch that fits. It was traced, and so was the next larger: it does not fit. (In a search without
+    traces both are interpolated.)"""
 
     batch_size: int  # 0 if not even one item fits
     is_all_the_data: bool = False  # a larger batch would fit, but the data has none
@@ -45,9 +47,21 @@ class Interpolation:
         self._slopes, rest = np.divmod(other.sizes - self._step.sizes, other_batch - self._batch)
         if rest.any():
             raise NotAffineError
+        self._other_batch, self._other_works = other_batch, other.works
+        self.is_proportional = bool((self._slopes * self._batch <= self._step.sizes).all())
+        """True if no size would be negative at batch 0. One that grows with the batch's square would be."""
 
     def at(self, batch: int) -> Timeline:
-        return replace(self._step, sizes=self._step.sizes + self._slopes * (batch - self._batch))
+        return replace(self._step, sizes=self._step.sizes + self._slopes * (batch - self._batch), works=())
+
+    def works(self, batch: int) -> tuple[OperatorWork, ...]:
+        """The works of its operators; NotAffineError if the two traces called different ones."""
+        share = (batch - self._batch) / (self._other_batch - self._batch)
+        if len(self._step.works) != len(self._other_works):
+            raise NotAffineError
+        pairs = [*zip(self._step.works, self._other_works, strict=True)]
+        between = {pair: _between(*pair, share) for pair in dict.fromkeys(pairs)}
+        return tuple(between[pair] for pair in pairs)
 
     def agrees(self, batch: int, traced: Timeline) -> bool:
         return same_course(self._step, traced) and bool((self.at(batch).sizes == traced.sizes).all())
@@ -59,7 +73,8 @@ class MemoryByBatchSize:
     def __init__(
         self, trace: Callable[[int], Timeline], has_batch: Callable[[int], bool], target: TargetDevice, batch_size: int
     ) -> None:
-        self._trace, self._has_batch, self._target = trace, has_batch, target
+        self._trace, self._has_batch = trace, has_batch
+        self.target = target  # may be replaced by another on which the steps are the same
         self._traced: dict[int, Timeline] = {}
         self.interpolation: Interpolation | None = None  # between the two; None if every batch size must be traced
         other = SMALLEST if batch_size > SMALLEST else batch_size + 1
@@ -67,8 +82,15 @@ class MemoryByBatchSize:
         with suppress(NotAffineError):
             self.interpolation = Interpolation(first, second)
 
+    def works(self, batch_size: int) -> tuple[OperatorWork, ...]:
+        """The works of the step's operators, if traces log them."""
+        if batch_size not in self._traced and self.interpolation is not None:
+            with suppress(NotAffineError):
+                return self.interpolation.works(batch_size)
+        return self._traced_step(batch_size).works
+
     def at(self, batch_size: int) -> StepMemory:
-        return step_memory(self.step(batch_size), self._target, batch_size, is_traced=batch_size in self._traced)
+        return step_memory(self.step(batch_size), self.target, batch_size, is_traced=batch_size in self._traced)
 
     @property
     def unvouched(self) -> list[str]:
@@ -82,10 +104,11 @@ class MemoryByBatchSize:
 
     def fits(self, batch_size: int, limit: int) -> bool:
         """Return True if training at this batch size stays within `limit` bytes (see `step_memory.fits`)."""
-        return fits(self.step(batch_size), self._target, limit)
+        return fits(self.step(batch_size), self.target, limit)
 
-    def largest(self, limit: int) -> LargestBatch:
-        """The largest batch that fits into `limit` bytes; it and the next larger one are traced."""
+    def largest(self, limit: int, *, traces: bool = True) -> LargestBatch:
+        """The largest batch that fits into `limit` bytes; it and the next larger one are traced, unless `traces` is
+        false and the interpolation is proportional."""
         while True:
             most = self._last(
                 lambda size: (self.interpolation is not None or self._has_batch(size)) and self.fits(size, limit)
@@ -93,6 +116,8 @@ class MemoryByBatchSize:
             if most and not self._has_batch(most):
                 return LargestBatch(self._last(self._has_batch), is_all_the_data=True)
             known = self.interpolation
+            if known is not None and known.is_proportional and not traces:
+                return LargestBatch(most)
             around = [size for size in (most, most + 1) if size and self._has_batch(size)]
             agreeing = [known is None or known.agrees(size, self._traced_step(size)) for size in around]  # trace both
             if all(agreeing):
@@ -112,6 +137,26 @@ class MemoryByBatchSize:
         while high < MAX_BATCH and holds(high):
             low, high = high, high * 2
         return low + bisect_left(range(low + 1, high), True, key=lambda size: not holds(size))
+
+
+_AFFINE: Final = ("flops", "read_bytes", "written_bytes", "num_elements", "row_length", "num_kernels")
+
+
+def _between(first: OperatorWork, second: OperatorWork, share: float) -> OperatorWork:
+    """The work of an operator at a batch size this share of the way from that of `first` to that of `second`."""
+    if first == second:
+        return first
+
+    def between(one: int, other: int) -> int:
+        return round(one + share * (other - one))
+
+    changed: dict[str, Any] = {name: between(getattr(first, name), getattr(second, name)) for name in _AFFINE}
+    if first.sizes is not None and second.sizes is not None:
+        changed["sizes"] = tuple(map(between, first.sizes, second.sizes))
+    found = replace(first, **changed)
+    if (found.operator, found.phase, found.dtype) != (second.operator, second.phase, second.dtype):
+        raise NotAffineError
+    return found
 
 
 def saves_from(baseline: Interpolation, arm: Interpolation) -> int | None:

@@ -37,7 +37,8 @@ def _section(of: WorkloadPrediction) -> Section:
     unsupported = tuple(Item(reason, arm=arm) for arm, reason in of.unsupported.items())
     items = [Items(unsupported)] if unsupported else []
     prose = (*map(Prose, _sentences(of)), *(Prose(sentence, "note") for sentence in _reservations(of)))
-    return Section(title=_title(of) if of.arms else "", kind="card", blocks=(*tables, *items, *prose))
+    title = f"{workload_title(of.arms[0])}: predicted for {of.target.name}" if of.arms else ""
+    return Section(title=title, kind="card", blocks=(*tables, *items, *prose))
 
 
 def _sentences(of: WorkloadPrediction) -> Iterator[str]:
@@ -48,12 +49,14 @@ def _sentences(of: WorkloadPrediction) -> Iterator[str]:
         if arm.emulated is not None:
             emulation = f"the emulation, which multiplies float32 copies: {arm.emulated}"
             yield f"{arm.arm} is emulated, and its bytes are those of {emulation}."
-    yield from _in_doubt(of.unvouched)
+    yield from in_doubt(of.unvouched)
 
 
-def _in_doubt(operators: Sequence[UnvouchedOperator]) -> Iterator[str]:
+def in_doubt(operators: Sequence[UnvouchedOperator]) -> Iterator[str]:
+    """Sentences that name the operators whose memory may differ, each once, with the reasons."""
+    called = {(operator.name, operator.doubt): operator for operator in operators}
     for doubt, reason in _DOUBTS.items():
-        of_doubt = [operator for operator in operators if operator.doubt == doubt]
+        of_doubt = [called[key] for key in sorted(called) if key[1] == doubt]
         callers = [f" in {listed(operator.modules, limit=2)}" if operator.modules else "" for operator in of_doubt]
         named = [operator.name + modules for operator, modules in zip(of_doubt, callers, strict=True)]
         if named:
@@ -118,8 +121,7 @@ def _reservations(of: WorkloadPrediction) -> Iterator[str]:
         yield "peak is the bytes of tensors, without kernels' own buffers on the CPU."
 
 
-def _title(of: WorkloadPrediction) -> str:
-    arm = of.arms[0]
+def workload_title(arm: ArmPrediction) -> str:
     config, trainer, strategy = arm.config, arm.config.trainer, arm.config.parallel.strategy
     facts = [
         f"model {component_name(config.model)} ({arm.model_size:,} parameters)",
@@ -131,7 +133,7 @@ def _title(of: WorkloadPrediction) -> str:
         "activation_checkpointing" if trainer.activation_checkpointing else "",
         f"{strategy} on {arm.world_size} ranks" if strategy != "single" else "",
     ]
-    return f"{', '.join(filter(None, facts))}: predicted for {of.target.name}"
+    return ", ".join(filter(None, facts))
 
 
 def _categories(of: WorkloadPrediction) -> Table:

@@ -1,5 +1,6 @@
 """The memory of a training step on a target: the lives of its allocations, and the CUDA allocator's bytes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 from ampsweep.observe.ledger import Integers, Ledger, Lives
+from ampsweep.observe.operator_work import OperatorWork
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.records.sections import UnvouchedOperator
@@ -16,11 +18,13 @@ _STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
 
 @dataclass(frozen=True)
 class Timeline(Lives):
-    """The lives of a step's allocations, and the moments of the end of forward and of the optimizer's step."""
+    """The lives of a step's allocations, the moments of the end of forward and of the optimizer's step, and, if they
+    were logged, the works of its operators."""
 
     end_of_forward: int
     optimizer_step: int
     unvouched: tuple[UnvouchedOperator, ...] = ()  # operators of the step that may allocate differently
+    works: tuple[OperatorWork, ...] = ()
 
 
 def same_course(first: Timeline, second: Timeline) -> bool:
@@ -29,10 +33,16 @@ def same_course(first: Timeline, second: Timeline) -> bool:
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
 
 
-def timeline(ledger: Ledger, *, optimizer_step: int, unvouched: tuple[UnvouchedOperator, ...] = ()) -> Timeline:
+def timeline(
+    ledger: Ledger,
+    *,
+    optimizer_step: int,
+    unvouched: tuple[UnvouchedOperator, ...] = (),
+    works: Iterable[OperatorWork] = (),
+) -> Timeline:
     lives = ledger.lives()
-    died = _in_order(lives.born, lives.died)
-    return Timeline(lives.sizes, lives.born, died, lives.categories, ledger.marked_moment, optimizer_step, unvouched)
+    died, moments = _in_order(lives.born, lives.died), (ledger.marked_moment, optimizer_step)
+    return Timeline(lives.sizes, lives.born, died, lives.categories, *moments, unvouched, tuple(works))
 
 
 def _in_order(born: Integers, died: Integers) -> Integers:

@@ -12,13 +12,16 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
 from ampsweep.precision.arithmetic import matmul_bits
 from ampsweep.precision.support import INSTALLED_TORCH, Abilities, cuda_matmul_bits
-from ampsweep.text import MIB
+from ampsweep.speed.devices import Device
+from ampsweep.text import GIB, MIB
 
 KINDS: Final = ("cpu", "cuda")
 
 _CPU: Final = torch.device("cpu")
 _AMPERE = (8, 0)
 _HANDLES_PER_STEP = 2
+CONTEXT_GIB: Final = 0.6
+"""What the driver's context, torch's kernels and cuBLAS take of a GPU's memory."""
 
 _SMALL_WORKSPACE: Final = (2 * 4096 + 8 * 16) * 1024
 _LARGE_WORKSPACE: Final = 32 * MIB
@@ -36,10 +39,18 @@ class TargetDevice:
     kind: Literal["cpu", "cuda"]
     capability: tuple[int, int] = _AMPERE  # CUDA compute capability: (8, 0) is an A100, (9, 0) an H100, (7, 5) a T4
     torch_version: tuple[int, int] = INSTALLED_TORCH  # major and minor version of the torch that trains
+    gpu: Device | None = None  # its data, where one model of GPU is meant
 
     @property
     def name(self) -> str:
+        if self.gpu is not None:
+            return self.gpu.name
         return self.kind if self.kind == "cpu" else "cuda {}.{}".format(*self.capability)
+
+    def memory_limit(self, config: PredictConfig) -> int | None:
+        """Bytes that torch's allocator may take; None if neither the GPU nor the user says."""
+        gib = config.memory_gib if self.gpu is None else self.gpu.memory_gib - CONTEXT_GIB
+        return None if gib is None else round(gib * GIB)
 
     @property
     def abilities(self) -> Abilities:
@@ -82,6 +93,10 @@ class TargetDevice:
         if self.torch_version >= _LARGE_ON_THOR:
             is_large = 9 <= self.capability[0] <= 12
         return _LARGE_WORKSPACE if is_large else _SMALL_WORKSPACE
+
+
+def target_of(gpu: Device) -> TargetDevice:
+    return TargetDevice("cuda", gpu.capability, gpu=gpu)
 
 
 def resolve_target(config: PredictConfig, device: str) -> TargetDevice:

@@ -20,12 +20,14 @@ from ampsweep.precision.precision import precision_class
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
 from ampsweep.predict.run_prediction import as_prediction, as_user_error, world_size_of
-from ampsweep.predict.step_memory import StepMemory, fits, step_memory
-from ampsweep.predict.target_device import TargetDevice, resolve_target
+from ampsweep.predict.step_memory import StepMemory, Timeline, fits, step_memory
+from ampsweep.predict.target_device import TargetDevice, resolve_target, target_of
+from ampsweep.predict.traced_work import TracedWork, traced_work
 from ampsweep.records import RunRecord, now
 from ampsweep.records.sections import MemoryUse, UnvouchedOperator
 from ampsweep.run.directories import new_directory
 from ampsweep.run.request import new_record
+from ampsweep.speed.devices import Device
 from ampsweep.text import GIB
 
 _MOST_RANKS: Final = 1024
@@ -48,6 +50,7 @@ class ArmPrediction:
     emulated: str | None = None  # the reason why the target emulates the mode, if it does
     saves_nothing: bool = False  # it takes at least the baseline's memory at any batch size
     saves_from: int | None = None  # the batch size from which on it takes less than the baseline
+    work: TracedWork | None = None  # what it computes; None unless the target is a GPU by name
 
     @property
     def arm(self) -> str:
@@ -63,95 +66,155 @@ class WorkloadPrediction:
 
     @property
     def unvouched(self) -> tuple[UnvouchedOperator, ...]:
-        called = {(operator.name, operator.doubt): operator for arm in self.arms for operator in arm.memory.unvouched}
-        return tuple(called[key] for key in sorted(called))
+        return tuple(operator for arm in self.arms for operator in arm.memory.unvouched)
 
 
-def predict(configs: Sequence[Config]) -> WorkloadPrediction:
-    """Predict the memory of configs that differ in precision only; UserError as `predict_arm`, or if autocast refuses
-    the model in every arm."""
+def predict(configs: Sequence[Config], gpus: Sequence[Device] = ()) -> list[WorkloadPrediction]:
+    """Predict the memory of configs that differ in precision only, on each of these GPUs also their work, or on the
+    target of the config; UserError as `predict_arm`, or if autocast refuses the model in every arm."""
     first = configs[0]
-    target = resolve_target(first.predict, first.device)
-    unsupported = {
-        arm_of(config): reason
+    targets = [*map(target_of, gpus)] or [resolve_target(first.predict, first.device)]
+    unsupported = [
+        {arm_of(config): reason for config in configs if (reason := _why_not(config.precision, target)) is not None}
+        for target in targets
+    ]
+    of_config = [
+        [target for target, reasons in zip(targets, unsupported, strict=True) if arm_of(config) not in reasons]
         for config in configs
-        if (reason := precision_class(config.precision).missing_ability(config.precision, target.abilities))
-    }
-    todo = [config for config in configs if arm_of(config) not in unsupported]
-    found = _predict_all(todo, target)
-    arms = tuple(arm for arm in found if isinstance(arm, ArmPrediction))
-    refused = {arm_of(config): text for config, text in zip(todo, found, strict=True) if isinstance(text, str)}
-    if refused and not arms:
-        raise UserError(f"model={component_name(first.model)}: {next(iter(refused.values()))}")
-    unsupported |= refused
-    baseline = next((arm for arm in arms if arm.arm == first.report.baseline), None)
+    ]
+    found = _predict_all(configs, of_config)
+    if not any(isinstance(arm, ArmPrediction) for of_targets in found for arm in of_targets.values()):
+        for refusal in (text for of_targets in found for text in of_targets.values()):
+            raise UserError(f"model={component_name(first.model)}: {refusal}")
+    return [
+        _on_target(
+            target, [(config, of[target]) for config, of in zip(configs, found, strict=True) if target in of], why
+        )
+        for target, why in zip(targets, unsupported, strict=True)
+    ]
+
+
+def _why_not(precision: PrecisionConfig, target: TargetDevice) -> str | None:
+    """The reason why a target cannot run a mode, or a GPU cannot do so with its own kernels."""
+    mode = precision_class(precision)
+    reason = mode.missing_ability(precision, target.abilities)
+    return reason or (None if target.gpu is None else mode.why_emulated(precision, target.abilities))
+
+
+def _on_target(
+    target: TargetDevice, found: Sequence[tuple[Config, "ArmPrediction | str"]], unsupported: dict[str, str]
+) -> WorkloadPrediction:
+    arms = [arm for _, arm in found if isinstance(arm, ArmPrediction)]
+    refused = {arm_of(config): text for config, text in found if isinstance(text, str)}
+    baseline = next((arm for arm in arms if arm.arm == arm.config.report.baseline), None)
     name = baseline.arm if baseline is not None and len(arms) > 1 else None
     compared = tuple(arm if baseline is None else _against(baseline, arm) for arm in arms)
-    return WorkloadPrediction(target, compared, unsupported, name)
+    return WorkloadPrediction(target, compared, unsupported | refused, name)
 
 
-def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
-    """Predict the memory of a training; UserError if a part refuses its settings or the model cannot be traced,
-    UnsupportedError if the target's autocast refuses an operator of the model."""
+def predict_arm(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetDevice, ArmPrediction]:
+    """Predict a training for the first of these targets, and for those of the others on which its step is the same;
+    UserError if a part refuses its settings or the model cannot be traced, UnsupportedError if the target's autocast
+    refuses an operator of the model."""
     if config.parallel.strategy != "single":
-        return _predict_rank(config, target)
+        return _predict_rank(config, targets)
+    target, *others = targets
     batch_size: int = config.data["batch_size"]
+    has_work = target.gpu is not None
     with as_user_error(config):
-        training = FakeTraining(config, target)
-        memory = MemoryByBatchSize(training.trace, training.has_batch, target, batch_size)
-    limit = config.predict.memory_gib
-    emulated = precision_class(config.precision).why_emulated(config.precision, target.abilities)
-    sizes = config.predict.batch_sizes or _table_sizes(batch_size)
-    return ArmPrediction(
-        config,
-        training.model_size,
-        memory.at(batch_size),
-        tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
-        None if limit is None or emulated is not None else memory.largest(round(limit * GIB)),
-        memory.interpolation,
-        emulated=emulated,
-    )
+        training = FakeTraining(config, target, others=others)
+        trace = partial(training.trace, logs_work=has_work)
+        memory = MemoryByBatchSize(trace, training.has_batch, target, batch_size)
+    sizes = () if has_work else config.predict.batch_sizes or _table_sizes(batch_size)
+    arms = {}
+    for memory.target in (target, *training.alike):
+        limit = memory.target.memory_limit(config.predict)
+        emulated = precision_class(config.precision).why_emulated(config.precision, memory.target.abilities)
+        largest = None if limit is None or emulated is not None else memory.largest(limit, traces=not has_work)
+        work = None
+        if has_work and largest is not None:
+            fits_in = batch_size <= largest.batch_size
+            work = traced_work(training, memory.works, (batch_size, largest.batch_size), 1, fits=fits_in)
+        arms[memory.target] = ArmPrediction(
+            config,
+            training.model_size,
+            memory.at(batch_size),
+            tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
+            largest,
+            memory.interpolation,
+            emulated=emulated,
+            work=work,
+        )
+    return arms
 
 
-def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
-    """Predict the memory of a training's fullest rank, the first: no shard is larger."""
+def _predict_rank(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetDevice, ArmPrediction]:
+    """Predict a training's fullest rank, the first: no shard is larger."""
+    target, *others = targets
     batch_size: int = config.data["batch_size"]
-    is_sharded = config.parallel.strategy == "fsdp2"
-    world_size, limit = world_size_of(config), config.predict.memory_gib
+    world_size, has_work = world_size_of(config), target.gpu is not None
     with as_user_error(config):
-        training = FakeTraining(config, target, world_size)
-        step = training.trace(batch_size)
-    by_world_size = {world_size: step_memory(step, target, batch_size)}
+        training = FakeTraining(config, target, world_size, others=others)
+        step = training.trace(batch_size, logs_work=has_work)
+    arms = {}
+    for each in (target, *training.alike):
+        memory, limit, work = step_memory(step, each, batch_size), each.memory_limit(config.predict), None
+        arm = ArmPrediction(config, training.model_size, memory, (), None, None, world_size)
+        if has_work and limit is not None:
+            fits_in = fits(step, each, limit)
+            work = traced_work(training, lambda _: step.works, (batch_size, None), world_size, fits=fits_in)
+            arms[each] = replace(arm, work=work)
+        else:
+            by_number, fewest = _by_world_size(config, each, limit, {world_size: step})
+            arms[each] = replace(arm, by_world_size=by_number, fewest=fewest)
+    return arms
+
+
+def _by_world_size(
+    config: Config, target: TargetDevice, limit: int | None, traced: dict[int, Timeline]
+) -> tuple[dict[int, StepMemory], int | None]:
+    """The memory by the numbers of ranks that were traced, and the fewest that fit (see `ArmPrediction`)."""
+    batch_size: int = config.data["batch_size"]
+    (step,) = traced.values()
     fewest = None
     number = 2
     while limit is not None and fewest is None and number <= _MOST_RANKS:
-        if is_sharded and number != world_size:
+        if config.parallel.strategy == "fsdp2" and number not in traced:
             with as_user_error(config):
-                step = FakeTraining(config, target, number).trace(batch_size)
-            by_world_size[number] = step_memory(step, target, batch_size)
-        fewest = number if fits(step, target, round(limit * GIB)) else None
+                traced[number] = FakeTraining(config, target, number).trace(batch_size)
+        fewest = number if fits(traced.get(number, step), target, limit) else None
         number *= 2
-    arm = ArmPrediction(config, training.model_size, by_world_size[world_size], (), None, None, world_size)
-    by_number = dict(sorted(by_world_size.items()))
-    return replace(arm, by_world_size=by_number, fewest=None if limit is None else fewest or 0)
+    memory = {number: step_memory(traced[number], target, batch_size) for number in sorted(traced)}
+    return memory, None if limit is None else fewest or 0
 
 
-def _predict_all(configs: Sequence[Config], target: TargetDevice) -> list[ArmPrediction | str]:
-    """Predict the arms in order; a refusal by autocast is a sentence instead. Arms with equal memory settings are
-    traced once, in parallel where that is safe."""
-    kinds = [_memory_settings(config) for config in configs]
-    chosen = {str(kind): config for kind, config in zip(kinds, configs, strict=True)}
-    trace = partial(_predicted_or_refused, target=target)
+def _predict_all(
+    configs: Sequence[Config], targets: Sequence[Sequence[TargetDevice]]
+) -> list[dict[TargetDevice, ArmPrediction | str]]:
+    """Predict each config on its targets; a refusal by autocast is a sentence instead. Arms with equal memory settings
+    are traced once, in parallel where that is safe."""
+    kinds = [str(_memory_settings(config)) for config in configs]
+    todo: dict[str, tuple[Config, dict[TargetDevice, None]]] = {}
+    for kind, config, of in zip(kinds, configs, targets, strict=True):
+        if of:
+            todo.setdefault(kind, (config, {}))[1].update(dict.fromkeys(of))
+    jobs = [(config, [*of]) for config, of in todo.values()]
     # A fork has torch imported already; it is safe if no other thread could hold a lock.
     can_fork = sys.platform == "linux" and threading.active_count() == 1 and not _autograd_has_threads()
-    workers = min(len(chosen), len(os.sched_getaffinity(0))) if can_fork else 1
+    workers = min(len(todo), len(os.sched_getaffinity(0))) if can_fork else 1
     if workers > 1:
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-            found = dict(zip(chosen, pool.map(trace, chosen.values()), strict=True))
+            found = dict(zip(todo, pool.map(_predicted_or_refused, *zip(*jobs, strict=True)), strict=True))
     else:
-        found = {kind: trace(config) for kind, config in chosen.items()}
-    arms = [found[str(kind)] for kind in kinds]
-    return [arm if isinstance(arm, str) else replace(arm, config=of) for arm, of in zip(arms, configs, strict=True)]
+        found = {kind: _predicted_or_refused(*job) for kind, job in zip(todo, jobs, strict=True)}
+    return [
+        {target: _of_config(found[kind][target], config) for target in of}
+        for kind, config, of in zip(kinds, configs, targets, strict=True)
+    ]
+
+
+def _of_config(found: ArmPrediction | str, config: Config) -> ArmPrediction | str:
+    return found if isinstance(found, str) else replace(found, config=config)
 
 
 def _autograd_has_threads() -> bool:
@@ -159,11 +222,14 @@ def _autograd_has_threads() -> bool:
     return any(path.read_text().startswith("pt_autograd") for path in Path("/proc/self/task").glob("*/comm"))
 
 
-def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction | str:
+def _predicted_or_refused(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetDevice, ArmPrediction | str]:
+    found: dict[TargetDevice, ArmPrediction | str] = {}
     try:
-        return predict_arm(config, target)
-    except UnsupportedError as refusal:
-        return str(refusal)
+        while left := [target for target in targets if target not in found]:
+            found |= predict_arm(config, left)
+    except UnsupportedError as refusal:  # CUDA's autocast is the same on all
+        return dict.fromkeys(targets, str(refusal))
+    return found
 
 
 def _memory_settings(config: Config) -> tuple[PrecisionConfig, dict[str, str]]:

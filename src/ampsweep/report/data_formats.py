@@ -1,4 +1,4 @@
-"""A document on standard output: for people, as JSON of its data, or as CSV of its tables."""
+"""A document on standard output: for people, as JSON of its data, as CSV of its tables, or as a page."""
 
 import csv
 import io
@@ -9,6 +9,7 @@ from typing import Final
 from ampsweep.finding import as_data
 from ampsweep.report.console import Terminal, show
 from ampsweep.report.document import Document, tables
+from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 from ampsweep.report.tables import Scalar, Table
 
@@ -49,7 +50,12 @@ def as_rows(table: Table) -> list[dict[str, Scalar]]:
     return rows
 
 
-FORMATS: Final[dict[str, Callable[[Document], str]]] = {"json": as_json, "csv": as_csv, "markdown": markdown}
+FORMATS: Final[dict[str, Callable[[Document], str]]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "markdown": markdown,
+    "html": html,
+}
 """The formats besides the console's; each takes any document."""
 
 

@@ -1,0 +1,28 @@
+"""The GPUs whose speed is predicted, and their prices; without torch, so that a wrong name is refused at once."""
+
+from typing import Final
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.schema import PredictConfig
+from ampsweep.speed.devices import DEVICES, Device, device_named
+
+_FOR_RENT: Final = ("T4", "L4", "A10", "RTX4090", "A100-80", "H100", "H200")
+
+
+def chosen_gpus(config: PredictConfig) -> dict[Device, float | None]:
+    """The chosen GPUs with their prices per hour; UserError: an unknown name, or a price of a GPU that is not chosen.
+    Empty if no speed is wanted."""
+    if not config.of_gpus:
+        return {}
+    prices = {_named("prices", name): float(price) for name, price in (config.prices or {}).items()}
+    chosen = [_named("gpus", name) for name in config.gpus or ()] or [*prices] or [DEVICES[name] for name in _FOR_RENT]
+    if idle := [gpu.name for gpu in prices if gpu not in chosen]:
+        raise UserError(f"predict.prices: {idle[0]} has a price, but predict.gpus does not have it")
+    return {gpu: prices.get(gpu) for gpu in chosen}
+
+
+def _named(key: str, name: object) -> Device:
+    try:
+        return device_named(str(name))
+    except ValueError as error:
+        raise UserError(f"predict.{key}: {error}") from error
