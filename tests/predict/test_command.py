@@ -182,14 +182,14 @@ def test_a_large_model_is_never_allocated(workloads):
     [
         ("Recurrent", (*steps.TEXT, "task=language_modeling"), "a recurrent layer is predicted on a CPU only"),
         ("refused", ("data=digits", "precision=amp_bf16"), "CUDA's autocast refuses binary_cross_entropy"),
-        ("Mlp", ("data=digits", "precision=fp8_tensorwise"), "cuda 8.0 has no float8 kernels for fp8_tensorwise"),
+        ("Mlp", ("data=digits", "precision=fp8_tensorwise"), "A100-80 has no float8 kernels for fp8_tensorwise"),
     ],
 )
 def test_a_run_on_a_cpu_has_the_reason_why_nothing_is_known_of_a_gpu(model, overrides, reason, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = predict_point(steps.composed(*steps.own(f"predicted_models.{model}", overrides)), steps.CPU)
     assert (found.refused, found.target) == (None, "cpu")
-    assert (found.on_cuda.target, found.on_cuda.peak_bytes) == ("cuda 8.0", None)
+    assert (found.on_cuda.target, found.on_cuda.peak_bytes) == ("A100-80", None)
     assert reason in found.on_cuda.refused
 
 

@@ -1,4 +1,4 @@
-"""The peak memory of the arms on a CUDA GPU, as predicted by a sweep's runs without one."""
+"""The peak memory and the speed of the arms on a CUDA GPU, as predicted by a sweep's runs without one."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import known_median, saved_pct
 from ampsweep.finding import Finding
-from ampsweep.text import not_vouched_for, num_bytes, percent
+from ampsweep.records.sections import StepPrediction
+from ampsweep.text import milliseconds, not_vouched_for, num_bytes, number, percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +20,14 @@ class ArmOnGpu:
     reserved_bytes: float | None
     saved_pct: float | None  # of the baseline's peak, negative if the arm needs more; None for the baseline
     refused: str | None
+    step_ms: float | None = None
+    speedup: float | None = None  # over the baseline; None for the baseline
+    speedup_low: float | None = None
+    speedup_high: float | None = None
 
 
 class GpuPrediction(Finding):
-    target: str  # such as `cuda 8.0`
+    target: str  # a GPU's name, or its capability, such as `cuda 8.0`
     world_size: int
     arms: tuple[ArmOnGpu, ...]
     unvouched: tuple[str, ...]
@@ -41,9 +46,22 @@ class GpuPrediction(Finding):
         whose = "on the fullest rank, " if self.world_size > 1 else ""
         figures = f"peak memory of {', '.join(known)}, {whose}with cuBLAS workspaces and without the driver's context"
         said = [figures + not_vouched_for(self.unvouched)] if known else []
+        speeds = [text for arm in self.arms if (text := _speed(arm))]
+        said += [f"speed: {', '.join(speeds)}"] if speeds else []
         said += [f"nothing for {', '.join(arms)}: {reason}" for reason, arms in refusals.items()]
-        of_capability = self.target.removeprefix("cuda").replace(" ", " of capability ")
-        return f"on a CUDA GPU{of_capability}: {'; '.join(said)}"
+        name = f"{'an' if self.target[0] in 'AHLR' else 'a'} {self.target}"
+        if self.target.startswith("cuda"):
+            name = f"a CUDA GPU{self.target.removeprefix('cuda').replace(' ', ' of capability ')}"
+        return f"on {name}: {'; '.join(said)}"
+
+
+def _speed(arm: ArmOnGpu) -> str:
+    if arm.step_ms is None:
+        return ""
+    if arm.speedup is None or arm.speedup_low is None or arm.speedup_high is None:
+        return f"{arm.arm} {milliseconds(arm.step_ms)} a step"
+    ends = f"{number(arm.speedup_low, 2)}-{number(arm.speedup_high, 2)}x"
+    return f"{arm.arm} {number(arm.speedup, 2)}x as fast ({ends})"
 
 
 def _share(saved: float | None) -> str:
@@ -63,6 +81,7 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
         return None
     found = {arm: own for arm, all in found.items() if (own := [on for on in all if on.target == target])}
     peaks = {arm: known_median(on.allocator_peak_bytes for on in predictions) for arm, predictions in found.items()}
+    times = {arm: known_median(on.step_ms for on in predictions) for arm, predictions in found.items()}
     of_baseline = peaks.get(baseline)
     arms = [
         ArmOnGpu(
@@ -71,6 +90,8 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
             reserved_bytes=known_median(on.reserved_bytes for on in found[arm]),
             saved_pct=None if arm == baseline or not (of_baseline and peak) else saved_pct(of_baseline, peak),
             refused=None if peak else next((on.refused for on in found[arm]), None),
+            step_ms=times[arm],
+            **({} if arm == baseline else _speedup(times.get(baseline), times[arm], found[arm])),
         )
         for arm, peak in peaks.items()
     ]
@@ -81,3 +102,11 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
         arms=tuple(arms),
         unvouched=tuple(sorted(unvouched)),
     )
+
+
+def _speedup(baseline_ms: float | None, step_ms: float | None, of: Sequence[StepPrediction]) -> dict[str, float]:
+    factor = known_median(on.speedup_factor for on in of)
+    if baseline_ms is None or step_ms is None or factor is None:
+        return {}
+    speedup = baseline_ms / step_ms
+    return {"speedup": speedup, "speedup_low": speedup / factor, "speedup_high": speedup * factor}

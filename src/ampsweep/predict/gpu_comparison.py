@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.config.modes import fp32_matmul, report_order
+from ampsweep.config.modes import report_order
+from ampsweep.predict.run_prediction import time_on
 from ampsweep.predict.traced_work import TracedWork
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
 from ampsweep.speed.devices import Device
@@ -153,9 +154,9 @@ def _on_gpu(of: WorkloadPrediction, prices: Mapping[Device, float | None]) -> Gp
 
 
 def _speed(arm: ArmPrediction, work: TracedWork, gpu: Device, batch_size: int, step: StepWork) -> StepSpeed:
-    samples, has_tf32 = batch_size * work.batches_per_step, fp32_matmul(arm.config.precision) != "highest"
+    samples = batch_size * work.batches_per_step
     tokens = None if work.tokens_per_sample is None else samples * work.tokens_per_sample
-    return StepSpeed(step.on(gpu, tf32=has_tf32, num_ranks=arm.world_size), samples, tokens)
+    return StepSpeed(time_on(gpu, arm.config, step, arm.world_size), samples, tokens)
 
 
 def fastest(gpus: Sequence[GpuSpeeds]) -> ArmOnDevice | None:

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from ampsweep.config.errors import UnsupportedError, UserError
+from ampsweep.config.modes import fp32_matmul
 from ampsweep.config.schema import Config, PredictConfig, component_name
 from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import memory_bytes
@@ -19,9 +20,11 @@ from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
 from ampsweep.predict.step_memory import StepMemory, Timeline, step_memory
-from ampsweep.predict.target_device import TargetDevice, resolve_target
+from ampsweep.predict.target_device import TargetDevice, resolve_target, target_of
 from ampsweep.records.batch_search import PredictedBatch
 from ampsweep.records.sections import StepPrediction
+from ampsweep.speed.devices import DEVICES, Device, device_of_driver
+from ampsweep.speed.step_time import StepTime, StepWork, speedup
 from ampsweep.text import one_line
 from ampsweep.training.components.device import taken_device
 
@@ -41,18 +44,32 @@ def world_size_of(config: Config) -> int:
 def trace_run(config: Config, device: torch.device, step: int = 2) -> tuple[TargetDevice, Timeline]:
     """Trace a step of the run for its device; UserError if it cannot be traced, whatever the reason."""
     target = resolve_target(PredictConfig(), str(device))
+    return target, _traced(config, target, step)
+
+
+def _traced(config: Config, target: TargetDevice, step: int) -> Timeline:
     with as_user_error(config):
         training = FakeTraining(config, target, world_size_of(config))
-        return target, training.trace(config.data["batch_size"], step=step)
+        return training.trace(config.data["batch_size"], step=step, logs_work=target.gpu is not None)
 
 
 def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
     """Predict a step of a run for `RunRecord.prediction`, or give the reason why it cannot be predicted."""
+    return _predict_on(config, resolve_target(PredictConfig(), str(device)), step)
+
+
+def _predict_on(config: Config, target: TargetDevice, step: int) -> StepPrediction:
     try:
-        target, traced = trace_run(config, device, step)
+        traced = _traced(config, target, step)
     except UserError as error:
         return StepPrediction(refused=str(error))
-    return as_prediction(step_memory(traced, target, config.data["batch_size"]), target)
+    time = None if target.gpu is None else time_on(target.gpu, config, StepWork(traced.works), world_size_of(config))
+    return as_prediction(step_memory(traced, target, config.data["batch_size"]), target, time=time)
+
+
+def time_on(gpu: Device, config: Config, work: StepWork, num_ranks: int) -> StepTime:
+    """The time of a training's step on a GPU, or on as many as it has ranks."""
+    return work.on(gpu, tf32=fp32_matmul(config.precision) != "highest", num_ranks=num_ranks)
 
 
 def predict_point(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
@@ -65,16 +82,22 @@ def predict_point(config: Config, device: torch.device, step: int = 2) -> StepPr
 
 
 def predict_on_cuda(config: Config, step: int = 2) -> StepPrediction:
-    """Predict a step on this machine's CUDA GPU, or on one of capability 8.0 if it has none; no run is needed."""
-    cuda, mode = torch.device("cuda"), precision_class(config.precision)
+    """Predict a step on this machine's CUDA GPU, or on an A100 if it has none; no run is needed."""
+    mode = precision_class(config.precision)
     try:
-        target = resolve_target(PredictConfig(), str(cuda))
+        target = _cuda_target()
     except RuntimeError as error:  # a driver that does not answer must not end a run on a CPU
         return StepPrediction(target="cuda", refused=one_line(error))
     for why_not in (mode.missing_ability, mode.why_emulated):
         if (reason := why_not(config.precision, target.abilities)) is not None:
             return StepPrediction(target=target.name, refused=reason)
-    return replace(predict_run(config, cuda, step), target=target.name)
+    return replace(_predict_on(config, target, step), target=target.name)
+
+
+def _cuda_target() -> TargetDevice:
+    if not torch.cuda.is_available():
+        return target_of(DEVICES["A100-80"])
+    return replace(resolve_target(PredictConfig(), "cuda"), gpu=device_of_driver(torch.cuda.get_device_name()))
 
 
 def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None:
@@ -97,8 +120,11 @@ def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None
         return PredictedBatch(refused=str(error))
 
 
-def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMemory, ...] = ()) -> StepPrediction:
-    """The predicted bytes of a step, their target, and the peak by batch size for `RunRecord.prediction`."""
+def as_prediction(
+    memory: StepMemory, target: TargetDevice, curve: tuple[StepMemory, ...] = (), time: StepTime | None = None
+) -> StepPrediction:
+    """The predicted bytes of a step, their target, the peak by batch size and the step's time for
+    `RunRecord.prediction`."""
     by_batch_size = {str(point.batch_size): point.total_bytes for point in curve}
     return StepPrediction(
         target=target.name,
@@ -108,6 +134,10 @@ def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMem
         allocator_peak_bytes=memory.allocated_bytes,
         reserved_bytes=None if memory.allocated_bytes is None else memory.reserved_bytes,
         peak_bytes_by_batch_size=by_batch_size or None,
+        step_ms=None if time is None else time.step_ms.expected,
+        step_ms_low=None if time is None else time.step_ms.low,
+        step_ms_high=None if time is None else time.step_ms.high,
+        speedup_factor=None if time is None else speedup(time, time).high,
         unvouched=[*memory.unvouched] or None,
     )
 

@@ -19,7 +19,7 @@ from ampsweep.memory_categories import memory_key
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
-from ampsweep.predict.run_prediction import as_prediction, as_user_error, world_size_of
+from ampsweep.predict.run_prediction import as_prediction, as_user_error, time_on, world_size_of
 from ampsweep.predict.step_memory import StepMemory, Timeline, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target, target_of
 from ampsweep.predict.traced_work import TracedWork, traced_work
@@ -282,5 +282,8 @@ def _record(arm: ArmPrediction, target: TargetDevice) -> RunRecord:
         record.summary["memory/peak_reserved_gib"] = memory.reserved_bytes / GIB
         record.memory.allocator_peak_bytes = memory.allocated_bytes
         record.memory.unattributed_bytes = memory.allocated_bytes - memory.peak_bytes
-    record.prediction = as_prediction(memory, target, arm.curve)
+    time = None
+    if target.gpu is not None and arm.work is not None:
+        time = time_on(target.gpu, arm.config, arm.work.step, arm.world_size)
+    record.prediction = as_prediction(memory, target, arm.curve, time)
     return record

@@ -179,7 +179,7 @@ class UnvouchedOperator:
 
 @dataclass(kw_only=True)
 class StepPrediction(RecordSection):
-    """Predicted bytes of an eager step, whatever `trainer.compile` says; `refused`: why there is none."""
+    """Predicted bytes and time of an eager step, whatever `trainer.compile` says; `refused`: why there are none."""
 
     target: str | None = None  # the device predicted for
     refused: str | None = None
@@ -189,6 +189,11 @@ class StepPrediction(RecordSection):
     allocator_peak_bytes: int | None = None
     reserved_bytes: int | None = None
     peak_bytes_by_batch_size: dict[str, int] | None = None
+    step_ms: float | None = None  # on a GPU whose data are known
+    step_ms_low: float | None = None  # from here to `step_ms_high` lie nine of ten measurements
+    step_ms_high: float | None = None
+    speedup_factor: float | None = None
+    """A speed-up over another mode there lies within this factor of the ratio of both `step_ms`, nine times of ten."""
     unvouched: list[UnvouchedOperator] | None = None
     measured_bytes: int | None = None  # on CUDA the allocator's peak, on the CPU the traced step's; absent if compiled
     error_pct: float | None = None  # predicted minus measured peak, in percent of the measured peak
