@@ -110,9 +110,7 @@ class MemoryByBatchSize:
         """The largest batch that fits into `limit` bytes; it and the next larger one are traced, unless `traces` is
         false and the interpolation is proportional."""
         while True:
-            most = self._last(
-                lambda size: (self.interpolation is not None or self._has_batch(size)) and self.fits(size, limit)
-            )
+            most = self._last_that_fits(limit)
             if most and not self._has_batch(most):
                 return LargestBatch(self._last(self._has_batch), is_all_the_data=True)
             known = self.interpolation
@@ -123,6 +121,18 @@ class MemoryByBatchSize:
             if all(agreeing):
                 return LargestBatch(most)
             self.interpolation = None
+
+    def _last_that_fits(self, limit: int) -> int:
+        if self.interpolation is None:
+            return self._last(lambda size: self._has_batch(size) and self.fits(size, limit))
+        # Tensors alone take less, and are counted in a hundredth of the time: the search begins where they would fit.
+        most = self._last(lambda size: self.step(size).peak().num_bytes <= limit)
+        high, back = most + 1, 1
+        while most >= SMALLEST and not self.fits(most, limit):
+            high, most, back = most, most - back, 2 * back
+        if most < SMALLEST:
+            return self._last(lambda size: self.fits(size, limit))
+        return most + bisect_left(range(most + 1, high), True, key=lambda size: not self.fits(size, limit))
 
     def _traced_step(self, batch_size: int) -> Timeline:
         if batch_size not in self._traced:

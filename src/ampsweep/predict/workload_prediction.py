@@ -195,7 +195,7 @@ def _predict_all(
     are traced once, in parallel where that is safe."""
     kinds = [str(_memory_settings(config)) for config in configs]
     todo: dict[str, tuple[Config, dict[TargetDevice, None]]] = {}
-    for kind, config, of in zip(kinds, configs, targets, strict=True):
+    for kind, config, of in [*zip(kinds, configs, targets, strict=True)][::-1]:  # float8 first: it takes longest
         if of:
             todo.setdefault(kind, (config, {}))[1].update(dict.fromkeys(of))
     jobs = [(config, [*of]) for config, of in todo.values()]
