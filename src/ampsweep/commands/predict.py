@@ -3,9 +3,11 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from ampsweep.commands.arguments import Arguments, chooses_precision, parse, taken_out
 from ampsweep.config.compose import compose_points
+from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.overrides import check_effect
@@ -15,6 +17,7 @@ from ampsweep.predict.gpus import chosen_gpus
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.text import escaped
 
+_CALIBRATE: Final = "--calibrate"
 _HELP = """\
 usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json|csv|markdown]
 
@@ -25,18 +28,24 @@ you choose one. More settings:
   predict.memory_gib=16      the largest batch that fits
   predict.batch_sizes=[8,64] the batch sizes of the table
   parallel=fsdp2 parallel.num_processes=8   the fullest of 8 ranks; with memory_gib the fewest of 2, 4, 8 ... that fit
-  predict.write=true         leave a record (kind: predicted) for each mode below output_dir"""
+  predict.write=true         leave a record (kind: predicted) for each mode below output_dir
+
+ampsweep predict --calibrate [device=cuda:1]   measure a device for a minute; predictions of its speed use it then"""
 
 
 def predict_command(argv: Sequence[str]) -> int:
     """Predict the memory of the trainings of this command line; return the exit code. UserError: a workload cannot be
     predicted."""
     overrides, chosen = taken_out(argv, "format", formats())
+    calibrates = _CALIBRATE in overrides
+    overrides = [override for override in overrides if override != _CALIBRATE]
     with paused_garbage_collection():
         arguments = parse(overrides)
         if arguments.for_hydra:
             print(_HELP)
             return 0
+        if calibrates:
+            return _calibrate(arguments, chosen)
         workloads = _workloads(arguments)
         gpus = [chosen_gpus(configs[0].predict) for configs in workloads]
         # torch is imported only now: a wrong command line is refused without it.
@@ -57,6 +66,17 @@ def predict_command(argv: Sequence[str]) -> int:
     if chosen == CONSOLE:
         for directory in written:
             print(escaped(str(directory)))
+    return 0
+
+
+def _calibrate(arguments: Arguments, chosen: str) -> int:
+    """Measure the device that the command line names; UserError if it also describes a training."""
+    if others := [override for override in arguments.overrides if not override.startswith("device=")]:
+        raise UserError(f"{_CALIBRATE} measures a device, whatever is trained: {others[0]} has no effect")
+    device = compose_points(arguments.overrides, multirun=False).points[0].config.device
+    from ampsweep.predict.calibrations import calibrate_and_keep, calibration_document
+
+    put_out(calibration_document(*calibrate_and_keep(device)), chosen)
     return 0
 
 

@@ -63,15 +63,19 @@ class OperatorWork:
     num_calls: int = 1  # 0 for the second product of one call
     is_strided: bool = False  # operands differ in memory order (elementwise); not channels_last (convolutions)
 
+    @property
+    def num_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
 
 _NAMES: Final[Mapping[Kind, str]] = {
     "none": """alias detach empty empty_like empty_strided lift_fresh new_empty new_empty_strided _reshape_alias resize_
-        set_ _unsafe_view device _has_compatible_shallow_copy_type""",
+        set_ _unsafe_view as_strided_ device _has_compatible_shallow_copy_type""",
     "wait": "_local_scalar_dense nonzero masked_select is_nonzero equal",
     "product": "mm addmm bmm baddbmm mv linear linear_backward _scaled_mm _addmm_activation",
     "fill": """fill zero zeros ones full zeros_like ones_like full_like new_zeros new_full new_ones scalar_tensor
         arange""",
-    "softmax": "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp",
+    "softmax": "_softmax _safe_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp",
     "normalization": """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
         _fused_rms_norm _fused_rms_norm_backward""",
     "batch_norm": """native_batch_norm native_batch_norm_backward _native_batch_norm_legit batch_norm_backward
@@ -114,12 +118,14 @@ class WorkLog:
         result: Any,
         *,
         in_backward: bool,
-    ) -> None:
-        """Add an operator that has run."""
+    ) -> int:
+        """Add an operator that has run; return the number of its works."""
         operator = getattr(func, "overloadpacket", func)
         self._phase = "backward" if in_backward else "forward"
+        before = len(self._works)
         for work in self._of(func, operator, args, kwargs, inputs, result):
             self._works.append(self._same.setdefault(work, work))
+        return len(self._works) - before
 
     @property
     def works(self) -> list[OperatorWork]:

@@ -9,13 +9,14 @@ from typing import Final, Literal
 import numpy as np
 
 from ampsweep.observe.operator_work import Kind, OperatorWork
+from ampsweep.speed.calibration import Calibration
 from ampsweep.speed.devices import Device
 from ampsweep.speed.fitted import EXTRAPOLATED_SPREAD, FITTED, FITTED_ARCHITECTURES, SPEEDUP_SPREAD, STEP_SPREAD
 from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, kernel_times
 
 Bound = Literal["compute", "bandwidth", "launch", "link"]
 """What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
-_NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
+NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
 _HOST_US: Final = {"forward": "forward_us", "backward": "backward_us", "update": "backward_us"}
 _COMPUTE: Final = ("product", "convolution", "attention", "recurrent")
 
@@ -54,17 +55,31 @@ class StepWork:
         """Places in the order where the host waits for the device."""
 
     def on(
-        self, device: Device, *, tf32: bool = False, num_ranks: int = 1, parameters: Parameters = FITTED
+        self,
+        device: Device,
+        *,
+        tf32: bool = False,
+        num_ranks: int = 1,
+        parameters: Parameters = FITTED,
+        calibration: Calibration | None = None,
     ) -> StepTime:
-        """The time of the step; `tf32`: float32 products may use TF32."""
-        kernels = kernel_times(self.columns, device, parameters, tf32=tf32)[self.order]
+        """The time of the step; `tf32`: float32 products may use TF32. `calibration`: of this device."""
+        waits = self.waits
+        if calibration is None:
+            kernels = kernel_times(self.columns, device, parameters, tf32=tf32)[self.order]
+        else:
+            kernels = calibration.kernel_times(self.unique, parameters, tf32=tf32)[self.order]
+            parameters = calibration.host(parameters)
+            if device.architecture == "cpu":  # the host is the device
+                waits = np.arange(len(self.order))
         launching = self._launching(parameters)
         exchange_us = self._exchange_us(device, num_ranks)
-        step_us = max(elapsed_us(kernels, launching, self.waits), exchange_us)
+        step_us = max(elapsed_us(kernels, launching, waits), exchange_us)
         by_kind: dict[Kind, float] = defaultdict(float)
         for place, time in zip(self.order, kernels, strict=True):
             by_kind[self.unique[place].kind] += time / 1e3
-        is_extrapolated = device.architecture not in FITTED_ARCHITECTURES
+        is_extrapolated = calibration is None and device.architecture not in FITTED_ARCHITECTURES
+        spread = EXTRAPOLATED_SPREAD if is_extrapolated else STEP_SPREAD
         computing = sum(by_kind[kind] for kind in _COMPUTE)
         bound: Bound = "compute" if 2e3 * computing > kernels.sum() else "bandwidth"
         if exchange_us == step_us:
@@ -72,7 +87,7 @@ class StepWork:
         elif step_us > 1.02 * kernels.sum():
             bound = "launch"
         return StepTime(
-            step_ms=_range(step_us / 1e3, EXTRAPOLATED_SPREAD if is_extrapolated else STEP_SPREAD),
+            step_ms=_range(step_us / 1e3, spread if calibration is None else calibration.spread),
             bound=bound,
             kernels_ms=kernels.sum() / 1e3,
             launching_ms=launching.sum() / 1e3,
@@ -121,6 +136,11 @@ def speedup(baseline: StepTime, other: StepTime) -> PredictedRange:
     return _range(baseline.step_ms.expected / other.step_ms.expected, spread)
 
 
+def spread_factor(spread: float) -> float:
+    """The factor within which nine of ten measurements lie, by the standard deviation of their logarithms."""
+    return exp(NINE_OF_TEN * spread)
+
+
 def _range(expected: float, spread: float) -> PredictedRange:
-    factor = exp(_NINE_OF_TEN * spread)
+    factor = spread_factor(spread)
     return PredictedRange(expected, expected / factor, expected * factor)

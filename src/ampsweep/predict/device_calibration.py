@@ -1,0 +1,213 @@
+"""Calibrate a device: time the operators of small trainings on it, and the host around them."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle, pairwise
+from math import log
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.monitors.environment import device_name
+from ampsweep.nested_tensors import tensors_in
+from ampsweep.observe.operator_work import OperatorWork, Phase, WorkLog
+from ampsweep.observe.operators import OperatorMode, is_in_backward
+from ampsweep.precision import Precision
+from ampsweep.precision.precision import unsupported_reason, why_emulated
+from ampsweep.predict.calibration_programs import Program, programs
+from ampsweep.speed.calibration import LARGE_US, Calibration, MeasuredWork
+from ampsweep.speed.devices import Device, device_of_driver
+from ampsweep.speed.step_time import NINE_OF_TEN, StepWork
+from ampsweep.text import plural
+
+_MODES: Final = ("fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16")
+_ON_CPU: Final = ("fp32", "amp_bf16", "pure_bf16")
+_SECONDS: Final = 45.0
+_LEAST_ROUNDS: Final = 2
+_PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "update")
+
+
+class _Training:
+    """A program in a mode, and the times of its steps in microseconds."""
+
+    def __init__(self, program: Program, mode: str, device: torch.device) -> None:
+        self.program, self.device, self.precision = program, device, Precision(mode, device)
+        self.tf32 = self.precision.config.tf32
+        self._model = self.precision.convert(program.model)
+        self._optimizer = self.precision.optimizer(program.optimizer, self._model.parameters())
+        inputs = program.inputs.to(device)
+        self._inputs = inputs.to(self.precision.parameters_dtype) if inputs.is_floating_point() else inputs
+        self.works: list[OperatorWork] = []
+        self.work_us: list[list[float]] = []  # by step, of each work
+        self.step_us: list[float] = []
+        self.phases_us: list[list[float]] = []  # by step, of the host in each phase
+
+    def measure(self) -> None:
+        """Take a step to warm up, one whose operators are timed, and one that is timed as a whole."""
+        self._step()
+        self._time_operators()
+        step_us, phases_us = self._step()
+        self.step_us.append(step_us)
+        self.phases_us.append(phases_us)
+
+    def _step(self) -> tuple[float, list[float]]:
+        precision = self.precision
+        with precision.flags():
+            began = [perf_counter()]
+            with precision.autocast():
+                loss = self._model(self._inputs)
+            began.append(perf_counter())
+            precision.backward(loss)
+            began.append(perf_counter())
+            precision.step(self._optimizer)
+            precision.update()
+            self._optimizer.zero_grad()
+            began.append(perf_counter())
+            if self.device.type != "cpu":
+                torch.accelerator.synchronize(self.device)
+            step_us = 1e6 * (perf_counter() - began[0])
+        return step_us, [1e6 * (end - begin) for begin, end in pairwise(began)]
+
+    def _time_operators(self) -> None:
+        logged, marks = WorkLog(), []
+
+        def around(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            begin = _now(self.device)
+            result = func(*args, **kwargs)
+            end = _now(self.device)
+            inputs = [*tensors_in((args, kwargs))]
+            marks.append((begin, end, logged.add(func, args, kwargs, inputs, result, in_backward=is_in_backward())))
+            return result
+
+        if self.device.type != "cpu":
+            _keep_busy(self.device)
+        with OperatorMode(around):
+            self._step()
+        self.works = logged.works
+        times: list[float] = []
+        for begin, end, number in marks:
+            us = 1e6 * (end - begin) if self.device.type == "cpu" else 1e3 * begin.elapsed_time(end)
+            flops = [max(work.flops, 1) for work in self.works[len(times) : len(times) + number]]
+            times += [us * own / sum(flops) for own in flops]
+        self.work_us.append(times)
+
+
+def calibrate(device: torch.device) -> Calibration:
+    """Measure the device, for about a minute; nothing else should run on it. RuntimeError as torch raises it."""
+    began = perf_counter()
+    trainings = [_Training(program, mode, device) for mode in _native_modes(device) for program in programs()]
+    for number, training in enumerate(cycle(trainings), 1):  # in turn: a disturbance hits different trainings
+        training.measure()
+        if number >= _LEAST_ROUNDS * len(trainings) and perf_counter() - began > _SECONDS:
+            break
+    calibration = _calibration(device, trainings)
+    return replace(calibration, spread=_spread(calibration, trainings))
+
+
+def _typical(us: Sequence[float]) -> float:
+    """The lower quartile: what disturbs a measurement only adds to it."""
+    return float(np.quantile(us, 0.25))
+
+
+def _native_modes(device: torch.device) -> list[str]:
+    modes = {mode: PRECISION_MODES[mode] for mode in (_ON_CPU if device.type == "cpu" else _MODES)}
+    return [mode for mode, it in modes.items() if not (unsupported_reason(it, device) or why_emulated(it, device))]
+
+
+def _calibration(device: torch.device, trainings: Sequence[_Training]) -> Calibration:
+    times: dict[tuple[OperatorWork, bool], list[float]] = defaultdict(list)
+    for training in trainings:
+        for of_step in training.work_us:
+            for work, us in zip(training.works, of_step, strict=True):
+                times[work, training.tf32].append(us)
+    typical = {key: _typical(us) for key, us in times.items()}
+    # What runs no kernel takes the time of observing it.
+    idle_us = median(us for (work, _), us in typical.items() if work.kind == "none")
+    measured = tuple(
+        MeasuredWork(work, max(us - idle_us, us / 4), tf32) for (work, tf32), us in typical.items() if work.num_kernels
+    )
+    shortest = float(np.quantile([one.us for one in measured], 0.1))
+    return Calibration(_device(device, measured), measured, shortest, *_host_us(trainings, measured))
+
+
+def _host_us(trainings: Sequence[_Training], measured: Sequence[MeasuredWork]) -> list[float]:
+    """The host's time for an operator in forward, for one in backward, and for a step, by tiny trainings: on a CPU
+    without the operators themselves."""
+    us = {(one.work, one.tf32): one.us for one in measured if trainings[0].device.type == "cpu"}
+    found = []
+    for training in trainings:
+        if not training.program.is_tiny:
+            continue
+        left, calls = [], []
+        for phase, host_us in zip(_PHASES, zip(*training.phases_us, strict=True), strict=True):
+            works = [work for work in training.works if work.phase == phase]
+            left.append(_typical(host_us) - sum(us.get((work, training.tf32), 0.0) for work in works))
+            calls.append(sum(work.num_calls for work in works if work.kind != "none"))
+        forward_us, backward_us = left[0] / calls[0], left[1] / calls[1]
+        found.append((forward_us, backward_us, left[2] - calls[2] * backward_us))
+    return [max(median(of), 0.0) for of in zip(*found, strict=True)]
+
+
+def _spread(calibration: Calibration, trainings: Sequence[_Training]) -> float:
+    """How far the predictions of trainings are off that are made without what their own operators told: the standard
+    deviation of a normal distribution with nine of ten errors within the same limits."""
+    errors = []
+    for training in trainings:
+        others = calibration.without({*training.works})
+        predicted = StepWork(training.works).on(others.device, tf32=training.tf32, calibration=others)
+        errors.append(abs(log(1e3 * predicted.step_ms.expected / _typical(training.step_us))))
+    return float(np.quantile(errors, 0.9)) / NINE_OF_TEN
+
+
+def _device(device: torch.device, measured: Sequence[MeasuredWork]) -> Device:
+    """The device of the table, or one with the rates that were measured."""
+    name = device_name(device)
+    if (known := device_of_driver(name)) is not None:
+        return known
+    rates: dict[str, list[float]] = defaultdict(list)
+    for one in measured:
+        if one.us > LARGE_US:
+            work = one.work
+            rates[str(work.dtype) if work.flops else "moved"].append(
+                (work.flops or 1e3 * work.num_bytes) / 1e6 / one.us
+            )
+    high = {key: float(np.quantile(found, 0.9)) for key, found in rates.items()}
+    return Device(
+        name=f"{name}, {plural(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else name,
+        driver_names=(),
+        architecture=device.type,
+        capability=(0, 0),
+        num_sms=torch.get_num_threads(),
+        boost_ghz=0.0,
+        memory_gib=0.0,
+        bandwidth_gb_per_sec=high["moved"],
+        l2_mib=0.0,
+        tdp_w=0.0,
+        link_gb_per_sec=1.0,
+        float32=high["float32"],
+        tf32=None,
+        float16=high.get("float16", high["float32"]),
+        bfloat16=high.get("bfloat16"),
+        float8=None,
+        source="measured",
+    )
+
+
+def _now(device: torch.device) -> Any:
+    if device.type == "cpu":
+        return perf_counter()
+    event = torch.Event(device, enable_timing=True)
+    event.record()
+    return event
+
+
+def _keep_busy(device: torch.device) -> None:
+    """Give the device work for longer than the host takes for a step, so that it never waits between operators."""
+    factor = torch.empty(4096, 4096, device=device)
+    for _ in range(6):
+        factor @ factor
