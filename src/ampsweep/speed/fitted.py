@@ -1,6 +1,7 @@
 """The parameters of the speed model, as fitted to `sweeps/results/published/measurements.csv`."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from ampsweep.speed.kernel_times import Parameters
 
@@ -55,16 +56,23 @@ FITTED: Final = Parameters(
         "transcendental": 2.0,
         "reduction": 0.6,
     },
-    fused_share=0.3,
     kernel_us=3.0,
     forward_us=25.0,
     backward_us=12.0,
     compiled_us=6.0,
     step_us=5000.0,
 )
-STEP_SPREAD: Final = 0.15
-"""Standard deviation of the logarithm of measured over predicted step times, of devices that were not fitted."""
-SPEEDUP_SPREAD: Final = 0.1
-EXTRAPOLATED_SPREAD: Final = 0.4
-"""The same of step times where neither the architecture of the device nor the kind of work was fitted."""
-FITTED_ARCHITECTURES: Final = ("pascal", "volta", "turing", "ampere")
+Class = Literal["step", "product", "convolution", "grouped convolution", "moving", "launching", "unknown chip"]
+SPREADS: Final[Mapping[Class, float]] = {
+    "step": 0.05,
+    "product": 0.05,
+    "convolution": 0.1,
+    "grouped convolution": 0.4,
+    "moving": 0.1,
+    "launching": 0.3,
+    "unknown chip": 0.2,
+}
+"""Standard deviations of the logarithm of measured over predicted step times, of devices that the fit had not seen, by
+the class of work that a step is made of; `step` is in all, `unknown chip` in those on chips nothing was fitted to."""
+CORRELATION: Final = 0.5  # of the errors of two modes on a device
+FITTED_CHIPS: Final = ("6.1", "7.0", "7.5", "8.0", "8.6")

@@ -31,8 +31,8 @@ class Parameters:
     tensor_share: Mapping[str, float]  # of the tensor cores' peak, within a tile; by chip
     float32_share: float  # of the peak without tensor cores, within a tile
     convolution_share: Mapping[str, float]
-    """Of a product's rate: in half precision with channels last (`half`), `half channels first`, `half emulated` (without
-    tensor cores), `tf32`, `float32`, and `float32 3x3`, which takes fewer operations by Winograd's algorithm."""
+    """Of a product's rate: in half precision channels last (`half`), `half channels first`, `half emulated` (without tensor
+    cores), `tf32`, `float32`, and `float32 3x3`, which Winograd's algorithm does with fewer operations."""
     grouped_share: Mapping[str, float]  # of another convolution's rate, for one in groups
     overlap: float
     """Exponent p of (a^p + b^p)^(1/p), the time of a product from its arithmetic a and its memory b."""
@@ -46,7 +46,6 @@ class Parameters:
     elements_per_clock: Mapping[str, float]
     """Elements that a multiprocessor takes in a clock, by kind of work (`softmax`) or kind and dtype (`cast bfloat16`);
     other kinds are as `elementwise`."""
-    fused_share: float  # of the bytes of compiled operators between matrix arithmetic, beyond those of the largest
     kernel_us: float  # the least time of a kernel
     forward_us: float  # of the host, for an operator in forward
     backward_us: float  # of the host, for an operator in backward and in the update

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, hypot, sqrt
 from typing import Final, Literal
 
 import numpy as np
@@ -11,13 +11,14 @@ import numpy as np
 from ampsweep.observe.operator_work import Kind, OperatorWork
 from ampsweep.speed.calibration import Calibration
 from ampsweep.speed.devices import Device
-from ampsweep.speed.fitted import EXTRAPOLATED_SPREAD, FITTED, FITTED_ARCHITECTURES, SPEEDUP_SPREAD, STEP_SPREAD
-from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, kernel_times
+from ampsweep.speed.fitted import CORRELATION, FITTED, FITTED_CHIPS, SPREADS, Class
+from ampsweep.speed.fusion import fused
+from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, chip, kernel_times
 
 Bound = Literal["compute", "bandwidth", "launch", "link"]
 """What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
 NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
-_HOST_US: Final = {"forward": "forward_us", "backward": "backward_us", "update": "backward_us"}
+_IDLE: Final = 1.02  # a step that takes longer than its kernels by this factor is bound by launching
 _COMPUTE: Final = ("product", "convolution", "attention", "recurrent")
 
 
@@ -38,21 +39,25 @@ class StepTime:
     bound: Bound
     kernels_ms: float  # of the device
     launching_ms: float  # of the host
-    exchange_ms: float  # over the link; it may overlap with kernels
+    exchange_ms: float  # over the link; it overlaps with the kernels of backward
     by_kind_ms: Mapping[Kind, float]
-    is_extrapolated: bool  # beyond the devices or sizes that were fitted
+    spread: float  # standard deviation of the logarithm of measured over predicted time
+    is_extrapolated: bool  # nothing was measured on this kind of chip
 
 
 class StepWork:
     """The work of a step, ready to be timed on many devices."""
 
-    def __init__(self, works: Sequence[OperatorWork]) -> None:
+    def __init__(self, works: Sequence[OperatorWork], *, compiled: bool = False) -> None:
+        """`compiled`: the training's own operators are compiled; the works are those of the eager step."""
+        works = [*fused(works)] if compiled else works
         places: dict[OperatorWork, int] = {}
         self.order = np.array([places.setdefault(work, len(places)) for work in works])
         self.unique = tuple(places)
         self.columns = Works(self.unique)
         self.waits = np.flatnonzero([work.kind == "wait" for work in works])
         """Places in the order where the host waits for the device."""
+        self._compiled = compiled
 
     def on(
         self,
@@ -64,51 +69,77 @@ class StepWork:
         calibration: Calibration | None = None,
     ) -> StepTime:
         """The time of the step; `tf32`: float32 products may use TF32. `calibration`: of this device."""
-        waits = self.waits
         if calibration is None:
-            kernels = kernel_times(self.columns, device, parameters, tf32=tf32)[self.order]
+            of_unique = kernel_times(self.columns, device, parameters, tf32=tf32)
         else:
-            kernels = calibration.kernel_times(self.unique, parameters, tf32=tf32)[self.order]
+            of_unique = calibration.kernel_times(self.unique, parameters, tf32=tf32)
             parameters = calibration.host(parameters)
-            if device.architecture == "cpu":  # the host is the device
-                waits = np.arange(len(self.order))
-        launching = self._launching(parameters)
-        exchange_us = self._exchange_us(device, num_ranks)
-        step_us = max(elapsed_us(kernels, launching, waits), exchange_us)
+        kernels, launching = of_unique[self.order], self.launching(parameters)
+        waits = np.arange(len(kernels)) if device.architecture == "cpu" else self.waits  # the host is the device
+        step_us, exchange_us = elapsed_us(kernels, launching, waits), self._exchange_us(device, num_ranks)
+        in_backward = np.array([work.phase == "backward" for work in self.unique])[self.order]
+        exposed_us = max(0.0, exchange_us - kernels[in_backward].sum())
+        is_extrapolated = calibration is None and chip(device) not in FITTED_CHIPS
+        spread = self._spread(kernels, step_us, is_extrapolated) if calibration is None else calibration.spread
         by_kind: dict[Kind, float] = defaultdict(float)
-        for place, time in zip(self.order, kernels, strict=True):
+        for place, time in zip(self.order.tolist(), kernels.tolist(), strict=True):
             by_kind[self.unique[place].kind] += time / 1e3
-        is_extrapolated = calibration is None and device.architecture not in FITTED_ARCHITECTURES
-        spread = EXTRAPOLATED_SPREAD if is_extrapolated else STEP_SPREAD
-        computing = sum(by_kind[kind] for kind in _COMPUTE)
-        bound: Bound = "compute" if 2e3 * computing > kernels.sum() else "bandwidth"
-        if exchange_us == step_us:
-            bound = "link"
-        elif step_us > 1.02 * kernels.sum():
-            bound = "launch"
         return StepTime(
-            step_ms=_range(step_us / 1e3, spread if calibration is None else calibration.spread),
-            bound=bound,
+            step_ms=_range((step_us + exposed_us) / 1e3, spread),
+            bound=_bound(by_kind, step_us, exposed_us),
             kernels_ms=kernels.sum() / 1e3,
             launching_ms=launching.sum() / 1e3,
             exchange_ms=exchange_us / 1e3,
             by_kind_ms={kind: time for kind, time in by_kind.items() if time},
+            spread=spread,
             is_extrapolated=is_extrapolated,
         )
 
-    def _launching(self, parameters: Parameters) -> Floats:
+    def launching(self, parameters: Parameters) -> Floats:
         """The host's time for each work in order, in microseconds; that of the step as a whole is in the first."""
-        each = {phase: getattr(parameters, name) for phase, name in _HOST_US.items()}
+        update = backward = parameters.backward_us
+        forward = parameters.forward_us
+        if self._compiled:
+            forward = backward = parameters.compiled_us
+        each = {"forward": forward, "backward": backward, "update": update}
         of_unique = np.array([each[work.phase] * work.num_calls * (work.kind != "none") for work in self.unique])
         times: Floats = of_unique[self.order]
         times[0] += parameters.step_us
         return times
+
+    def shares(self, kernels: Floats, step_us: float) -> dict[Class, float]:
+        """The shares of the classes of work in a step, whose errors differ; `kernels`: times in order."""
+        classes = np.array([_class_of(work) for work in self.unique])[self.order]
+        shares: dict[Class, float] = {name: kernels[classes == name].sum() / step_us for name in SPREADS}
+        shares["launching"] = max(0.0, 1 - kernels.sum() / step_us)
+        return shares
+
+    def _spread(self, kernels: Floats, step_us: float, is_extrapolated: bool) -> float:
+        shares = self.shares(kernels, step_us)
+        shares["step"], shares["unknown chip"] = 1.0, float(is_extrapolated)
+        return sqrt(sum((share * SPREADS[name]) ** 2 for name, share in shares.items()))
 
     def _exchange_us(self, device: Device, num_ranks: int) -> float:
         """The time of a ring's all-reduce of what the ranks exchange: 2 (n - 1) / n of the bytes over the link."""
         exchanged = sum(self.unique[place].read_bytes for place in self.order if self.unique[place].kind == "exchange")
         exchanged_us: float = 2 * (num_ranks - 1) / num_ranks * exchanged / (1e3 * device.link_gb_per_sec)
         return exchanged_us
+
+
+def _class_of(work: OperatorWork) -> Class:
+    if work.kind == "convolution":
+        assert work.sizes is not None
+        return "grouped convolution" if work.sizes[0] > 1 else "convolution"
+    return "product" if work.kind in _COMPUTE else "moving"
+
+
+def _bound(by_kind: Mapping[Kind, float], step_us: float, exposed_us: float) -> Bound:
+    kernels_ms = sum(by_kind.values())
+    if exposed_us > step_us / 2:
+        return "link"
+    if step_us > 1e3 * _IDLE * kernels_ms:
+        return "launch"
+    return "compute" if 2 * sum(by_kind.get(kind, 0.0) for kind in _COMPUTE) > kernels_ms else "bandwidth"
 
 
 def elapsed_us(kernels: Floats, launching: Floats, waits: Integers) -> float:
@@ -121,18 +152,16 @@ def elapsed_us(kernels: Floats, launching: Floats, waits: Integers) -> float:
     begins = np.append(0, np.sort((waits - start) % len(kernels))[:-1] + 1)
     lengths = np.diff(np.append(begins, len(kernels)))
     launched, done = np.cumsum(launching), np.cumsum(kernels)
-    launched_before, _done_before = (
-        np.repeat(total[begins] - own[begins], lengths) for total, own in ((launched, launching), (done, kernels))
-    )
-    # A kernel ends when those from some launch on have run without a pause: the latest such time counts.
+    launched -= np.repeat(launched[begins] - launching[begins], lengths)  # since the last wait
+    # A stretch ends when the kernels from some launch on have run without a pause: the latest such time counts.
     ends = np.repeat(done[begins + lengths - 1], lengths)
-    paths = (launched - launched_before) + (ends - done + kernels)
-    return float(np.maximum.reduceat(paths, begins).sum())
+    return float(np.maximum.reduceat(launched + (ends - done + kernels), begins).sum())
 
 
 def speedup(baseline: StepTime, other: StepTime) -> PredictedRange:
-    """How many times as fast `other` is; the errors of two predictions for one device are mostly the same."""
-    spread = EXTRAPOLATED_SPREAD if other.is_extrapolated else SPEEDUP_SPREAD
+    """How many times as fast `other` is; the errors of two predictions for one device are in part the same."""
+    both = baseline.spread * other.spread
+    spread = sqrt(hypot(baseline.spread, other.spread) ** 2 - 2 * CORRELATION * both)
     return _range(baseline.step_ms.expected / other.step_ms.expected, spread)
 
 

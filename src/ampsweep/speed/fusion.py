@@ -1,0 +1,37 @@
+"""The work of a compiled step: what lies between two products becomes one kernel."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Final
+
+from ampsweep.observe.operator_work import Kind, OperatorWork
+
+_FUSED: Final[tuple[Kind, ...]] = (
+    *("elementwise", "transcendental", "copy", "cast", "fill"),
+    *("softmax", "normalization", "batch_norm", "reduction"),
+)
+_KEPT_SHARE: Final = 0.15
+"""Of the bytes that a chain's operators move beyond those of the largest, what its kernel moves, too: inputs and saved
+results. From the compiled rows of `sweeps/results/published`."""
+
+
+def fused(works: Iterable[OperatorWork]) -> Iterator[OperatorWork]:
+    """The works with every chain of operators that torch.compile fuses as one; the optimizer stays as it is."""
+    running = (work for work in works if work.kind != "none")
+    for (phase, is_fused), chain in groupby(running, lambda work: (work.phase, work.kind in _FUSED)):
+        if is_fused and phase != "update":
+            yield _as_one([*chain])
+        else:
+            yield from chain
+
+
+def _as_one(chain: list[OperatorWork]) -> OperatorWork:
+    largest = max(chain, key=lambda work: work.num_bytes)
+    rest = sum(work.num_bytes for work in chain) - largest.num_bytes
+    return OperatorWork(
+        *("fused", "elementwise", largest.phase, largest.dtype, 0),
+        read_bytes=largest.read_bytes + round(_KEPT_SHARE * rest),
+        written_bytes=largest.written_bytes,
+        num_elements=largest.num_elements,
+        num_kernels=1,
+    )

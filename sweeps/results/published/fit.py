@@ -1,0 +1,299 @@
+"""The speed model fitted to `measurements.csv`, and its errors on what a fit has not seen: in `sweeps/results`
+
+    python -m published.fit TRACES [--write]
+
+with the file of `published.traces`. It prints the errors and the parameters; `--write` puts them into `errors.md` and
+`src/ampsweep/speed/fitted.py`. It takes all cores and some minutes, and needs SciPy.
+"""
+
+import argparse
+import multiprocessing
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from ampsweep.speed.devices import Device, device_named
+from ampsweep.speed.kernel_times import Floats, Parameters, Works, chip, kernel_times
+from ampsweep.speed.step_time import StepWork, elapsed_us
+from published.errors import Prediction, errors_page, fitted_source, spreads
+from published.traces import rows as rows_of_table
+
+_OTHERS: Final = ("ryujaehun", "u39kun", "huggingface/pytorch-image-models", "pytorch/pytorch")
+"""Sources of small batches in pure half precision, and of many networks that no speed-up is known of."""
+_WEIGHT_OF_OTHERS, _WEIGHT_OF_DOUBT = 0.25, 0.6
+_STEP_ERROR: Final = 0.1  # standard deviation of the logarithm, in the loss
+_PRIOR_SPREAD: Final = 0.1  # of the logarithm of a parameter, in units of the loss, around `_START`
+_EVALUATIONS, _EVALUATIONS_OF_A_FOLD = 12, 6
+
+_CHIPS: Final = ("6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0")
+_START: Final = Parameters(
+    watts=dict.fromkeys(_CHIPS, 2.3),
+    tensor_share=dict.fromkeys(_CHIPS, 0.75),
+    float32_share=0.85,
+    convolution_share={
+        "half": 0.9,
+        "half channels first": 0.7,
+        "half emulated": 0.7,
+        "tf32": 0.9,
+        "float32": 0.9,
+        "float32 3x3": 1.2,
+    },
+    grouped_share={"half": 0.3, "half channels first": 0.1, "float32": 0.2},
+    overlap=4.0,
+    misaligned_share=0.7,
+    attention_share=0.5,
+    tile_us=0.5,
+    tile_bytes_per_clock=64.0,
+    bandwidth_share=0.8,
+    l2_speed=1.5,
+    strided_share=0.5,
+    elements_per_clock={
+        "elementwise": 2.5,
+        "transcendental": 2.0,
+        "normalization": 1.0,
+        "batch_norm": 1.0,
+        "softmax": 0.8,
+        "reduction": 0.8,
+    },
+    kernel_us=3.0,
+    forward_us=30.0,
+    backward_us=12.0,
+    compiled_us=6.0,
+    step_us=3000.0,
+)
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "watts": (1, 4),
+    "tensor_share": (0.3, 1.1),
+    "float32_share": (0.5, 1.05),
+    "convolution_share": (0.2, 2),
+    "grouped_share": (0.02, 1),
+    "overlap": (1.5, 12),
+    "misaligned_share": (0.15, 1),
+    "attention_share": (0.1, 1),
+    "tile_us": (0.1, 1.5),
+    "tile_bytes_per_clock": (20, 130),
+    "bandwidth_share": (0.5, 0.95),
+    "l2_speed": (1, 4),
+    "strided_share": (0.2, 1),
+    "elements_per_clock": (0.2, 8),
+    "kernel_us": (1, 6),
+    "forward_us": (4, 60),
+    "backward_us": (4, 40),
+    "compiled_us": (1, 30),
+    "step_us": (200, 20000),
+}
+"""What each may be, its starting value and its bounds: physics, not data; where a fit has no data the start stays."""
+
+Name = tuple[str, str | None]  # of a parameter and, in a mapping, its key
+Key = Callable[["Row"], str]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A measurement, and the work of its step."""
+
+    table: dict[str, str]
+    device: Device
+    work: StepWork
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether it is of a family that the published aims are for, without a doubt about it."""
+        table, is_family = self.table, self.table["family"] in ("bert", "gpt", "opt")
+        is_family = is_family or table["recipe"].startswith("resnet50")
+        return is_family and not table["doubt"] and not table["source"].startswith(_OTHERS)
+
+    @property
+    def weight(self) -> float:
+        return 1.0 if self.is_known else _WEIGHT_OF_OTHERS * (_WEIGHT_OF_DOUBT if self.table["doubt"] else 1)
+
+    @property
+    def step_ms(self) -> float:
+        return float(self.table["step_ms"])
+
+
+def load(path: Path) -> list[Row]:
+    traces = pickle.loads(path.read_bytes())
+    works = {
+        (key, compiled): StepWork(own, compiled=compiled)
+        for key, own in traces["works"].items()
+        for compiled in (False, True)
+    }
+    return [
+        Row(row, device_named(row["gpu"]), works[key, row["compiled"] == "yes"])
+        for row, key in zip(rows_of_table(), traces["keys"], strict=True)
+    ]
+
+
+class OnDevice:
+    """The rows of a device with TF32 or without, timed together."""
+
+    def __init__(self, device: Device, rows: Sequence[Row], *, tf32: bool) -> None:
+        self.device, self.tf32, self.rows = device, tf32, rows
+        places: dict[Any, int] = {}
+        self.orders = [
+            np.array([places.setdefault(w, len(places)) for w in row.work.unique])[row.work.order] for row in rows
+        ]
+        self._columns = Works([*places])
+
+    def kernels(self, parameters: Parameters) -> list[Floats]:
+        of_unique = kernel_times(self._columns, self.device, parameters, tf32=self.tf32)
+        return [of_unique[order] for order in self.orders]
+
+    def steps_us(self, parameters: Parameters) -> list[float]:
+        return [
+            elapsed_us(kernels, row.work.launching(parameters), row.work.waits)
+            for row, kernels in zip(self.rows, self.kernels(parameters), strict=True)
+        ]
+
+
+def on_devices(rows: Iterable[Row]) -> list[OnDevice]:
+    of: dict[tuple[str, bool], list[Row]] = defaultdict(list)
+    for row in rows:
+        of[row.device.name, row.table["precision"] == "tf32"].append(row)
+    return [OnDevice(own[0].device, own, tf32=tf32) for (_, tf32), own in of.items()]
+
+
+def pairs(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """Places of rows that differ in precision: (float32, half precision or TF32)."""
+    of: dict[tuple[str, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, row in enumerate(rows):
+        own = tuple(row.table[name] for name in ("source", "framework", "workload", "gpu", "compiled"))
+        of[own][row.table["precision"]].append(place)
+    order = {"fp32": 0, "tf32": 1}
+    return [
+        (first, second)
+        for group in of.values()
+        for base in order
+        for other in group
+        if order.get(other, 2) > order[base]
+        for first in group.get(base, ())
+        for second in group[other]
+    ]
+
+
+def flat(parameters: Parameters) -> dict[Name, float]:
+    found: dict[Name, float] = {}
+    for field in fields(parameters):
+        value = getattr(parameters, field.name)
+        found |= (
+            {(field.name, key): one for key, one in value.items()}
+            if isinstance(value, dict)
+            else {(field.name, None): value}
+        )
+    return found
+
+
+def with_values(parameters: Parameters, values: dict[Name, float]) -> Parameters:
+    changes: dict[str, Any] = {}
+    for (name, key), value in values.items():
+        changes[name] = value if key is None else {**changes.get(name, getattr(parameters, name)), key: value}
+    return replace(parameters, **changes)
+
+
+def fit(rows: Sequence[Row], begin: Parameters, evaluations: int) -> Parameters:
+    """The parameters that minimize the errors of step times and of speed-ups, as logarithms, and the distance to
+    `_START`; outliers count by the square root of their squares."""
+    devices = on_devices(rows)
+    position = {row: place for place, row in enumerate(row for device in devices for row in device.rows)}
+    places = np.array([position[row] for row in rows])
+    names, starts = [*flat(_START)], np.log([*flat(_START).values()])
+    measured, weights = np.log([1e3 * row.step_ms for row in rows]), np.array([row.weight for row in rows])
+    base, low = np.array(pairs(rows)).T
+    pair_weights = np.sqrt(weights[base] * weights[low])
+    # A device has times of its own for each set of the values that concern it; most values concern one kind of chip.
+    concern = {
+        device: [n for n, (_, key) in enumerate(names) if key not in _CHIPS or key == chip(device.device)]
+        for device in devices
+    }
+    known: dict[tuple[OnDevice, bytes], list[float]] = {}
+
+    def steps(device: OnDevice, values: Floats, parameters: Parameters) -> list[float]:
+        key = device, values[concern[device]].tobytes()
+        if key not in known:
+            known[key] = device.steps_us(parameters)
+        return known[key]
+
+    def residuals(values: Floats) -> Floats:
+        parameters = with_values(_START, dict(zip(names, np.exp(values).tolist(), strict=True)))
+        predicted = np.concatenate([steps(device, values, parameters) for device in devices])[places]
+        errors = np.log(predicted) - measured
+        speedups = pair_weights * (errors[base] - errors[low])
+        prior = (values - starts) * _PRIOR_SPREAD
+        joined: Floats = np.concatenate([weights * errors, speedups, prior]) / _STEP_ERROR
+        return joined
+
+    limits = np.log([_BOUNDS[name] for name, _ in names]).T
+    first = np.clip(np.log([*flat(begin).values()]), limits[0] + 1e-6, limits[1] - 1e-6)
+    found = least_squares(residuals, first, bounds=limits, loss="soft_l1", diff_step=1e-3, max_nfev=evaluations)
+    return with_values(_START, dict(zip(names, np.exp(found.x).tolist(), strict=True)))
+
+
+def predict(rows: Sequence[Row], parameters: Parameters) -> list[Prediction]:
+    found: dict[Row, Prediction] = {}
+    for device in on_devices(rows):
+        for row, kernels, step_us in zip(
+            device.rows, device.kernels(parameters), device.steps_us(parameters), strict=True
+        ):
+            found[row] = Prediction(row.table, row.is_known, step_us / 1e3, row.work.shares(kernels, step_us))
+    return [found[row] for row in rows]
+
+
+def unseen(rows: Sequence[Row], key: Key, begin: Parameters) -> list[Prediction]:
+    """Predictions of each row by a fit to the rows with another key."""
+    folds = sorted({key(row) for row in rows})
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
+        of_folds = [*pool.map(partial(_fold, rows, key, begin), folds)]
+    found = {place: prediction for fold in of_folds for place, prediction in fold.items()}
+    return [found[place] for place in range(len(rows))]
+
+
+def _fold(rows: Sequence[Row], key: Key, begin: Parameters, left_out: str) -> dict[int, Prediction]:
+    fitted = fit([row for row in rows if key(row) != left_out], begin, _EVALUATIONS_OF_A_FOLD)
+    places = [place for place, row in enumerate(rows) if key(row) == left_out]
+    return dict(zip(places, predict([rows[place] for place in places], fitted), strict=True))
+
+
+def gpu(row: Row) -> str:
+    return row.table["gpu"]
+
+
+def chip_of(row: Row) -> str:
+    return chip(row.device)
+
+
+def family(row: Row) -> str:
+    return row.table["family"]
+
+
+_KEYS: Final[dict[str, Key]] = {"GPU": gpu, "kind of chip": chip_of, "architecture": family}
+
+
+def main(path: Path, *, writes: bool) -> None:
+    rows = load(path)
+    fitted = fit(rows, _START, _EVALUATIONS)
+    left_out = {name: unseen(rows, key, fitted) for name, key in _KEYS.items()}
+    by_gpu, by_chip = left_out["GPU"], left_out["kind of chip"]
+    found = spreads(by_gpu, by_chip, pairs(rows))
+    page, source = errors_page(predict(rows, fitted), left_out, pairs(rows), found), fitted_source(fitted, found)
+    print(page, source, sep="\n")
+    if writes:
+        here = Path(__file__)
+        here.with_name("errors.md").write_text(page)
+        (here.parents[3] / "src/ampsweep/speed/fitted.py").write_text(source)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path, help="the file of published.traces")
+    parser.add_argument("--write", action="store_true", help="write the parameters and the errors")
+    given = parser.parse_args()
+    main(given.traces, writes=given.write)
