@@ -31,8 +31,8 @@ class Parameters:
     tensor_share: Mapping[str, float]  # of the tensor cores' peak, within a tile; by chip
     float32_share: float  # of the peak without tensor cores, within a tile
     convolution_share: Mapping[str, float]
-    """Of a product's rate: in half precision channels last (`half`), `half channels first`, `half emulated` (without tensor
-    cores), `tf32`, `float32`, and `float32 3x3`, which Winograd's algorithm does with fewer operations."""
+    """Of a product's rate: `half` precision channels last, `half channels first`, `half emulated` without tensor cores,
+    `tf32`, `float32`, and `float32 3x3`, which Winograd's algorithm does with fewer operations."""
     grouped_share: Mapping[str, float]  # of another convolution's rate, for one in groups
     overlap: float
     """Exponent p of (a^p + b^p)^(1/p), the time of a product from its arithmetic a and its memory b."""
