@@ -17,7 +17,7 @@ _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 
 _SPLITS: Final = (1, 2, 4, 8, 16)
 """Sizes of the output that a multiprocessor computes at a time, and pieces that the inner dimension is cut into: those
 of cuBLAS and CUTLASS."""
-_HALF: Final = ("float16", "bfloat16")
+_ITEMSIZE: Final = {"float16": 2.0, "bfloat16": 2.0, "float8_e4m3fn": 1.0, "float8_e5m2": 1.0}  # else 4
 _LOWEST_CLOCK: Final = 0.4  # of the boost clock
 
 
@@ -70,7 +70,7 @@ class Works:
         self.num_bytes = column("read_bytes").astype(float) + column("written_bytes")
         self.num_kernels, self.taps = column("num_kernels").astype(float), column("taps")
         self.sizes = np.array([work.sizes or (1, 1, 1, 1) for work in works], dtype=float).reshape(-1, 4)
-        self.itemsize = np.where(np.isin(self.dtypes, _HALF), 2.0, 4.0)
+        self.itemsize = np.array([_ITEMSIZE.get(dtype, 4.0) for dtype in self.dtypes])
 
 
 def kernel_times(works: Works, device: Device, parameters: Parameters, *, tf32: bool) -> Floats:
@@ -82,11 +82,12 @@ class _KernelModel:
     def __init__(self, works: Works, device: Device, parameters: Parameters, tf32: bool) -> None:
         self._works, self._device, self._parameters = works, device, parameters
         self._bytes_per_us = 1e3 * device.bandwidth_gb_per_sec * parameters.bandwidth_share
-        self._has_tensor_cores = device.capability >= (7, 0)
-        self._is_half = np.isin(works.dtypes, _HALF)
-        self._on_tensor_cores = self._has_tensor_cores & (self._is_half | (tf32 and device.tf32 is not None))
-        half = device.bfloat16 or device.float16
-        peak = np.where(self._is_half, half, (device.tf32 if tf32 else None) or device.float32)
+        self._is_half = works.itemsize < 4
+        has_tensor_cores = device.capability >= (7, 0)
+        self._on_tensor_cores = has_tensor_cores & (self._is_half | (tf32 and device.tf32 is not None))
+        of_float32 = (device.tf32 if tf32 else None) or device.float32
+        peak = np.array([device.tflops_per_sec(str(dtype)) or of_float32 for dtype in works.dtypes])
+        peak[works.dtypes == "float32"] = of_float32
         self._peak_per_clock = peak * 1e3 / (device.num_sms * device.boost_ghz)  # FLOPs of a multiprocessor
         drawn_w = parameters.watts[chip(device)] * device.num_sms * device.boost_ghz
         self._ghz = device.boost_ghz * min(1.0, max(_LOWEST_CLOCK, device.tdp_w / drawn_w))
