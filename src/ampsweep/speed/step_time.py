@@ -58,6 +58,9 @@ class StepWork:
         self.waits = np.flatnonzero([work.kind == "wait" for work in works])
         """Places in the order where the host waits for the device."""
         self._compiled = compiled
+        calls = np.array([work.num_calls * (work.kind != "none") for work in self.unique])[self.order]
+        phases = np.array([work.phase for work in self.unique])[self.order]
+        self._calls = {phase: np.where(phases == phase, calls, 0) for phase in ("forward", "backward", "update")}
 
     def on(
         self,
@@ -101,9 +104,8 @@ class StepWork:
         forward = parameters.forward_us
         if self._compiled:
             forward = backward = parameters.compiled_us
-        each = {"forward": forward, "backward": backward, "update": update}
-        of_unique = np.array([each[work.phase] * work.num_calls * (work.kind != "none") for work in self.unique])
-        times: Floats = of_unique[self.order]
+        calls = self._calls
+        times: Floats = forward * calls["forward"] + backward * calls["backward"] + update * calls["update"]
         times[0] += parameters.step_us
         return times
 

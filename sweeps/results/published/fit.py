@@ -31,7 +31,7 @@ _OTHERS: Final = ("ryujaehun", "u39kun", "huggingface/pytorch-image-models", "py
 _WEIGHT_OF_OTHERS, _WEIGHT_OF_DOUBT = 0.25, 0.6
 _STEP_ERROR: Final = 0.1  # standard deviation of the logarithm, in the loss
 _PRIOR_SPREAD: Final = 0.1  # of the logarithm of a parameter, in units of the loss, around `_START`
-_EVALUATIONS, _EVALUATIONS_OF_A_FOLD = 12, 6
+_EVALUATIONS, _EVALUATIONS_OF_A_FOLD = 12, 4
 
 _CHIPS: Final = ("6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0")
 _START: Final = Parameters(
