@@ -9,59 +9,41 @@ from ampsweep.predict.run_prediction import time_on
 from ampsweep.predict.traced_work import TracedWork
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
 from ampsweep.speed.devices import Device
-from ampsweep.speed.step_time import PredictedRange, StepTime, StepWork, speedup
+from ampsweep.speed.step_time import PredictedRange, StepTime, speedup
 
 _ALIKE: Final = 1.03
 """Two modes of a GPU whose predicted times differ by less than this factor are equally fast."""
-_MILLION: Final = 1e6
 _MS_PER_HOUR: Final = 3.6e6
 
 
 @dataclass(frozen=True)
-class StepSpeed:
-    """The time of a step, and what it trains on all ranks."""
-
-    time: StepTime
-    samples: int
-    tokens: int | None  # None if the data is not tokens
-
-    @property
-    def samples_per_sec(self) -> PredictedRange:
-        return _per_second(self.samples, self.time.step_ms)
-
-    @property
-    def tokens_per_sec(self) -> PredictedRange | None:
-        return None if self.tokens is None else _per_second(self.tokens, self.time.step_ms)
-
-
-def _per_second(amount: int, step_ms: PredictedRange) -> PredictedRange:
-    return PredictedRange(*(1e3 * amount / ms for ms in (step_ms.expected, step_ms.high, step_ms.low)))
-
-
-@dataclass(frozen=True)
 class ArmOnDevice:
-    """The speed of an arm on a GPU, or on as many as it has ranks, and what it costs."""
+    """The speed of an arm on a GPU, or on as many as it has ranks."""
 
     gpu: Device
-    price: float | None  # of a GPU-hour
     prediction: ArmPrediction
     work: TracedWork
-    speed: StepSpeed
-    at_largest: StepSpeed | None
-    over: Mapping[str, StepTime]  # the GPU's arms that speed-ups are over
+    time: StepTime
+    figures: Mapping[str, PredictedRange]
+    """By key: `step_ms`, `samples_per_sec` and `tokens_per_sec`, also at the `largest_` batch, `speedup_over_` fp32 and
+    tf32, `cost_per_million_` samples and tokens, `cost_of_training`; without those that do not exist."""
 
     @property
     def arm(self) -> str:
         return self.prediction.arm
 
     @property
-    def fits(self) -> bool:
-        return self.work.fits
+    def step_ms(self) -> float:
+        return self.time.step_ms.expected
 
     @property
-    def peak(self) -> int:
-        """Bytes that the allocator reports at the peak of a step."""
-        return self.prediction.memory.total_bytes
+    def throughput(self) -> str:
+        """The key of its throughput: in tokens, if the data has them."""
+        return "tokens_per_sec" if "tokens_per_sec" in self.figures else "samples_per_sec"
+
+    @property
+    def largest_batch(self) -> int | None:
+        return None if self.prediction.largest is None else self.prediction.largest.batch_size
 
     @property
     def reading_ms(self) -> float:
@@ -72,101 +54,86 @@ class ArmOnDevice:
     @property
     def bound(self) -> str:
         """What bounds the step: see `StepTime`; `data` if this machine's CPU would read its batches more slowly."""
-        return "data" if self.reading_ms > _step_ms(self) else self.speed.time.bound
-
-    @property
-    def has_float32_weights(self) -> bool:
-        return self.prediction.config.precision.parameters == "float32"
-
-    def speedup(self, mode: str) -> PredictedRange | None:
-        """How many times as fast as another mode on the same GPU; None for itself, and if that was not predicted."""
-        baseline = self.over.get(mode)
-        return None if baseline is None or self.arm == mode else speedup(baseline, self.speed.time)
-
-    def cost(self, num_steps: float) -> PredictedRange | None:
-        if self.price is None:
-            return None
-        step, per_ms = self.speed.time.step_ms, self.price * self.prediction.world_size / _MS_PER_HOUR
-        return PredictedRange(*(num_steps * per_ms * ms for ms in (step.expected, step.low, step.high)))
-
-    @property
-    def cost_per_million_samples(self) -> PredictedRange | None:
-        return self.cost(_MILLION / self.speed.samples)
-
-    @property
-    def cost_per_million_tokens(self) -> PredictedRange | None:
-        return None if self.speed.tokens is None else self.cost(_MILLION / self.speed.tokens)
-
-    @property
-    def cost_of_training(self) -> PredictedRange | None:
-        return self.cost(self.work.num_steps)
+        return "data" if self.reading_ms > self.step_ms else self.time.bound
 
 
 @dataclass(frozen=True)
 class GpuSpeeds:
     gpu: Device
-    price: float | None
-    arms: tuple[ArmOnDevice, ...]
+    price: float | None  # of an hour
+    arms: tuple[ArmOnDevice, ...]  # in the order of reports
     unsupported: Mapping[str, str]  # the reason, by arm
 
     @property
-    def best(self) -> ArmOnDevice | None:
-        """The fastest arm that fits and whose weights are float32, or any if none has such; of equally fast arms the
-        first in the order of reports, so that autocast or a scaler must gain something."""
-        fitting = [arm for arm in self.arms if arm.fits]
-        safe = [arm for arm in fitting if arm.has_float32_weights] or fitting
-        quick = min(safe, key=_step_ms, default=None)
-        alike = [] if quick is None else [arm for arm in safe if _step_ms(arm) < _ALIKE * _step_ms(quick)]
-        return min(alike, key=lambda arm: report_order(arm.arm), default=None)
-
-    def as_fast_as(self, best: ArmOnDevice) -> list[ArmOnDevice]:
-        """The other arms that fit, have float32 weights and take about the same time."""
-        near = [arm for arm in self.arms if arm.fits and arm.has_float32_weights and arm is not best]
-        return [arm for arm in near if _step_ms(best) / _ALIKE < _step_ms(arm) < _ALIKE * _step_ms(best)]
+    def fastest(self) -> ArmOnDevice | None:
+        """The fastest arm that fits."""
+        return min((arm for arm in self.arms if arm.work.fits), key=lambda arm: arm.step_ms, default=None)
 
     @property
-    def lighter(self) -> ArmOnDevice | None:
-        """The fastest arm that fits, if it gains on the best by weights in half precision."""
-        best, quick = self.best, min((arm for arm in self.arms if arm.fits), key=_step_ms, default=None)
-        return quick if best and quick and _step_ms(best) > _ALIKE * _step_ms(quick) else None
+    def alike(self) -> list[ArmOnDevice]:
+        """The arms that fit and are as fast as the fastest with float32 weights, or, if none has such, of all; the best
+        is the first, so that autocast or a scaler must gain something."""
+        fitting = [arm for arm in self.arms if arm.work.fits]
+        safe = [arm for arm in fitting if arm.prediction.config.precision.parameters == "float32"] or fitting
+        least = min((arm.step_ms for arm in safe), default=0.0)
+        return [arm for arm in safe if arm.step_ms < _ALIKE * least]
+
+    @property
+    def best(self) -> ArmOnDevice | None:
+        return next(iter(self.alike), None)
 
 
 def on_gpus(predictions: Sequence[WorkloadPrediction], prices: Mapping[Device, float | None]) -> list[GpuSpeeds]:
     """The speeds of a workload by its predictions for GPUs."""
-    return [_on_gpu(of, prices) for of in predictions]
+    return [_on_gpu(of, of.target.gpu, prices.get(of.target.gpu)) for of in predictions if of.target.gpu is not None]
 
 
-def _on_gpu(of: WorkloadPrediction, prices: Mapping[Device, float | None]) -> GpuSpeeds:
-    gpu = of.target.gpu
-    assert gpu is not None, "a target without data"
-    over: dict[str, StepTime] = {}
+def _on_gpu(of: WorkloadPrediction, gpu: Device, price: float | None) -> GpuSpeeds:
+    works = [(arm, arm.work) for arm in sorted(of.arms, key=lambda arm: report_order(arm.arm)) if arm.work is not None]
+    times = {arm.arm: time_on(gpu, arm.config, work.step, arm.world_size) for arm, work in works}
     arms = []
-    for arm in sorted(of.arms, key=lambda arm: report_order(arm.arm)):
-        assert arm.work is not None, "predicted for a GPU"
-        speed = _speed(arm, arm.work, gpu, arm.config.data["batch_size"], arm.work.step)
-        largest, at_largest = arm.largest, None
-        if largest is not None and arm.work.at_largest is not None:
-            at_largest = _speed(arm, arm.work, gpu, largest.batch_size, arm.work.at_largest)
-        if arm.arm in ("fp32", "tf32"):
-            over[arm.arm] = speed.time
-        arms.append(ArmOnDevice(gpu, prices.get(gpu), arm, arm.work, speed, at_largest, over))
-    return GpuSpeeds(gpu, prices.get(gpu), tuple(arms), of.unsupported)
+    for arm, work in works:
+        figures = _figures(arm, work, times[arm.arm], price)
+        for mode in {"fp32", "tf32"} & times.keys() - {arm.arm}:
+            figures[f"speedup_over_{mode}"] = speedup(times[mode], times[arm.arm])
+        if work.at_largest is not None and arm.largest is not None:
+            largest = time_on(gpu, arm.config, work.at_largest, arm.world_size)
+            found = _throughput(work, arm.largest.batch_size, largest.step_ms)
+            figures |= {f"largest_{key}": value for key, value in found.items()}
+        arms.append(ArmOnDevice(gpu, arm, work, times[arm.arm], figures))
+    return GpuSpeeds(gpu, price, tuple(arms), of.unsupported)
 
 
-def _speed(arm: ArmPrediction, work: TracedWork, gpu: Device, batch_size: int, step: StepWork) -> StepSpeed:
-    samples = batch_size * work.batches_per_step
-    tokens = None if work.tokens_per_sample is None else samples * work.tokens_per_sample
-    return StepSpeed(time_on(gpu, arm.config, step, arm.world_size), samples, tokens)
+def _figures(arm: ArmPrediction, work: TracedWork, time: StepTime, price: float | None) -> dict[str, PredictedRange]:
+    batch_size, step = arm.config.data["batch_size"], time.step_ms
+    figures = {"step_ms": step} | _throughput(work, batch_size, step)
+    if price is not None:
+        a_step, samples = price * arm.world_size / _MS_PER_HOUR, batch_size * work.batches_per_step
+        figures["cost_per_million_samples"] = _times(step, a_step * 1e6 / samples)
+        if work.tokens_per_sample is not None:
+            figures["cost_per_million_tokens"] = _times(step, a_step * 1e6 / samples / work.tokens_per_sample)
+        figures["cost_of_training"] = _times(step, a_step * work.num_steps)
+    return figures
+
+
+def _throughput(work: TracedWork, batch_size: int, step_ms: PredictedRange) -> dict[str, PredictedRange]:
+    samples = 1e3 * batch_size * work.batches_per_step
+    figures = {
+        "samples_per_sec": PredictedRange(samples / step_ms.expected, samples / step_ms.high, samples / step_ms.low)
+    }
+    if work.tokens_per_sample is not None:
+        figures["tokens_per_sec"] = _times(figures["samples_per_sec"], work.tokens_per_sample)
+    return figures
+
+
+def _times(of: PredictedRange, factor: float) -> PredictedRange:
+    return PredictedRange(factor * of.expected, factor * of.low, factor * of.high)
 
 
 def fastest(gpus: Sequence[GpuSpeeds]) -> ArmOnDevice | None:
-    return min((best for gpu in gpus if (best := gpu.best)), key=_step_ms, default=None)
+    return min((best for gpu in gpus if (best := gpu.best)), key=lambda arm: arm.step_ms, default=None)
 
 
 def cheapest(gpus: Sequence[GpuSpeeds]) -> ArmOnDevice | None:
-    priced = [(cost.expected, best) for gpu in gpus if (best := gpu.best) and (cost := best.cost_per_million_samples)]
-    return min(priced, key=lambda pair: pair[0])[1] if priced else None
-
-
-def _step_ms(arm: ArmOnDevice) -> float:
-    return arm.speed.time.step_ms.expected
+    priced = [best for gpu in gpus if (best := gpu.best) and "cost_of_training" in best.figures]
+    return min(priced, key=lambda arm: arm.figures["cost_of_training"].expected, default=None)

@@ -8,6 +8,7 @@ from ampsweep.config.schema import component_name
 from ampsweep.predict.gpu_comparison import ArmOnDevice, GpuSpeeds, cheapest, fastest
 from ampsweep.predict.prediction_document import in_doubt, workload_title
 from ampsweep.predict.target_device import CONTEXT_GIB
+from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, Item, Prose, Section, items_of
 from ampsweep.report.figure import Figure, Json, axis, scatter, whiskers
 from ampsweep.report.palette import ArmStyle, arm_styles
@@ -15,28 +16,19 @@ from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell
 from ampsweep.speed.step_time import PredictedRange
 from ampsweep.text import GIB, listed, milliseconds, num_bytes, number, ratio
 
-Figures = Mapping[str, tuple[str, Callable[[float], str], Callable[[ArmOnDevice], PredictedRange | None]]]
-_FIGURES: Final[Figures] = {
-    "step_ms": ("step", milliseconds, lambda of: of.speed.time.step_ms),
-    "samples_per_sec": ("samples/s", number, lambda of: of.speed.samples_per_sec),
-    "tokens_per_sec": ("tokens/s", number, lambda of: of.speed.tokens_per_sec),
-    "speedup_over_fp32": ("over fp32", ratio, lambda of: of.speedup("fp32")),
-    "speedup_over_tf32": ("over tf32", ratio, lambda of: of.speedup("tf32")),
-    "cost_per_million_samples": ("cost of a million samples", number, lambda of: of.cost_per_million_samples),
-    "cost_per_million_tokens": ("cost of a million tokens", number, lambda of: of.cost_per_million_tokens),
-    "cost_of_training": ("cost of {steps}", number, lambda of: of.cost_of_training),
-    "largest_samples_per_sec": (
-        "samples/s there",
-        number,
-        lambda of: None if of.at_largest is None else of.at_largest.samples_per_sec,
-    ),
-    "largest_tokens_per_sec": (
-        "tokens/s there",
-        number,
-        lambda of: None if of.at_largest is None else of.at_largest.tokens_per_sec,
-    ),
+_FIGURES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
+    "step_ms": ("step", milliseconds),
+    "samples_per_sec": ("samples/s", number),
+    "tokens_per_sec": ("tokens/s", number),
+    "speedup_over_fp32": ("over fp32", ratio),
+    "speedup_over_tf32": ("over tf32", ratio),
+    "cost_per_million_samples": ("cost of a million samples", number),
+    "cost_per_million_tokens": ("cost of a million tokens", number),
+    "cost_of_training": ("cost of {steps} steps", number),
+    "largest_samples_per_sec": ("samples/s there", number),
+    "largest_tokens_per_sec": ("tokens/s there", number),
 }
-"""Key -> title, text and value of what is predicted with a range; the last ones at the largest batch that fits."""
+"""Title and text of the figures of `ArmOnDevice`."""
 
 
 def speed_document(workloads: Sequence[Sequence[GpuSpeeds]]) -> Document:
@@ -63,10 +55,10 @@ def _section(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Secti
             Prose(_headline(gpus), "headline"),
             _table("best_modes", [best for gpu in gpus if (best := gpu.best)], "best mode"),
             *items_of(Item(_why(gpu), gpu.gpu.name) for gpu in gpus),
-            _throughput(gpus),
+            Section(blocks=(_chart(gpus, styles),), on_screen=False),
+            _throughputs(gpus),
             *unsupported,
             *(Prose(sentence, "note") for sentence in _notes(every)),
-            Section(title="Speed by GPU and mode", blocks=(_chart(gpus, styles),), on_screen=False),
             Section(title="Every GPU and mode", blocks=(_table("gpu_modes", every, "mode"),), folded=True),
         ),
     )
@@ -74,33 +66,33 @@ def _section(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Secti
 
 def _headline(gpus: Sequence[GpuSpeeds]) -> str:
     """The cheapest and the fastest, each in the best mode of its GPU."""
-    found, quick = [], fastest(gpus)
+    quick, cheap = fastest(gpus), cheapest(gpus)
     if quick is None:
         return "It fits on none of these GPUs in any of these modes."
-    if (cheap := cheapest(gpus)) is not None:
-        unit, cost = ("tokens", cheap.cost_per_million_tokens) if _has_tokens(cheap) else ("samples", None)
-        cost = cost or cheap.cost_per_million_samples
-        assert cost is not None, "only what has a price is the cheapest"
-        found.append(f"Cheapest: {cheap.gpu.name} in {cheap.arm}, {number(cost.expected)} per million {unit}; ")
-    gain = quick.speedup("fp32")
-    speed = f"{number(_throughput_of(quick).expected)} {'tokens/s' if _has_tokens(quick) else 'samples/s'}"
-    over = "" if gain is None else f", {number(gain.expected, 2)}x fp32 ({number(gain.low, 2)}-{number(gain.high, 2)}x)"
-    found.append(f"{'fastest' if found else 'Fastest'}: {quick.gpu.name} in {quick.arm}, {speed}{over}.")
-    return "".join(found)
+    unit = quick.throughput.removesuffix("_per_sec")
+    gain, text = quick.figures.get("speedup_over_fp32"), f"fastest: {quick.gpu.name} in {quick.arm}, "
+    text += f"{number(quick.figures[quick.throughput].expected)} {unit}/s"
+    if gain is not None:
+        text += f", {number(gain.expected, 2)}x fp32 ({number(gain.low, 2)}-{number(gain.high, 2)}x)"
+    if cheap is None:
+        return f"F{text[1:]}."
+    cost = number(cheap.figures[f"cost_per_million_{unit}"].expected)
+    return f"Cheapest: {cheap.gpu.name} in {cheap.arm}, {cost} per million {unit}; {text}."
 
 
 def _why(gpu: GpuSpeeds) -> str:
     """Why the best mode of a GPU is the best, or that none fits."""
-    best, lighter = gpu.best, gpu.lighter
-    if best is None:
-        size, arm = max(((_largest(arm) or 0, arm.arm) for arm in gpu.arms), default=(0, ""))
+    best, quick = gpu.best, gpu.fastest
+    if best is None or quick is None:
+        size, arm = max(((arm.largest_batch or 0, arm.arm) for arm in gpu.arms), default=(0, ""))
         return f"no mode fits{f'; {arm} does up to batch {size}' if size else ''}"
-    same = [arm.arm for arm in gpu.as_fast_as(best)]
-    why = f"as fast as {listed(same)}" if same else "the fastest that fits"
-    if lighter is None:
-        return f"{best.arm} is {why}"
-    gain = best.speed.time.step_ms.expected / lighter.speed.time.step_ms.expected
-    return f"{best.arm} is {why}, with float32 weights; {lighter.arm}, without, would be {number(gain)}x as fast"
+    same = listed(arm.arm for arm in gpu.alike[1:])
+    why = f"{best.arm} is {f'as fast as {same}' if same else 'the fastest that fits'}"
+    if quick in gpu.alike:
+        return why
+    return (
+        f"{why}, with float32 weights; {quick.arm}, without, would be {number(best.step_ms / quick.step_ms)}x as fast"
+    )
 
 
 def _lacking(gpu: GpuSpeeds) -> Iterator[Item]:
@@ -113,14 +105,13 @@ def _lacking(gpu: GpuSpeeds) -> Iterator[Item]:
 def _notes(every: Sequence[ArmOnDevice]) -> Iterator[str]:
     first = every[0].prediction
     if waiting := [arm for arm in every if arm.bound == "data"]:
-        arm = max(waiting, key=lambda arm: arm.work.reading_ms / arm.speed.time.step_ms.expected)
-        num_workers = int(arm.work.reading_ms / arm.speed.time.step_ms.expected) + 1
+        arm = max(waiting, key=lambda arm: arm.work.reading_ms / arm.step_ms)
         names = listed(dict.fromkeys(arm.gpu.name for arm in waiting))
         yield (
             f"Reading the batches of a step takes {milliseconds(arm.reading_ms)} on this machine's CPU, longer than a "
-            f"step on {names}: data.num_workers={num_workers} would keep up."
+            f"step on {names}: data.num_workers={int(arm.work.reading_ms / arm.step_ms) + 1} would keep up."
         )
-    if wide := dict.fromkeys(arm.gpu.name for arm in every if arm.speed.time.is_extrapolated):
+    if wide := dict.fromkeys(arm.gpu.name for arm in every if arm.time.is_extrapolated):
         yield f"Ranges are wide beyond the GPUs and sizes that the model was fitted to: {listed(wide)}."
     if first.config.trainer.compile:
         yield "Predicted is the eager step; a compiled step (trainer.compile=true) takes less time and memory."
@@ -131,30 +122,23 @@ def _notes(every: Sequence[ArmOnDevice]) -> Iterator[str]:
     yield from in_doubt([operator for arm in every for operator in arm.prediction.memory.unvouched])
 
 
-def _has_tokens(arm: ArmOnDevice) -> bool:
-    return arm.speed.tokens is not None
-
-
-def _throughput_of(arm: ArmOnDevice) -> PredictedRange:
-    return arm.speed.tokens_per_sec or arm.speed.samples_per_sec
-
-
-def _largest(arm: ArmOnDevice) -> int | None:
-    return None if arm.prediction.largest is None else arm.prediction.largest.batch_size
-
-
 def _table(key: str, arms: Sequence[ArmOnDevice], mode: str) -> Table:
     """A row for each of the arms; figures are per token where the data has tokens."""
-    is_hidden = "samples" if any(map(_has_tokens, arms)) else "tokens"
+    hidden = "samples" if any(arm.throughput == "tokens_per_sec" for arm in arms) else "tokens"
 
     def column(name: str) -> tuple[Column, Callable[[ArmOnDevice], Cell]]:
-        title, text, value = _FIGURES[name]
-        title = title.format(steps=f"{arms[0].work.num_steps:,} steps" if arms else "")
-        look = Column(title, name, numeric=True, optional=True, data_only=is_hidden in name)
-        return look, lambda arm: _range_cell(value(arm), text)
+        title, text = _FIGURES[name]
+        title = title.format(steps=f"{arms[0].work.num_steps:,}" if arms else "")
+        look = Column(title, name, numeric=True, optional=True, data_only=hidden in name)
+        return look, lambda arm: _range_cell(arm.figures.get(name), text)
+
+    def peak(arm: ArmOnDevice) -> Cell:
+        taken = arm.prediction.memory.total_bytes
+        room = f"of {num_bytes(arm.gpu.memory_gib * GIB)}" if arm.work.fits else "no room"
+        return Cell(num_bytes(taken), taken, detail=room)
 
     def size(arm: ArmOnDevice) -> Cell:
-        return Cell() if (found := _largest(arm)) is None else count_cell(found)
+        return Cell() if arm.largest_batch is None else count_cell(arm.largest_batch)
 
     *figures, samples, tokens = map(column, _FIGURES)
     columns: Columns[ArmOnDevice] = [
@@ -162,18 +146,15 @@ def _table(key: str, arms: Sequence[ArmOnDevice], mode: str) -> Table:
         text_column(mode, lambda arm: arm.arm, key="arm"),
         *figures,
         text_column("bound by", lambda arm: arm.bound, key="bound"),
-        (Column("peak memory", "peak_memory_bytes", numeric=True), _peak),
-        (Column("fits", data_only=True), lambda arm: Cell(value=arm.fits)),
+        (Column("peak memory", "peak_memory_bytes", numeric=True), peak),
+        (Column("fits", data_only=True), lambda arm: Cell(value=arm.work.fits)),
         (Column("largest batch", "largest_batch", numeric=True, optional=True), size),
         samples,
         tokens,
+        (Column("extrapolated", "is_extrapolated", data_only=True), lambda arm: Cell(value=arm.time.is_extrapolated)),
+        (Column("reading", "reading_ms", data_only=True), lambda arm: Cell(value=arm.reading_ms)),
     ]
     return table_of(key, columns, arms, lambda arm: arm.arm)
-
-
-def _peak(arm: ArmOnDevice) -> Cell:
-    room = f"of {num_bytes(arm.gpu.memory_gib * GIB)}" if arm.fits else "no room"
-    return Cell(num_bytes(arm.peak), arm.peak, detail=room)
 
 
 def _range_cell(found: PredictedRange | None, text: Callable[[float], str]) -> Cell:
@@ -182,18 +163,17 @@ def _range_cell(found: PredictedRange | None, text: Callable[[float], str]) -> C
     return Cell(text(found.expected), found.expected, found.low, found.high, f"[{text(found.low)}, {text(found.high)}]")
 
 
-def _throughput(gpus: Sequence[GpuSpeeds]) -> Table:
+def _throughputs(gpus: Sequence[GpuSpeeds]) -> Table:
     """A row for each GPU, a column for each mode."""
-    names = sorted({arm.arm for gpu in gpus for arm in gpu.arms}, key=report_order)
-    key = "tokens_per_sec" if any(_has_tokens(arm) for gpu in gpus for arm in gpu.arms) else "samples_per_sec"
+    every = [arm for gpu in gpus for arm in gpu.arms]
+    names, key = sorted({arm.arm for arm in every}, key=report_order), every[0].throughput
     rows = []
     for gpu in gpus:
         cells = dict.fromkeys(names, Cell())
         for arm in gpu.arms:
-            speed = _throughput_of(arm)
-            gain = "" if (over := arm.speedup("fp32")) is None else f"{ratio(over.expected)} fp32"
-            text = Cell(number(speed.expected), speed.expected, detail=gain)
-            cells[arm.arm] = text if arm.fits else Cell("no room", shown_only=True)
+            over, speed = arm.figures.get("speedup_over_fp32"), arm.figures[key].expected
+            found = Cell(number(speed), speed, detail="" if over is None else f"{ratio(over.expected)} fp32")
+            cells[arm.arm] = found if arm.work.fits else Cell("no room", shown_only=True)
         rows.append(Row((Cell(gpu.gpu.name), *cells.values())))
     columns = (Column(_FIGURES[key][0], "gpu"), *(Column(name, f"{name}_{key}", numeric=True) for name in names))
     return Table(key="throughput", columns=columns, rows=tuple(rows))
@@ -201,28 +181,30 @@ def _throughput(gpus: Sequence[GpuSpeeds]) -> Table:
 
 def _chart(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Figure:
     """For each GPU a dot for each mode that fits, with its range, one below the other."""
+    fitting = [(row, arm) for row, gpu in enumerate(gpus) for arm in gpu.arms if arm.work.fits]
+    shown = [name for name in styles if any(arm.arm == name for _, arm in fitting)]
     traces: list[Json] = []
-    shown = [name for name in styles if any(arm.arm == name and arm.fits for gpu in gpus for arm in gpu.arms)]
     for place, name in enumerate(shown):
-        found = [(row, arm) for row, gpu in enumerate(gpus) for arm in gpu.arms if arm.arm == name and arm.fits]
-        ranges, look = [_throughput_of(arm) for _, arm in found], styles[name]
+        own, look = [(row, arm) for row, arm in fitting if arm.arm == name], styles[name]
+        ranges = [arm.figures[arm.throughput] for _, arm in own]
         x, ends = [each.expected for each in ranges], [(each.low, each.high) for each in ranges]
-        y = [row + 0.8 * ((place + 0.5) / len(shown) - 0.5) for row, _ in found]
+        y = [row + 0.8 * ((place + 0.5) / len(shown) - 0.5) for row, _ in own]
         hover = [
-            f"{arm.gpu.name}: {_range_cell(each, number).detail}" for (_, arm), each in zip(found, ranges, strict=True)
+            f"{arm.gpu.name}: {number(at)} [{number(low)}, {number(high)}]"
+            for (_, arm), at, (low, high) in zip(own, x, ends, strict=True)
         ]
         bars = whiskers("x", x, ends, look.colour)
         traces.append(scatter(name, x, y, look.colour, symbol=look.symbol, hover=hover, meta={"arm": name}, **bars))
-    unit = "tokens/s" if any(_has_tokens(arm) for gpu in gpus for arm in gpu.arms) else "samples/s"
+    unit = next((arm.throughput.removesuffix("_per_sec") for _, arm in fitting), "samples")
     return Figure(
         key="speed-by-gpu",
-        title="Predicted speed",
-        question="Which GPU is how fast, and in which mode?",
+        title="Speed by GPU and mode",
+        question="How fast is which GPU, in which mode?",
         note="To the right is faster; the axis is logarithmic. Whiskers: nine of ten measurements. Modes without room "
         "are left out.",
         wide=True,
         traces=traces,
-        x=axis("speed", unit, log=True),
+        x=axis("speed", f"{unit}/s", log=True),
         y=axis(range=(len(gpus) - 0.5, -0.5), ticks={row: gpu.gpu.name for row, gpu in enumerate(gpus)}),
         legend=True,
         height=150 + len(gpus) * max(40, 12 * len(shown)),
@@ -230,41 +212,19 @@ def _chart(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Figure:
 
 
 def _data(gpus: Sequence[GpuSpeeds]) -> dict[str, Any]:
-    quick, cheap = fastest(gpus), cheapest(gpus)
-    named = {"fastest": quick, "cheapest": cheap}
-    first = next((arm for gpu in gpus for arm in gpu.arms), None)
-    facts = {} if first is None else _workload(first)
-    sentences = [] if first is None else [_headline(gpus), *_notes([arm for gpu in gpus for arm in gpu.arms])]
-    return {
-        **facts,
-        **{key: None if arm is None else {"gpu": arm.gpu.name, "arm": arm.arm} for key, arm in named.items()},
-        "gpus": [
-            {
-                "gpu": gpu.gpu.name,
-                "memory_gib": gpu.gpu.memory_gib,
-                "price_per_hour": gpu.price,
-                "best": gpu.best and gpu.best.arm,
-                "why": _why(gpu),
-                "modes": [*map(_arm, gpu.arms)],
-                "unsupported": gpu.unsupported,
-            }
-            for gpu in gpus
-        ],
-        "sentences": sentences,
-    }
-
-
-def _workload(arm: ArmOnDevice) -> dict[str, Any]:
-    config, of = arm.prediction.config, arm.prediction
-    names = {"model": component_name(config.model), "data": component_name(config.data)}
-    sizes = {"num_parameters": of.model_size, "batch_size": config.data["batch_size"], "world_size": of.world_size}
-    return names | sizes | {"num_steps": arm.work.num_steps}
-
-
-def _arm(arm: ArmOnDevice) -> dict[str, Any]:
-    data: dict[str, Any] = {"arm": arm.arm, "fits": arm.fits, "bound": arm.bound}
-    for key, (_, _, value) in _FIGURES.items():
-        if (found := value(arm)) is not None:
-            data |= {key: found.expected, f"{key}_low": found.low, f"{key}_high": found.high}
-    rest = {"peak_memory_bytes": arm.peak, "largest_batch": _largest(arm), "reading_ms": arm.reading_ms}
-    return data | rest | {"is_extrapolated": arm.speed.time.is_extrapolated}
+    every = [arm for gpu in gpus for arm in gpu.arms]
+    answers: dict[str, Any] = {}
+    if every:
+        of, config = every[0].prediction, every[0].prediction.config
+        answers = {"model": component_name(config.model), "data": component_name(config.data)}
+        answers |= {"num_parameters": of.model_size, "batch_size": config.data["batch_size"]}
+        answers |= {"world_size": of.world_size, "num_steps": every[0].work.num_steps}
+        answers["sentences"] = [_headline(gpus), *_notes(every)]
+    for key, found in (("fastest", fastest(gpus)), ("cheapest", cheapest(gpus))):
+        answers[key] = None if found is None else {"gpu": found.gpu.name, "arm": found.arm}
+    facts = [
+        {"gpu": gpu.gpu.name, "memory_gib": gpu.gpu.memory_gib, "price_per_hour": gpu.price, "why": _why(gpu)}
+        | {"best": None if gpu.best is None else gpu.best.arm, "unsupported": gpu.unsupported}
+        for gpu in gpus
+    ]
+    return answers | {"gpus": facts, "modes": as_rows(_table("gpu_modes", every, "mode")) if every else []}
