@@ -1,8 +1,11 @@
 """Models as users write them: with few, changed or complex gradients, recurrent, or looking at values."""
 
+from time import sleep
+
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import Dataset
 
 from ampsweep.tasks.classification import Classification
 
@@ -43,6 +46,25 @@ class Waves(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         waves = torch.fft.rfft2(images[:, 0].float()) * self.weights
         return self.last(torch.fft.irfft2(waves, s=(8, 8)).flatten(1).to(images.dtype))
+
+
+class Contrastive(Mlp):
+    """Compares all images of a batch with each other."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows = self.first(images.flatten(1))
+        return self.last(rows) + (rows @ rows.T).logsumexp(1, keepdim=True)
+
+
+class SlowImages(Dataset[tuple[Tensor, int]]):
+    """Takes 3 ms to read an image (1, 8, 8)."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, item: int) -> tuple[Tensor, int]:
+        sleep(0.003)
+        return torch.full((1, 8, 8), float(item)), item % 10
 
 
 class Averaging(Classification):

@@ -1,11 +1,13 @@
 """The memory of a step at any batch size, by two traces; with data that is read ahead; and with any optimizer."""
 
 import gc
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from children import children
-from steps import GPT, MLP, REGRESSION, assert_to_the_byte, composed, measured, own, predicted
+from steps import GPT, MLP, REGRESSION, RESNET, assert_to_the_byte, composed, measured, own, predicted
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils.data import Dataset
@@ -43,6 +45,28 @@ def test_the_largest_batch_fits_and_one_more_does_not(target):
     assert largest >= 37
     assert [memory.at(size).is_traced for size in (largest, largest + 1)] == [True, True]
     assert [memory.fits(size, limit) for size in (largest, largest + 1)] == [True, False]
+
+
+@pytest.mark.parametrize("workload", [GPT, RESNET], ids=lambda workload: workload[0])
+def test_the_work_of_a_step_is_interpolated_too(workload):
+    overrides = (*workload, "precision=amp_fp16", "data.batch_size=8")
+    training = FakeTraining(composed(*overrides), CUDA)
+    memory = MemoryByBatchSize(partial(training.trace, logs_work=True), training.has_batch, CUDA, 8)
+    for batch_size in (8, 19):
+        traced = training.trace(batch_size, logs_work=True).works
+        assert [*map(grown, memory.works(batch_size))] == [*map(grown, traced)]
+
+
+def grown(work):
+    """Without the elements of the larger of two operands, such as weights and activations, of which one grows."""
+    return replace(work, num_elements=0) if work.kind in ("product", "gather") else work
+
+
+def test_what_grows_with_the_square_of_the_batch_is_searched_by_traces():
+    memory = memory_of(*own("predicted_models.Contrastive"))
+    assert memory.interpolation is None
+    largest = memory.largest(2**25, traces=False).batch_size
+    assert [memory.fits(size, 2**25) for size in (largest, largest + 1)] == [True, False]
 
 
 def test_there_may_be_no_batch_that_fits_or_none_that_does_not():

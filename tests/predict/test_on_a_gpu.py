@@ -22,7 +22,8 @@ MODES = ("fp32", "amp_fp16", "amp_bf16", "pure_bf16")
 
 def predicted_for_gpu(*overrides):
     config = composed(*overrides, "device=cuda", "predict.target=cuda")
-    return predict_arm(config, resolve_target(config.predict, config.device)).memory
+    target = resolve_target(config.predict, config.device)
+    return predict_arm(config, [target])[target].memory
 
 
 def measured_on_gpu(*overrides, parallel=SINGLE):

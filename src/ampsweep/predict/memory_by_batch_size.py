@@ -38,18 +38,17 @@ class NotAffineError(Exception):
 class Interpolation:
     """The step at any batch size, interpolated from its traces at two batch sizes. Sizes of tensors are affine in the
     batch size unless they are rounded, or a kernel is chosen by it. NotAffineError: the two traces differ in their
-    order, or sizes do not grow by whole bytes with each item."""
+    order, or sizes do not grow by whole bytes with each item, or one would be negative at batch 0, as a size is that
+    grows with the square of the batch."""
 
     def __init__(self, first: tuple[int, Timeline], second: tuple[int, Timeline]) -> None:
         (self._batch, self._step), (other_batch, other) = first, second
         if not same_course(self._step, other):
             raise NotAffineError
         self._slopes, rest = np.divmod(other.sizes - self._step.sizes, other_batch - self._batch)
-        if rest.any():
+        if rest.any() or (self._slopes * self._batch > self._step.sizes).any():
             raise NotAffineError
         self._other_batch, self._other_works = other_batch, other.works
-        self.is_proportional = bool((self._slopes * self._batch <= self._step.sizes).all())
-        """True if no size would be negative at batch 0. One that grows with the batch's square would be."""
 
     def at(self, batch: int) -> Timeline:
         return replace(self._step, sizes=self._step.sizes + self._slopes * (batch - self._batch), works=())
@@ -108,13 +107,13 @@ class MemoryByBatchSize:
 
     def largest(self, limit: int, *, traces: bool = True) -> LargestBatch:
         """The largest batch that fits into `limit` bytes; it and the next larger one are traced, unless `traces` is
-        false and the interpolation is proportional."""
+        false and sizes can be interpolated."""
         while True:
             most = self._last_that_fits(limit)
             if most and not self._has_batch(most):
                 return LargestBatch(self._last(self._has_batch), is_all_the_data=True)
             known = self.interpolation
-            if known is not None and known.is_proportional and not traces:
+            if known is not None and not traces:
                 return LargestBatch(most)
             around = [size for size in (most, most + 1) if size and self._has_batch(size)]
             agreeing = [known is None or known.agrees(size, self._traced_step(size)) for size in around]  # trace both

@@ -114,7 +114,7 @@ def _notes(every: Sequence[ArmOnDevice]) -> Iterator[str]:
     if wide := dict.fromkeys(arm.gpu.name for arm in every if arm.time.is_extrapolated):
         yield f"Ranges are wide beyond the GPUs and sizes that the model was fitted to: {listed(wide)}."
     if first.config.trainer.compile:
-        yield "Predicted is the eager step; a compiled step (trainer.compile=true) takes less time and memory."
+        yield "Predicted is the eager step; a compiled step (trainer.compile=true) often takes less time and memory."
     if first.world_size > 1:
         yield f"Speeds and costs are those of {first.world_size} GPUs, joined by the link of a usual server."
     yield "Ranges hold nine of ten measurements. Speeds are those of steps after warm-up, without evaluations."
