@@ -181,7 +181,10 @@ def test_what_a_gpu_would_take_by_runs_without_one():
         "mine.op; nothing for fp8_rowwise, amp_fp16: CUDA refuses it"
     )
     timed = [("fp32", 0, 41.0), ("amp_bf16", 0, 17.0), ("amp_bf16", 1, 17.2)]
-    entries = [predicting(arm, seed, 1, "A100-80", step_ms=ms, speedup_factor=1.2) for arm, seed, ms in timed]
+    entries = [
+        predicting(arm, seed, 1, "A100-80", step_ms=ms, step_ms_high=1.2 * ms, error_correlation=0.5)
+        for arm, seed, ms in timed
+    ]
     named = workload([*entries, predicting("tf32", 0, 1, "A100-80")]).on_gpu
     assert named.sentence.startswith("on an A100-80: peak memory of fp32 1.00 MiB, ")
     assert named.sentence.endswith("; speed: fp32 41.0 ms a step, amp_bf16 2.4x as fast (2.0-2.9x)")

@@ -93,8 +93,14 @@ def test_a_sweep_on_a_cpu_says_what_a_gpu_would_take_as_the_command_predicts_it(
     saved = {arm["arm"]: arm["saved_pct"] for arm in compared["on_gpu"]["arms"]}
     assert saved["fp32"] is None
     assert saved["pure_bf16"] == 100 * (found["fp32"][0] - found["pure_bf16"][0]) / found["fp32"][0]
-    capability = ".".join(map(str, predicted["capability"]))
-    assert f"on a CUDA GPU of capability {capability}: peak memory of fp32 " in swept.ended.out
+    gpu = compared["on_gpu"]["target"]
+    assert f" {gpu}: peak memory of fp32 " in swept.ended.out
+    assert main(["predict", *COMMANDS["offline"], f"predict.gpus=[{gpu}]", "format=json"]) == 0
+    (timed,) = json.loads(capsys.readouterr().out)["workloads"]
+    rows, arms = {row["arm"]: row for row in timed["modes"]}, compared["on_gpu"]["arms"]
+    assert {arm["arm"]: arm["step_ms"] for arm in arms} == {arm["arm"]: rows[arm["arm"]]["step_ms"] for arm in arms}
+    gains = {arm["arm"]: arm["speedup_low"] for arm in arms if arm["arm"] != "fp32"}
+    assert gains == pytest.approx({arm: rows[arm]["speedup_over_fp32_low"] for arm in gains})
 
 
 def test_runs_that_cannot_fit_are_reported_and_tried(train):

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log, sqrt
 
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import known_median, saved_pct
@@ -91,7 +92,7 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
             saved_pct=None if arm == baseline or not (of_baseline and peak) else saved_pct(of_baseline, peak),
             refused=None if peak else next((on.refused for on in found[arm]), None),
             step_ms=times[arm],
-            **({} if arm == baseline else _speedup(times.get(baseline), times[arm], found[arm])),
+            **({} if arm == baseline else _speedup(found.get(baseline, ()), found[arm])),
         )
         for arm, peak in peaks.items()
     ]
@@ -104,9 +105,19 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
     )
 
 
-def _speedup(baseline_ms: float | None, step_ms: float | None, of: Sequence[StepPrediction]) -> dict[str, float]:
-    factor = known_median(on.speedup_factor for on in of)
-    if baseline_ms is None or step_ms is None or factor is None:
+def _speedup(baseline: Sequence[StepPrediction], arm: Sequence[StepPrediction]) -> dict[str, float]:
+    """The speed-up with its range, as `ampsweep.speed.step_time.speedup` has it; empty without both times."""
+    (own, error), (of_baseline, of_error) = (
+        (known_median(on.step_ms for on in of), known_median(map(_error, of))) for of in (arm, baseline)
+    )
+    correlation = known_median(on.error_correlation for on in arm)
+    if own is None or error is None or of_baseline is None or of_error is None or correlation is None:
         return {}
-    speedup = baseline_ms / step_ms
+    factor = exp(sqrt(error**2 + of_error**2 - 2 * correlation * error * of_error))
+    speedup = of_baseline / own
     return {"speedup": speedup, "speedup_low": speedup / factor, "speedup_high": speedup * factor}
+
+
+def _error(on: StepPrediction) -> float | None:
+    """The largest error of a time, nine times of ten, as a logarithm."""
+    return None if on.step_ms is None or on.step_ms_high is None else log(on.step_ms_high / on.step_ms)

@@ -37,7 +37,8 @@ _LARGEST_BATCH: Final = (
 _ON_GPU: Final = (
     "the value of torch.cuda.max_memory_allocated after warm-up, for this workload on such a GPU: from the training's "
     "own step, traced without values, as `ampsweep predict predict.target=cuda` does. It includes the allocator's "
-    "rounding and cuBLAS workspaces, not the driver's context (about 0.5 GiB) or cuDNN's workspaces."
+    "rounding and cuBLAS workspaces, not the driver's context (about 0.5 GiB) or cuDNN's workspaces. Speeds are those "
+    "of `predict.speed=true`, with the range of nine of ten measurements."
 )
 _RESUMED: Final = (
     "a run loads another run's checkpoint, parameters and optimizer state in its own dtypes, and trains on. The jump "

@@ -1,4 +1,4 @@
-"""`ampsweep predict OVERRIDES`: predict the memory of a training without its device and without running it."""
+"""`ampsweep predict OVERRIDES`: predict memory and speed of a training without its device and without running it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,15 +19,18 @@ from ampsweep.text import escaped
 
 _CALIBRATE: Final = "--calibrate"
 _HELP = """\
-usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json|csv|markdown]
+usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json|csv|markdown|html]
 
 Predict the memory of a training with these overrides of train.py, without running it: for every precision mode, unless
-you choose one. More settings:
+you choose one; with predict.speed=true also its speed on several GPUs. More settings:
   predict.target=cuda        the device: cpu, cuda, or auto, the kind that device= means
   predict.capability=9.0     its CUDA compute capability: 7.5 a T4, 8.0 an A100, 8.9 an RTX 4090, 9.0 an H100
   predict.memory_gib=16      the largest batch that fits
   predict.batch_sizes=[8,64] the batch sizes of the table
   parallel=fsdp2 parallel.num_processes=8   the fullest of 8 ranks; with memory_gib the fewest of 2, 4, 8 ... that fit
+  predict.speed=true         speed, what bounds it, what fits and the largest batch on GPUs that are for rent
+  predict.gpus=[T4,A100-80]  on these GPUs
+  predict.prices='{T4: 0.35, A100-80: 1.8}'   with the cost, by the price of an hour
   predict.write=true         leave a record (kind: predicted) for each mode below output_dir
 
 ampsweep predict --calibrate [device=cuda:1]   measure a device for a minute; predictions of its speed use it then"""

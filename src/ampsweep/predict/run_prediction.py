@@ -24,7 +24,8 @@ from ampsweep.predict.target_device import TargetDevice, resolve_target, target_
 from ampsweep.records.batch_search import PredictedBatch
 from ampsweep.records.sections import StepPrediction
 from ampsweep.speed.devices import DEVICES, Device, device_of_driver
-from ampsweep.speed.step_time import StepTime, StepWork, speedup
+from ampsweep.speed.fitted import CORRELATION
+from ampsweep.speed.step_time import StepTime, StepWork
 from ampsweep.text import one_line
 from ampsweep.training.components.device import taken_device
 
@@ -63,7 +64,10 @@ def _predict_on(config: Config, target: TargetDevice, step: int) -> StepPredicti
         traced = _traced(config, target, step)
     except UserError as error:
         return StepPrediction(refused=str(error))
-    time = None if target.gpu is None else time_on(target.gpu, config, StepWork(traced.works), world_size_of(config))
+    time = None
+    if target.gpu is not None:
+        work = StepWork(traced.works, compiled=config.trainer.compile)
+        time = time_on(target.gpu, config, work, world_size_of(config))
     return as_prediction(step_memory(traced, target, config.data["batch_size"]), target, time=time)
 
 
@@ -137,7 +141,7 @@ def as_prediction(
         step_ms=None if time is None else time.step_ms.expected,
         step_ms_low=None if time is None else time.step_ms.low,
         step_ms_high=None if time is None else time.step_ms.high,
-        speedup_factor=None if time is None else speedup(time, time).high,
+        error_correlation=None if time is None else CORRELATION,
         unvouched=[*memory.unvouched] or None,
     )
 

@@ -112,9 +112,9 @@ def _notes(every: Sequence[ArmOnDevice]) -> Iterator[str]:
             f"step on {names}: data.num_workers={int(arm.work.reading_ms / arm.step_ms) + 1} would keep up."
         )
     if wide := dict.fromkeys(arm.gpu.name for arm in every if arm.time.is_extrapolated):
-        yield f"Ranges are wide beyond the GPUs and sizes that the model was fitted to: {listed(wide)}."
+        yield f"Nothing was fitted to chips of this kind, hence the wide ranges: {listed(wide)}."
     if first.config.trainer.compile:
-        yield "Predicted is the eager step; a compiled step (trainer.compile=true) often takes less time and memory."
+        yield "Memory is that of the eager step; a compiled step (trainer.compile=true) often takes less."
     if first.world_size > 1:
         yield f"Speeds and costs are those of {first.world_size} GPUs, joined by the link of a usual server."
     yield "Ranges hold nine of ten measurements. Speeds are those of steps after warm-up, without evaluations."

@@ -33,8 +33,8 @@ def traced_work(
     trainer, (batch_size, largest) = training.trainer, sizes
     num_batches = trainer.config.grad_accum_steps * len(trainer.turns)
     return TracedWork(
-        StepWork(works(batch_size)),
-        StepWork(works(largest)) if largest else None,
+        StepWork(works(batch_size), compiled=trainer.config.compile),
+        StepWork(works(largest), compiled=trainer.config.compile) if largest else None,
         fits,
         num_batches * num_ranks,
         training.tokens_per_sample,

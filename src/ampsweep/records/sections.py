@@ -192,8 +192,7 @@ class StepPrediction(RecordSection):
     step_ms: float | None = None  # on a GPU whose data are known
     step_ms_low: float | None = None  # from here to `step_ms_high` lie nine of ten measurements
     step_ms_high: float | None = None
-    speedup_factor: float | None = None
-    """A speed-up over another mode there lies within this factor of the ratio of both `step_ms`, nine times of ten."""
+    error_correlation: float | None = None  # of the logarithms of the errors of two modes' `step_ms` there
     unvouched: list[UnvouchedOperator] | None = None
     measured_bytes: int | None = None  # on CUDA the allocator's peak, on the CPU the traced step's; absent if compiled
     error_pct: float | None = None  # predicted minus measured peak, in percent of the measured peak
