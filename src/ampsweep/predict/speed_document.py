@@ -83,8 +83,10 @@ def _headline(gpus: Sequence[GpuSpeeds]) -> str:
 def _why(gpu: GpuSpeeds) -> str:
     """Why the best mode of a GPU is the best, or that none fits."""
     best, quick = gpu.best, gpu.fastest
+    if not gpu.arms:
+        return "none of the modes is possible"
     if best is None or quick is None:
-        size, arm = max(((arm.largest_batch or 0, arm.arm) for arm in gpu.arms), default=(0, ""))
+        size, arm = max((arm.largest_batch or 0, arm.arm) for arm in gpu.arms)
         return f"no mode fits{f'; {arm} does up to batch {size}' if size else ''}"
     same = listed(arm.arm for arm in gpu.alike[1:])
     why = f"{best.arm} is {f'as fast as {same}' if same else 'the fastest that fits'}"
