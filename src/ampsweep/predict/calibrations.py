@@ -6,14 +6,17 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import torch
 
 from ampsweep.config.errors import UserError
+from ampsweep.config.schema import PrecisionConfig
 from ampsweep.launch.signal_handlers import StopRequest
-from ampsweep.predict.device_calibration import calibrate
+from ampsweep.predict.device_calibration import calibrate, device_here
 from ampsweep.records.files import replacing
 from ampsweep.report.document import Document, Prose, Section
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.speed.calibration import Calibration
+from ampsweep.speed.devices import Device
 from ampsweep.speed.step_time import spread_factor
 from ampsweep.text import folder_name, number
 from ampsweep.training.components.device import taken_device
@@ -37,6 +40,20 @@ def kept_calibration(device_name: str) -> Calibration | None:
         raise UserError(f"{file}: {error}; `ampsweep predict --calibrate` writes it anew") from error
 
 
+def known_device(device: torch.device) -> Device | None:
+    """This machine's device; None for one that is neither in the table nor calibrated."""
+    here = device_here(device)
+    return here if here.driver_names or kept_calibration(here.name) is not None else None
+
+
+def why_not_timed(device: Device, precision: PrecisionConfig) -> str | None:
+    """A sentence on why the time of a step on the device cannot be predicted; None if it can."""
+    dtype, calibration = precision.dtype if precision.autocast else precision.parameters, kept_calibration(device.name)
+    if device.driver_names or (calibration is not None and dtype in calibration.rates):
+        return None
+    return f"{device.name} was not calibrated in {dtype}"
+
+
 def calibrate_and_keep(device: str, stop: StopRequest | None = None) -> tuple[Calibration, Path]:
     """Calibrate the device that `device=` names, when it is free, and keep what was measured."""
     with taken_device(device, stop=stop) as taken:
@@ -52,8 +69,7 @@ def calibrate_and_keep(device: str, stop: StopRequest | None = None) -> tuple[Ca
 def calibration_document(of: Calibration, file: Path) -> Document:
     """What was measured, and what it is good for."""
     rows = [
-        *((f"{name}, TFLOP/s", tflops) for name, tflops in of.tflops_per_sec().items()),
-        ("bytes moved, GB/s", of.gb_per_sec()),
+        *((f"{name}, {'GB/s' if name == 'moved' else 'TFLOP/s'}", rate) for name, rate in of.rates.items()),
         ("host for an operator in forward, µs", of.forward_us),
         ("host for an operator in backward, µs", of.backward_us),
         ("host for a step, µs", of.step_us),

@@ -20,7 +20,7 @@ from ampsweep.observe.operators import OperatorMode, is_in_backward
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import unsupported_reason, why_emulated
 from ampsweep.predict.calibration_programs import Program, programs
-from ampsweep.speed.calibration import LARGE_US, Calibration, MeasuredWork
+from ampsweep.speed.calibration import Calibration, MeasuredWork
 from ampsweep.speed.devices import Device, device_of_driver
 from ampsweep.speed.step_time import NINE_OF_TEN, StepWork
 from ampsweep.text import plural
@@ -29,6 +29,7 @@ _MODES: Final = ("fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16")
 _ON_CPU: Final = ("fp32", "amp_bf16", "pure_bf16")
 _SECONDS: Final = 45.0
 _LEAST_ROUNDS: Final = 2
+_LARGE_US: Final = 50.0  # works that take longer show the device's rates
 _PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "update")
 
 
@@ -132,7 +133,7 @@ def _calibration(device: torch.device, trainings: Sequence[_Training]) -> Calibr
         MeasuredWork(work, max(us - idle_us, us / 4), tf32) for (work, tf32), us in typical.items() if work.num_kernels
     )
     shortest = float(np.quantile([one.us for one in measured], 0.1))
-    return Calibration(_device(device, measured), measured, shortest, *_host_us(trainings, measured))
+    return Calibration(device_here(device), measured, _rates(measured), shortest, *_host_us(trainings, measured))
 
 
 def _host_us(trainings: Sequence[_Training], measured: Sequence[MeasuredWork]) -> list[float]:
@@ -164,38 +165,25 @@ def _spread(calibration: Calibration, trainings: Sequence[_Training]) -> float:
     return float(np.quantile(errors, 0.9)) / NINE_OF_TEN
 
 
-def _device(device: torch.device, measured: Sequence[MeasuredWork]) -> Device:
-    """The device of the table, or one with the rates that were measured."""
-    name = device_name(device)
-    if (known := device_of_driver(name)) is not None:
-        return known
+def _rates(measured: Sequence[MeasuredWork]) -> dict[str, float]:
     rates: dict[str, list[float]] = defaultdict(list)
     for one in measured:
-        if one.us > LARGE_US:
-            work = one.work
-            rates[str(work.dtype) if work.flops else "moved"].append(
-                (work.flops or 1e3 * work.num_bytes) / 1e6 / one.us
-            )
-    high = {key: float(np.quantile(found, 0.9)) for key, found in rates.items()}
-    return Device(
-        name=f"{name}, {plural(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else name,
-        driver_names=(),
-        architecture=device.type,
-        capability=(0, 0),
-        num_sms=torch.get_num_threads(),
-        boost_ghz=0.0,
-        memory_gib=0.0,
-        bandwidth_gb_per_sec=high["moved"],
-        l2_mib=0.0,
-        tdp_w=0.0,
-        link_gb_per_sec=1.0,
-        float32=high["float32"],
-        tf32=None,
-        float16=high.get("float16", high["float32"]),
-        bfloat16=high.get("bfloat16"),
-        float8=None,
-        source="measured",
-    )
+        if one.us < _LARGE_US:
+            continue
+        work, is_tf32 = one.work, one.tf32 and one.work.dtype == "float32"
+        name = "moved" if not work.flops else "tf32" if is_tf32 else str(work.dtype)
+        rates[name].append((work.flops / 1e6 if work.flops else work.num_bytes / 1e3) / one.us)
+    return {name: float(np.quantile(found, 0.9)) for name, found in rates.items()}
+
+
+def device_here(device: torch.device) -> Device:
+    """The device of the table, or one that only its calibration describes."""
+    name, threads = device_name(device), torch.get_num_threads()
+    if (known := device_of_driver(name)) is not None:
+        return known
+    name = f"{name}, {plural(threads, 'thread')}" if device.type == "cpu" else name
+    nothing_known = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, None, 0.0, None, None, "measured")
+    return Device(name, (), device.type, (0, 0), threads, *nothing_known)
 
 
 def _now(device: torch.device) -> Any:

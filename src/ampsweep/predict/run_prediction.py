@@ -14,6 +14,7 @@ from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import memory_bytes
 from ampsweep.parallel.rank_environment import place_in
 from ampsweep.precision.precision import precision_class, unsupported_reason
+from ampsweep.predict.calibrations import kept_calibration, known_device, why_not_timed
 from ampsweep.predict.cuda_autocast import AutocastRefusalError
 from ampsweep.predict.cuda_operators import RecurrentLayerError
 from ampsweep.predict.fake_kernels import UntraceableError
@@ -48,32 +49,35 @@ def trace_run(config: Config, device: torch.device, step: int = 2) -> tuple[Targ
     return target, _traced(config, target, step)
 
 
-def _traced(config: Config, target: TargetDevice, step: int) -> Timeline:
+def _traced(config: Config, target: TargetDevice, step: int, *, logs_work: bool = False) -> Timeline:
     with as_user_error(config):
         training = FakeTraining(config, target, world_size_of(config))
-        return training.trace(config.data["batch_size"], step=step, logs_work=target.gpu is not None)
+        return training.trace(config.data["batch_size"], step=step, logs_work=logs_work)
 
 
 def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
     """Predict a step of a run for `RunRecord.prediction`, or give the reason why it cannot be predicted."""
-    return _predict_on(config, resolve_target(PredictConfig(), str(device)), step)
+    return _predict_on(config, resolve_target(PredictConfig(), str(device)), step, known_device(device))
 
 
-def _predict_on(config: Config, target: TargetDevice, step: int) -> StepPrediction:
+def _predict_on(config: Config, target: TargetDevice, step: int, device: Device | None) -> StepPrediction:
+    if device is not None and why_not_timed(device, config.precision) is not None:
+        device = None
     try:
-        traced = _traced(config, target, step)
+        traced = _traced(config, target, step, logs_work=device is not None)
     except UserError as error:
         return StepPrediction(refused=str(error))
     time = None
-    if target.gpu is not None:
+    if device is not None:
         work = StepWork(traced.works, compiled=config.trainer.compile)
-        time = time_on(target.gpu, config, work, world_size_of(config))
+        time = time_on(device, config, work, world_size_of(config))
     return as_prediction(step_memory(traced, target, config.data["batch_size"]), target, time=time)
 
 
-def time_on(gpu: Device, config: Config, work: StepWork, num_ranks: int) -> StepTime:
-    """The time of a training's step on a GPU, or on as many as it has ranks."""
-    return work.on(gpu, tf32=fp32_matmul(config.precision) != "highest", num_ranks=num_ranks)
+def time_on(device: Device, config: Config, work: StepWork, num_ranks: int) -> StepTime:
+    """The time of a training's step on a device, or on as many as it has ranks; see `why_not_timed`."""
+    tf32, calibration = fp32_matmul(config.precision) != "highest", kept_calibration(device.name)
+    return work.on(device, tf32=tf32, num_ranks=num_ranks, calibration=calibration)
 
 
 def predict_point(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
@@ -95,7 +99,7 @@ def predict_on_cuda(config: Config, step: int = 2) -> StepPrediction:
     for why_not in (mode.missing_ability, mode.why_emulated):
         if (reason := why_not(config.precision, target.abilities)) is not None:
             return StepPrediction(target=target.name, refused=reason)
-    return replace(_predict_on(config, target, step), target=target.name)
+    return replace(_predict_on(config, target, step, target.gpu), target=target.name)
 
 
 def _cuda_target() -> TargetDevice:

@@ -10,8 +10,6 @@ from ampsweep.observe.operator_work import OperatorWork
 from ampsweep.speed.devices import Device
 from ampsweep.speed.kernel_times import Floats, Parameters, Works, kernel_times
 
-LARGE_US: Final = 50.0
-"""Works that take longer show the device's rates."""
 _APART: Final = {"operator": 9.0, "dtype": 36.0, "is_strided": 4.0, "taps": 4.0}
 """What it adds to the squared distance of two works that they differ in this; sizes count as powers of two."""
 
@@ -27,28 +25,16 @@ class MeasuredWork:
 class Calibration:
     """A device as it was measured. Times are in microseconds."""
 
-    device: Device  # a CPU's has measured peaks and bandwidth
+    device: Device
     measured: tuple[MeasuredWork, ...]
+    rates: dict[str, float]
+    """What large works reach: TFLOP/s by dtype of matrix arithmetic, or `tf32`, and GB/s of others as `moved`."""
     kernel_us: float  # the least time of an operator
     forward_us: float  # of the host, for an operator in forward
     backward_us: float  # of the host, for an operator in backward and in the update
     step_us: float  # of the host, for a step
     spread: float = 0.0
     """Standard deviation of the logarithm of measured over predicted step times, of other trainings."""
-
-    def tflops_per_sec(self) -> dict[str, float]:
-        """The highest rate of matrix arithmetic by dtype, or `tf32`."""
-        rates: dict[str, float] = {}
-        for one in self.measured:
-            if one.work.flops and one.us > LARGE_US:
-                name = "tf32" if one.tf32 and one.work.dtype == "float32" else str(one.work.dtype)
-                rates[name] = max(rates.get(name, 0.0), one.work.flops / one.us / 1e6)
-        return rates
-
-    def gb_per_sec(self) -> float:
-        """The rate at which the operator with the most bytes moves them."""
-        num_bytes, us = max((one.work.num_bytes, one.us) for one in self.measured if not one.work.flops)
-        return num_bytes / us / 1e3
 
     def host(self, parameters: Parameters) -> Parameters:
         """Parameters with the host's times as measured."""
@@ -78,12 +64,12 @@ class Calibration:
         return times
 
     def _expected(self, works: Sequence[OperatorWork], parameters: Parameters, *, tf32: bool) -> Floats:
-        if self.device.architecture != "cpu":
+        """What the model says, or for a device that it does not know the rates that others reach."""
+        if self.device.driver_names:
             return kernel_times(Works(works), self.device, parameters, tf32=tf32)
-        rates = [self.device.tflops_per_sec(work.dtype or "") or self.device.float32 for work in works]
-        flops = np.array([work.flops for work in works]) / (1e6 * np.array(rates))
-        moved = np.array([work.num_bytes for work in works])
-        times = np.maximum(flops, moved / (1e3 * self.device.bandwidth_gb_per_sec)) + self.kernel_us
+        tflops = np.array([self.rates.get(str(work.dtype), self.rates["float32"]) for work in works])
+        flops, moved = (np.array([getattr(work, name) for work in works]) for name in ("flops", "num_bytes"))
+        times = np.maximum(flops / (1e6 * tflops), moved / (1e3 * self.rates["moved"])) + self.kernel_us
         return np.where([work.num_kernels > 0 for work in works], times, 0.0)
 
 
