@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -28,7 +27,6 @@ def calibration_file(device_name: str) -> Path:
     return Path(home) / "ampsweep" / "calibrations" / f"{folder_name(device_name)}.json"
 
 
-@cache
 def kept_calibration(device_name: str) -> Calibration | None:
     """The calibration of a device; None if it was not calibrated. UserError if its file cannot be read."""
     file = calibration_file(device_name)
@@ -40,18 +38,18 @@ def kept_calibration(device_name: str) -> Calibration | None:
         raise UserError(f"{file}: {error}; `ampsweep predict --calibrate` writes it anew") from error
 
 
-def known_device(device: torch.device) -> Device | None:
-    """This machine's device; None for one that is neither in the table nor calibrated."""
-    here = device_here(device)
-    return here if here.driver_names or kept_calibration(here.name) is not None else None
-
-
 def why_not_timed(device: Device, precision: PrecisionConfig) -> str | None:
     """A sentence on why the time of a step on the device cannot be predicted; None if it can."""
     dtype, calibration = precision.dtype if precision.autocast else precision.parameters, kept_calibration(device.name)
     if device.driver_names or (calibration is not None and dtype in calibration.rates):
         return None
     return f"{device.name} was not calibrated in {dtype}"
+
+
+def timed_device(device: torch.device, precision: PrecisionConfig) -> Device | None:
+    """This machine's device, if the time of a step on it can be predicted."""
+    here = device_here(device)
+    return here if why_not_timed(here, precision) is None else None
 
 
 def calibrate_and_keep(device: str, stop: StopRequest | None = None) -> tuple[Calibration, Path]:
@@ -62,7 +60,6 @@ def calibrate_and_keep(device: str, stop: StopRequest | None = None) -> tuple[Ca
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as stream:
         stream.write(msgspec.json.encode(found))
-    kept_calibration.cache_clear()
     return found, file
 
 

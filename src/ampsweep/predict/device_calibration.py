@@ -15,6 +15,7 @@ import torch
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.monitors.environment import device_name
 from ampsweep.nested_tensors import tensors_in
+from ampsweep.observe.memory_limit import memory_bytes
 from ampsweep.observe.operator_work import OperatorWork, Phase, WorkLog
 from ampsweep.observe.operators import OperatorMode, is_in_backward
 from ampsweep.precision import Precision
@@ -23,7 +24,7 @@ from ampsweep.predict.calibration_programs import Program, programs
 from ampsweep.speed.calibration import Calibration, MeasuredWork
 from ampsweep.speed.devices import Device, device_of_driver
 from ampsweep.speed.step_time import NINE_OF_TEN, StepWork
-from ampsweep.text import plural
+from ampsweep.text import GIB, plural
 
 _MODES: Final = ("fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16")
 _ON_CPU: Final = ("fp32", "amp_bf16", "pure_bf16")
@@ -182,8 +183,9 @@ def device_here(device: torch.device) -> Device:
     if (known := device_of_driver(name)) is not None:
         return known
     name = f"{name}, {plural(threads, 'thread')}" if device.type == "cpu" else name
-    nothing_known = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, None, 0.0, None, None, "measured")
-    return Device(name, (), device.type, (0, 0), threads, *nothing_known)
+    memory_gib = (memory_bytes(device, None) or 0) / GIB
+    unknown = (0.0, 0.0, 0.0, 1.0, 0.0, None, 0.0, None, None, "measured")
+    return Device(name, (), device.type, (0, 0), threads, 0.0, memory_gib, *unknown)
 
 
 def _now(device: torch.device) -> Any:

@@ -1,4 +1,4 @@
-"""The GPUs whose speed is predicted, and their prices; without torch, so that a wrong name is refused at once."""
+"""The devices whose speed is predicted, and their prices; without torch, so that a wrong name is refused at once."""
 
 from typing import Final
 
@@ -6,6 +6,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
 from ampsweep.speed.devices import DEVICES, Device, device_named
 
+KINDS: Final = ("cpu", "cuda")
+"""Names of this machine's own devices, if they are calibrated or in the table."""
 _FOR_RENT: Final = ("T4", "L4", "A10", "RTX4090", "A100-80", "H100", "H200")
 
 
@@ -22,7 +24,24 @@ def chosen_gpus(config: PredictConfig) -> dict[Device, float | None]:
 
 
 def _named(key: str, name: object) -> Device:
+    if name in KINDS:
+        return _here(str(name))
     try:
         return device_named(str(name))
     except ValueError as error:
         raise UserError(f"predict.{key}: {error}") from error
+
+
+def _here(kind: str) -> Device:
+    import torch
+
+    from ampsweep.predict.calibrations import kept_calibration
+    from ampsweep.predict.device_calibration import device_here
+
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError("predict.gpus: this machine has no CUDA device")
+    here = device_here(torch.device(kind))
+    if not here.driver_names and kept_calibration(here.name) is None:
+        measure = f"`ampsweep predict --calibrate device={kind}` measures it"
+        raise UserError(f"predict.gpus: nothing is known of this machine's {kind}; {measure}")
+    return here

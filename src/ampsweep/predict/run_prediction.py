@@ -14,7 +14,7 @@ from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.observe.memory_limit import memory_bytes
 from ampsweep.parallel.rank_environment import place_in
 from ampsweep.precision.precision import precision_class, unsupported_reason
-from ampsweep.predict.calibrations import kept_calibration, known_device, why_not_timed
+from ampsweep.predict.calibrations import kept_calibration, timed_device
 from ampsweep.predict.cuda_autocast import AutocastRefusalError
 from ampsweep.predict.cuda_operators import RecurrentLayerError
 from ampsweep.predict.fake_kernels import UntraceableError
@@ -57,12 +57,14 @@ def _traced(config: Config, target: TargetDevice, step: int, *, logs_work: bool 
 
 def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
     """Predict a step of a run for `RunRecord.prediction`, or give the reason why it cannot be predicted."""
-    return _predict_on(config, resolve_target(PredictConfig(), str(device)), step, known_device(device))
+    try:
+        here = timed_device(device, config.precision)
+    except UserError as error:
+        return StepPrediction(refused=str(error))
+    return _predict_on(config, resolve_target(PredictConfig(), str(device)), step, here)
 
 
 def _predict_on(config: Config, target: TargetDevice, step: int, device: Device | None) -> StepPrediction:
-    if device is not None and why_not_timed(device, config.precision) is not None:
-        device = None
     try:
         traced = _traced(config, target, step, logs_work=device is not None)
     except UserError as error:

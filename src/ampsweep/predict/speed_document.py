@@ -113,6 +113,8 @@ def _notes(every: Sequence[ArmOnDevice]) -> Iterator[str]:
             f"Reading the batches of a step takes {milliseconds(arm.reading_ms)} on this machine's CPU, longer than a "
             f"step on {names}: data.num_workers={int(arm.work.reading_ms / arm.step_ms) + 1} would keep up."
         )
+    if measured := dict.fromkeys(arm.gpu.name for arm in every if arm.time.is_calibrated):
+        yield f"Calibrated by measurements: {listed(measured)}."
     if wide := dict.fromkeys(arm.gpu.name for arm in every if arm.time.is_extrapolated):
         yield f"Nothing was fitted to chips of this kind, hence the wide ranges: {listed(wide)}."
     if first.config.trainer.compile:

@@ -96,7 +96,7 @@ class TargetDevice:
 
 
 def target_of(gpu: Device) -> TargetDevice:
-    return TargetDevice("cuda", gpu.capability, gpu=gpu)
+    return TargetDevice("cpu" if gpu.architecture == "cpu" else "cuda", gpu.capability, gpu=gpu)
 
 
 def resolve_target(config: PredictConfig, device: str) -> TargetDevice:

@@ -17,6 +17,7 @@ from ampsweep.config.modes import MODES, arm_of, outside_differences, with_effec
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
 from ampsweep.memory_categories import memory_key
 from ampsweep.precision.precision import precision_class
+from ampsweep.predict.calibrations import why_not_timed
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
 from ampsweep.predict.run_prediction import as_prediction, as_user_error, time_on, world_size_of
@@ -98,7 +99,9 @@ def _why_not(precision: PrecisionConfig, target: TargetDevice) -> str | None:
     """The reason why a target cannot run a mode, or a GPU cannot do so with its own kernels."""
     mode = precision_class(precision)
     reason = mode.missing_ability(precision, target.abilities)
-    return reason or (None if target.gpu is None else mode.why_emulated(precision, target.abilities))
+    if reason is not None or target.gpu is None:
+        return reason
+    return mode.why_emulated(precision, target.abilities) or why_not_timed(target.gpu, precision)
 
 
 def _on_target(

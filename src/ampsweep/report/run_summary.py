@@ -65,7 +65,7 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     figures: Sequence[tuple[str, str, Callable[[float], str]]] = (
         ("val loss", VAL_LOSS, lambda value: loss(value) + beside_loss),
         ("autocast", AUTOCAST_PENALTY, lambda value: f"{signed(value, 2)} val loss, against full precision"),
-        ("step time", STEP_MS, lambda value: milliseconds(value) + _throughput(run)),
+        ("step time", STEP_MS, lambda value: milliseconds(value) + _throughput(run) + _beside_predicted(run)),
         ("peak memory", PEAK_MEMORY, lambda value: num_bytes(value * GIB) + of_step),
     )
     for label, key, text in figures:
@@ -107,6 +107,13 @@ def _headroom(directory: Path) -> list[str]:
     except RecordError as error:
         return [str(error)]
     return [headroom.sentence for headroom in headroom_of(numerics).values()]
+
+
+def _beside_predicted(run: Run) -> str:
+    of = run.record.prediction
+    if run.is_compiled or of is None or of.step_ms is None or of.step_ms_low is None or of.step_ms_high is None:
+        return ""
+    return f"; predicted {milliseconds(of.step_ms)} ({milliseconds(of.step_ms_low)}-{milliseconds(of.step_ms_high)})"
 
 
 def _throughput(run: Run) -> str:

@@ -18,7 +18,7 @@ from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, chi
 Bound = Literal["compute", "bandwidth", "launch", "link"]
 """What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
 NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
-_IDLE: Final = 1.02  # a step that takes longer than its kernels by this factor is bound by launching
+_IDLE: Final = 0.02  # a GPU that waits for the host for this share of a step is bound by launching
 _COMPUTE: Final = ("product", "convolution", "attention", "recurrent")
 
 
@@ -42,6 +42,7 @@ class StepTime:
     exchange_ms: float  # over the link; it overlaps with the kernels of backward
     by_kind_ms: Mapping[Kind, float]
     spread: float  # standard deviation of the logarithm of measured over predicted time
+    is_calibrated: bool  # by measurements of the device
     is_extrapolated: bool  # nothing was measured on this kind of chip
 
 
@@ -78,7 +79,8 @@ class StepWork:
             of_unique = calibration.kernel_times(self.unique, parameters, tf32=tf32)
             parameters = calibration.host(parameters)
         kernels, launching = of_unique[self.order], self.launching(parameters)
-        waits = np.arange(len(kernels)) if device.architecture == "cpu" else self.waits  # the host is the device
+        is_host = device.architecture == "cpu"  # which runs an operator before it goes on to the next
+        waits = np.arange(len(kernels)) if is_host else self.waits
         step_us, exchange_us = elapsed_us(kernels, launching, waits), self._exchange_us(device, num_ranks)
         in_backward = np.array([work.phase == "backward" for work in self.unique])[self.order]
         exposed_us = max(0.0, exchange_us - kernels[in_backward].sum())
@@ -89,12 +91,13 @@ class StepWork:
             by_kind[self.unique[place].kind] += time / 1e3
         return StepTime(
             step_ms=_range((step_us + exposed_us) / 1e3, spread),
-            bound=_bound(by_kind, step_us, exposed_us),
+            bound=_bound(by_kind, step_us, exposed_us, idle_share=0.5 if is_host else _IDLE),
             kernels_ms=kernels.sum() / 1e3,
             launching_ms=launching.sum() / 1e3,
             exchange_ms=exchange_us / 1e3,
             by_kind_ms={kind: time for kind, time in by_kind.items() if time},
             spread=spread,
+            is_calibrated=calibration is not None,
             is_extrapolated=is_extrapolated,
         )
 
@@ -135,11 +138,11 @@ def _class_of(work: OperatorWork) -> Class:
     return "product" if work.kind in _COMPUTE else "moving"
 
 
-def _bound(by_kind: Mapping[Kind, float], step_us: float, exposed_us: float) -> Bound:
+def _bound(by_kind: Mapping[Kind, float], step_us: float, exposed_us: float, *, idle_share: float) -> Bound:
     kernels_ms = sum(by_kind.values())
     if exposed_us > step_us / 2:
         return "link"
-    if step_us > 1e3 * _IDLE * kernels_ms:
+    if 1 - 1e3 * kernels_ms / step_us > idle_share:
         return "launch"
     return "compute" if 2 * sum(by_kind.get(kind, 0.0) for kind in _COMPUTE) > kernels_ms else "bandwidth"
 
