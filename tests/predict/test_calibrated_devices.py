@@ -12,7 +12,7 @@ from devices import CUDA
 
 from ampsweep.commands.main import main
 from ampsweep.predict import calibrations, device_calibration
-from ampsweep.predict.calibration_programs import programs
+from ampsweep.predict.calibration_programs import checks, programs
 from ampsweep.predict.run_prediction import predict_run
 
 WIDE = (*steps.MLP[:1], "model.hidden_size=384", "data=digits", "data.batch_size=128")
@@ -26,9 +26,10 @@ def own_cache(monkeypatch, tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Calibrate by the dense programs alone, for no longer than they take."""
-    monkeypatch.setattr(device_calibration, "_SECONDS", 0.0)
-    monkeypatch.setattr(device_calibration, "programs", lambda: islice(programs(), 30, 35))
+    """Calibrate by four of the dense programs, for three seconds."""
+    monkeypatch.setattr(device_calibration, "_SECONDS", 3.0)
+    monkeypatch.setattr(device_calibration, "programs", lambda: islice(programs(), 30, 34))
+    monkeypatch.setattr(device_calibration, "checks", lambda: islice(checks(), 4, 5))
 
 
 def calibrated(capsys, *arguments):

@@ -16,7 +16,6 @@ class Program(NamedTuple):
     model: nn.Module
     inputs: Tensor
     optimizer: Callable[..., Any]
-    is_tiny: bool  # mostly the host's work
 
 
 class _Words(nn.Module):
@@ -89,19 +88,41 @@ _IMAGES: Final = (
 """Batch, height and width, channels."""
 _DENSE: Final = ((8, 16, 32), (128, 64, 128), (32, 32, 512), (512, 512, 256), (256, 1024, 1024), (64, 384, 2048))
 """Rows, width, inner width."""
+_ADAMW: Final = partial(AdamW, fused=True)
+_SGD: Final = partial(SGD, lr=0.1, fused=True)
 
 
 def programs() -> Iterator[Program]:
-    adamw, sgd = partial(AdamW, fused=True), partial(SGD, lr=0.1, fused=True)
-    for batch, tokens, *sizes in _WORDS:
-        ids = torch.randint(sizes[-1], (batch, tokens))
+    """The trainings that calibrate; the first of each kind is mostly the host's work."""
+    for words in _WORDS:
         for is_fused in (True, False):
-            yield Program(_Words(*sizes, is_fused=is_fused), ids, adamw, is_tiny=sizes == [*_WORDS[0][2:]])
-    for batch, side, channels in _IMAGES:
+            yield _words(*words, is_fused=is_fused)
+    for images in _IMAGES:
         for order in (torch.contiguous_format, torch.channels_last):
-            images = torch.randn(batch, 3, side, side).contiguous(memory_format=order)
-            model = _Images(channels).to(memory_format=order)  # type: ignore[call-overload]
-            yield Program(model, images, sgd, is_tiny=channels == _IMAGES[0][-1])
-    for rows, width, inner in _DENSE:
-        optimizer = sgd if inner > width else adamw
-        yield Program(_Dense(width, inner), torch.randn(rows, width), optimizer, is_tiny=inner == _DENSE[0][-1])
+            yield _images(*images, order)
+    for number, dense in enumerate(_DENSE):
+        yield _dense(*dense, _SGD if number % 2 else _ADAMW)
+
+
+def checks() -> Iterator[Program]:
+    """Trainings of other sizes, by which the calibration is judged."""
+    yield _words(3, 96, 256, 4, 3000, is_fused=True)
+    yield _words(6, 40, 96, 3, 600, is_fused=False)
+    yield _images(8, 40, 24, torch.contiguous_format)
+    yield _images(12, 12, 96, torch.channels_last)
+    yield _dense(200, 300, 700, _ADAMW)
+    yield _dense(100, 800, 160, _SGD)
+
+
+def _words(batch: int, tokens: int, hidden: int, heads: int, vocabulary: int, *, is_fused: bool) -> Program:
+    model = _Words(hidden, heads, vocabulary, is_fused=is_fused)
+    return Program(model, torch.randint(vocabulary, (batch, tokens)), _ADAMW)
+
+
+def _images(batch: int, side: int, channels: int, order: torch.memory_format) -> Program:
+    model = _Images(channels).to(memory_format=order)  # type: ignore[call-overload]
+    return Program(model, torch.randn(batch, 3, side, side).contiguous(memory_format=order), _SGD)
+
+
+def _dense(rows: int, width: int, inner: int, optimizer: Callable[..., Any]) -> Program:
+    return Program(_Dense(width, inner), torch.randn(rows, width), optimizer)

@@ -3,6 +3,7 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import torch
@@ -19,6 +20,8 @@ from ampsweep.speed.devices import Device
 from ampsweep.speed.step_time import spread_factor
 from ampsweep.text import folder_name, number
 from ampsweep.training.components.device import taken_device
+
+_NOISY: Final = 0.35  # a spread
 
 
 def calibration_file(device_name: str) -> Path:
@@ -78,9 +81,10 @@ def calibration_document(of: Calibration, file: Path) -> Document:
         rows=tuple(Row((Cell(name), Cell(number(value), value))) for name, value in rows),
     )
     limit = number(spread_factor(of.spread), 3)
+    noise = "; that is wide: calibrate again when nothing else runs here" if of.spread > _NOISY else ""
     prose = (
-        f"By {len(of.measured)} operators. Nine of ten step times are expected within a factor of {limit}. "
-        f"Predictions for this device use it from now on. Kept in {file}."
+        f"{len(of.measured)} operators were timed. Nine of ten other trainings take the predicted time within a factor of "
+        f"{limit}{noise}. Later predictions for this device use what was measured, from {file}."
     )
     section = Section(title=f"{of.device.name}: calibrated", kind="card", blocks=(table, Prose(prose)))
     return Document(title="Calibration", sections=(section,), data={"schema": 1, "file": str(file), **asdict(of)})

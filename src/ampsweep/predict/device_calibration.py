@@ -1,11 +1,11 @@
 """Calibrate a device: time the operators of small trainings on it, and the host around them."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle, pairwise
-from math import log
-from statistics import median
+from math import log, sqrt
+from statistics import fmean, median
 from time import perf_counter
 from typing import Any, Final
 
@@ -20,25 +20,26 @@ from ampsweep.observe.operator_work import OperatorWork, Phase, WorkLog
 from ampsweep.observe.operators import OperatorMode, is_in_backward
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import unsupported_reason, why_emulated
-from ampsweep.predict.calibration_programs import Program, programs
+from ampsweep.predict.calibration_programs import Program, checks, programs
 from ampsweep.speed.calibration import Calibration, MeasuredWork
 from ampsweep.speed.devices import Device, device_of_driver
-from ampsweep.speed.step_time import NINE_OF_TEN, StepWork
+from ampsweep.speed.step_time import StepWork
 from ampsweep.text import GIB, plural
 
 _MODES: Final = ("fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16")
 _ON_CPU: Final = ("fp32", "amp_bf16", "pure_bf16")
 _SECONDS: Final = 45.0
-_LEAST_ROUNDS: Final = 2
 _LARGE_US: Final = 50.0  # works that take longer show the device's rates
+_SHORTEST: Final = 9  # trainings, which are mostly the host's work
 _PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "update")
 
 
 class _Training:
     """A program in a mode, and the times of its steps in microseconds."""
 
-    def __init__(self, program: Program, mode: str, device: torch.device) -> None:
-        self.program, self.device, self.precision = program, device, Precision(mode, device)
+    def __init__(self, program: Program, mode: str, device: torch.device, *, is_check: bool = False) -> None:
+        self.program, self.is_check = program, is_check
+        self.device, self.precision = device, Precision(mode, device)
         self.tf32 = self.precision.config.tf32
         self._model = self.precision.convert(program.model)
         self._optimizer = self.precision.optimizer(program.optimizer, self._model.parameters())
@@ -100,15 +101,16 @@ class _Training:
 
 
 def calibrate(device: torch.device) -> Calibration:
-    """Measure the device, for about a minute; nothing else should run on it. RuntimeError as torch raises it."""
-    began = perf_counter()
-    trainings = [_Training(program, mode, device) for mode in _native_modes(device) for program in programs()]
-    for number, training in enumerate(cycle(trainings), 1):  # in turn: a disturbance hits different trainings
+    """Measure the device in at most a minute; nothing else should run on it."""
+    began, trainings = perf_counter(), [*_trainings(device)]
+    for training in cycle(trainings):  # in turn: a disturbance hits different trainings
         training.measure()
-        if number >= _LEAST_ROUNDS * len(trainings) and perf_counter() - began > _SECONDS:
+        if training.is_check and perf_counter() - began > _SECONDS:
             break
-    calibration = _calibration(device, trainings)
-    return replace(calibration, spread=_spread(calibration, trainings))
+    measured = [training for training in trainings if training.works]
+    calibration = _calibration(device, [training for training in measured if not training.is_check])
+    errors = [_error(calibration, training) for training in measured if training.is_check]
+    return replace(calibration, spread=sqrt(fmean(error**2 for error in errors)))
 
 
 def _typical(us: Sequence[float]) -> float:
@@ -116,9 +118,13 @@ def _typical(us: Sequence[float]) -> float:
     return float(np.quantile(us, 0.25))
 
 
-def _native_modes(device: torch.device) -> list[str]:
-    modes = {mode: PRECISION_MODES[mode] for mode in (_ON_CPU if device.type == "cpu" else _MODES)}
-    return [mode for mode, it in modes.items() if not (unsupported_reason(it, device) or why_emulated(it, device))]
+def _trainings(device: torch.device) -> Iterator[_Training]:
+    """Those that calibrate and those that check, in each mode for which the device has kernels."""
+    for mode in _ON_CPU if device.type == "cpu" else _MODES:
+        config = PRECISION_MODES[mode]
+        if not (unsupported_reason(config, device) or why_emulated(config, device)):
+            yield from (_Training(program, mode, device) for program in programs())
+            yield from (_Training(program, mode, device, is_check=True) for program in checks())
 
 
 def _calibration(device: torch.device, trainings: Sequence[_Training]) -> Calibration:
@@ -138,13 +144,11 @@ def _calibration(device: torch.device, trainings: Sequence[_Training]) -> Calibr
 
 
 def _host_us(trainings: Sequence[_Training], measured: Sequence[MeasuredWork]) -> list[float]:
-    """The host's time for an operator in forward, for one in backward, and for a step, by tiny trainings: on a CPU
-    without the operators themselves."""
+    """The host's time for an operator in forward, for one in backward, and for a step, by the shortest trainings: on a
+    CPU without the operators themselves."""
     us = {(one.work, one.tf32): one.us for one in measured if trainings[0].device.type == "cpu"}
     found = []
-    for training in trainings:
-        if not training.program.is_tiny:
-            continue
+    for training in sorted(trainings, key=lambda training: min(training.step_us))[:_SHORTEST]:
         left, calls = [], []
         for phase, host_us in zip(_PHASES, zip(*training.phases_us, strict=True), strict=True):
             works = [work for work in training.works if work.phase == phase]
@@ -155,15 +159,10 @@ def _host_us(trainings: Sequence[_Training], measured: Sequence[MeasuredWork]) -
     return [max(median(of), 0.0) for of in zip(*found, strict=True)]
 
 
-def _spread(calibration: Calibration, trainings: Sequence[_Training]) -> float:
-    """How far the predictions of trainings are off that are made without what their own operators told: the standard
-    deviation of a normal distribution with nine of ten errors within the same limits."""
-    errors = []
-    for training in trainings:
-        others = calibration.without({*training.works})
-        predicted = StepWork(training.works).on(others.device, tf32=training.tf32, calibration=others)
-        errors.append(abs(log(1e3 * predicted.step_ms.expected / _typical(training.step_us))))
-    return float(np.quantile(errors, 0.9)) / NINE_OF_TEN
+def _error(calibration: Calibration, training: _Training) -> float:
+    """The logarithm of the predicted over the measured time of a step."""
+    predicted = StepWork(training.works).on(calibration.device, tf32=training.tf32, calibration=calibration)
+    return log(1e3 * predicted.step_ms.expected / _typical(training.step_us))
 
 
 def _rates(measured: Sequence[MeasuredWork]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """What was measured on a device: how long works took there, and what that says about other works."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -39,9 +39,6 @@ class Calibration:
     def host(self, parameters: Parameters) -> Parameters:
         """Parameters with the host's times as measured."""
         return replace(parameters, forward_us=self.forward_us, backward_us=self.backward_us, step_us=self.step_us)
-
-    def without(self, works: Collection[OperatorWork]) -> "Calibration":
-        return replace(self, measured=tuple(one for one in self.measured if one.work not in works))
 
     def kernel_times(self, works: Sequence[OperatorWork], parameters: Parameters, *, tf32: bool) -> Floats:
         """The time of each work: what the model expects, times how near measured works compare with it.
