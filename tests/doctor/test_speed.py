@@ -17,7 +17,7 @@ from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps
 from ampsweep.doctor.speed.operators import casts, fixed_operators, optimizer, slower_altogether, slower_operators
 from ampsweep.doctor.speed.small_steps import gain_pct, too_little_work
 from ampsweep.doctor.speed.step_times import BareTraining, Ratio, doubled, times_in_turn
-from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, reads_device, timed_in_turn
+from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, timed_in_turn
 from ampsweep.monitors.step_clock import Moments
 
 CPU = torch.device("cpu")
@@ -179,15 +179,6 @@ def test_reading_a_number_is_seen_with_its_line():
     assert (spot.modules, spot.operator) == (["inner"], "aten._local_scalar_dense")
     assert "planted_speed.py" in spot.place
     assert {call.flops for call in step.calls if call.operator == "aten.addmm"} == {2 * 256 * 512 * 1024}
-
-
-def test_a_copy_to_the_host_makes_it_wait():
-    there, here = torch.zeros(1, device="meta"), torch.zeros(1)
-    assert reads_device("aten._to_copy", [there], [here])
-    assert not reads_device("aten._to_copy", [here], [here])
-    assert reads_device("aten.nonzero", [there], [there])
-    assert reads_device("aten.index", [there, there.bool()], [there])
-    assert not reads_device("aten.index", [there, there.long()], [there])
 
 
 @pytest.mark.gpu

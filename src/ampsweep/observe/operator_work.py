@@ -70,8 +70,8 @@ class OperatorWork:
 
 _NAMES: Final[Mapping[Kind, str]] = {
     "none": """alias detach empty empty_like empty_strided lift_fresh new_empty new_empty_strided _reshape_alias resize_
-        set_ _unsafe_view as_strided_ device _has_compatible_shallow_copy_type""",
-    "wait": "_local_scalar_dense nonzero masked_select is_nonzero equal",
+        set_ _unsafe_view unsafe_split unsafe_split_with_sizes unsafe_chunk as_strided_ device
+        _has_compatible_shallow_copy_type""",
     "product": "mm addmm bmm baddbmm mv linear linear_backward _scaled_mm _addmm_activation",
     "fill": """fill zero zeros ones full zeros_like ones_like full_like new_zeros new_full new_ones scalar_tensor
         arange""",
@@ -79,20 +79,29 @@ _NAMES: Final[Mapping[Kind, str]] = {
     "normalization": """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
         _fused_rms_norm _fused_rms_norm_backward""",
     "batch_norm": """native_batch_norm native_batch_norm_backward _native_batch_norm_legit batch_norm_backward
-        cudnn_batch_norm cudnn_batch_norm_backward _batch_norm_with_update""",
-    "reduction": """sum mean amax amin max min var std var_mean norm linalg_vector_norm prod any all argmax argmin
-        cumsum topk sort""",
-    "gather": """embedding embedding_dense_backward index index_select index_select_backward index_put _index_put_impl
-        index_add gather scatter scatter_add nll_loss_forward nll_loss_backward nll_loss2d_forward
-        nll_loss2d_backward""",
-    "transcendental": """exp expm1 log log1p tanh tanh_backward sigmoid sigmoid_backward gelu gelu_backward silu
-        silu_backward pow erf sin cos softplus softplus_backward elu mish hardswish logit log_sigmoid_forward
-        log_sigmoid_backward native_dropout bernoulli normal uniform rand randn rand_like randn_like randint""",
-    "copy": "clone copy cat stack contiguous constant_pad_nd repeat roll flip _to_copy",
+        cudnn_batch_norm cudnn_batch_norm_backward _batch_norm_with_update batch_norm_stats batch_norm_elemt
+        batch_norm_backward_reduce batch_norm_backward_elemt""",
+    "reduction": """sum nansum mean amax amin aminmax max min var std var_mean norm linalg_vector_norm prod any all
+        argmax argmin dot count_nonzero cumsum cumprod logcumsumexp topk sort mse_loss smooth_l1_loss huber_loss
+        binary_cross_entropy binary_cross_entropy_with_logits""",
+    "gather": """embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only _embedding_bag_backward
+        _embedding_bag_dense_backward index index_select index_select_backward index_put _index_put_impl index_add
+        index_copy gather scatter scatter_add scatter_reduce nll_loss_forward nll_loss_backward nll_loss2d_forward
+        nll_loss2d_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward""",
+    "transcendental": """exp exp2 expm1 log log2 log10 log1p tanh tanh_backward sigmoid sigmoid_backward gelu
+        gelu_backward silu silu_backward pow erf sin cos atan2 softplus softplus_backward elu elu_backward mish
+        mish_backward hardswish logit log_sigmoid_forward log_sigmoid_backward glu glu_backward logaddexp
+        native_dropout bernoulli normal uniform exponential rand randn rand_like randn_like randint""",
+    "copy": """clone copy cat stack contiguous constant_pad_nd repeat roll flip _to_copy slice_backward
+        select_backward slice_scatter select_scatter unfold_backward im2col col2im pixel_shuffle pixel_unshuffle
+        reflection_pad1d reflection_pad2d reflection_pad2d_backward replication_pad2d replication_pad2d_backward""",
 }
 _KIND_OF: Final[dict[str, Kind]] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 _LISTS: Final = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_")
-_READS_NOTHING: Final = ("copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_")  # of the tensor they write
+_INDEXING: Final = ("index", "index_put", "index_put_", "_index_put_impl_")
+_COUNTING: Final = ("nonzero", "masked_select", "bincount", "_unique2", "unique_dim", "unique_consecutive")
+_READS_NOTHING: Final = ("bernoulli_", "normal_", "uniform_", "exponential_", "rand_like", "randn_like", "randint_like")
+_WRITES_PART: Final = ("_index_put_impl_", "index_put_", "index_add_", "index_copy_", "scatter_add_", "scatter_reduce_")
 _TENSORS_A_LAUNCH: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 _CHUNKS_A_LAUNCH: Final = 320
 _CHUNK: Final = 65536
@@ -138,8 +147,12 @@ class WorkLog:
         name, outputs = str(getattr(operator, "__name__", operator)), [*tensors_in(result)]
         tensors = [*inputs, *outputs]
         kind = _kind(func, operator, name, inputs, outputs)
-        if kind in ("none", "wait") or not tensors:
-            yield OperatorWork(name, kind if tensors else "none", self._phase)
+        if reads_device(name, inputs, outputs):
+            yield OperatorWork(name, "wait", self._phase)
+            if name not in _INDEXING:
+                return
+        if kind == "none" or not tensors:
+            yield OperatorWork(name, "none", self._phase)
             return
         floating = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
         dtype = None if floating is None else dtype_name(floating)
@@ -147,7 +160,7 @@ class WorkLog:
         if operator in CONVOLUTIONS:
             yield from self._convolution(name, args, inputs, outputs, dtype, flops)
             return
-        read, written = _moved(func, name, args, kwargs, inputs, outputs)
+        read, written = _moved(func, name, kind, args, kwargs, inputs, outputs)
         full = max(tensors, key=Tensor.numel)
         lists = [found for argument in args if isinstance(argument, list | tuple) if (found := [*tensors_in(argument)])]
         num_elements = sum(map(Tensor.numel, lists[0])) if kind == "foreach" and lists else full.numel()
@@ -220,6 +233,18 @@ def _kind(func: Any, operator: Any, name: str, inputs: list[Tensor], outputs: li
     return _KIND_OF.get(name) or _KIND_OF.get(name.removesuffix("_"), "elementwise")
 
 
+def reads_device(name: str, taken: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
+    """Return True if the host waits for an operator: it reads a value or the size of a result, counts the elements of a
+    mask, or copies a tensor to the host."""
+    if name in ("_local_scalar_dense", "equal", *_COUNTING):
+        return True
+    if name in _INDEXING:
+        positions = taken[1:] if name == "index" else taken[1:-1]
+        return any(tensor.dtype == torch.bool for tensor in positions)
+    hosts = [tensor.device.type == "cpu" for tensor in made]
+    return bool(hosts) and all(hosts) and any(tensor.device.type != "cpu" for tensor in taken)
+
+
 def num_bytes(tensor: Tensor) -> int:
     """Bytes of a tensor's elements, those of a broadcast dimension once."""
     sizes = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or size < 2)
@@ -227,16 +252,29 @@ def num_bytes(tensor: Tensor) -> int:
 
 
 def _moved(
-    func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: list[Tensor], outputs: list[Tensor]
+    func: Any,
+    name: str,
+    kind: Kind,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    inputs: list[Tensor],
+    outputs: list[Tensor],
 ) -> tuple[int, int]:
     """Bytes read and written."""
     written = [*_mutated(func, args, kwargs)]
     if name.startswith("_fused_"):  # the gradients are written if there is a scale to divide by
         written = [*tensors_in(args[0]), *tensors_in(args[2:5]), *(() if kwargs.get("grad_scale") is None else args[1])]
-    kept = {id(tensor) for tensor in written} if name in _READS_NOTHING else ()
-    of_inputs = {id(tensor): num_bytes(tensor) for tensor in inputs if id(tensor) not in kept}
+    of_inputs = {id(tensor): num_bytes(tensor) for tensor in inputs}
     of_outputs = sum(num_bytes(tensor) for tensor in (written or outputs))
-    if name in ("embedding", "index", "index_select", "gather"):  # reads what it returns, and the positions
+    if kind == "fill" or name in _READS_NOTHING:
+        of_inputs = {}
+    elif name == "copy_":
+        of_inputs.pop(id(inputs[0]))
+    elif name in _WRITES_PART:  # as much as it is given, and reads what was there
+        of_inputs[id(inputs[0])] = of_outputs = num_bytes(inputs[-1])
+    elif name in ("_embedding_bag", "_embedding_bag_forward_only"):
+        of_inputs[id(inputs[0])] = inputs[1].numel() * inputs[0].shape[1] * inputs[0].element_size()
+    elif name in ("embedding", "index", "index_select", "gather"):  # reads what it returns, and the positions
         of_inputs = {id(inputs[-1]): num_bytes(inputs[-1]), 0: of_outputs}
     if name.startswith("nll_loss"):  # reads a value for each target
         of_inputs.pop(id(max(inputs, key=Tensor.numel)))
@@ -269,7 +307,7 @@ def _sizes(kind: Kind, operator: Any, args: Sequence[Any]) -> tuple[int, int, in
         return prod(query.shape[:-2]), query.shape[-2], key.shape[-2], query.shape[-1]
     if kind != "product":
         return None
-    operands = [tensor for tensor in tensors_in(args) if tensor.dim() > 1]
+    operands = [tensor for tensor in tensors_in(args[:2] if operator is aten._scaled_mm else args) if tensor.dim() > 1]
     first, second = operands[-2:] if len(operands) > 1 else (operands[0], operands[0][0, :, None])
     return prod(first.shape[:-2]), first.shape[-2], second.shape[-1], first.shape[-1]
 

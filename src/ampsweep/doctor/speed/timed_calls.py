@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
@@ -17,6 +16,7 @@ from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.flops import formulas
 from ampsweep.observe.functions import FunctionMode
+from ampsweep.observe.operator_work import reads_device
 
 _MAX_PASSES: Final = 7
 _MIN_PASSES: Final = 4
@@ -24,12 +24,6 @@ _LONGER: Final = 3.0  # factor by which passes may exceed their time until there
 _SLICE_MS: Final = 20.0  # with too few passes a shorter gap between operators may be another process's time slice
 _MIN_IDLE_MS: Final = 0.3  # shorter gaps between operators are the framework's: autograd, dispatch, calls of modules
 _MIN_IDLE_RATIO: Final = 8.0  # a gap counts if it exceeds the median gap by this factor: a busy machine makes all long
-_UNIQUE: Final = ("_unique2", "unique_dim", "unique_consecutive")
-_READING: Final = frozenset(
-    f"aten.{name}" for name in ("_local_scalar_dense", "nonzero", "equal", "masked_select", "bincount", *_UNIQUE)
-)
-"""Operators whose result, or its size, the host reads."""
-_INDEXING: Final = ("aten.index", "aten.index_put", "aten.index_put_")  # operators that count the elements of a mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +110,7 @@ class _ObservedSteps:
                 num_bytes=sum(tensor.nbytes for tensor in {id(each): each for each in (*taken, *made)}.values()),
                 is_of_parameter=source is not None and source.kind == "parameter",
                 cast_up=_cast_up(source) if source is not None and is_down and call.phase == "forward" else None,
-                reads_device=reads_device(call.operator, taken, made),
+                reads_device=reads_device(call.operator.removeprefix("aten."), taken, made),
             )
             self._calls.append(studied)
             if call.phase != "update":
@@ -172,12 +166,3 @@ def _cast_up(origin: TensorOrigin) -> int | None:
             return current.call.index if current.dtype == torch.float32 else None
         current = next((source for source in current.sources if source.call is not None), None)
     return None
-
-
-def reads_device(operator: str, taken: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
-    """Return True if the host waits for a value of the device: it reads a number, or copies a tensor to the host."""
-    has_mask = any(tensor.dtype == torch.bool for tensor in taken)
-    if operator in _READING or (operator in _INDEXING and taken[0].dtype != torch.bool and has_mask):
-        return True
-    hosts = [tensor.device.type == "cpu" for tensor in made]
-    return bool(hosts) and all(hosts) and any(tensor.device.type != "cpu" for tensor in taken)
