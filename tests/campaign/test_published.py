@@ -1,12 +1,19 @@
 """The table of published speeds, and the workloads that are rebuilt for it."""
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
-from published.traces import rows
+from published.errors import CLASSES, Prediction, fitted_source, spreads
+from published.fit import START, Row, fit, pairs, predict
+from published.traces import rows as rows_of_table
 from published.training_step import trace
 from published.workloads import WORKLOADS
 
 from ampsweep.speed.devices import device_named
+from ampsweep.speed.step_time import NINE_OF_TEN, StepWork
 
 MILLIONS = {
     "bert_large_language_512": 336.2,
@@ -35,7 +42,7 @@ def test_a_rebuilt_model_has_the_size_of_the_original(name: str):
 
 
 def test_each_row_has_a_workload_a_device_and_the_time_of_its_rate():
-    for row in rows():
+    for row in rows_of_table():
         name, *options = row["recipe"].split()
         assert WORKLOADS[name].family == row["family"]
         device_named(row["gpu"])
@@ -64,3 +71,45 @@ def test_a_step_does_what_its_recipe_names():
     scaled = trace("resnet18 sgd autocast", 2, torch.float16)
     assert [work.kind for work in scaled].count("wait") == 1  # for what overflowed
     assert not [work for work in trace("resnet18 autocast", 2, torch.float16) if work.phase == "update"]
+
+
+def fake_row(work: StepWork, batch: int, precision: str, step_ms: float, gpu: str = "V100-SXM2-32GB") -> Row:
+    names = ("source", "framework", "workload", "compiled", "doubt", "family")
+    table = dict.fromkeys(names, "") | {"recipe": "resnet50", "family": "resnet", "gpu": gpu, "batch": str(batch)}
+    return Row(table | {"precision": precision, "step_ms": str(step_ms)}, device_named(gpu), work)
+
+
+def test_a_fit_finds_what_explains_the_measurements_and_a_pair_is_of_two_precisions():
+    dtypes = {"fp32": torch.float32, "amp_fp16": torch.float16}
+    works = {
+        (batch, precision): StepWork(trace("resnet18 sgd autocast nhwc", batch, dtype))
+        for precision, dtype in dtypes.items()
+        for batch in (256, 512)
+    }
+    truth = replace(START, bandwidth_share=0.6, float32_share=0.7)
+    rows = [
+        fake_row(work, batch, precision, work.on(device_named("V100-SXM2-32GB"), parameters=truth).step_ms.expected)
+        for (batch, precision), work in works.items()
+    ]
+    assert len(pairs(rows)) == 4
+    before, after = (predict(rows, parameters) for parameters in (START, fit(rows, START, 6)))
+    assert max(abs(one.error) for one in after) < 0.03 < min(abs(one.error) for one in before)
+
+
+def test_spreads_hold_nine_of_ten_errors_and_the_parameters_are_written_as_they_are():
+    random = np.random.default_rng(0)
+    table = {"step_ms": "1.0"}
+    made = [
+        Prediction(table, True, float(np.exp(error)), {name: float(name == kind) for name in CLASSES})
+        for kind, sigma in (("moving", 0.05), ("launching", 0.3))
+        for error in random.normal(0, sigma, 400)
+    ]
+    found = spreads(made, made, [(0, 1)])
+    inside = [abs(one.error) <= NINE_OF_TEN * found.step(one) for one in made]
+    assert (0.85 < np.mean(inside[:400]) < 0.95, 0.85 < np.mean(inside[400:]) < 0.95) == (True, True)
+    assert found.of["unknown chip"] == 0.0
+
+    namespace: dict[str, Any] = {}
+    exec(fitted_source(START, found), namespace)
+    assert namespace["FITTED"] == START
+    assert namespace["SPREADS"]["launching"] == pytest.approx(found.of["launching"], rel=0.01)

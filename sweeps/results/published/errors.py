@@ -13,7 +13,7 @@ from ampsweep.speed.fitted import Class
 from ampsweep.speed.kernel_times import Floats, Parameters
 from ampsweep.speed.step_time import NINE_OF_TEN, spread_factor
 
-_CLASSES: Final[tuple[Class, ...]] = ("step", "product", "convolution", "grouped convolution", "moving", "launching")
+CLASSES: Final[tuple[Class, ...]] = ("step", "product", "convolution", "grouped convolution", "moving", "launching")
 _LEAST_SPREAD: Final = 0.02
 _OUTLIER: Final = 3.0  # standard deviations beyond which an error says nothing more about the spread
 
@@ -45,7 +45,7 @@ class Spreads:
 
     def step(self, prediction: Prediction) -> float:
         shares = {"step": 1.0, **prediction.shares}
-        return float(np.sqrt(sum((shares[name] * self.of[name]) ** 2 for name in _CLASSES)))
+        return float(np.sqrt(sum((shares[name] * self.of[name]) ** 2 for name in CLASSES)))
 
     def speedup(self, first: Prediction, second: Prediction) -> float:
         return _joined(self.step(first), self.step(second), self.correlation)
@@ -59,21 +59,21 @@ def spreads(by_gpu: Sequence[Prediction], by_chip: Sequence[Prediction], pairs: 
     """The spreads by which nine of ten steps and speed-ups lie within their ranges, on GPUs that were left out; the
     classes' shares of it are the likeliest. `unknown chip` is what leaving out a kind of chip adds."""
     errors = np.array([one.error for one in by_gpu])
-    shares = np.array([[{"step": 1.0, **one.shares}[name] for name in _CLASSES] for one in by_gpu])
+    shares = np.array([[{"step": 1.0, **one.shares}[name] for name in CLASSES] for one in by_gpu])
 
     def variances(logarithms: Floats) -> Floats:
-        found: Floats = (shares * np.exp(logarithms)) ** 2 @ np.ones(len(_CLASSES))
+        found: Floats = (shares * np.exp(logarithms)) ** 2 @ np.ones(len(CLASSES))
         return found
 
     def cost(logarithms: Floats) -> float:
         of_each = variances(logarithms)
         return float(np.sum(np.log(of_each) + np.minimum(errors**2 / of_each, _OUTLIER**2)))
 
-    first = np.full(len(_CLASSES), log(0.1))
-    bounds = [(log(_LEAST_SPREAD), 0.0)] * len(_CLASSES)
+    first = np.full(len(CLASSES), log(0.1))
+    bounds = [(log(_LEAST_SPREAD), 0.0)] * len(CLASSES)
     best = minimize(cost, first, bounds=bounds).x
     scale = np.quantile(np.abs(errors) / np.sqrt(variances(best)), 0.9) / NINE_OF_TEN
-    of: dict[Class, float] = dict(zip(_CLASSES, (np.exp(best) * scale).tolist(), strict=True))
+    of: dict[Class, float] = dict(zip(CLASSES, (np.exp(best) * scale).tolist(), strict=True))
     steps = Spreads(of, 0.0)
     sigmas, chip_errors = np.array([steps.step(one) for one in by_chip]), np.abs([one.error for one in by_chip])
     unknown = _root(lambda added: _nine(chip_errors, np.sqrt(sigmas**2 + added**2)), 0.0, 1.0)

@@ -30,11 +30,11 @@ _OTHERS: Final = ("ryujaehun", "u39kun", "huggingface/pytorch-image-models", "py
 """Sources of small batches in pure half precision, and of many networks that no speed-up is known of."""
 _WEIGHT_OF_OTHERS, _WEIGHT_OF_DOUBT = 0.25, 0.6
 _STEP_ERROR: Final = 0.1  # standard deviation of the logarithm, in the loss
-_PRIOR_SPREAD: Final = 0.1  # of the logarithm of a parameter, in units of the loss, around `_START`
+_PRIOR_SPREAD: Final = 0.1  # of the logarithm of a parameter, in units of the loss, around `START`
 _EVALUATIONS, _EVALUATIONS_OF_A_FOLD = 12, 4
 
 _CHIPS: Final = ("6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0")
-_START: Final = Parameters(
+START: Final = Parameters(
     watts=dict.fromkeys(_CHIPS, 2.3),
     tensor_share=dict.fromkeys(_CHIPS, 0.75),
     float32_share=0.85,
@@ -201,11 +201,11 @@ def with_values(parameters: Parameters, values: dict[Name, float]) -> Parameters
 
 def fit(rows: Sequence[Row], begin: Parameters, evaluations: int) -> Parameters:
     """The parameters that minimize the errors of step times and of speed-ups, as logarithms, and the distance to
-    `_START`; outliers count by the square root of their squares."""
+    `START`; outliers count by the square root of their squares."""
     devices = on_devices(rows)
     position = {row: place for place, row in enumerate(row for device in devices for row in device.rows)}
     places = np.array([position[row] for row in rows])
-    names, starts = [*flat(_START)], np.log([*flat(_START).values()])
+    names, starts = [*flat(START)], np.log([*flat(START).values()])
     measured, weights = np.log([1e3 * row.step_ms for row in rows]), np.array([row.weight for row in rows])
     base, low = np.array(pairs(rows)).T
     pair_weights = np.sqrt(weights[base] * weights[low])
@@ -223,7 +223,7 @@ def fit(rows: Sequence[Row], begin: Parameters, evaluations: int) -> Parameters:
         return known[key]
 
     def residuals(values: Floats) -> Floats:
-        parameters = with_values(_START, dict(zip(names, np.exp(values).tolist(), strict=True)))
+        parameters = with_values(START, dict(zip(names, np.exp(values).tolist(), strict=True)))
         predicted = np.concatenate([steps(device, values, parameters) for device in devices])[places]
         errors = np.log(predicted) - measured
         speedups = pair_weights * (errors[base] - errors[low])
@@ -234,7 +234,7 @@ def fit(rows: Sequence[Row], begin: Parameters, evaluations: int) -> Parameters:
     limits = np.log([_BOUNDS[name] for name, _ in names]).T
     first = np.clip(np.log([*flat(begin).values()]), limits[0] + 1e-6, limits[1] - 1e-6)
     found = least_squares(residuals, first, bounds=limits, loss="soft_l1", diff_step=1e-3, max_nfev=evaluations)
-    return with_values(_START, dict(zip(names, np.exp(found.x).tolist(), strict=True)))
+    return with_values(START, dict(zip(names, np.exp(found.x).tolist(), strict=True)))
 
 
 def predict(rows: Sequence[Row], parameters: Parameters) -> list[Prediction]:
@@ -279,7 +279,7 @@ _KEYS: Final[dict[str, Key]] = {"GPU": gpu, "kind of chip": chip_of, "architectu
 
 def main(path: Path, *, writes: bool) -> None:
     rows = load(path)
-    fitted = fit(rows, _START, _EVALUATIONS)
+    fitted = fit(rows, START, _EVALUATIONS)
     left_out = {name: unseen(rows, key, fitted) for name, key in _KEYS.items()}
     by_gpu, by_chip = left_out["GPU"], left_out["kind of chip"]
     found = spreads(by_gpu, by_chip, pairs(rows))
