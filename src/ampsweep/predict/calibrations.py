@@ -83,8 +83,8 @@ def calibration_document(of: Calibration, file: Path) -> Document:
     limit = number(spread_factor(of.spread), 3)
     noise = "; that is wide: calibrate again when nothing else runs here" if of.spread > _NOISY else ""
     prose = (
-        f"{len(of.measured)} operators were timed. Nine of ten other trainings take the predicted time within a factor of "
-        f"{limit}{noise}. Later predictions for this device use what was measured, from {file}."
+        f"{len(of.measured)} operators were timed. Nine of ten other trainings take the predicted time within a factor "
+        f"of {limit}{noise}. Later predictions for this device use what was measured, from {file}."
     )
     section = Section(title=f"{of.device.name}: calibrated", kind="card", blocks=(table, Prose(prose)))
     return Document(title="Calibration", sections=(section,), data={"schema": 1, "file": str(file), **asdict(of)})

@@ -25,7 +25,7 @@ from ampsweep.predict.target_device import TargetDevice, resolve_target, target_
 from ampsweep.records.batch_search import PredictedBatch
 from ampsweep.records.sections import StepPrediction
 from ampsweep.speed.devices import DEVICES, Device, device_of_driver
-from ampsweep.speed.fitted import CORRELATION
+from ampsweep.speed.fitted import FIT
 from ampsweep.speed.step_time import StepTime, StepWork
 from ampsweep.text import one_line
 from ampsweep.training.components.device import taken_device
@@ -147,7 +147,7 @@ def as_prediction(
         step_ms=None if time is None else time.step_ms.expected,
         step_ms_low=None if time is None else time.step_ms.low,
         step_ms_high=None if time is None else time.step_ms.high,
-        error_correlation=None if time is None else CORRELATION,
+        error_correlation=None if time is None else FIT.correlation,
         unvouched=[*memory.unvouched] or None,
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from ampsweep.observe.operator_work import Kind, OperatorWork
 from ampsweep.speed.calibration import Calibration
 from ampsweep.speed.devices import Device
-from ampsweep.speed.fitted import CORRELATION, FITTED, FITTED_CHIPS, SPREADS, Class
+from ampsweep.speed.fitted import FIT, FITTED, Class
 from ampsweep.speed.fusion import fused
 from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, chip, kernel_times
 
@@ -84,7 +84,7 @@ class StepWork:
         step_us, exchange_us = elapsed_us(kernels, launching, waits), self._exchange_us(device, num_ranks)
         in_backward = np.array([work.phase == "backward" for work in self.unique])[self.order]
         exposed_us = max(0.0, exchange_us - kernels[in_backward].sum())
-        is_extrapolated = calibration is None and chip(device) not in FITTED_CHIPS
+        is_extrapolated = calibration is None and chip(device) not in FIT.chips
         spread = self._spread(kernels, step_us, is_extrapolated) if calibration is None else calibration.spread
         by_kind: dict[Kind, float] = defaultdict(float)
         for place, time in zip(self.order.tolist(), kernels.tolist(), strict=True):
@@ -115,14 +115,14 @@ class StepWork:
     def shares(self, kernels: Floats, step_us: float) -> dict[Class, float]:
         """The shares of the classes of work in a step, whose errors differ; `kernels`: times in order."""
         classes = np.array([_class_of(work) for work in self.unique])[self.order]
-        shares: dict[Class, float] = {name: kernels[classes == name].sum() / step_us for name in SPREADS}
+        shares: dict[Class, float] = {name: kernels[classes == name].sum() / step_us for name in FIT.spreads}
         shares["launching"] = max(0.0, 1 - kernels.sum() / step_us)
         return shares
 
     def _spread(self, kernels: Floats, step_us: float, is_extrapolated: bool) -> float:
         shares = self.shares(kernels, step_us)
         shares["step"], shares["unknown chip"] = 1.0, float(is_extrapolated)
-        return sqrt(sum((share * SPREADS[name]) ** 2 for name, share in shares.items()))
+        return sqrt(sum((share * FIT.spreads[name]) ** 2 for name, share in shares.items()))
 
     def _exchange_us(self, device: Device, num_ranks: int) -> float:
         """The time of a ring's all-reduce of what the ranks exchange: 2 (n - 1) / n of the bytes over the link."""
@@ -166,7 +166,7 @@ def elapsed_us(kernels: Floats, launching: Floats, waits: Integers) -> float:
 def speedup(baseline: StepTime, other: StepTime) -> PredictedRange:
     """How many times as fast `other` is; the errors of two predictions for one device are in part the same."""
     both = baseline.spread * other.spread
-    spread = sqrt(hypot(baseline.spread, other.spread) ** 2 - 2 * CORRELATION * both)
+    spread = sqrt(hypot(baseline.spread, other.spread) ** 2 - 2 * FIT.correlation * both)
     return _range(baseline.step_ms.expected / other.step_ms.expected, spread)
 
 

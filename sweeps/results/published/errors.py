@@ -1,8 +1,8 @@
-"""How wrong predictions of published speeds are: spreads of ranges, a page of errors, and the fitted parameters."""
+"""How wrong predictions of published speeds are: the spreads of ranges, and a page of errors."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import exp, log
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize
 
 from ampsweep.speed.fitted import Class
-from ampsweep.speed.kernel_times import Floats, Parameters
+from ampsweep.speed.kernel_times import Floats
 from ampsweep.speed.step_time import NINE_OF_TEN, spread_factor
 
 CLASSES: Final[tuple[Class, ...]] = ("step", "product", "convolution", "grouped convolution", "moving", "launching")
@@ -177,44 +177,8 @@ def _table(header: Sequence[str], rows: Any) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def fitted_source(parameters: Parameters, found: Spreads) -> str:
-    """The module `speed/fitted.py`."""
-    values = "".join(f"    {field.name}={_literal(getattr(parameters, field.name))},\n" for field in fields(parameters))
-    return _SOURCE.format(
-        values=values,
-        spreads=_literal(found.of),
-        correlation=_rounded(found.correlation),
-        classes=", ".join(map(_quoted, found.of)),
-    )
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_quoted(key)}: {_rounded(one)}" for key, one in value.items()) + ",}"
-    return _rounded(value)
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
-
-
-def _rounded(value: float) -> str:
-    return repr(float(f"{value:.3g}"))
-
-
-_SOURCE: Final = '''"""The speed model's parameters and its errors, written by `sweeps/results/published/fit.py`."""
-
-from collections.abc import Mapping
-from typing import Final, Literal
-
-from ampsweep.speed.kernel_times import Parameters
-
-FITTED: Final = Parameters(
-{values})
-Class = Literal[{classes}]
-SPREADS: Final[Mapping[Class, float]] = {spreads}
-"""Standard deviations of the logarithm of measured over predicted step times, on GPUs that the fit had not seen, by the
-class of work that a step is made of; `step` is in all, `unknown chip` in those on chips that nothing was fitted to."""
-CORRELATION: Final = {correlation}  # of the errors of two modes on a device
-FITTED_CHIPS: Final = ("6.1", "7.0", "7.5", "8.0", "8.6")
-'''
+def rounded(values: Any) -> Any:
+    """Nested values with numbers of three digits."""
+    if isinstance(values, dict):
+        return {key: rounded(value) for key, value in values.items()}
+    return float(f"{values:.3g}") if isinstance(values, float) else values

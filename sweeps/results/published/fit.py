@@ -3,10 +3,11 @@
     python -m published.fit TRACES [--write]
 
 with the file of `published.traces`. It prints the errors and the parameters; `--write` puts them into `errors.md` and
-`src/ampsweep/speed/fitted.py`. It takes all cores and some minutes, and needs SciPy.
+`src/ampsweep/speed/fitted.json`. It takes all cores and some minutes, and needs SciPy.
 """
 
 import argparse
+import json
 import multiprocessing
 import pickle
 from collections import defaultdict
@@ -17,13 +18,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from scipy.optimize import least_squares
 
 from ampsweep.speed.devices import Device, device_named
+from ampsweep.speed.fitted import FITTED_FILE, Fit
 from ampsweep.speed.kernel_times import Floats, Parameters, Works, chip, kernel_times
 from ampsweep.speed.step_time import StepWork, elapsed_us
-from published.errors import Prediction, errors_page, fitted_source, spreads
+from published.errors import Prediction, errors_page, rounded, spreads
 from published.traces import rows as rows_of_table
 
 _OTHERS: Final = ("ryujaehun", "u39kun", "huggingface/pytorch-image-models", "pytorch/pytorch")
@@ -283,12 +286,13 @@ def main(path: Path, *, writes: bool) -> None:
     left_out = {name: unseen(rows, key, fitted) for name, key in _KEYS.items()}
     by_gpu, by_chip = left_out["GPU"], left_out["kind of chip"]
     found = spreads(by_gpu, by_chip, pairs(rows))
-    page, source = errors_page(predict(rows, fitted), left_out, pairs(rows), found), fitted_source(fitted, found)
-    print(page, source, sep="\n")
+    chips = tuple(sorted({chip(row.device) for row in rows}))
+    result = rounded(msgspec.to_builtins(Fit(fitted, found.of, found.correlation, chips)))
+    page, text = errors_page(predict(rows, fitted), left_out, pairs(rows), found), json.dumps(result, indent=2)
+    print(page, text, sep="\n")
     if writes:
-        here = Path(__file__)
-        here.with_name("errors.md").write_text(page)
-        (here.parents[3] / "src/ampsweep/speed/fitted.py").write_text(source)
+        Path(__file__).with_name("errors.md").write_text(page)
+        FITTED_FILE.write_text(text + "\n")
 
 
 if __name__ == "__main__":
