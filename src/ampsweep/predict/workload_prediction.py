@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.identity import run_directory_name
@@ -122,33 +122,37 @@ def predict_arm(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetD
     if config.parallel.strategy != "single":
         return _predict_rank(config, targets)
     target, *others = targets
-    batch_size: int = config.data["batch_size"]
-    has_work = target.gpu is not None
     with as_user_error(config):
         training = FakeTraining(config, target, others=others)
-        trace = partial(training.trace, logs_work=has_work)
-        memory = MemoryByBatchSize(trace, training.has_batch, target, batch_size)
-    sizes = () if has_work else config.predict.batch_sizes or _table_sizes(batch_size)
-    arms = {}
+        trace = partial(training.trace, logs_work=target.gpu is not None)
+        memory = MemoryByBatchSize(trace, training.has_batch, target, config.data["batch_size"])
+    arms, alike = {}, dict[Any, ArmPrediction]()
     for memory.target in (target, *training.alike):
-        limit = memory.target.memory_limit(config.predict)
-        emulated = precision_class(config.precision).why_emulated(config.precision, memory.target.abilities)
-        largest = None if limit is None or emulated is not None else memory.largest(limit, traces=not has_work)
-        work = None
-        if has_work and largest is not None:
-            fits_in = batch_size <= largest.batch_size
-            work = traced_work(training, memory.works, (batch_size, largest.batch_size), 1, fits=fits_in)
-        arms[memory.target] = ArmPrediction(
-            config,
-            training.model_size,
-            memory.at(batch_size),
-            tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
-            largest,
-            memory.interpolation,
-            emulated=emulated,
-            work=work,
-        )
+        room = memory.target.memory_limit(config.predict), memory.target.workspaces
+        alike[room] = alike.get(room) or _arm_on_target(config, training, memory)
+        arms[memory.target] = alike[room]
     return arms
+
+
+def _arm_on_target(config: Config, training: FakeTraining, memory: MemoryByBatchSize) -> ArmPrediction:
+    batch_size: int = config.data["batch_size"]
+    limit, has_work = memory.target.memory_limit(config.predict), memory.target.gpu is not None
+    emulated = precision_class(config.precision).why_emulated(config.precision, memory.target.abilities)
+    largest = None if limit is None or emulated is not None else memory.largest(limit, traces=not has_work)
+    sizes, work = config.predict.batch_sizes or _table_sizes(batch_size), None
+    if has_work and largest is not None:
+        sizes, fits_in = [], batch_size <= largest.batch_size
+        work = traced_work(training, memory.works, (batch_size, largest.batch_size), 1, fits=fits_in)
+    return ArmPrediction(
+        config,
+        training.model_size,
+        memory.at(batch_size),
+        tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
+        largest,
+        memory.interpolation,
+        emulated=emulated,
+        work=work,
+    )
 
 
 def _predict_rank(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetDevice, ArmPrediction]:
