@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _PAGE_NAME: Final = "diagnosis.html"
 _HELP = """\
-usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [format=json|csv|markdown]
+usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [format=json|csv|markdown|html]
 
 Find out why a training with these overrides of train.py fails in low precision, or gains nothing from it, and the
 smallest change that fixes it. The doctor replays the first steps in the training's own precision (amp_bf16 by default)
