@@ -9,7 +9,8 @@ import msgspec
 
 from ampsweep.speed.kernel_times import Parameters
 
-Class = Literal["step", "product", "convolution", "grouped convolution", "moving", "launching", "unknown chip"]
+Class = Literal["step", "product", "convolution", "grouped convolution", "moving", "small", "launching", "unknown chip"]
+"""`small`: kernels that are too short to fill the device."""
 
 
 @dataclass(frozen=True)

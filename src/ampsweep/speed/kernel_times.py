@@ -31,14 +31,17 @@ class Parameters:
     tensor_share: Mapping[str, float]  # of the tensor cores' peak, within a tile; by chip
     float32_share: float  # of the peak without tensor cores, within a tile
     convolution_share: Mapping[str, float]
-    """Of a product's rate: `half` precision channels last, `half channels first`, `half emulated` without tensor cores,
-    `tf32`, `float32`, and `float32 3x3`, which Winograd's algorithm does with fewer operations."""
-    grouped_share: Mapping[str, float]  # of another convolution's rate, for one in groups
+    """Of a product's rate without tensor cores: `half`, `float32`, and `float32 3x3`, for which Winograd's algorithm needs
+    fewer operations."""
+    convolution_reading: Mapping[str, float]
+    """Of the rate at which a product on tensor cores reads its operands: `half` precision channels last, `half channels
+    first`, `tf32`."""
+    grouped_share: Mapping[str, float]  # of a product's rate, for convolutions in groups: the same names, and `float32`
     overlap: float
     """Exponent p of (a^p + b^p)^(1/p), the time of a product from its arithmetic a and its memory b."""
     misaligned_share: float  # of a product's rate, for rows that are no multiple of 16 bytes on tensor cores
     attention_share: float  # of the peak, for fused attention
-    tile_us: float  # to begin and end a tile
+    tile_us: float  # the least time of a tile
     tile_bytes_per_clock: float  # that a multiprocessor reads from L2
     bandwidth_share: float  # of the memory's bandwidth
     l2_speed: float  # bandwidth of L2 over that of the memory
@@ -146,12 +149,12 @@ class _KernelModel:
         depth = np.ceil(k / split)
         waves = np.ceil(batch * np.ceil(m / tile_m) * np.ceil(n / tile_n) * split / device.num_sms)
         per_us = (self._peak_per_clock * self._share() * self._ghz * 1e3)[chosen][:, None, None]
-        l2_per_us = parameters.tile_bytes_per_clock * self._ghz * 1e3
+        l2_per_us = (self._reading() * parameters.tile_bytes_per_clock * self._ghz * 1e3)[chosen][:, None, None]
         itemsize = works.itemsize[chosen][:, None, None]
         computing = 2 * tile_m * tile_n * depth / per_us
         reading = (tile_m + tile_n) * depth * itemsize / l2_per_us
         joining = np.where(split > 1, 8 * split * batch * m * n / self._bytes_per_us + parameters.kernel_us, 0)
-        tiles: Floats = waves * (np.maximum(computing, reading) + parameters.tile_us) + joining
+        tiles: Floats = waves * np.maximum(np.maximum(computing, reading), parameters.tile_us) + joining
         times: Floats = tiles.min(axis=(1, 2))
         return times + self._transposing()[chosen]
 
@@ -162,23 +165,24 @@ class _KernelModel:
         rows = works.sizes[:, 2:] * works.itemsize[:, None] % 16
         is_misaligned = (works.kinds == "product") & self._on_tensor_cores & rows.any(axis=1)
         share = np.where(is_misaligned, share * parameters.misaligned_share, share)
-        return np.where(works.kinds == "convolution", share * self._convolution_share(), share)
-
-    def _convolution_share(self) -> Floats:
-        works, shares, grouped = self._works, self._parameters.convolution_share, self._parameters.grouped_share
-        on_half, is_first = self._on_tensor_cores & self._is_half, works.is_strided
-        cases = {
-            "half channels first": on_half & is_first,
-            "half": on_half,
-            "tf32": self._on_tensor_cores,
-            "half emulated": self._is_half,
-            "float32 3x3": works.taps == 9,
-        }
-        share = np.select([*cases.values()], [shares[name] for name in cases], shares["float32"])
-        of_groups = np.where(
-            on_half, np.where(is_first, grouped["half channels first"], grouped["half"]), grouped["float32"]
+        plain = parameters.convolution_share
+        of_plain = np.where(
+            self._is_half, plain["half"], np.where(works.taps == 9, plain["float32 3x3"], plain["float32"])
         )
-        return np.where(works.sizes[:, 0] > 1, share * of_groups, share)
+        of_convolution = np.where(self._on_tensor_cores, 1.0, of_plain)
+        of_groups = self._by_layout(parameters.grouped_share, parameters.grouped_share["float32"])
+        of_convolution = np.where(works.sizes[:, 0] > 1, of_groups, of_convolution)
+        return np.where(works.kinds == "convolution", share * of_convolution, share)
+
+    def _reading(self) -> Floats:
+        """The rate at which a tile's operands come from L2, over that of a product: an input is read for each tap."""
+        of_convolution = self._by_layout(self._parameters.convolution_reading, 1.0)
+        return np.where(self._works.kinds == "convolution", of_convolution, 1.0)
+
+    def _by_layout(self, figures: Mapping[str, float], without_tensor_cores: float) -> Floats:
+        of_half = np.where(self._works.is_strided, figures["half channels first"], figures["half"])
+        on_tensor_cores = np.where(self._is_half, of_half, figures["tf32"])
+        return np.where(self._on_tensor_cores, on_tensor_cores, without_tensor_cores)
 
     def _transposing(self) -> Floats:
         # cuDNN's convolutions on tensor cores take channels last.

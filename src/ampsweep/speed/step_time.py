@@ -19,6 +19,7 @@ Bound = Literal["compute", "bandwidth", "launch", "link"]
 """What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
 NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
 _IDLE: Final = 0.02  # a GPU that waits for the host for this share of a step is bound by launching
+_SMALL_US: Final = 30.0  # a kernel that is shorter does not fill the device
 _COMPUTE: Final = ("product", "convolution", "attention", "recurrent")
 
 
@@ -114,7 +115,8 @@ class StepWork:
 
     def shares(self, kernels: Floats, step_us: float) -> dict[Class, float]:
         """The shares of the classes of work in a step, whose errors differ; `kernels`: times in order."""
-        classes = np.array([_class_of(work) for work in self.unique])[self.order]
+        classes = np.array([_class_of(work) for work in self.unique], dtype=object)[self.order]
+        classes[kernels < _SMALL_US] = "small"
         shares: dict[Class, float] = {name: kernels[classes == name].sum() / step_us for name in FIT.spreads}
         shares["launching"] = max(0.0, 1 - kernels.sum() / step_us)
         return shares

@@ -13,7 +13,15 @@ from ampsweep.speed.fitted import Class
 from ampsweep.speed.kernel_times import Floats
 from ampsweep.speed.step_time import NINE_OF_TEN, spread_factor
 
-CLASSES: Final[tuple[Class, ...]] = ("step", "product", "convolution", "grouped convolution", "moving", "launching")
+CLASSES: Final[tuple[Class, ...]] = (
+    "step",
+    "product",
+    "convolution",
+    "grouped convolution",
+    "moving",
+    "small",
+    "launching",
+)
 _LEAST_SPREAD: Final = 0.02
 _OUTLIER: Final = 3.0  # standard deviations beyond which an error says nothing more about the spread
 
@@ -58,8 +66,9 @@ def _joined(first: float, second: float, correlation: float) -> float:
 def spreads(by_gpu: Sequence[Prediction], by_chip: Sequence[Prediction], pairs: Sequence[Pair]) -> Spreads:
     """The spreads by which nine of ten steps and speed-ups lie within their ranges, on GPUs that were left out; the
     classes' shares of it are the likeliest. `unknown chip` is what leaving out a kind of chip adds."""
-    errors = np.array([one.error for one in by_gpu])
-    shares = np.array([[{"step": 1.0, **one.shares}[name] for name in CLASSES] for one in by_gpu])
+    sure = [one for one in by_gpu if not one.table["doubt"]]
+    errors = np.array([one.error for one in sure])
+    shares = np.array([[{"step": 1.0, **one.shares}[name] for name in CLASSES] for one in sure])
 
     def variances(logarithms: Floats) -> Floats:
         found: Floats = (shares * np.exp(logarithms)) ** 2 @ np.ones(len(CLASSES))
@@ -75,9 +84,10 @@ def spreads(by_gpu: Sequence[Prediction], by_chip: Sequence[Prediction], pairs: 
     scale = np.quantile(np.abs(errors) / np.sqrt(variances(best)), 0.9) / NINE_OF_TEN
     of: dict[Class, float] = dict(zip(CLASSES, (np.exp(best) * scale).tolist(), strict=True))
     steps = Spreads(of, 0.0)
-    sigmas, chip_errors = np.array([steps.step(one) for one in by_chip]), np.abs([one.error for one in by_chip])
+    of_chips = [one for one in by_chip if not one.table["doubt"]]
+    sigmas, chip_errors = np.array([steps.step(one) for one in of_chips]), np.abs([one.error for one in of_chips])
     unknown = _root(lambda added: _nine(chip_errors, np.sqrt(sigmas**2 + added**2)), 0.0, 1.0)
-    couples = [(by_gpu[base], by_gpu[low]) for base, low in pairs]
+    couples = [(by_gpu[base], by_gpu[low]) for base, low in pairs if not by_gpu[base].table["doubt"]]
     of_pairs = np.abs([base.error - low.error for base, low in couples])
 
     def excess(correlation: float) -> float:
@@ -109,7 +119,7 @@ def errors_page(
     header = ["what was left out of the fit", *_HEADER]
     lines = [_line("nothing (all was seen)", seen, pairs, found, known=True)]
     lines += [_line(f"the {name}", those, pairs, found, known=True) for name, those in unseen.items()]
-    others = [_line(f"the {name}", those, pairs, found, known=False) for name, those in unseen.items()]
+    others = [_line(f"the {name}", unseen[name], pairs, found, known=False) for name in ("GPU", "kind of chip")]
     by_gpu = unseen["GPU"]
     return "\n\n".join(
         [

@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import pickle
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,7 +32,7 @@ from published.traces import rows as rows_of_table
 
 _OTHERS: Final = ("ryujaehun", "u39kun", "huggingface/pytorch-image-models", "pytorch/pytorch")
 """Sources of small batches in pure half precision, and of many networks that no speed-up is known of."""
-_WEIGHT_OF_OTHERS, _WEIGHT_OF_DOUBT = 0.25, 0.6
+_WEIGHT_OF_OTHERS, _WEIGHT_OF_UNKNOWN, _WEIGHT_OF_DOUBT = 0.25, 0.6, 0.3
 _STEP_ERROR: Final = 0.1  # standard deviation of the logarithm, in the loss
 _PRIOR_SPREAD: Final = 0.1  # of the logarithm of a parameter, in units of the loss, around `START`
 _EVALUATIONS, _EVALUATIONS_OF_A_FOLD = 12, 4
@@ -41,15 +42,9 @@ START: Final = Parameters(
     watts=dict.fromkeys(_CHIPS, 2.3),
     tensor_share=dict.fromkeys(_CHIPS, 0.75),
     float32_share=0.85,
-    convolution_share={
-        "half": 0.9,
-        "half channels first": 0.7,
-        "half emulated": 0.7,
-        "tf32": 0.9,
-        "float32": 0.9,
-        "float32 3x3": 1.2,
-    },
-    grouped_share={"half": 0.3, "half channels first": 0.1, "float32": 0.2},
+    convolution_share={"half": 0.9, "float32": 0.9, "float32 3x3": 1.3},
+    convolution_reading={"half": 0.9, "half channels first": 0.5, "tf32": 0.7},
+    grouped_share={"half": 0.3, "half channels first": 0.1, "tf32": 0.1, "float32": 0.2},
     overlap=4.0,
     misaligned_share=0.7,
     attention_share=0.5,
@@ -76,7 +71,9 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "watts": (1, 4),
     "tensor_share": (0.3, 1.1),
     "float32_share": (0.5, 1.05),
-    "convolution_share": (0.2, 2),
+    "convolution_share": (0.2, 1),
+    "convolution_share float32 3x3": (0.5, 2.25),
+    "convolution_reading": (0.1, 3),
     "grouped_share": (0.02, 1),
     "overlap": (1.5, 12),
     "misaligned_share": (0.15, 1),
@@ -116,7 +113,8 @@ class Row:
 
     @property
     def weight(self) -> float:
-        return 1.0 if self.is_known else _WEIGHT_OF_OTHERS * (_WEIGHT_OF_DOUBT if self.table["doubt"] else 1)
+        of_source = _WEIGHT_OF_OTHERS if self.table["source"].startswith(_OTHERS) else _WEIGHT_OF_UNKNOWN
+        return (1.0 if self.is_known else of_source) * (_WEIGHT_OF_DOUBT if self.table["doubt"] else 1.0)
 
     @property
     def step_ms(self) -> float:
@@ -234,7 +232,7 @@ def fit(rows: Sequence[Row], begin: Parameters, evaluations: int) -> Parameters:
         joined: Floats = np.concatenate([weights * errors, speedups, prior]) / _STEP_ERROR
         return joined
 
-    limits = np.log([_BOUNDS[name] for name, _ in names]).T
+    limits = np.log([_BOUNDS.get(f"{name} {key}") or _BOUNDS[name] for name, key in names]).T
     first = np.clip(np.log([*flat(begin).values()]), limits[0] + 1e-6, limits[1] - 1e-6)
     found = least_squares(residuals, first, bounds=limits, loss="soft_l1", diff_step=1e-3, max_nfev=evaluations)
     return with_values(START, dict(zip(names, np.exp(found.x).tolist(), strict=True)))
@@ -251,11 +249,13 @@ def predict(rows: Sequence[Row], parameters: Parameters) -> list[Prediction]:
 
 
 def unseen(rows: Sequence[Row], key: Key, begin: Parameters) -> list[Prediction]:
-    """Predictions of each row by a fit to the rows with another key."""
-    folds = sorted({key(row) for row in rows})
+    """Predictions of each row by a fit to the rows with another key. A model or family that the aims are not for is
+    never left out; its rows are as `begin` predicts them."""
+    folds = sorted({key(row) for row in rows if row.is_known or key in (gpu, chip_of)})
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
         of_folds = [*pool.map(partial(_fold, rows, key, begin), folds)]
-    found = {place: prediction for fold in of_folds for place, prediction in fold.items()}
+    found = dict(enumerate(predict(rows, begin)))
+    found |= {place: prediction for fold in of_folds for place, prediction in fold.items()}
     return [found[place] for place in range(len(rows))]
 
 
@@ -277,7 +277,12 @@ def family(row: Row) -> str:
     return row.table["family"]
 
 
-_KEYS: Final[dict[str, Key]] = {"GPU": gpu, "kind of chip": chip_of, "architecture": family}
+def model(row: Row) -> str:
+    """BERT-large's head may vary."""
+    return re.sub("(bert_[a-z]+)_.*", r"\1", row.table["recipe"].split()[0])
+
+
+_KEYS: Final[dict[str, Key]] = {"GPU": gpu, "kind of chip": chip_of, "model": model, "family of models": family}
 
 
 def main(path: Path, *, writes: bool) -> None:
