@@ -28,7 +28,7 @@ def own_cache(monkeypatch, tmp_path):
 def quick(monkeypatch):
     """Calibrate by four of the dense programs, for three seconds."""
     monkeypatch.setattr(device_calibration, "_SECONDS", 3.0)
-    monkeypatch.setattr(device_calibration, "programs", lambda: islice(programs(), 30, 34))
+    monkeypatch.setattr(device_calibration, "programs", lambda: islice(programs(), 28, 32))
     monkeypatch.setattr(device_calibration, "checks", lambda: islice(checks(), 4, 5))
 
 

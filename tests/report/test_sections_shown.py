@@ -183,7 +183,9 @@ def lines(entry):
 
 
 def test_summaries_of_every_kind_of_run(golden):
-    url, prediction = "https://wandb.ai/team/ampsweep/runs/a1", {"peak_bytes": 303 * 2**20, "error_pct": 1.0}
+    url = "https://wandb.ai/team/ampsweep/runs/a1"
+    prediction = {"peak_bytes": 303 * 2**20, "error_pct": 1.0}
+    prediction |= {"step_ms": 93.0, "step_ms_low": 85.0, "step_ms_high": 102.0}
     parts = {"wandb": {"url": url}, "memory": {"step": 7}, "prediction": prediction}
     whole = run("amp_fp16", 1, step_ms=12.34, peak_mib=300.0, val_loss=2.5, skipped=3, accuracy=0.97, **parts)
     whole[1].summary |= {"perf/tokens_per_sec": 41500.0, "perf/data_wait_ms": 11.6, "train/clipped_pct": 12.5}

@@ -43,6 +43,7 @@ class ArmComparison:
     num_timed: int  # runs behind the speedup, including the baseline's; for the baseline behind all speedups
     num_unchecked: int  # timed runs with unknown contamination
     step_ms: float | None  # geometric mean of the uncontaminated runs' median step times
+    predicted_step_ms: float | None  # median over runs
     disturbed_step_ms: float | None  # over all pairs, where the clean ones are too few for an interval; decides nothing
     disturbed_speedup: Estimate | None
     num_operators: int | None  # median over runs of the operators in a traced step; None if compiled
@@ -123,6 +124,7 @@ def summarise_arm(
         num_timed=len(timed),
         num_unchecked=sum(run.unknown_contamination is not None for run in timed),
         step_ms=geometric_mean(step_ms) if step_ms else None,
+        predicted_step_ms=known_median(run.predicted_step_ms for run in runs),
         disturbed_step_ms=geometric_mean([*one_side(every, of_baseline=is_baseline).values()]) if every else None,
         disturbed_speedup=None if is_baseline else mean_ratio([*every.values()], confidence),
         num_operators=operators[0],

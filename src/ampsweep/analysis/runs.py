@@ -136,6 +136,11 @@ class Run:
         return prediction.peak_bytes if prediction.allocator_peak_bytes is None else prediction.allocator_peak_bytes
 
     @property
+    def predicted_step_ms(self) -> float | None:
+        """Of this device, beside the measured `STEP_MS`."""
+        return None if self.record.prediction is None or self.is_compiled else self.record.prediction.step_ms
+
+    @property
     def prediction_error_pct(self) -> float | None:
         """Predicted minus measured peak, in percent of the measured peak."""
         return None if self.record.prediction is None or self.is_compiled else self.record.prediction.error_pct

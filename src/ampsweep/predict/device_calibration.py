@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import cycle, pairwise
-from math import log, sqrt
+from math import ceil, log, sqrt
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any, Final
@@ -30,6 +31,7 @@ _MODES: Final = ("fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16")
 _ON_CPU: Final = ("fp32", "amp_bf16", "pure_bf16")
 _SECONDS: Final = 45.0
 _LARGE_US: Final = 50.0  # works that take longer show the device's rates
+_HEAD_START_MS: Final = 30.0  # of an accelerator's host, which takes a few for a small step
 _SHORTEST: Final = 9  # trainings, which are mostly the host's work
 _PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "update")
 
@@ -198,5 +200,15 @@ def _now(device: torch.device) -> Any:
 def _keep_busy(device: torch.device) -> None:
     """Give the device work for longer than the host takes for a step, so that it never waits between operators."""
     factor = torch.empty(4096, 4096, device=device)
-    for _ in range(6):
+    for _ in range(ceil(_HEAD_START_MS / _product_ms(device))):
         factor @ factor
+
+
+@cache
+def _product_ms(device: torch.device) -> float:
+    factor, marks = torch.empty(4096, 4096, device=device), []
+    for _ in range(3):
+        factor @ factor
+        marks.append(_now(device))
+    torch.accelerator.synchronize(device)
+    return float(marks[1].elapsed_time(marks[2]))

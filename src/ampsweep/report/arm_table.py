@@ -205,6 +205,7 @@ _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
         "",
     ),
     _value("loss gap (%)", "loss_gap_pct", percent, data_only=True),
+    _value("predicted step", "predicted_step_ms", milliseconds, data_only=True),
     _value("predicted peak", "predicted_memory_bytes", num_bytes, data_only=True),
     _value("prediction error (%)", "prediction_error_pct", percent, data_only=True),
     (

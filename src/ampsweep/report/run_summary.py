@@ -111,9 +111,10 @@ def _headroom(directory: Path) -> list[str]:
 
 def _beside_predicted(run: Run) -> str:
     of = run.record.prediction
-    if run.is_compiled or of is None or of.step_ms is None or of.step_ms_low is None or of.step_ms_high is None:
+    if of is None or run.predicted_step_ms is None or of.step_ms_low is None or of.step_ms_high is None:
         return ""
-    return f"; predicted {milliseconds(of.step_ms)} ({milliseconds(of.step_ms_low)}-{milliseconds(of.step_ms_high)})"
+    low, high = milliseconds(of.step_ms_low), milliseconds(of.step_ms_high)
+    return f"; predicted {milliseconds(run.predicted_step_ms)} ({low}-{high})"
 
 
 def _throughput(run: Run) -> str:
