@@ -86,7 +86,9 @@ class StepWork:
         in_backward = np.array([work.phase == "backward" for work in self.unique])[self.order]
         exposed_us = max(0.0, exchange_us - kernels[in_backward].sum())
         is_extrapolated = calibration is None and chip(device) not in FIT.chips
-        spread = self._spread(kernels, step_us, is_extrapolated) if calibration is None else calibration.spread
+        spread = self._spread(kernels, step_us, is_extrapolated)
+        if calibration is not None and not self._compiled:  # it was judged by eager steps
+            spread = calibration.spread
         by_kind: dict[Kind, float] = defaultdict(float)
         for place, time in zip(self.order.tolist(), kernels.tolist(), strict=True):
             by_kind[self.unique[place].kind] += time / 1e3
