@@ -31,8 +31,8 @@ class Parameters:
     tensor_share: Mapping[str, float]  # of the tensor cores' peak, within a tile; by chip
     float32_share: float  # of the peak without tensor cores, within a tile
     convolution_share: Mapping[str, float]
-    """Of a product's rate without tensor cores: `half`, `float32`, and `float32 3x3`, for which Winograd's algorithm needs
-    fewer operations."""
+    """Of a product's rate without tensor cores: `half`, `float32`, and `float32 3x3`, where Winograd's algorithm saves
+    operations."""
     convolution_reading: Mapping[str, float]
     """Of the rate at which a product on tensor cores reads its operands: `half` precision channels last, `half channels
     first`, `tf32`."""
