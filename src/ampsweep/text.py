@@ -72,9 +72,9 @@ def allocation(size: int) -> str:
     return f"{size / BYTES_OF[unit]:.4g} {unit}"
 
 
-def predicted_bytes(value: float, error_pct: float | None) -> str:
+def with_error(predicted: str, error_pct: float | None, digits: int = 2) -> str:
     """A prediction, with its error if the figure was measured: '7.17 MiB (+0.11%)'."""
-    return num_bytes(value) + ("" if error_pct is None else f" ({error_pct:+.2f}%)")
+    return predicted + ("" if error_pct is None else f" ({error_pct:+.{digits}f}%)")
 
 
 def not_vouched_for(operators: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from campaign.tables import (
     BESIDE,
     DEVICE,
     FIGURES,
-    ROOFLINE,
+    PREDICTED,
     arms_table,
     bounds_against,
     compared_table,
@@ -108,7 +108,7 @@ def _experiment(results: Results, experiment: str) -> Iterator[str]:
     for workload in results.workloads(experiment):
         yield from (f"### {workload.comparison.title or 'Without figures'}", "", *_about(workload))
         yield from compared_table(workload)
-        for columns in (FIGURES, ROOFLINE, DEVICE):
+        for columns in (FIGURES, PREDICTED, DEVICE):
             yield from arms_table(workload, columns)
         yield from bounds_against(workload, BASELINE)
         if any(arm.by_hand is not None for arm in workload.arms):

@@ -11,7 +11,7 @@ from identities import identity
 
 from ampsweep.config.schema import Config
 from ampsweep.records import RecordError, RunRecord, find_records
-from ampsweep.records.sections import Attempt, MemoryUse, ModeProof, StepPrediction, WandbFacts
+from ampsweep.records.sections import Attempt, Contamination, MemoryUse, ModeProof, StepPrediction, WandbFacts
 from ampsweep.run.ending import add_prediction
 from ampsweep.run.request import RunRequest
 
@@ -159,9 +159,17 @@ def test_all_that_can_be_read_is_found_in_the_order_of_paths(tmp_path):
     assert find_records(tmp_path, mentioning="nowhere in it").records == []
 
 
-def test_a_prediction_above_the_measured_peak_has_a_positive_error():
-    request = RunRequest(Config(), Path(), prediction=StepPrediction(peak_bytes=1010))
-    for compile, error_pct in ((False, 1.0), (True, None)):  # the step of a compiled run is predicted uncompiled
-        record = replace(RECORD, identity=identity(compile=compile), memory=MemoryUse(peak_bytes=1000))
+def test_a_prediction_above_the_measured_has_a_positive_error():
+    request = RunRequest(Config(), Path(), prediction=StepPrediction(peak_bytes=1010, step_ms=11.0))
+    clean, disturbed = (Contamination(verdict=verdict) for verdict in ("unknown", "contaminated"))
+    for compile, contamination, error_pct, step_error_pct in (
+        (False, clean, 1.0, 10.0),
+        (False, disturbed, 1.0, None),
+        (True, clean, None, 10.0),  # the bytes of a compiled run are predicted uncompiled
+    ):
+        measured = {"memory": MemoryUse(peak_bytes=1000), "summary": {"perf/step_ms": 10.0}}
+        record = replace(RECORD, identity=identity(compile=compile), contamination=contamination, **measured)
         add_prediction(record, request, torch.device("cpu"))
-        assert record.prediction.error_pct == error_pct
+        found = record.prediction
+        assert (found.error_pct, found.step_error_pct) == (error_pct, step_error_pct)
+        assert (found.measured_ms is None) == (step_error_pct is None)

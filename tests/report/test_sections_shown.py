@@ -184,8 +184,8 @@ def lines(entry):
 
 def test_summaries_of_every_kind_of_run(golden):
     url = "https://wandb.ai/team/ampsweep/runs/a1"
-    prediction = {"peak_bytes": 303 * 2**20, "error_pct": 1.0}
-    prediction |= {"step_ms": 93.0, "step_ms_low": 85.0, "step_ms_high": 102.0}
+    prediction = {"peak_bytes": 303 * 2**20, "error_pct": 1.0, "step_error_pct": -10.86, "least_ms": 6.1}
+    prediction |= {"step_ms": 11.0, "step_ms_low": 9.5, "step_ms_high": 12.7}
     parts = {"wandb": {"url": url}, "memory": {"step": 7}, "prediction": prediction}
     whole = run("amp_fp16", 1, step_ms=12.34, peak_mib=300.0, val_loss=2.5, skipped=3, accuracy=0.97, **parts)
     whole[1].summary |= {"perf/tokens_per_sec": 41500.0, "perf/data_wait_ms": 11.6, "train/clipped_pct": 12.5}
@@ -199,6 +199,15 @@ def test_summaries_of_every_kind_of_run(golden):
     others = [failed("amp_fp16", 0, "diverged", "the loss was nan in step [12]"), disproved("fp32")]
     others += [contaminated("fp32", 0), run("fp32", cut_short="trainer.max_seconds=20 passed")]
     golden("run_summaries.txt", "\n\n".join(map(lines, [whole, samples, absent, *others])) + "\n")
+
+
+def test_predictions_are_beside_what_was_measured():
+    entries = [run(arm, seed) for arm in ("fp32", "amp_bf16") for seed in (0, 1, 2)]
+    for (_, record), step_ms, error_pct in zip(entries[:3], (9.0, 11.0, 10.0), (-10.0, 20.0, 10.0), strict=True):
+        bytes_too = {"peak_bytes": 2**20, "error_pct": 1.0}
+        record.prediction = StepPrediction(step_ms=step_ms, step_error_pct=error_pct, **bytes_too)
+    text = markdown(document_of(entries))
+    assert "peak memory of fp32 1.00 MiB (+1.00%); step time of fp32 10.0 ms (+10%)" in text
 
 
 def test_small_or_wanted_tensors_left_behind_are_no_leak():

@@ -75,6 +75,17 @@ def test_half_precision_halves_bytes_but_not_the_elements():
     assert 1 < ratio <= 2
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "peak"), [("float16", False, 312), ("float32", False, 19.5), ("float32", True, 156)]
+)
+def test_a_step_takes_at_least_its_arithmetic_and_its_bytes(dtype, tf32, peak):
+    large, adding = product(8192, 8192, 8192, dtype), elementwise(2**26, "float16")
+    step = StepWork([large, adding, elementwise(0, num_kernels=0)]).on(A100, tf32=tf32)
+    computing_ms, moving_ms = large.flops / peak / 1e9, adding.num_bytes / 2039 / 1e6
+    assert step.least_ms == pytest.approx(computing_ms + moving_ms, rel=1e-3)
+    assert step.least_ms < step.kernels_ms <= step.step_ms.expected
+
+
 def test_small_operators_are_bound_by_launching_and_say_so():
     step = StepWork([elementwise(1000)] * 500).on(A100)
     assert step.bound == "launch"

@@ -43,7 +43,6 @@ class ArmComparison:
     num_timed: int  # runs behind the speedup, including the baseline's; for the baseline behind all speedups
     num_unchecked: int  # timed runs with unknown contamination
     step_ms: float | None  # geometric mean of the uncontaminated runs' median step times
-    predicted_step_ms: float | None  # median over runs
     disturbed_step_ms: float | None  # over all pairs, where the clean ones are too few for an interval; decides nothing
     disturbed_speedup: Estimate | None
     num_operators: int | None  # median over runs of the operators in a traced step; None if compiled
@@ -54,6 +53,8 @@ class ArmComparison:
     predicted_memory_bytes: float | None  # median over runs, including runs out of memory
     prediction_error_pct: float | None  # median of predicted minus measured peak, in percent of the measured peak
     unvouched: tuple[str, ...]
+    predicted_step_ms: float | None  # median over runs, as the error in percent of the measured step time
+    step_error_pct: float | None
     memory_saved_bytes: Estimate | None  # baseline's peak minus this arm's
     memory_saved_pct: Estimate | None
     val_loss: Spread | None
@@ -104,6 +105,7 @@ def summarise_arm(
     operators = operator_time(runs) or (None, None, None)
     counted = Counter(run.outcome for run in runs)
     predictions = [run.record.prediction for run in runs if run.record.prediction is not None]
+    times_ahead = [run.predicted_step for run in runs if run.predicted_step is not None]
 
     def own(key: str) -> list[float]:
         row = one_side(paired_figures(own_pairs, key), of_baseline=is_baseline)
@@ -124,7 +126,6 @@ def summarise_arm(
         num_timed=len(timed),
         num_unchecked=sum(run.unknown_contamination is not None for run in timed),
         step_ms=geometric_mean(step_ms) if step_ms else None,
-        predicted_step_ms=known_median(run.predicted_step_ms for run in runs),
         disturbed_step_ms=geometric_mean([*one_side(every, of_baseline=is_baseline).values()]) if every else None,
         disturbed_speedup=None if is_baseline else mean_ratio([*every.values()], confidence),
         num_operators=operators[0],
@@ -135,6 +136,8 @@ def summarise_arm(
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         unvouched=tuple(sorted({operator.name for of in predictions for operator in of.unvouched or ()})),
+        predicted_step_ms=known_median(of.step_ms for of in times_ahead),
+        step_error_pct=known_median(of.step_error_pct for of in times_ahead),
         memory_saved_bytes=mean_difference([GIB * (before - after) for before, after in memory.values()], confidence),
         memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()], confidence),
         val_loss=spread(own(VAL_LOSS)),

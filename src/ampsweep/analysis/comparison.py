@@ -25,7 +25,7 @@ from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.finding import Finding, Severity
 from ampsweep.metrics import goal_of
 from ampsweep.records import RunRecord
-from ampsweep.text import not_vouched_for, predicted_bytes
+from ampsweep.text import milliseconds, not_vouched_for, num_bytes, with_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +48,22 @@ class WorkloadComparison:
         return tuple(arm.arm for arm in self.arms)
 
     @property
-    def predicted_peaks(self) -> str | None:
-        """'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB', and the operators not vouched for."""
+    def predicted(self) -> str | None:
+        """'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB', the operators not vouched for, and steps' times."""
         peaks = [
-            f"{arm.arm} {predicted_bytes(arm.predicted_memory_bytes, arm.prediction_error_pct)}"
+            f"{arm.arm} {with_error(num_bytes(arm.predicted_memory_bytes), arm.prediction_error_pct)}"
             for arm in self.arms
             if arm.predicted_memory_bytes is not None
         ]
+        times = [
+            f"{arm.arm} {with_error(milliseconds(arm.predicted_step_ms), arm.step_error_pct, 0)}"
+            for arm in self.arms
+            if arm.predicted_step_ms is not None
+        ]
         named = not_vouched_for(name for arm in self.arms for name in arm.unvouched)
-        return f"peak memory of {', '.join(peaks)}{named}" if peaks else None
+        said = [f"peak memory of {', '.join(peaks)}{named}"] if peaks else []
+        said += [f"step time of {', '.join(times)}"] if times else []
+        return "; ".join(said) or None
 
 
 _GRAVEST: Final[tuple[Severity, ...]] = ("fault", "warning", "note")

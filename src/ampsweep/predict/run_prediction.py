@@ -147,6 +147,7 @@ def as_prediction(
         step_ms=None if time is None else time.step_ms.expected,
         step_ms_low=None if time is None else time.step_ms.low,
         step_ms_high=None if time is None else time.step_ms.high,
+        least_ms=None if time is None else time.least_ms,
         error_correlation=None if time is None else FIT.correlation,
         unvouched=[*memory.unvouched] or None,
     )

@@ -179,7 +179,8 @@ class UnvouchedOperator:
 
 @dataclass(kw_only=True)
 class StepPrediction(RecordSection):
-    """Predicted bytes and time of an eager step, whatever `trainer.compile` says; `refused`: why there are none."""
+    """Predicted bytes of an eager step, whatever `trainer.compile` says, and the time of a step as it says; `refused`:
+    why there are none."""
 
     target: str | None = None  # the device predicted for
     refused: str | None = None
@@ -193,6 +194,9 @@ class StepPrediction(RecordSection):
     step_ms_low: float | None = None  # from here to `step_ms_high` lie nine of ten measurements
     step_ms_high: float | None = None
     error_correlation: float | None = None  # of the logarithms of the errors of two modes' `step_ms` there
+    least_ms: float | None = None  # the step's bound on the device: its kernels at peak rates, without gaps
+    measured_ms: float | None = None  # the run's median; absent if disturbed
+    step_error_pct: float | None = None  # `step_ms` minus `measured_ms`, in percent of the latter
     unvouched: list[UnvouchedOperator] | None = None
     measured_bytes: int | None = None  # on CUDA the allocator's peak, on the CPU the traced step's; absent if compiled
     error_pct: float | None = None  # predicted minus measured peak, in percent of the measured peak

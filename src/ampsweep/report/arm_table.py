@@ -205,9 +205,10 @@ _FIGURES: Final[Sequence[tuple[Column, _CellOf, str]]] = (
         "",
     ),
     _value("loss gap (%)", "loss_gap_pct", percent, data_only=True),
-    _value("predicted step", "predicted_step_ms", milliseconds, data_only=True),
     _value("predicted peak", "predicted_memory_bytes", num_bytes, data_only=True),
     _value("prediction error (%)", "prediction_error_pct", percent, data_only=True),
+    _value("predicted step", "predicted_step_ms", milliseconds, data_only=True),
+    _value("step prediction error (%)", "step_error_pct", percent, data_only=True),
     (
         Column("disturbed speedup", "disturbed_speedup", numeric=True, data_only=True),
         lambda arm, _: estimate_cell(arm.disturbed_speedup, "ratio"),

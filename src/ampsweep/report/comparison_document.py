@@ -167,7 +167,7 @@ def _lines(workload: WorkloadComparison) -> Iterator[tuple[bool, Item]]:
     lines += [(False, "time to loss", arm.arm, arm.time_to_loss.sentence) for arm in judged if arm.time_to_loss]
     lines += [(False, "bytes", arm.arm, arm.waterfall.sentence) for arm in judged if arm.waterfall]
     lines += [] if front is None else [(is_beaten, "Pareto", "", front.sentence)]
-    lines += [(False, "predicted", "", peaks) for peaks in (workload.predicted_peaks,) if peaks is not None]
+    lines += [(False, "predicted", "", said) for said in (workload.predicted,) if said is not None]
     lines += [(False, "pitfall", ", ".join(pitfall.arms), pitfall.sentence) for pitfall in verdict.pitfalls]
     lines += [
         (True, "note", arm.arm, note.sentence)

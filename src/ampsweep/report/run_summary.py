@@ -19,7 +19,7 @@ from ampsweep.report.document import Document, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.rank_tables import ranks_table
 from ampsweep.report.tables import text_table
-from ampsweep.text import GIB, loss, milliseconds, num_bytes, number, plural, predicted_bytes, signed
+from ampsweep.text import GIB, loss, milliseconds, num_bytes, number, plural, signed, with_error
 
 _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_sec", "samples/s"))
 
@@ -74,7 +74,7 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         elif (why := record.absent.get(key)) is not None:
             yield label, f"{'no penalty' if key == AUTOCAST_PENALTY else 'none'}: {why}"
     if (value := run.predicted_bytes) is not None:
-        yield "predicted", predicted_bytes(value, run.prediction_error_pct)
+        yield "predicted", with_error(num_bytes(value), run.prediction_error_pct)
     elif (value := run.eager_predicted_bytes) is not None:
         yield "predicted", f"{num_bytes(value)} for the eager step; this one was compiled"
     if graphs := record.compilation.num_graphs:
@@ -110,11 +110,12 @@ def _headroom(directory: Path) -> list[str]:
 
 
 def _beside_predicted(run: Run) -> str:
-    of = run.record.prediction
-    if of is None or run.predicted_step_ms is None or of.step_ms_low is None or of.step_ms_high is None:
+    of = run.predicted_step
+    if of is None or of.step_ms is None or of.step_ms_low is None or of.step_ms_high is None:
         return ""
-    low, high = milliseconds(of.step_ms_low), milliseconds(of.step_ms_high)
-    return f"; predicted {milliseconds(run.predicted_step_ms)} ({low}-{high})"
+    said = f"; predicted {with_error(milliseconds(of.step_ms), of.step_error_pct, 0)}"
+    said += f", {milliseconds(of.step_ms_low)} to {milliseconds(of.step_ms_high)} nine times of ten"
+    return said if of.least_ms is None else f"{said}; at least {milliseconds(of.least_ms)} on this device"
 
 
 def _throughput(run: Run) -> str:

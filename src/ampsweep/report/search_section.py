@@ -20,7 +20,7 @@ from ampsweep.report.tables import (
     value_cell,
     value_column,
 )
-from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_bytes, ratio
+from ampsweep.text import as_sentence, num_bytes, number, percent, ratio, with_error
 
 
 def search_section(found: SearchComparison) -> Section:
@@ -54,7 +54,7 @@ def _largest(arm: ArmSearch) -> Cell:
 
 
 def _predicted_peak(arm: ArmSearch) -> Cell:
-    return value_cell(arm.predicted_memory_bytes, lambda value: predicted_bytes(value, arm.prediction_error_pct))
+    return value_cell(arm.predicted_memory_bytes, lambda value: with_error(num_bytes(value), arm.prediction_error_pct))
 
 
 _COLUMNS: Final[Columns[ArmSearch]] = (

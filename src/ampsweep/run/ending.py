@@ -67,7 +67,7 @@ def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:
 
 
 def add_prediction(record: RunRecord, request: RunRequest, device: torch.device) -> None:
-    """Add the prediction of the memory, and its error, to the record of a run that has trained."""
+    """Add the prediction of its step, and the errors, to the record of a run that has trained."""
     if not request.config.predict.with_runs or record.status not in _PREDICTED:
         return
     prediction, step = request.prediction, max(record.memory.step or 2, 2)
@@ -79,17 +79,27 @@ def add_prediction(record: RunRecord, request: RunRequest, device: torch.device)
 
 
 def _beside_measured(prediction: StepPrediction, record: RunRecord) -> StepPrediction:
-    """Add the measured peak and the error in percent, except to a compiled run: the eager step is predicted."""
-    if record.identity.compile:
-        return prediction
+    """Add what was measured and the errors in percent; of a compiled run no bytes: the eager step's are predicted."""
+    is_timed = prediction.step_ms is not None and record.contamination.verdict != "contaminated"
+    measured_ms = record.summary.get("perf/step_ms") if is_timed else None
     predicted, measured = prediction.allocator_peak_bytes, None
-    if predicted is None:
+    if record.identity.compile:
+        predicted = None
+    elif predicted is None:
         predicted, measured = prediction.peak_bytes, record.memory.peak_bytes
     elif (measured_gib := record.summary.get("memory/peak_allocated_gib")) is not None:
         measured = round(measured_gib * GIB)
-    if predicted is None or not measured:
-        return replace(prediction, measured_bytes=None, error_pct=None)
-    return replace(prediction, measured_bytes=measured, error_pct=100 * (predicted - measured) / measured)
+    return replace(
+        prediction,
+        measured_ms=measured_ms,
+        step_error_pct=_error_pct(prediction.step_ms, measured_ms),
+        measured_bytes=None if predicted is None else measured or None,
+        error_pct=_error_pct(predicted, measured),
+    )
+
+
+def _error_pct(predicted: float | None, measured: float | None) -> float | None:
+    return None if predicted is None or not measured else 100 * (predicted - measured) / measured
 
 
 def why_unsupported(precision: PrecisionConfig, device: torch.device, *, searches_batch: bool) -> str | None:

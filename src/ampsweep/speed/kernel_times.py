@@ -1,7 +1,7 @@
 """How long kernels take on a device, from what they compute and move and a few fitted parameters."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -91,6 +91,13 @@ def kernel_times(works: Works, device: Device, parameters: Parameters, *, tf32: 
     return _KernelModel(works, device, parameters, tf32).times()
 
 
+def least_times(works: Works, device: Device, parameters: Parameters, *, tf32: bool) -> Floats:
+    """The least time on the device of each work, in microseconds: its arithmetic at the peak, or its bytes at the
+    bandwidth of memory and L2, whichever takes longer (Williams et al., "Roofline", CACM 52:4, 2009)."""
+    whole = replace(parameters, bandwidth_share=1.0, strided_share=1.0)
+    return _KernelModel(works, device, whole, tf32).least()
+
+
 class _KernelModel:
     def __init__(self, works: Works, device: Device, parameters: Parameters, tf32: bool) -> None:
         self._works, self._device, self._parameters = works, device, parameters
@@ -119,6 +126,11 @@ class _KernelModel:
             peak = self._peak_per_clock * self._ghz * 1e3 * self._device.num_sms
             times[chosen] = np.maximum(works.flops / (peak * share), times)[chosen]
         return np.where(works.num_kernels > 0, times + parameters.kernel_us * works.num_kernels, 0.0)
+
+    def least(self) -> Floats:
+        peak = self._peak_per_clock * self._device.boost_ghz * 1e3 * self._device.num_sms
+        times = np.maximum(self._works.flops / peak, self._moving())
+        return np.where(self._works.num_kernels > 0, times, 0.0)
 
     def _moving(self) -> Floats:
         """The time to move the bytes: from L2 as far as it holds them."""

@@ -13,7 +13,7 @@ from ampsweep.speed.calibration import Calibration
 from ampsweep.speed.devices import Device
 from ampsweep.speed.fitted import FIT, FITTED, Class
 from ampsweep.speed.fusion import fused
-from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, chip, kernel_times
+from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, chip, kernel_times, least_times
 
 Bound = Literal["compute", "bandwidth", "launch", "link"]
 """What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
@@ -37,6 +37,9 @@ class StepTime:
     """The predicted time of a step, in milliseconds."""
 
     step_ms: PredictedRange
+    least_ms: float | None
+    """The least time that its kernels could take one after another, without gaps; None if no data sheet tells the
+    device's peak rates."""
     bound: Bound
     kernels_ms: float  # of the device
     launching_ms: float  # of the host
@@ -94,6 +97,7 @@ class StepWork:
             by_kind[self.unique[place].kind] += time / 1e3
         return StepTime(
             step_ms=_range((step_us + exposed_us) / 1e3, spread),
+            least_ms=self._least_ms(device, parameters, tf32=tf32) if device.driver_names else None,
             bound=_bound(by_kind, step_us, exposed_us, idle_share=0.5 if is_host else _IDLE),
             kernels_ms=kernels.sum() / 1e3,
             launching_ms=launching.sum() / 1e3,
@@ -103,6 +107,10 @@ class StepWork:
             is_calibrated=calibration is not None,
             is_extrapolated=is_extrapolated,
         )
+
+    def _least_ms(self, device: Device, parameters: Parameters, *, tf32: bool) -> float:
+        of_unique = least_times(self.columns, device, parameters, tf32=tf32)
+        return float(of_unique[self.order].sum()) / 1e3
 
     def launching(self, parameters: Parameters) -> Floats:
         """The host's time for each work in order, in microseconds; that of the step as a whole is in the first."""

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.records import RunRecord
 from ampsweep.report.compare import Compared, compare_directories
 from campaign.call import RUNS, Call, Entry
-from campaign.roofline import Bound, Moved, bound, moved_bytes
 
 BASELINE: Final = "fp32"
 _OUTCOMES: Final = ("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS")
@@ -55,21 +53,16 @@ class Arm:
         """Median of a metric over the runs whose speed counts; None if none of them measured it."""
         return known_median(run.figure(key) for run in self.undisturbed)
 
-    @cached_property
-    def moved(self) -> Moved | None:
-        """The bytes that a step moves at least."""
-        return next((found for run in self.runs if (found := moved_bytes(run.record)) is not None), None)
-
-    @cached_property
-    def bound(self) -> Bound | None:
-        """The least time of a step."""
-        return next((found for run in self.runs if (found := bound(run.record)) is not None), None)
+    @property
+    def least_ms(self) -> float | None:
+        """The least time of a step; None if its device is not in the table of GPUs."""
+        return known_median(of.least_ms for run in self.runs if (of := run.predicted_step) is not None)
 
     @property
     def share_pct(self) -> float | None:
         """The least time of a step, in percent of the measured one."""
         step_ms = self.figures.step_ms
-        return None if self.bound is None or step_ms is None else 100 * self.bound.step_ms / step_ms
+        return None if self.least_ms is None or step_ms is None else 100 * self.least_ms / step_ms
 
     @property
     def wall_ms(self) -> float | None:

@@ -8,7 +8,6 @@ from ampsweep.report.arm_table import arms_tables
 from ampsweep.report.tables import ABSENT, quantity
 from ampsweep.text import milliseconds, num_bytes, number, percent, ratio
 from campaign.results import Arm, Workload
-from campaign.roofline import Bound, Moved
 
 Cell = Callable[[Arm], str | None]
 """A function from an arm to the text of its cell in a column; None if it was not measured."""
@@ -50,7 +49,7 @@ def arms_table(workload: Workload, columns: dict[str, Cell]) -> list[str]:
 
 def bounds_against(workload: Workload, baseline: str) -> list[str]:
     """A line on the largest gain that is possible for each arm: the baseline's bound over the arm's."""
-    bounds = {arm.name: arm.bound.step_ms for arm in workload.arms if arm.bound is not None}
+    bounds = {arm.name: arm.least_ms for arm in workload.arms if arm.least_ms is not None}
     if baseline not in bounds:
         return []
     found = [f"{name} {ratio(bounds[baseline] / ms)}" for name, ms in bounds.items() if name != baseline]
@@ -62,14 +61,6 @@ def bounds_against(workload: Workload, baseline: str) -> list[str]:
 def _metric(key: str) -> Cell:
     unit = METRICS[key].unit
     return lambda arm: told(thousands if unit == "1/s" else lambda value: quantity(value, unit), arm.median(key))
-
-
-def _moved(part: Callable[[Moved], int]) -> Cell:
-    return lambda arm: None if arm.moved is None else f"{number(part(arm.moved) / 1e9)} GB"
-
-
-def _bound(part: Callable[[Bound], float]) -> Cell:
-    return lambda arm: None if arm.bound is None else milliseconds(part(arm.bound))
 
 
 def _by_hand(form: Callable[[float], str], key: str) -> Cell:
@@ -91,21 +82,16 @@ FIGURES: Final[dict[str, Cell]] = {
     "samples/s": _metric("perf/samples_per_sec"),
     "TFLOP/s": _metric("perf/tflops_per_sec"),
     "MFU": _metric("perf/mfu_pct"),
-    "bound": _bound(lambda bound: bound.step_ms),
-    "share of bound": lambda arm: told(percent, arm.share_pct),
-    "predicted peak": lambda arm: told(num_bytes, arm.figures.predicted_memory_bytes),
-    "error": lambda arm: told(signed_percent, arm.figures.prediction_error_pct),
     "reserved": _metric("memory/peak_reserved_gib"),
 }
-ROOFLINE: Final[dict[str, Cell]] = {
+PREDICTED: Final[dict[str, Cell]] = {
+    "predicted peak": lambda arm: told(num_bytes, arm.figures.predicted_memory_bytes),
+    "error": lambda arm: told(signed_percent, arm.figures.prediction_error_pct),
+    "predicted step": lambda arm: told(milliseconds, arm.figures.predicted_step_ms),
+    "its error": lambda arm: told(signed_percent, arm.figures.step_error_pct),
     "GFLOP a step": _gflop,
-    "casts": _moved(lambda moved: moved.casts),
-    "unscale": _moved(lambda moved: moved.unscale),
-    "clipping": _moved(lambda moved: moved.clipping),
-    "optimizer": _moved(lambda moved: moved.optimizer),
-    "moved in all": _moved(lambda moved: moved.total),
-    "arithmetic": _bound(lambda bound: bound.arithmetic_ms),
-    "moving": _bound(lambda bound: bound.moving_ms),
+    "bound": lambda arm: told(milliseconds, arm.least_ms),
+    "share of bound": lambda arm: told(percent, arm.share_pct),
 }
 DEVICE: Final[dict[str, Cell]] = {
     "utilization": _metric("device/utilization_pct"),
