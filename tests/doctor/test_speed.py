@@ -10,7 +10,7 @@ import torch
 
 from ampsweep.doctor.diagnosis import in_order
 from ampsweep.doctor.hot_spots import hot_spots
-from ampsweep.doctor.speed import waiting
+from ampsweep.doctor.speed import timed_calls, waiting
 from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.speed.matrix_products import no_fast_units, product_rates
 from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps
@@ -19,6 +19,7 @@ from ampsweep.doctor.speed.small_steps import gain_pct, too_little_work
 from ampsweep.doctor.speed.step_times import BareTraining, Ratio, doubled, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, timed_in_turn
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.speed.devices import DEVICES
 
 CPU = torch.device("cpu")
 FLAWS = {planted.name: planted for planted in planted_speed.PLANTED}
@@ -89,6 +90,8 @@ def cast(index, ms, half_first=True, **more):
 
 
 SAMPLER = {"operator": "aten.grid_sampler_2d"}
+KNOWN = [call(0, 6.0, half=True, **SAMPLER, expected_ms=2.0, num_bytes=3 * 2**30), call(1, 4.0, half=True, flops=9)]
+MULTIPLIED = [call(number, 2.05, flops=31 * 10**8, expected_ms=0.64, phase="update") for number in range(2)]
 SAMPLED = [call(0, 6.0, half=True, **SAMPLER), call(1, 4.0, half=True, flops=9)]
 PRODUCTS = [call(0, 8.0, half=True, flops=9), call(1, 2.0)]
 UP = cast(0, 1.0, num_bytes=6)
@@ -99,6 +102,8 @@ UPDATE = [call(number, 1.0, module=None, phase="update") for number in range(6)]
 TINY = [call(number, 0.001, place="net.py, line 3") for number in range(100)]
 CASES = {
     "slower than in float32": slower_operators(*measured(SAMPLED, [call(0, 2.0, **SAMPLER), call(1, 4.0, flops=9)])),
+    "three times what it should take": slower_operators(*measured(KNOWN, [call(0, 2.0, **SAMPLER)])),
+    "an optimizer that multiplies": optimizer(measured([*MULTIPLIED, call(2, 1.0)])[0]),
     "a fifth slower": slower_operators(*measured(SAMPLED, [call(0, 5.0, **SAMPLER)])),
     "as slow as in float32": fixed_operators(*measured(SAMPLED, [call(0, 2.0, **SAMPLER), call(1, 4.0, flops=9)])),
     "faster than in float32": fixed_operators(*measured(SAMPLED, [call(0, 8.0, **SAMPLER)])),
@@ -179,6 +184,21 @@ def test_reading_a_number_is_seen_with_its_line():
     assert (spot.modules, spot.operator) == (["inner"], "aten._local_scalar_dense")
     assert "planted_speed.py" in spot.place
     assert {call.flops for call in step.calls if call.operator == "aten.addmm"} == {2 * 256 * 512 * 1024}
+
+
+@pytest.mark.parametrize("device", [None, DEVICES["A100-80"]], ids=["unknown", "A100"])
+def test_calls_have_the_time_that_their_work_takes_on_a_known_device(device, monkeypatch):
+    monkeypatch.setattr(timed_calls, "timed_device", lambda *_: device)
+    monkeypatch.setattr(timed_calls, "kept_calibration", lambda _: None)
+    examined = examined_of(*planted_speed.net("relu"))
+    (step,) = timed_in_turn([BareTraining(examined, examined.config.precision)], Moments(CPU), seconds=0.0)
+    products = [call for call in step.calls if call.flops]
+    assert {call.num_bytes for call in step.calls if call.operator == "aten.t"} == {0}, "a view moves nothing"
+    if device is None:
+        assert {call.expected_ms for call in step.calls} == {None}
+        return
+    assert len(products) == 5
+    assert all(call.flops / 1e9 / device.bfloat16 < call.expected_ms < 1 for call in products)
 
 
 @pytest.mark.gpu

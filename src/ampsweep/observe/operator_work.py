@@ -82,8 +82,8 @@ _NAMES: Final[Mapping[Kind, str]] = {
         cudnn_batch_norm cudnn_batch_norm_backward _batch_norm_with_update batch_norm_stats batch_norm_elemt
         batch_norm_backward_reduce batch_norm_backward_elemt""",
     "reduction": """sum nansum mean amax amin aminmax max min var std var_mean norm linalg_vector_norm prod any all
-        argmax argmin dot count_nonzero cumsum cumprod logcumsumexp topk sort mse_loss smooth_l1_loss huber_loss
-        binary_cross_entropy binary_cross_entropy_with_logits""",
+        argmax argmin dot count_nonzero mse_loss smooth_l1_loss huber_loss binary_cross_entropy
+        binary_cross_entropy_with_logits""",
     "gather": """embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only _embedding_bag_backward
         _embedding_bag_dense_backward index index_select index_select_backward index_put _index_put_impl index_add
         index_copy gather scatter scatter_add scatter_reduce nll_loss_forward nll_loss_backward nll_loss2d_forward

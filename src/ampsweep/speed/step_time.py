@@ -77,12 +77,8 @@ class StepWork:
         calibration: Calibration | None = None,
     ) -> StepTime:
         """The time of the step; `tf32`: float32 products may use TF32. `calibration`: of this device."""
-        if calibration is None:
-            of_unique = kernel_times(self.columns, device, parameters, tf32=tf32)
-        else:
-            of_unique = calibration.kernel_times(self.unique, parameters, tf32=tf32)
-            parameters = calibration.host(parameters)
-        kernels, launching = of_unique[self.order], self.launching(parameters)
+        kernels = self.kernels_us(device, tf32=tf32, parameters=parameters, calibration=calibration)
+        launching = self.launching(parameters if calibration is None else calibration.host(parameters))
         is_host = device.architecture == "cpu"  # which runs an operator before it goes on to the next
         waits = np.arange(len(kernels)) if is_host else self.waits
         step_us, exchange_us = elapsed_us(kernels, launching, waits), self._exchange_us(device, num_ranks)
@@ -107,6 +103,17 @@ class StepWork:
             is_calibrated=calibration is not None,
             is_extrapolated=is_extrapolated,
         )
+
+    def kernels_us(
+        self, device: Device, *, tf32: bool, parameters: Parameters = FITTED, calibration: Calibration | None = None
+    ) -> Floats:
+        """The time on the device of each work, in order, in microseconds; see `on`."""
+        if calibration is None:
+            of_unique = kernel_times(self.columns, device, parameters, tf32=tf32)
+        else:
+            of_unique = calibration.kernel_times(self.unique, parameters, tf32=tf32)
+        times: Floats = of_unique[self.order]
+        return times
 
     def _least_ms(self, device: Device, parameters: Parameters, *, tf32: bool) -> float:
         of_unique = least_times(self.columns, device, parameters, tf32=tf32)

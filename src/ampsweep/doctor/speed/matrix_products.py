@@ -9,7 +9,7 @@ import torch
 
 from ampsweep.config.modes import step_dtypes
 from ampsweep.doctor.hot_spots import hot_spots
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import timed_ms
 from ampsweep.doctor.speed.timed_calls import total_ms
 from ampsweep.monitors.step_clock import Moments
@@ -43,14 +43,12 @@ class NoFastUnits(SpeedFinding):
         return [self.filled(rates + other), self.filled(share)]
 
 
-class Float32Products(SpeedFinding):
+class Float32Products(OperatorFinding):
     template = "{operator} computes in float32{inside}{at}"
     seen = ("{num_calls} such products take {own_ms} of a step of {step_ms}, and {gain_ms} less when tried in {dtype}",)
     remedy = "remove what switches autocast off there, and casts to float32"
     remedy_by_overrides = "let autocast have it"
     gain_ms: float
-    own_ms: float
-    num_calls: int
     dtype: str
 
 
@@ -114,7 +112,4 @@ def float32_products(measured: MeasuredSteps) -> Iterator[Float32Products]:
     overrides = ["precision.fp32_modules=[]"] if precision.fp32_modules else []
     for spot in hot_spots(saved, by_line=True):
         if measured.share_pct(spot.cost) >= MIN_COST_PCT / 2:
-            ms, num_calls, name = total_ms(spot.calls), len(spot.calls), precision.dtype
-            yield measured.finding(
-                Float32Products, spot, overrides, gain_ms=spot.cost, own_ms=ms, num_calls=num_calls, dtype=name
-            )
+            yield measured.finding(Float32Products, spot, overrides, gain_ms=spot.cost, dtype=precision.dtype)

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Final
 
 from ampsweep.doctor.hot_spots import HotSpot, hot_spots
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, by_origin, total_ms
 from ampsweep.numeric_formats import dtype_name
 
@@ -21,24 +21,21 @@ _SHRUNK: Final = 0.8  # an operator that takes less than this of its time in flo
 _RECURRENT: Final = ("rnn", "lstm", "gru")  # recurrent layers, some of which have no count of FLOPs
 
 
-class SlowerOperators(SpeedFinding):
+class SlowerOperators(OperatorFinding):
     template = "{operator}{inside}{at} is slower in {dtype} than in float32"
     seen = ("{num_calls} calls take {own_ms} of a step of {step_ms} on this device, in float32 {float32_ms}",)
     remedy = "cast the inputs of this line to float32, with autocast off around it if there is any"
-    own_ms: float
     float32_ms: float
     dtype: str
-    num_calls: int
 
 
-class FixedOperators(SpeedFinding):
+class FixedOperators(OperatorFinding):
     template = "{operator}{inside}{at} takes much of the step, and gains nothing"
     seen = (
-        "it and others there take {ms} of a step of {step_ms}, as in float32 (results: {dtypes})",
+        "it and others there take {own_ms} of a step of {step_ms}, as in float32 (results: {dtypes})",
         "the step as a whole runs at {speedup}x the speed of float32",
     )
     remedy = "replace it by a cheaper operator, or by matrix products, which are faster in half precision"
-    ms: float
     dtypes: list[str]
     speedup: float
 
@@ -51,13 +48,11 @@ class ActivationCasts(SpeedFinding):
     bytes_pct: float  # bytes that they move over those of all operators
 
 
-class OptimizerBound(SpeedFinding):
+class OptimizerBound(OperatorFinding):
     template = "The optimizer takes most of the step"
-    seen = ("{num_operators} operators after backward take {ms} of a step of {step_ms}, in the parameters' dtype",)
+    seen = ("{num_calls} operators after backward take {own_ms} of a step of {step_ms}, in the parameters' dtype",)
     remedy = "train in larger batches, or accumulate gradients over several, so that it steps less often"
     remedy_by_overrides = "use the optimizer's fused kernel"
-    ms: float
-    num_operators: int
 
 
 class SlowerThanFloat32(SpeedFinding):
@@ -86,10 +81,8 @@ def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[Sl
     least_pct = MIN_COST_PCT if baseline.speedup.median < _LITTLE_GAIN else _MIN_SLOWER_PCT
     for spot in hot_spots(costs):
         if measured.share_pct(spot.cost) >= least_pct:
-            ms, dtype = total_ms(spot.calls), measured.training.precision.dtype
-            yield measured.finding(
-                SlowerOperators, spot, dtype=dtype, own_ms=ms, float32_ms=ms - spot.cost, num_calls=len(spot.calls)
-            )
+            float32_ms, dtype = total_ms(spot.calls) - spot.cost, measured.training.precision.dtype
+            yield measured.finding(SlowerOperators, spot, dtype=dtype, float32_ms=float32_ms)
 
 
 def fixed_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[FixedOperators]:
@@ -103,7 +96,7 @@ def fixed_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[Fix
         if measured.share_pct(spot.cost) >= _MIN_FIXED_PCT:
             dtypes = sorted({dtype_name(dtype) for call in spot.calls for dtype in call.outputs})
             speedup = baseline.speedup.median
-            yield measured.finding(FixedOperators, spot, ms=spot.cost, dtypes=dtypes, speedup=speedup)
+            yield measured.finding(FixedOperators, spot, dtypes=dtypes, speedup=speedup)
 
 
 def optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
@@ -113,7 +106,7 @@ def optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
     if measured.share_pct(spot.cost) >= _MIN_OPTIMIZER_PCT:
         is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
         overrides = ["optimizer.fused=true"] if is_split and config.get("fused") is False else []
-        yield measured.finding(OptimizerBound, spot, overrides, ms=spot.cost, num_operators=len(update))
+        yield measured.finding(OptimizerBound, spot, overrides)
 
 
 def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerThanFloat32]:

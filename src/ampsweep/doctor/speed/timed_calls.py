@@ -1,7 +1,7 @@
 """The operators of a step with their times, and the host's time between them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from time import monotonic, perf_counter
 from typing import Any, Final
@@ -9,14 +9,17 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from ampsweep.config.modes import fp32_matmul
 from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
-from ampsweep.observe.flops import formulas
 from ampsweep.observe.functions import FunctionMode
-from ampsweep.observe.operator_work import reads_device
+from ampsweep.observe.operator_work import WorkLog, reads_device
+from ampsweep.observe.operators import is_in_backward
+from ampsweep.predict.calibrations import kept_calibration, timed_device
+from ampsweep.speed.step_time import StepWork
 
 _MAX_PASSES: Final = 7
 _MIN_PASSES: Final = 4
@@ -30,7 +33,8 @@ _MIN_IDLE_RATIO: Final = 8.0  # a gap counts if it exceeds the median gap by thi
 class TimedCall(Call):
     ms: float = 0.0  # the minimum over several steps: other load makes an operator longer, never shorter
     flops: int = 0  # operations of a matrix product, a convolution or attention; 0 for all else
-    num_bytes: int = 0  # bytes of its arguments and results
+    num_bytes: int = 0  # that it reads and writes
+    expected_ms: float | None = None  # what its work takes by the speed model; None on a device that it does not know
     is_of_parameter: bool = False  # it casts a parameter
     cast_up: int | None = None  # for a cast to half precision, the index of the cast to float32 before it
     idle_ms: float = 0.0  # time of the host's own code right before it, beyond the framework's
@@ -96,18 +100,15 @@ class _ObservedSteps:
         self._calls: list[TimedCall] = []
         self._ms: list[list[float]] = []
         self._idle_ms: list[list[float]] = []  # time before each operator, without the first pass
-        known = {str(operator): formula for operator, formula in formulas().items()}
+        self._log, self._num_works = WorkLog(), list[int]()
         origins = TensorOrigins(training.model, (), FunctionMode(training.device.type))
 
         def study(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
             taken, made = [*tensors_in(args), *tensors_in(kwargs)], [*tensors_in(result)]
             source = origins.of(taken[0]).made if call.is_cast else None
             is_down = call.is_cast and call.outputs[0] in (torch.float16, torch.bfloat16)
-            formula = known.get(call.operator)
             studied = TimedCall(
                 **{field.name: getattr(call, field.name) for field in fields(call)},
-                flops=0 if formula is None else int(formula(*args, **kwargs, out_val=result)),
-                num_bytes=sum(tensor.nbytes for tensor in {id(each): each for each in (*taken, *made)}.values()),
                 is_of_parameter=source is not None and source.kind == "parameter",
                 cast_up=_cast_up(source) if source is not None and is_down and call.phase == "forward" else None,
                 reads_device=reads_device(call.operator.removeprefix("aten."), taken, made),
@@ -132,21 +133,41 @@ class _ObservedSteps:
         idle_ms = np.min(self._idle_ms, axis=0) if self._idle_ms else np.zeros(len(self._calls))
         usual = float(np.median(idle_ms)) if self._calls else 0.0
         limit = max(_MIN_IDLE_MS if len(self._ms) >= _MIN_PASSES else _SLICE_MS, _MIN_IDLE_RATIO * usual)
+        times = (np.min(self._ms, axis=0).tolist(), idle_ms.tolist(), self._works())
         return TimedStep(
             tuple(
-                replace(call, ms=max(ms - empty_ms, 0.0), idle_ms=idle - usual if idle > limit else 0.0)
-                for call, ms, idle in zip(self._calls, np.min(self._ms, axis=0).tolist(), idle_ms.tolist(), strict=True)
+                replace(call, ms=max(ms - empty_ms, 0.0), idle_ms=idle - usual if idle > limit else 0.0, **work)
+                for call, ms, idle, work in zip(self._calls, *times, strict=True)
             )
         )
 
+    def _works(self) -> Iterator[dict[str, Any]]:
+        """What each call computes and moves, and how long that should take."""
+        works, precision = self._log.works, self._training.precision
+        device, expected_us = timed_device(self._training.device, precision), None
+        if device is not None:
+            tf32, calibration = fp32_matmul(precision) != "highest", kept_calibration(device.name)
+            expected_us = StepWork(works).kernels_us(device, tf32=tf32, calibration=calibration)
+        for end, number in zip(np.cumsum(self._num_works).tolist(), self._num_works, strict=True):
+            own = slice(end - number, end)
+            yield {
+                "flops": sum(work.flops for work in works[own]),
+                "num_bytes": sum(work.num_bytes for work in works[own]),
+                "expected_ms": None if expected_us is None else float(expected_us[own].sum()) / 1e3,
+            }
+
     def _observe(self, on_call: Callable[..., None], *, places: bool) -> tuple[list[float], list[float]]:
-        """Take a step; return the time of each operator, and that of the host before it."""
+        """Take a step; return the time of each operator, and that of the host before it. With `places` log its work."""
         moments, noted = self._moments, list[tuple[Any, Any, float, float]]()
 
         def around(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             began_s, start = perf_counter(), moments.now()
             result = operator(*args, **kwargs)
             noted.append((start, moments.now(), began_s, perf_counter()))
+            if places:
+                inputs, in_backward = [*tensors_in((args, kwargs))], is_in_backward()
+                works = self._log.add(operator, args, kwargs, inputs, result, in_backward=in_backward)
+                self._num_works.append(works)
             return result
 
         moments.wait()
