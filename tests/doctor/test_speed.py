@@ -131,6 +131,14 @@ def test_findings_of_invented_times(golden):
     golden("speed.md", "\n".join(lines))
 
 
+@pytest.mark.parametrize(("expected_ms", "is_slow"), [(5.0, False), (2.0, True), (None, True)])
+def test_an_operator_as_fast_as_its_bytes_is_not_called_slow(expected_ms, is_slow):
+    sampled = [call(0, 6.0, half=True, **SAMPLER, expected_ms=expected_ms), call(1, 4.0, half=True, flops=9)]
+    (found,) = fixed_operators(*measured(sampled, [call(0, 6.0, **SAMPLER), call(1, 4.0, flops=9)]))
+    assert ("a cheaper operator" in found.advice) == is_slow
+    assert ("trainer.compile=true" in found.advice) != is_slow
+
+
 def test_a_wait_for_data_costs_its_share_of_the_step(monkeypatch):
     now_s, training = 0.0, SimpleNamespace(next_batch=0, instruments=SimpleNamespace(data_wait_s=0.0))
 

@@ -42,8 +42,7 @@ class OperatorFinding(SpeedFinding):
         """With the distance from what the work takes here: "4.10 ms is 3.20x what 6.20 GFLOP take on this device"."""
         if not self.expected_ms:
             return super().evidence
-        moving = f"moving {num_bytes(self.num_bytes)} takes"
-        work = f"{number(self.flops / 1e9)} GFLOP take" if self.flops else moving
+        work = f"{number(self.flops / 1e9)} GFLOP take" if self.flops else f"moving {num_bytes(self.num_bytes)} takes"
         times = ratio(self.own_ms / self.expected_ms)
         return [*super().evidence, f"{milliseconds(self.own_ms)} is {times} what {work} on this device"]
 

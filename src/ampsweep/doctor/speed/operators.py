@@ -18,6 +18,7 @@ _MIN_FIXED_PCT: Final = 35.0  # least reported share of a step
 _MIN_OPTIMIZER_PCT: Final = 40.0
 _MIN_CASTS_PCT: Final = 6.0  # least reported share of a step; autocast needs some casts
 _SHRUNK: Final = 0.8  # an operator that takes less than this of its time in float32 has gained from precision
+_SLOW_RATIO: Final = 1.5  # of an operator's time over what its work takes: below, it is no slow operator
 _RECURRENT: Final = ("rnn", "lstm", "gru")  # recurrent layers, some of which have no count of FLOPs
 
 
@@ -38,6 +39,12 @@ class FixedOperators(OperatorFinding):
     remedy = "replace it by a cheaper operator, or by matrix products, which are faster in half precision"
     dtypes: list[str]
     speedup: float
+
+    @property
+    def advice(self) -> str | None:
+        if self.expected_ms and self.own_ms < _SLOW_RATIO * self.expected_ms:
+            return "do without it, or have trainer.compile=true fuse it: it is as fast as this device moves its bytes"
+        return super().advice
 
 
 class ActivationCasts(SpeedFinding):

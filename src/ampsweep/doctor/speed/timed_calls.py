@@ -166,8 +166,7 @@ class _ObservedSteps:
             noted.append((start, moments.now(), began_s, perf_counter()))
             if places:
                 inputs, in_backward = [*tensors_in((args, kwargs))], is_in_backward()
-                works = self._log.add(operator, args, kwargs, inputs, result, in_backward=in_backward)
-                self._num_works.append(works)
+                self._num_works.append(self._log.add(operator, args, kwargs, inputs, result, in_backward=in_backward))
             return result
 
         moments.wait()
