@@ -10,9 +10,12 @@ import torch
 from ampsweep.commands.main import main
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.observe.host_memory import peak_resident_bytes
+from ampsweep.predict import run_prediction
 from ampsweep.predict.run_prediction import predict_point
+from ampsweep.predict.target_device import target_of
 from ampsweep.records import find_records
 from ampsweep.records.sections import StepPrediction
+from ampsweep.speed.devices import DEVICES
 
 SMALL = (*steps.REGRESSION, "model.hidden_size=64", "data.in_features=32", "data.out_features=16")
 GPT = (*steps.GPT, "predict.target=cuda")
@@ -191,6 +194,26 @@ def test_a_run_on_a_cpu_has_the_reason_why_nothing_is_known_of_a_gpu(model, over
     assert (found.refused, found.target) == (None, "cpu")
     assert (found.on_cuda.target, found.on_cuda.peak_bytes) == ("A100-80", None)
     assert reason in found.on_cuda.refused
+
+
+@pytest.mark.parametrize(
+    ("mode", "tflops", "bytes_of_weight"),
+    [
+        ("fp32", 66.9, 4 + 8),  # the optimizer reads the gradient, and reads and writes the weight
+        ("amp_fp16", 989.4, 4 + 2 + 2 + 4 + 8 + 4 + 8),  # casts there and back, unscaling, the optimizer
+        ("pure_bf16", 989.4, 2 + 4),
+    ],
+)
+def test_pytorchs_amp_recipe_is_bound_by_its_arithmetic_and_its_bytes(mode, tflops, bytes_of_weight, monkeypatch):
+    monkeypatch.setattr(run_prediction, "_cuda_target", lambda: target_of(DEVICES["H100"]))
+    width, batch_size, num_layers = 4096, 512, 3
+    sizes = (f"data.in_features={width}", f"data.out_features={width}", f"model.hidden_size={width}")
+    recipe = ("model=mlp_recipe", f"data.batch_size={batch_size}", "optimizer=sgd", f"precision={mode}", *sizes)
+    found = run_prediction.predict_on_cuda(steps.composed(*recipe))
+    computing_ms = 2 * batch_size * width**2 * (3 * num_layers - 1) / 1e9 / tflops  # no gradient of the inputs
+    moving_ms = bytes_of_weight * num_layers * (width**2 + width) / 3350e6
+    assert 1.0 < found.least_ms / (computing_ms + moving_ms) < 1.2, "with passes over activations, many from L2"
+    assert found.least_ms < found.step_ms_low
 
 
 def test_a_gpu_that_does_not_answer_leaves_a_run_on_a_cpu_alone(monkeypatch):
