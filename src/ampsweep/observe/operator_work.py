@@ -18,26 +18,11 @@ aten = torch.ops.aten
 
 Phase = Literal["forward", "backward", "update"]
 """`update` is all after the last backward: unscaling, clipping, the optimizer and the scaler."""
-Kind = Literal[
-    "product",
-    "convolution",
-    "attention",
-    "recurrent",
-    "batch_norm",
-    "normalization",
-    "softmax",
-    "reduction",
-    "gather",
-    "elementwise",
-    "transcendental",
-    "copy",
-    "cast",
-    "fill",
-    "foreach",
-    "exchange",
-    "wait",
-    "none",
+MatrixKind = Literal["product", "convolution", "attention", "recurrent"]
+FusedKind = Literal[
+    "elementwise", "transcendental", "copy", "cast", "fill", "softmax", "normalization", "batch_norm", "reduction"
 ]
+Kind = Literal[MatrixKind, FusedKind, "gather", "foreach", "exchange", "wait", "none"]
 """`none`: no kernel runs, as for a view; `wait`: the host reads a value, and waits for the device; `exchange`: between
 ranks."""
 

@@ -2,14 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Final
+from typing import Final, get_args
 
-from ampsweep.observe.operator_work import Kind, OperatorWork
+from ampsweep.observe.operator_work import FusedKind, OperatorWork
 
-_FUSED: Final[tuple[Kind, ...]] = (
-    *("elementwise", "transcendental", "copy", "cast", "fill"),
-    *("softmax", "normalization", "batch_norm", "reduction"),
-)
+_FUSED: Final = get_args(FusedKind)
 _KEPT_SHARE: Final = 0.15
 """Of the bytes that a chain's operators move beyond those of the largest, what its kernel moves, too: inputs and saved
 results. From the compiled rows of `sweeps/results/published`."""
