@@ -97,7 +97,7 @@ def test_a_fit_finds_what_explains_the_measurements():
 
 def test_spreads_hold_nine_of_ten_errors():
     random = np.random.default_rng(0)
-    table = {"step_ms": "1.0"}
+    table = {"step_ms": "1.0", "doubt": ""}
     made = [
         Prediction(table, True, float(np.exp(error)), {name: float(name == kind) for name in CLASSES})
         for kind, sigma in (("moving", 0.05), ("launching", 0.3))

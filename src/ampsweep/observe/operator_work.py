@@ -201,7 +201,7 @@ _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def _kind(func: Any, operator: Any, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> Kind:
-    if getattr(func, "is_view", False):
+    if getattr(func, "is_view", False) or name == "wait_tensor":
         return "none"
     if getattr(func, "namespace", None) in EXCHANGING:
         return "exchange"
