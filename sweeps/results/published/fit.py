@@ -37,10 +37,23 @@ _STEP_ERROR: Final = 0.1  # standard deviation of the logarithm, in the loss
 _PRIOR_SPREAD: Final = 0.1  # of the logarithm of a parameter, in units of the loss, around `START`
 _EVALUATIONS, _EVALUATIONS_OF_A_FOLD = 12, 4
 
-_CHIPS: Final = ("6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0")
+_RELATIVES: Final = {
+    "6.0": "6.1",
+    "6.1": "7.0",
+    "7.0": "7.5",
+    "7.5": "7.0",
+    "8.0": "8.6",
+    "8.6": "8.0",
+    "8.9": "8.6",
+    "9.0": "8.0",
+    "10.0": "8.0",
+    "10.3": "8.0",
+    "12.0": "8.6",
+}
+"""Kinds of chips, and for each the one whose values it takes where nothing was measured on it."""
 START: Final = Parameters(
-    watts=dict.fromkeys(_CHIPS, 2.3),
-    tensor_share=dict.fromkeys(_CHIPS, 0.75),
+    watts=dict.fromkeys(_RELATIVES, 2.3),
+    tensor_share=dict.fromkeys(_RELATIVES, 0.75),
     float32_share=0.85,
     convolution_share={"half": 0.9, "float32": 0.9, "float32 3x3": 1.3},
     convolution_reading={"half": 0.9, "half channels first": 0.5, "tf32": 0.7},
@@ -212,7 +225,7 @@ def fit(rows: Sequence[Row], begin: Parameters, evaluations: int) -> Parameters:
     pair_weights = np.sqrt(weights[base] * weights[low])
     # A device has times of its own for each set of the values that concern it; most values concern one kind of chip.
     concern = {
-        device: [n for n, (_, key) in enumerate(names) if key not in _CHIPS or key == chip(device.device)]
+        device: [n for n, (_, key) in enumerate(names) if key not in _RELATIVES or key == chip(device.device)]
         for device in devices
     }
     known: dict[tuple[OnDevice, bytes], list[float]] = {}
@@ -235,7 +248,12 @@ def fit(rows: Sequence[Row], begin: Parameters, evaluations: int) -> Parameters:
     limits = np.log([_BOUNDS.get(f"{name} {key}") or _BOUNDS[name] for name, key in names]).T
     first = np.clip(np.log([*flat(begin).values()]), limits[0] + 1e-6, limits[1] - 1e-6)
     found = least_squares(residuals, first, bounds=limits, loss="soft_l1", diff_step=1e-3, max_nfev=evaluations)
-    return with_values(START, dict(zip(names, np.exp(found.x).tolist(), strict=True)))
+    values = dict(zip(names, np.exp(found.x).tolist(), strict=True))
+    measured_chips = {chip(device.device) for device in devices}
+    for name, key in names:
+        if key in _RELATIVES and key not in measured_chips:
+            values[name, key] = values[name, _RELATIVES[key]]
+    return with_values(START, values)
 
 
 def predict(rows: Sequence[Row], parameters: Parameters) -> list[Prediction]:
