@@ -103,7 +103,7 @@ def test_spreads_hold_nine_of_ten_errors():
         for kind, sigma in (("moving", 0.05), ("launching", 0.3))
         for error in random.normal(0, sigma, 400)
     ]
-    found = spreads(made, made, [(0, 1)])
+    found = spreads(made, made, made, [(0, 1)])
     inside = [abs(one.error) <= NINE_OF_TEN * found.step(one) for one in made]
     assert (0.85 < np.mean(inside[:400]) < 0.95, 0.85 < np.mean(inside[400:]) < 0.95) == (True, True)
     assert found.of["unknown chip"] == 0.0

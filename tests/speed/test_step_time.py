@@ -97,7 +97,7 @@ def test_small_operators_are_bound_by_launching_and_say_so():
 def test_a_compiled_step_moves_fewer_bytes_in_fewer_launches():
     chain = [product(512, 512, 512), *(elementwise(2**22) for _ in range(10))] * 20
     eager, compiled = (StepWork(chain, compiled=compiled).on(A100) for compiled in (False, True))
-    assert compiled.kernels_ms < eager.kernels_ms / 2
+    assert compiled.kernels_ms < 0.6 * eager.kernels_ms
     assert compiled.launching_ms < eager.launching_ms
 
 

@@ -9,8 +9,18 @@ import msgspec
 
 from ampsweep.speed.kernel_times import Parameters
 
-Class = Literal["step", "product", "convolution", "grouped convolution", "moving", "small", "launching", "unknown chip"]
-"""`small`: kernels that are too short to fill the device."""
+Class = Literal[
+    "step",
+    "product",
+    "convolution",
+    "grouped convolution",
+    "moving",
+    "small",
+    "launching",
+    "not measured",
+    "unknown chip",
+]
+"""`small`: kernels too short to fill the device; `not measured`: fused attention, recurrent layers and float8."""
 
 
 @dataclass(frozen=True)

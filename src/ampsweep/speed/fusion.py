@@ -7,7 +7,7 @@ from typing import Final, get_args
 from ampsweep.observe.operator_work import FusedKind, OperatorWork
 
 _FUSED: Final = get_args(FusedKind)
-_KEPT_SHARE: Final = 0.15
+_KEPT_SHARE: Final = 0.6
 """Of the bytes that a chain's operators move beyond those of the largest, what its kernel moves, too: inputs and saved
 results. From the compiled rows of `sweeps/results/published`."""
 

@@ -154,7 +154,9 @@ def _class_of(work: OperatorWork) -> Class:
     if work.kind == "convolution":
         assert work.sizes is not None
         return "grouped convolution" if work.sizes[0] > 1 else "convolution"
-    return "product" if work.kind in _COMPUTE else "moving"
+    if work.kind in ("attention", "recurrent") or str(work.dtype).startswith("float8"):
+        return "not measured"
+    return "product" if work.kind == "product" else "moving"
 
 
 def _bound(by_kind: Mapping[Kind, float], step_us: float, exposed_us: float, *, idle_share: float) -> Bound:

@@ -23,6 +23,7 @@ CLASSES: Final[tuple[Class, ...]] = (
     "launching",
 )
 _LEAST_SPREAD: Final = 0.02
+_NOT_MEASURED: Final = 0.4  # a guess: nothing tells the spread of fused attention, recurrent layers and float8
 _OUTLIER: Final = 3.0  # standard deviations beyond which an error says nothing more about the spread
 
 
@@ -63,12 +64,20 @@ def _joined(first: float, second: float, correlation: float) -> float:
     return float(np.sqrt(first**2 + second**2 - 2 * correlation * first * second))
 
 
-def spreads(by_gpu: Sequence[Prediction], by_chip: Sequence[Prediction], pairs: Sequence[Pair]) -> Spreads:
-    """The spreads by which nine of ten steps and speed-ups lie within their ranges, on GPUs that were left out; the
-    classes' shares of it are the likeliest. `unknown chip` is what leaving out a kind of chip adds."""
+def spreads(
+    by_gpu: Sequence[Prediction],
+    by_family: Sequence[Prediction],
+    by_chip: Sequence[Prediction],
+    pairs: Sequence[Pair],
+) -> Spreads:
+    """The spreads by which nine of ten steps and speed-ups lie within their ranges where a GPU or a family of models
+    was left out; the classes' shares are the likeliest. `unknown chip` is what leaving out a kind of chip adds."""
     sure = [one for one in by_gpu if not one.table["doubt"]]
-    errors = np.array([one.error for one in sure])
-    shares = np.array([[{"step": 1.0, **one.shares}[name] for name in CLASSES] for one in sure])
+    unseen = [*sure, *(one for one in by_family if one.is_known)]
+    errors, shares = (
+        _errors(unseen),
+        np.array([[{"step": 1.0, **one.shares}[name] for name in CLASSES] for one in unseen]),
+    )
 
     def variances(logarithms: Floats) -> Floats:
         found: Floats = (shares * np.exp(logarithms)) ** 2 @ np.ones(len(CLASSES))
@@ -78,22 +87,27 @@ def spreads(by_gpu: Sequence[Prediction], by_chip: Sequence[Prediction], pairs: 
         of_each = variances(logarithms)
         return float(np.sum(np.log(of_each) + np.minimum(errors**2 / of_each, _OUTLIER**2)))
 
-    first = np.full(len(CLASSES), log(0.1))
     bounds = [(log(_LEAST_SPREAD), 0.0)] * len(CLASSES)
-    best = minimize(cost, first, bounds=bounds).x
-    scale = np.quantile(np.abs(errors) / np.sqrt(variances(best)), 0.9) / NINE_OF_TEN
-    of: dict[Class, float] = dict(zip(CLASSES, (np.exp(best) * scale).tolist(), strict=True))
-    steps = Spreads(of, 0.0)
+    best = minimize(cost, np.full(len(CLASSES), log(0.1)), bounds=bounds).x
+    scale = np.quantile(errors / np.sqrt(variances(best)), 0.9) / NINE_OF_TEN
+    steps = Spreads(dict(zip(CLASSES, (np.exp(best) * scale).tolist(), strict=True)), 0.0)
     of_chips = [one for one in by_chip if not one.table["doubt"]]
-    sigmas, chip_errors = np.array([steps.step(one) for one in of_chips]), np.abs([one.error for one in of_chips])
+    sigmas, chip_errors = np.array([steps.step(one) for one in of_chips]), _errors(of_chips)
     unknown = _root(lambda added: _nine(chip_errors, np.sqrt(sigmas**2 + added**2)), 0.0, 1.0)
     couples = [(by_gpu[base], by_gpu[low]) for base, low in pairs if not by_gpu[base].table["doubt"]]
+    couples += [(by_family[base], by_family[low]) for base, low in pairs if by_family[base].is_known]
     of_pairs = np.abs([base.error - low.error for base, low in couples])
 
     def excess(correlation: float) -> float:
         return _nine(of_pairs, np.array([_joined(steps.step(a), steps.step(b), correlation) for a, b in couples]))
 
-    return Spreads(of | {"unknown chip": unknown}, -_root(lambda value: excess(-value), -0.95, 0.95))
+    correlation = -_root(lambda value: excess(-value), -0.95, 0.95)
+    return Spreads({**steps.of, "unknown chip": unknown, "not measured": _NOT_MEASURED}, correlation)
+
+
+def _errors(predictions: Sequence[Prediction]) -> Floats:
+    errors: Floats = np.abs([one.error for one in predictions])
+    return errors
 
 
 def _nine(errors: Floats, sigmas: Floats) -> float:

@@ -82,8 +82,8 @@ START: Final = Parameters(
 )
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "watts": (1, 4),
-    "tensor_share": (0.3, 1.1),
-    "float32_share": (0.5, 1.05),
+    "tensor_share": (0.3, 1),
+    "float32_share": (0.5, 1),
     "convolution_share": (0.2, 1),
     "convolution_share float32 3x3": (0.5, 2.25),
     "convolution_reading": (0.1, 3),
@@ -307,8 +307,7 @@ def main(path: Path, *, writes: bool) -> None:
     rows = load(path)
     fitted = fit(rows, START, _EVALUATIONS)
     left_out = {name: unseen(rows, key, fitted) for name, key in _KEYS.items()}
-    by_gpu, by_chip = left_out["GPU"], left_out["kind of chip"]
-    found = spreads(by_gpu, by_chip, pairs(rows))
+    found = spreads(left_out["GPU"], left_out["family of models"], left_out["kind of chip"], pairs(rows))
     chips = tuple(sorted({chip(row.device) for row in rows}))
     result = rounded(msgspec.to_builtins(Fit(fitted, found.of, found.correlation, chips)))
     page, text = errors_page(predict(rows, fitted), left_out, pairs(rows), found), json.dumps(result, indent=2)
