@@ -9,18 +9,9 @@ import msgspec
 
 from ampsweep.speed.kernel_times import Parameters
 
-Class = Literal[
-    "step",
-    "product",
-    "convolution",
-    "grouped convolution",
-    "moving",
-    "small",
-    "launching",
-    "not measured",
-    "unknown chip",
-]
+WorkClass = Literal["product", "convolution", "grouped convolution", "moving", "small", "not measured"]
 """`small`: kernels too short to fill the device; `not measured`: fused attention, recurrent layers and float8."""
+Class = Literal["step", WorkClass, "launching", "unknown chip"]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """The time of a training step on a device, from the work of its operators."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, hypot, sqrt
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 
-from ampsweep.observe.operator_work import Kind, OperatorWork
+from ampsweep.observe.operator_work import MatrixKind, OperatorWork
 from ampsweep.speed.calibration import Calibration
 from ampsweep.speed.devices import Device
 from ampsweep.speed.fitted import FIT, FITTED, Class
@@ -20,7 +19,7 @@ Bound = Literal["compute", "bandwidth", "launch", "link"]
 NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
 _IDLE: Final = 0.02  # a GPU that waits for the host for this share of a step is bound by launching
 _SMALL_US: Final = 30.0  # a kernel that is shorter does not fill the device
-_COMPUTE: Final = ("product", "convolution", "attention", "recurrent")
+_COMPUTE: Final = get_args(MatrixKind)
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,6 @@ class StepTime:
     """The least time that its kernels could take one after another, without gaps; None if no data sheet tells the
     device's peak rates."""
     bound: Bound
-    kernels_ms: float  # of the device
-    launching_ms: float  # of the host
-    exchange_ms: float  # over the link; it overlaps with the kernels of backward
-    by_kind_ms: Mapping[Kind, float]
     spread: float  # standard deviation of the logarithm of measured over predicted time
     is_calibrated: bool  # by measurements of the device
     is_extrapolated: bool  # nothing was measured on this kind of chip
@@ -80,29 +75,30 @@ class StepWork:
         kernels = self.kernels_us(device, tf32=tf32, parameters=parameters, calibration=calibration)
         launching = self.launching(parameters if calibration is None else calibration.host(parameters))
         is_host = device.architecture == "cpu"  # which runs an operator before it goes on to the next
-        waits = np.arange(len(kernels)) if is_host else self.waits
-        step_us, exchange_us = elapsed_us(kernels, launching, waits), self._exchange_us(device, num_ranks)
-        in_backward = np.array([work.phase == "backward" for work in self.unique])[self.order]
-        exposed_us = max(0.0, exchange_us - kernels[in_backward].sum())
+        step_us = elapsed_us(kernels, launching, np.arange(len(kernels)) if is_host else self.waits)
+        exposed_us = max(0.0, self.exchange_us(device, num_ranks) - self._sum(kernels, "phase", "backward"))
         is_extrapolated = calibration is None and chip(device) not in FIT.chips
         spread = self._spread(kernels, step_us, is_extrapolated)
         if calibration is not None and not self._compiled:  # it was judged by eager steps
             spread = calibration.spread
-        by_kind: dict[Kind, float] = defaultdict(float)
-        for place, time in zip(self.order.tolist(), kernels.tolist(), strict=True):
-            by_kind[self.unique[place].kind] += time / 1e3
+        bound: Bound = "compute" if 2 * self._sum(kernels, "kind", *_COMPUTE) > kernels.sum() else "bandwidth"
+        if exposed_us > step_us / 2:
+            bound = "link"
+        elif step_us - kernels.sum() > (0.5 if is_host else _IDLE) * step_us:
+            bound = "launch"
         return StepTime(
             step_ms=_range((step_us + exposed_us) / 1e3, spread),
             least_ms=self._least_ms(device, parameters, tf32=tf32) if device.driver_names else None,
-            bound=_bound(by_kind, step_us, exposed_us, idle_share=0.5 if is_host else _IDLE),
-            kernels_ms=kernels.sum() / 1e3,
-            launching_ms=launching.sum() / 1e3,
-            exchange_ms=exchange_us / 1e3,
-            by_kind_ms={kind: time for kind, time in by_kind.items() if time},
+            bound=bound,
             spread=spread,
             is_calibrated=calibration is not None,
             is_extrapolated=is_extrapolated,
         )
+
+    def _sum(self, kernels: Floats, name: str, *values: str) -> float:
+        """The time of the kernels whose work has one of the values."""
+        chosen = np.array([getattr(work, name) in values for work in self.unique])
+        return float(kernels[chosen[self.order]].sum())
 
     def kernels_us(
         self, device: Device, *, tf32: bool, parameters: Parameters = FITTED, calibration: Calibration | None = None
@@ -143,7 +139,7 @@ class StepWork:
         shares["step"], shares["unknown chip"] = 1.0, float(is_extrapolated)
         return sqrt(sum((share * FIT.spreads[name]) ** 2 for name, share in shares.items()))
 
-    def _exchange_us(self, device: Device, num_ranks: int) -> float:
+    def exchange_us(self, device: Device, num_ranks: int) -> float:
         """The time of a ring's all-reduce of what the ranks exchange: 2 (n - 1) / n of the bytes over the link."""
         exchanged = sum(self.unique[place].read_bytes for place in self.order if self.unique[place].kind == "exchange")
         exchanged_us: float = 2 * (num_ranks - 1) / num_ranks * exchanged / (1e3 * device.link_gb_per_sec)
@@ -157,15 +153,6 @@ def _class_of(work: OperatorWork) -> Class:
     if work.kind in ("attention", "recurrent") or str(work.dtype).startswith("float8"):
         return "not measured"
     return "product" if work.kind == "product" else "moving"
-
-
-def _bound(by_kind: Mapping[Kind, float], step_us: float, exposed_us: float, *, idle_share: float) -> Bound:
-    kernels_ms = sum(by_kind.values())
-    if exposed_us > step_us / 2:
-        return "link"
-    if 1 - 1e3 * kernels_ms / step_us > idle_share:
-        return "launch"
-    return "compute" if 2 * sum(by_kind.get(kind, 0.0) for kind in _COMPUTE) > kernels_ms else "bandwidth"
 
 
 def elapsed_us(kernels: Floats, launching: Floats, waits: Integers) -> float:
