@@ -204,7 +204,7 @@ def _kind(func: Any, operator: Any, name: str, inputs: list[Tensor], outputs: li
     if getattr(func, "is_view", False) or name == "wait_tensor":
         return "none"
     if getattr(func, "namespace", None) in EXCHANGING:
-        return "exchange"
+        return "copy" if func.namespace == "fsdp" else "exchange"
     if operator in ATTENTION or operator in ATTENTION_BACKWARD:
         return "attention"
     if "rnn" in name:

@@ -140,10 +140,14 @@ class StepWork:
         return sqrt(sum((share * FIT.spreads[name]) ** 2 for name, share in shares.items()))
 
     def exchange_us(self, device: Device, num_ranks: int) -> float:
-        """The time of a ring's all-reduce of what the ranks exchange: 2 (n - 1) / n of the bytes over the link."""
-        exchanged = sum(self.unique[place].read_bytes for place in self.order if self.unique[place].kind == "exchange")
-        exchanged_us: float = 2 * (num_ranks - 1) / num_ranks * exchanged / (1e3 * device.link_gb_per_sec)
-        return exchanged_us
+        """The time of what ranks exchange by rings: (n - 1) / n of a whole tensor's bytes over the link to gather or
+        scatter it, and both for an all-reduce."""
+        moved = 0
+        for work in (self.unique[place] for place in self.order if self.unique[place].kind == "exchange"):
+            # In-place operators read what they write, too.
+            whole = max(work.written_bytes, work.read_bytes - work.written_bytes)
+            moved += whole * (2 if "allreduce" in work.operator.replace("_", "") else 1)
+        return (num_ranks - 1) / num_ranks * moved / (1e3 * device.link_gb_per_sec)
 
 
 def _class_of(work: OperatorWork) -> Class:
