@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import exp, log, sqrt
+from dataclasses import astuple, dataclass
 
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import known_median, saved_pct
 from ampsweep.finding import Finding
 from ampsweep.records.sections import StepPrediction
+from ampsweep.speed.predicted_range import PredictedRange, speedup
 from ampsweep.text import milliseconds, not_vouched_for, num_bytes, number, percent
 
 
@@ -21,10 +21,8 @@ class ArmOnGpu:
     reserved_bytes: float | None
     saved_pct: float | None  # of the baseline's peak, negative if the arm needs more; None for the baseline
     refused: str | None
-    step_ms: float | None = None
-    speedup: float | None = None  # over the baseline; None for the baseline
-    speedup_low: float | None = None
-    speedup_high: float | None = None
+    step_ms: PredictedRange | None = None
+    speedup: PredictedRange | None = None  # over the baseline; None for the baseline
 
 
 class GpuPrediction(Finding):
@@ -59,10 +57,10 @@ class GpuPrediction(Finding):
 def _speed(arm: ArmOnGpu) -> str:
     if arm.step_ms is None:
         return ""
-    if arm.speedup is None or arm.speedup_low is None or arm.speedup_high is None:
-        return f"{arm.arm} {milliseconds(arm.step_ms)} a step"
-    ends = f"{number(arm.speedup_low, 2)}-{number(arm.speedup_high, 2)}x"
-    return f"{arm.arm} {number(arm.speedup, 2)}x as fast ({ends})"
+    if arm.speedup is None:
+        return f"{arm.arm} {milliseconds(arm.step_ms.expected)} a step"
+    expected, low, high = (number(value, 2) for value in astuple(arm.speedup))
+    return f"{arm.arm} {expected}x as fast ({low}-{high}x)"
 
 
 def _share(saved: float | None) -> str:
@@ -82,7 +80,8 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
         return None
     found = {arm: own for arm, all in found.items() if (own := [on for on in all if on.target == target])}
     peaks = {arm: known_median(on.allocator_peak_bytes for on in predictions) for arm, predictions in found.items()}
-    times = {arm: known_median(on.step_ms for on in predictions) for arm, predictions in found.items()}
+    times = {arm: time for arm, predictions in found.items() if (time := _step_ms(predictions)) is not None}
+    correlation = known_median(on.error_correlation for predictions in found.values() for on in predictions)
     of_baseline = peaks.get(baseline)
     arms = [
         ArmOnGpu(
@@ -91,8 +90,10 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
             reserved_bytes=known_median(on.reserved_bytes for on in found[arm]),
             saved_pct=None if arm == baseline or not (of_baseline and peak) else saved_pct(of_baseline, peak),
             refused=None if peak else next((on.refused for on in found[arm]), None),
-            step_ms=times[arm],
-            **({} if arm == baseline else _speedup(found.get(baseline, ()), found[arm])),
+            step_ms=times.get(arm),
+            speedup=speedup(times[baseline], times[arm], correlation or 0.0)
+            if arm != baseline and {arm, baseline} <= times.keys()
+            else None,
         )
         for arm, peak in peaks.items()
     ]
@@ -105,19 +106,6 @@ def predicted_on_gpu(runs_of: Mapping[str, Sequence[Run]], baseline: str) -> Gpu
     )
 
 
-def _speedup(baseline: Sequence[StepPrediction], arm: Sequence[StepPrediction]) -> dict[str, float]:
-    """The speed-up with its range, as `ampsweep.speed.step_time.speedup` has it; empty without both times."""
-    (own, error), (of_baseline, of_error) = (
-        (known_median(on.step_ms for on in of), known_median(map(_error, of))) for of in (arm, baseline)
-    )
-    correlation = known_median(on.error_correlation for on in arm)
-    if own is None or error is None or of_baseline is None or of_error is None or correlation is None:
-        return {}
-    factor = exp(sqrt(error**2 + of_error**2 - 2 * correlation * error * of_error))
-    speedup = of_baseline / own
-    return {"speedup": speedup, "speedup_low": speedup / factor, "speedup_high": speedup * factor}
-
-
-def _error(on: StepPrediction) -> float | None:
-    """The largest error of a time, nine times of ten, as a logarithm."""
-    return None if on.step_ms is None or on.step_ms_high is None else log(on.step_ms_high / on.step_ms)
+def _step_ms(predictions: Sequence[StepPrediction]) -> PredictedRange | None:
+    expected, high = (known_median(getattr(on, key) for on in predictions) for key in ("step_ms", "step_ms_high"))
+    return None if expected is None or high is None else PredictedRange(expected, expected**2 / high, high)

@@ -9,7 +9,7 @@ from ampsweep.commands.arguments import Arguments, chooses_precision, parse, tak
 from ampsweep.config.compose import compose_points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, workload_hash
-from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.modes import MODES
 from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
@@ -84,12 +84,14 @@ def _calibrate(arguments: Arguments, chosen: str) -> int:
 
 
 def _workloads(arguments: Arguments) -> list[list[Config]]:
-    """Group configs that differ only in precision; without a chosen precision, a config stands for every mode."""
+    """Group configs that differ only in precision; without a chosen precision, a config stands for every mode, for
+    speeds for every one of torch's own."""
     points = compose_points(arguments.overrides, multirun=arguments.multirun)
     configs = [replace(point.config, seed=0) for point in points.points]  # a seed takes no memory
     check_effect(configs, arguments.overrides, "predict")
     if not (points.multirun or chooses_precision(arguments.overrides)):
-        configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
+        modes = [mode for mode in MODES.values() if mode.implementation is None or not configs[0].predict.of_gpus]
+        configs = [replace(configs[0], precision=mode.settings) for mode in modes]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)
     for config in configs:
         workloads[workload_hash(config)].setdefault(config_hash(config), config)

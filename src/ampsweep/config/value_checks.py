@@ -156,21 +156,11 @@ def _predicted(predict: PredictConfig) -> Iterator[str]:
     if (predict.memory_gib or 0) > _LARGEST_GIB:
         yield f"predict.memory_gib={predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
     prices = {} if predict.prices is None else predict.prices
-    if not isinstance(prices, dict):
-        yield f"predict.prices={prices}: must be a price for each of some GPUs, such as {{T4: 0.35, A100-80: 1.8}}"
-        return
-    for name, price in prices.items():
-        if isinstance(price, bool) or not isinstance(price, int | float) or price < 0:
-            yield f"predict.prices.{name}={price}: must be a number that is not negative"
-    if not predict.of_gpus:
-        return
-    if predict.target == "cpu":
-        yield "predict.target=cpu with predict.speed=true: speed is predicted for GPUs; name them in predict.gpus"
-    for key, value in (("capability", predict.capability), ("memory_gib", predict.memory_gib)):
-        if value is not None:
-            yield f"predict.{key}={value} with predict.speed=true: each of predict.gpus has its own"
-    if predict.batch_sizes:
-        yield "predict.batch_sizes with predict.speed=true: speed is predicted at data.batch_size and the largest batch"
+    if not isinstance(prices, dict) or not all(isinstance(of, int | float) and of >= 0 for of in prices.values()):
+        yield f"predict.prices={prices}: must be the price of an hour of each GPU, such as {{T4: 0.35, A100-80: 1.8}}"
+    for key in ("target", "capability", "memory_gib", "batch_sizes"):
+        if predict.of_gpus and (value := getattr(predict, key)) not in (None, "auto", "cuda"):
+            yield f"predict.{key}={value} with predict.speed=true: speed is that of predict.gpus at data.batch_size"
 
 
 def _watched_metric(config: Config) -> Iterator[str]:

@@ -33,7 +33,7 @@ _SIXTEENTHS, _SINCE_2_14, _ROWS_AGAIN = (2, 12), (2, 14), (2, 15)
 
 
 def attend_as_cuda(
-    target: TargetDevice,
+    targets: list[TargetDevice],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -43,19 +43,21 @@ def attend_as_cuda(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-    alike: set[TargetDevice],
 ) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention` on this kind of GPU, in this version of torch; RuntimeError if
-    no enabled kernel supports the inputs. Targets that take another kernel are removed from `alike`."""
+    """`torch.nn.functional.scaled_dot_product_attention` on the first of these targets; RuntimeError if no enabled
+    kernel supports the inputs. Others that take another kernel are removed from the list."""
+    target = targets[0]
     if query.dim() == key.dim() == value.dim() == 3 and target.torch_version >= _SINCE_2_14:
         mask = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
         whole = (query[None], key[None], value[None])
-        more: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa, "alike": alike}
-        return attend_as_cuda(target, *whole, mask, dropout_p, is_causal, **more).squeeze(0)
+        how = (dropout_p, is_causal)
+        return attend_as_cuda(targets, *whole, mask, *how, scale=scale, enable_gqa=enable_gqa).squeeze(0)
     inputs, how = (query, key, value), (dropout_p, is_causal)
     call = AttentionCall(*inputs, attn_mask, *how, enable_gqa, target)
     backend = call.kernel()
-    alike -= {other for other in alike if not call.is_alike(other)}
+    targets[:] = [other for other in targets if replace(call, target=other).kernel() == backend]
+    if backend is None:
+        raise RuntimeError("No available kernel. Aborting execution.")  # as torch says it
     bias = _additive(attn_mask, query.dtype)
     if backend == "math":
         attend = aten._scaled_dot_product_attention_math
@@ -85,8 +87,8 @@ class AttentionCall:
     enable_gqa: bool
     target: TargetDevice
 
-    def backend(self) -> Backend:
-        """The first of torch's enabled kernels that supports the inputs; RuntimeError if there is none."""
+    def backend(self) -> Backend | None:
+        """The first of torch's enabled kernels that supports the inputs."""
         switches: Any = torch.backends.cuda
         takes: dict[Backend, Callable[[], bool]] = {
             "flash": lambda: switches.flash_sdp_enabled() and self._suits_flash(),
@@ -98,19 +100,12 @@ class AttentionCall:
         for backend in sorted(takes, key=lambda backend: is_first and backend != "cudnn"):
             if takes[backend]():
                 return backend
-        raise RuntimeError("No available kernel. Aborting execution.")  # as torch says it
+        return None
 
-    def kernel(self) -> Backend:
+    def kernel(self) -> Backend | None:
         """The same; `flash` also stands for cuDNN where that takes and keeps the same sizes."""
         backend, is_flash = self.backend(), self.mask is None and self.query.shape[-1] == self.value.shape[-1]
         return "flash" if backend == "cudnn" and is_flash else backend
-
-    def is_alike(self, other: TargetDevice) -> bool:
-        """Return True if another target takes the same kernel."""
-        try:
-            return replace(self, target=other).kernel() == self.kernel()
-        except RuntimeError:
-            return False
 
     def _suits_cudnn(self) -> bool:
         heads = self.query.shape[-1], self.value.shape[-1]

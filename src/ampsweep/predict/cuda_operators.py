@@ -23,9 +23,9 @@ class RecurrentLayerError(Exception):
 
 
 @contextmanager
-def cuda_dispatch(target: TargetDevice, alike: set[TargetDevice]) -> Iterator[None]:
-    """Cast and split operators on CPU tensors as CUDA does, process-wide; sizes are right, values are not. Targets on
-    which an operator takes another kernel are removed from `alike`."""
+def cuda_dispatch(targets: list[TargetDevice]) -> Iterator[None]:
+    """Cast and split operators on CPU tensors as the first of these targets does, process-wide; sizes are right, values
+    are not. Others on which an operator takes another kernel are removed from the list."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*other operators may also be overridden", UserWarning)
@@ -39,7 +39,7 @@ def cuda_dispatch(target: TargetDevice, alike: set[TargetDevice]) -> Iterator[No
         for name in _RECURRENT:
             for overload in ("input", "data"):
                 library.impl(f"{name}.{overload}", _refuse_recurrent, "AutogradCPU")
-        library.impl("scaled_dot_product_attention", partial(attend_as_cuda, target, alike=alike), "AutogradCPU")
+        library.impl("scaled_dot_product_attention", partial(attend_as_cuda, targets), "AutogradCPU")
     try:
         with cuda_autocast_state():
             yield

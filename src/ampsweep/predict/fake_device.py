@@ -35,10 +35,10 @@ class FakeDevice:
     a prediction must be the same on every machine. torch's FakeTensorMode is not public, but torch.compile and
     torch.export are built on it."""
 
-    def __init__(self, target: TargetDevice, others: Iterable[TargetDevice] = ()) -> None:
-        """`others`: further targets, of which `alike` keeps those on which every operator has taken the same kernel."""
+    def __init__(self, target: TargetDevice, *others: TargetDevice) -> None:
         self.target = target
-        self.alike = {other for other in others if other.temporary_workspaces == target.temporary_workspaces}
+        self.alike = [each for each in (target, *others) if each.temporary_workspaces == target.temporary_workspaces]
+        """The target, and the others on which every operator so far has taken the same kernel."""
         self.kernels = FakeKernels(target)
         self._made: list[weakref.ref[Tensor]] = []  # tensors of `setting_up`
 
@@ -46,7 +46,7 @@ class FakeDevice:
     def __call__(self) -> Iterator[None]:
         with ExitStack() as stack:
             if self.target.kind == "cuda":
-                stack.enter_context(cuda_dispatch(self.target, self.alike))
+                stack.enter_context(cuda_dispatch(self.alike))
             stack.enter_context(taken_for_real())
             stack.enter_context(patch.object(FakeTensor, "__deepcopy__", _deep_copy))
             stack.enter_context(self.kernels)

@@ -1,11 +1,11 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from math import inf
-from time import perf_counter
+from itertools import count
+from timeit import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -44,22 +44,15 @@ class FakeTraining:
     see `FakeDevice`."""
 
     def __init__(
-        self,
-        config: Config,
-        target: TargetDevice,
-        world_size: int = 1,
-        rank: int = 0,
-        *,
-        others: Iterable[TargetDevice] = (),
+        self, config: Config, target: TargetDevice, world_size: int = 1, rank: int = 0, *others: TargetDevice
     ) -> None:
-        self._config, self._device = config, FakeDevice(target, others)
+        self.config, self._device = config, FakeDevice(target, *others)
         self._ranks: FakeRanks | None = None
         if config.parallel.strategy != "single":
             from ampsweep.predict import fake_ranks  # slow: imports torch.distributed
 
             self._ranks = fake_ranks.FakeRanks(config.parallel, CPU, world_size, rank)
         self.model_size = 0
-        self.reading_ms = inf  # the least time in which the host has read a batch of the configured size
         self._varies: bool | None = None  # True if the first two batches differ in size; None before
         self._updating = ExitStack()  # also closed if an optimizer's step raises an error
         with self._as_rank():
@@ -71,34 +64,31 @@ class FakeTraining:
                 self._take_first_step()
 
     @property
-    def alike(self) -> set[TargetDevice]:
-        """Those of the other targets on which the steps traced so far are the same."""
+    def alike(self) -> list[TargetDevice]:
+        """The target, and those of the others on which the steps traced so far are the same."""
         return self._device.alike
 
-    @property
-    def tokens_per_sample(self) -> int | None:
-        tokens, num_samples = self.trainer.data.tokens_per_batch, self.trainer.data.batch_size
-        return None if tokens is None else tokens // num_samples
+    def reading_ms(self) -> float:
+        """The time in which this host reads a batch."""
+        data, indices = self._data(self.config.data["batch_size"]), count()
+        return 1e3 * min(repeat(lambda: data.train_batch(next(indices)), number=1, repeat=3))
 
-    def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False, logs_work: bool = False) -> Timeline:
+    def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False) -> Timeline:
         """Trace the step of this number (2 or more) and micro-batch size; the optimizer has its state.
         `evaluates`: also trace an evaluation after it, and count all resident tensors, as a memory limit does.
-        `logs_work`: log the works of its operators.
         UserError: the data does not have that many items. UntraceableError: the step depends on values."""
         del self.trainer.data  # resident for another batch size
-        self.trainer.data = data = self._data(batch_size)
+        self.trainer.data = self._data(batch_size)
         self.trainer.step = step
         with self._as_rank(), self._device.setting_up():
             self.trainer.after_step(self.trainer.model)  # of the previous step; it may allocate averaged weights
             self.trainer.before_step(step)
-        taken, trained = self._traced(step, evaluates=evaluates, logs_work=logs_work)
+        taken, trained = self._traced(step, evaluates=evaluates)
         if self._forget_state_except_of(trained):
-            taken, _ = self._traced(step, evaluates=evaluates, logs_work=logs_work)
-        if batch_size == self._config.data["batch_size"]:
-            self.reading_ms = min(self.reading_ms, data.reading_ms)
+            taken, _ = self._traced(step, evaluates=evaluates)
         return taken
 
-    def _traced(self, number: int, *, evaluates: bool, logs_work: bool) -> tuple[Timeline, set[Tensor]]:
+    def _traced(self, number: int, *, evaluates: bool) -> tuple[Timeline, set[Tensor]]:
         """Trace the step; also return the parameters that had a gradient when their optimizer stepped."""
         trainer, device, data = self.trainer, self._device, self.trainer.data
         assert isinstance(data, _FakeData)
@@ -108,7 +98,7 @@ class FakeTraining:
         earlier = data.latest_sizes
         data.begin_at(trainer.next_batch)
         norm_wanted = evaluates or number % trainer.config.log_every == 0
-        optimizers, log = trainer.optimizers.values(), WorkLog() if logs_work else None
+        optimizers, log = trainer.optimizers.values(), WorkLog()
         tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates, log=log)
         with self._as_rank(), trainer.precision.flags(), device(), tracing as trace:
             begins: list[int] = []
@@ -134,8 +124,7 @@ class FakeTraining:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
         if isinstance(trainer.task, PrecedesStep):
             unvouched += (UnvouchedOperator(name="a model that the task prepares for each step", doubt="varies"),)
-        works = () if log is None else log.works
-        return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched, works=works), trained
+        return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched, works=log.works), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
         """Drop optimizer state of parameters without gradients, except master weights; return True if any was there."""
@@ -161,7 +150,7 @@ class FakeTraining:
         return nullcontext() if self._ranks is None else self._ranks()
 
     def _built(self) -> Built:
-        config = replace(self._config, trainer=replace(self._config.trainer, compile=False))
+        config = replace(self.config, trainer=replace(self.config.trainer, compile=False))
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model = cast_floating_point(build_model(config), getattr(torch, config.precision.parameters))
         self.model_size = sum(parameter.numel() for parameter in model.parameters())
@@ -190,7 +179,7 @@ class FakeTraining:
             return loss(model, batch)
 
     def _data(self, batch_size: int) -> "_FakeData":
-        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        config = replace(self.config, data=self.config.data | {"batch_size": batch_size})
         parallel = SINGLE if self._ranks is None else self._ranks.parallel
         with self._device.loading_data():
             data = for_rank(build_data(config, STAND_IN), parallel.rank, parallel.world_size)
@@ -218,7 +207,6 @@ class _FakeData(ShortValidation):
         self._is_copied_ahead = device.target.kind == "cuda" and getattr(data, "copies_ahead", False)
         self._ahead: tuple[int, Any] | None = None  # index and batch of the pending copy, as in `CopiedAhead` on CUDA
         self.latest_sizes: list[int] = []  # elements of each tensor of the last batch
-        self.reading_ms = inf  # the least time in which the host has read a batch
 
     def resident(self) -> list[Tensor]:
         return [*resident(self._data), *tensors_in(self._ahead or ())]
@@ -227,24 +215,19 @@ class _FakeData(ShortValidation):
         """Set the state after the batch before this index was read."""
         if not self._is_copied_ahead:
             return
-        batch = self._read(index)
+        with self._device.loading_data():
+            batch = super().train_batch(index)
         self._ahead = (index, batch) if copies_ahead(batch, self.batch_size) else None
 
     def train_batch(self, index: int) -> Any:
         ahead, self._ahead = self._ahead, None
-        batch = ahead[1] if ahead is not None and ahead[0] == index else self._read(index)
-        if self._is_copied_ahead and copies_ahead(batch, self.batch_size):
-            self._ahead = index + 1, self._read(index + 1)
+        with self._device.loading_data():
+            batch = ahead[1] if ahead is not None and ahead[0] == index else super().train_batch(index)
+            if self._is_copied_ahead and copies_ahead(batch, self.batch_size):
+                self._ahead = index + 1, super().train_batch(index + 1)
         if self._ahead is not None:
             note_delivery(self._ahead[1])
         self.latest_sizes = [tensor.numel() for tensor in tensors_in(batch)]
-        return batch
-
-    def _read(self, index: int) -> Any:
-        since = perf_counter()
-        with self._device.loading_data():
-            batch = super().train_batch(index)
-        self.reading_ms = min(self.reading_ms, 1e3 * (perf_counter() - since))
         return batch
 
     def val_batches(self) -> Iterator[Any]:

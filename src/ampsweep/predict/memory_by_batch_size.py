@@ -38,8 +38,8 @@ class NotAffineError(Exception):
 class Interpolation:
     """The step at any batch size, interpolated from its traces at two batch sizes. Sizes of tensors are affine in the
     batch size unless they are rounded, or a kernel is chosen by it. NotAffineError: the two traces differ in their
-    order, or sizes do not grow by whole bytes with each item, or one would be negative at batch 0, as a size is that
-    grows with the square of the batch."""
+    order or their operators, or sizes do not grow by whole bytes with each item, or one would be negative at batch 0,
+    as a size is that grows with the square of the batch."""
 
     def __init__(self, first: tuple[int, Timeline], second: tuple[int, Timeline]) -> None:
         (self._batch, self._step), (other_batch, other) = first, second
@@ -48,19 +48,18 @@ class Interpolation:
         self._slopes, rest = np.divmod(other.sizes - self._step.sizes, other_batch - self._batch)
         if rest.any() or (self._slopes * self._batch > self._step.sizes).any():
             raise NotAffineError
-        self._other_batch, self._other_works = other_batch, other.works
+        if [*map(_course, self._step.works)] != [*map(_course, other.works)]:
+            raise NotAffineError
+        self._other_batch, self._works = other_batch, [*zip(self._step.works, other.works, strict=True)]
 
     def at(self, batch: int) -> Timeline:
         return replace(self._step, sizes=self._step.sizes + self._slopes * (batch - self._batch), works=())
 
     def works(self, batch: int) -> tuple[OperatorWork, ...]:
-        """The works of its operators; NotAffineError if the two traces called different ones."""
+        """The works of its operators."""
         share = (batch - self._batch) / (self._other_batch - self._batch)
-        if len(self._step.works) != len(self._other_works):
-            raise NotAffineError
-        pairs = [*zip(self._step.works, self._other_works, strict=True)]
-        between = {pair: _between(*pair, share) for pair in dict.fromkeys(pairs)}
-        return tuple(between[pair] for pair in pairs)
+        found = {pair: _between(*pair, share) for pair in {*self._works}}
+        return tuple(found[pair] for pair in self._works)
 
     def agrees(self, batch: int, traced: Timeline) -> bool:
         return same_course(self._step, traced) and bool((self.at(batch).sizes == traced.sizes).all())
@@ -82,11 +81,10 @@ class MemoryByBatchSize:
             self.interpolation = Interpolation(first, second)
 
     def works(self, batch_size: int) -> tuple[OperatorWork, ...]:
-        """The works of the step's operators, if traces log them."""
-        if batch_size not in self._traced and self.interpolation is not None:
-            with suppress(NotAffineError):
-                return self.interpolation.works(batch_size)
-        return self._traced_step(batch_size).works
+        """The works of the step's operators."""
+        if batch_size in self._traced or batch_size < SMALLEST or self.interpolation is None:
+            return self._traced_step(batch_size).works
+        return self.interpolation.works(batch_size)
 
     def at(self, batch_size: int) -> StepMemory:
         return step_memory(self.step(batch_size), self.target, batch_size, is_traced=batch_size in self._traced)
@@ -124,37 +122,38 @@ class MemoryByBatchSize:
     def _last_that_fits(self, limit: int) -> int:
         if self.interpolation is None:
             return self._last(lambda size: self._has_batch(size) and self.fits(size, limit))
-        # Tensors alone take less, and are counted in a hundredth of the time: the search begins where they would fit.
-        most = self._last(lambda size: self.step(size).peak().num_bytes <= limit)
-        high, back = most + 1, 1
-        while most >= SMALLEST and not self.fits(most, limit):
-            high, most, back = most, most - back, 2 * back
-        if most < SMALLEST:
-            return self._last(lambda size: self.fits(size, limit))
-        return most + bisect_left(range(most + 1, high), True, key=lambda size: not self.fits(size, limit))
+        # Tensors alone take less, and are counted in a hundredth of the time.
+        near = self._last(lambda size: self.step(size).peak().num_bytes <= limit)
+        return self._last(lambda size: self.fits(size, limit), near=near)
 
     def _traced_step(self, batch_size: int) -> Timeline:
         if batch_size not in self._traced:
             self._traced[batch_size] = self._trace(batch_size)
         return self._traced[batch_size]
 
-    def _last(self, holds: Callable[[int], bool]) -> int:
-        """The largest batch size for which `holds` is true, if it is true for all smaller; 0 if there is none."""
-        if not holds(SMALLEST):
-            return 1 if holds(1) else 0
-        low, high = SMALLEST, 2 * SMALLEST
-        while high < MAX_BATCH and holds(high):
-            low, high = high, high * 2
+    def _last(self, holds: Callable[[int], bool], near: int = SMALLEST) -> int:
+        """The largest batch size for which `holds` is true, if it is true for all smaller; 0 if there is none. The
+        search begins `near` it."""
+        low, high, stride = max(near, SMALLEST), MAX_BATCH, 1
+        while not holds(low):
+            if low == SMALLEST:
+                return 1 if holds(1) else 0
+            low, high, stride = max(low - stride, SMALLEST), low, 2 * stride
+        while low + stride < high and holds(low + stride):
+            low, stride = low + stride, 2 * stride
+        high = min(high, low + stride)
         return low + bisect_left(range(low + 1, high), True, key=lambda size: not holds(size))
 
 
 _AFFINE: Final = ("flops", "read_bytes", "written_bytes", "num_elements", "row_length", "num_kernels")
 
 
+def _course(work: OperatorWork) -> tuple[str | None, ...]:
+    return work.operator, work.phase, work.dtype
+
+
 def _between(first: OperatorWork, second: OperatorWork, share: float) -> OperatorWork:
     """The work of an operator at a batch size this share of the way from that of `first` to that of `second`."""
-    if first == second:
-        return first
 
     def between(one: int, other: int) -> int:
         return round(one + share * (other - one))
@@ -162,10 +161,7 @@ def _between(first: OperatorWork, second: OperatorWork, share: float) -> Operato
     changed: dict[str, Any] = {name: between(getattr(first, name), getattr(second, name)) for name in _AFFINE}
     if first.sizes is not None and second.sizes is not None:
         changed["sizes"] = tuple(map(between, first.sizes, second.sizes))
-    found = replace(first, **changed)
-    if (found.operator, found.phase, found.dtype) != (second.operator, second.phase, second.dtype):
-        raise NotAffineError
-    return found
+    return replace(first, **changed)
 
 
 def saves_from(baseline: Interpolation, arm: Interpolation) -> int | None:

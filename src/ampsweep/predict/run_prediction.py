@@ -49,10 +49,9 @@ def trace_run(config: Config, device: torch.device, step: int = 2) -> tuple[Targ
     return target, _traced(config, target, step)
 
 
-def _traced(config: Config, target: TargetDevice, step: int, *, logs_work: bool = False) -> Timeline:
+def _traced(config: Config, target: TargetDevice, step: int) -> Timeline:
     with as_user_error(config):
-        training = FakeTraining(config, target, world_size_of(config))
-        return training.trace(config.data["batch_size"], step=step, logs_work=logs_work)
+        return FakeTraining(config, target, world_size_of(config)).trace(config.data["batch_size"], step=step)
 
 
 def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
@@ -66,7 +65,7 @@ def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPred
 
 def _predict_on(config: Config, target: TargetDevice, step: int, device: Device | None) -> StepPrediction:
     try:
-        traced = _traced(config, target, step, logs_work=device is not None)
+        traced = _traced(config, target, step)
     except UserError as error:
         return StepPrediction(refused=str(error))
     time = None

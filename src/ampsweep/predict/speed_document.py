@@ -1,34 +1,20 @@
 """Predicted speeds on GPUs as a document."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ampsweep.config.modes import report_order
 from ampsweep.config.schema import component_name
-from ampsweep.predict.gpu_comparison import ArmOnDevice, GpuSpeeds, cheapest, fastest
+from ampsweep.predict.gpu_comparison import ArmOnGpu, GpuSpeeds, cheapest, fastest
 from ampsweep.predict.prediction_document import in_doubt, workload_title
 from ampsweep.predict.target_device import CONTEXT_GIB
 from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, Item, Prose, Section, items_of
-from ampsweep.report.figure import Figure, Json, axis, scatter, whiskers
+from ampsweep.report.figure import Figure, axis, scatter, whiskers
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, table_of, text_column
-from ampsweep.speed.step_time import PredictedRange
+from ampsweep.speed.predicted_range import PredictedRange
 from ampsweep.text import GIB, listed, milliseconds, num_bytes, number, ratio
-
-_FIGURES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
-    "step_ms": ("step", milliseconds),
-    "samples_per_sec": ("samples/s", number),
-    "tokens_per_sec": ("tokens/s", number),
-    "speedup_over_fp32": ("over fp32", ratio),
-    "speedup_over_tf32": ("over tf32", ratio),
-    "cost_per_million_samples": ("cost of a million samples", number),
-    "cost_per_million_tokens": ("cost of a million tokens", number),
-    "cost_of_training": ("cost of {steps} steps", number),
-    "largest_samples_per_sec": ("samples/s there", number),
-    "largest_tokens_per_sec": ("tokens/s there", number),
-}
-"""Title and text of the figures of `ArmOnDevice`."""
 
 
 def speed_document(workloads: Sequence[Sequence[GpuSpeeds]]) -> Document:
@@ -44,74 +30,52 @@ def speed_document(workloads: Sequence[Sequence[GpuSpeeds]]) -> Document:
 
 
 def _section(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Section:
-    every = [arm for gpu in gpus for arm in gpu.arms]
-    unsupported = items_of(item for gpu in gpus for item in _lacking(gpu))
-    if not every:
-        return Section(kind="card", blocks=tuple(unsupported))
+    every, best = [arm for gpu in gpus for arm in gpu.arms], [arm for gpu in gpus if (arm := gpu.best)]
     return Section(
         title=workload_title(every[0].prediction),
         kind="card",
         blocks=(
-            Prose(_headline(gpus), "headline"),
-            _table("best_modes", [best for gpu in gpus if (best := gpu.best)], "best mode"),
-            *items_of(Item(_why(gpu), gpu.gpu.name) for gpu in gpus),
-            Section(blocks=(_chart(gpus, styles),), on_screen=False),
-            _throughputs(gpus),
-            *unsupported,
+            *(Prose(sentence, "headline") for sentence in _answers(gpus)),
+            *([_modes("best_modes", best)] if best else []),
+            _chart(gpus, styles),
+            _throughputs(gpus, styles),
+            *items_of(item for gpu in gpus for item in _lacking(gpu)),
             *(Prose(sentence, "note") for sentence in _notes(every)),
-            Section(title="Every GPU and mode", blocks=(_table("gpu_modes", every, "mode"),), folded=True),
+            Section(title="Every GPU and mode", blocks=(_modes("gpu_modes", every),), folded=True),
         ),
     )
 
 
-def _headline(gpus: Sequence[GpuSpeeds]) -> str:
-    """The cheapest and the fastest, each in the best mode of its GPU."""
+def _answers(gpus: Sequence[GpuSpeeds]) -> Iterator[str]:
+    """The fastest and the cheapest, each in the best mode of its GPU."""
     quick, cheap = fastest(gpus), cheapest(gpus)
     if quick is None:
-        return "It fits on none of these GPUs in any of these modes."
-    unit = quick.throughput.removesuffix("_per_sec")
-    gain, text = quick.figures.get("speedup_over_fp32"), f"fastest: {quick.gpu.name} in {quick.arm}, "
-    text += f"{number(quick.figures[quick.throughput].expected)} {unit}/s"
-    if gain is not None:
-        text += f", {number(gain.expected, 2)}x fp32 ({number(gain.low, 2)}-{number(gain.high, 2)}x)"
-    if cheap is None:
-        return f"F{text[1:]}."
-    cost = number(cheap.figures[f"cost_per_million_{unit}"].expected)
-    return f"Cheapest: {cheap.gpu.name} in {cheap.arm}, {cost} per million {unit}; {text}."
-
-
-def _why(gpu: GpuSpeeds) -> str:
-    """Why the best mode of a GPU is the best, or that none fits."""
-    best, quick = gpu.best, gpu.fastest
-    if not gpu.arms:
-        return "none of the modes is possible"
-    if best is None or quick is None:
-        size, arm = max((arm.largest_batch or 0, arm.arm) for arm in gpu.arms)
-        return f"no mode fits{f'; {arm} does up to batch {size}' if size else ''}"
-    same = listed(arm.arm for arm in gpu.alike[1:])
-    why = f"{best.arm} is {f'as fast as {same}' if same else 'the fastest that fits'}"
-    if quick in gpu.alike:
-        return why
-    return (
-        f"{why}, with float32 weights; {quick.arm}, without, would be {number(best.step_ms / quick.step_ms)}x as fast"
-    )
+        yield "It fits on none of these GPUs in any of these modes."
+        return
+    gain = quick.speedups.get("fp32")
+    text = "" if gain is None else f", {ratio(gain.expected)} fp32 ({ratio(gain.low)} to {ratio(gain.high)})"
+    yield f"Fastest: {quick.gpu.name} in {quick.arm}, {number(quick.per_sec.expected)} {quick.unit}/s{text}."
+    if cheap is not None and cheap.cost_per_million is not None:
+        cost = number(cheap.cost_per_million.expected)
+        yield f"Cheapest: {cheap.gpu.name} in {cheap.arm}, {cost} per million {cheap.unit}."
 
 
 def _lacking(gpu: GpuSpeeds) -> Iterator[Item]:
-    """The modes that are not possible on a GPU, with the reason."""
+    """Modes that are not possible on a GPU, with the reason, and what fits if the configured batch does not."""
     for reason in dict.fromkeys(gpu.unsupported.values()):
         arms = ", ".join(arm for arm, text in gpu.unsupported.items() if text == reason)
         yield Item(f"without {arms}: {reason}", gpu.gpu.name)
+    largest = {of.largest.batch_size: of.arm for arm in gpu.arms if (of := arm.prediction).largest}
+    if gpu.best is None and largest:
+        yield Item(f"no mode fits; {largest[max(largest)]} does up to batch {max(largest)}", gpu.gpu.name)
 
 
-def _notes(every: Sequence[ArmOnDevice]) -> Iterator[str]:
+def _notes(every: Sequence[ArmOnGpu]) -> Iterator[str]:
     first = every[0].prediction
     if waiting := [arm for arm in every if arm.bound == "data"]:
-        arm = max(waiting, key=lambda arm: arm.work.reading_ms / arm.step_ms)
-        names = listed(dict.fromkeys(arm.gpu.name for arm in waiting))
         yield (
-            f"Reading the batches of a step takes {milliseconds(arm.reading_ms)} on this machine's CPU, longer than a "
-            f"step on {names}: data.num_workers={int(arm.work.reading_ms / arm.step_ms) + 1} would keep up."
+            f"Reading the batches of a step takes {milliseconds(waiting[0].reading_ms)} on this machine's CPU, longer "
+            f"than a step on {listed(dict.fromkeys(arm.gpu.name for arm in waiting))}: raise data.num_workers."
         )
     if measured := dict.fromkeys(arm.gpu.name for arm in every if arm.time.is_calibrated):
         yield f"Calibrated by measurements: {listed(measured)}."
@@ -121,114 +85,115 @@ def _notes(every: Sequence[ArmOnDevice]) -> Iterator[str]:
         yield "Memory is that of the eager step; a compiled step (trainer.compile=true) often takes less."
     if first.world_size > 1:
         yield f"Speeds and costs are those of {first.world_size} GPUs, joined by the link of a usual server."
-    yield "Ranges hold nine of ten measurements. Speeds are those of steps after warm-up, without evaluations."
-    yield f"A step fits if it takes no more than the GPU's memory less {CONTEXT_GIB} GiB for the driver's context."
+    yield (
+        "Ranges hold nine of ten measurements, of steps after warm-up, without evaluations. A step fits if it takes no "
+        f"more than the GPU's memory less {CONTEXT_GIB} GiB for the driver's context."
+    )
     yield from in_doubt([operator for arm in every for operator in arm.prediction.memory.unvouched])
 
 
-def _table(key: str, arms: Sequence[ArmOnDevice], mode: str) -> Table:
-    """A row for each of the arms; figures are per token where the data has tokens."""
-    hidden = "samples" if any(arm.throughput == "tokens_per_sec" for arm in arms) else "tokens"
+def _modes(key: str, arms: Sequence[ArmOnGpu]) -> Table:
+    """A row for each of the arms."""
+    unit, num_steps = arms[0].unit, arms[0].work.num_steps
 
-    def column(name: str) -> tuple[Column, Callable[[ArmOnDevice], Cell]]:
-        title, text = _FIGURES[name]
-        title = title.format(steps=f"{arms[0].work.num_steps:,}" if arms else "")
-        look = Column(title, name, numeric=True, optional=True, data_only=hidden in name)
-        return look, lambda arm: _range_cell(arm.figures.get(name), text)
+    def ranges(
+        title: str, key: str, text: Callable[[float], str], found: Callable[[ArmOnGpu], PredictedRange | None]
+    ) -> tuple[Column, Callable[[ArmOnGpu], Cell]]:
+        return Column(title, key, numeric=True, optional=True), lambda arm: _cell(found(arm), text)
 
-    def peak(arm: ArmOnDevice) -> Cell:
+    def peak(arm: ArmOnGpu) -> Cell:
         taken = arm.prediction.memory.total_bytes
-        room = f"of {num_bytes(arm.gpu.memory_gib * GIB)}" if arm.work.fits else "no room"
+        room = f"of {num_bytes(arm.gpu.memory_gib * GIB)}" if arm.prediction.fits else "no room"
         return Cell(num_bytes(taken), taken, detail=room)
 
-    def size(arm: ArmOnDevice) -> Cell:
-        return Cell() if arm.largest_batch is None else count_cell(arm.largest_batch)
+    def largest(arm: ArmOnGpu) -> Cell:
+        return Cell() if arm.prediction.largest is None else count_cell(arm.prediction.largest.batch_size)
 
-    *figures, samples, tokens = map(column, _FIGURES)
-    columns: Columns[ArmOnDevice] = [
+    columns: Columns[ArmOnGpu] = [
         text_column("GPU", lambda arm: arm.gpu.name, key="gpu"),
-        text_column(mode, lambda arm: arm.arm, key="arm"),
-        *figures,
+        text_column("mode", lambda arm: arm.arm, key="arm"),
+        ranges("step", "step_ms", milliseconds, lambda arm: arm.time.step_ms),
+        ranges(f"{unit}/s", f"{unit}_per_sec", number, lambda arm: arm.per_sec),
+        ranges("over fp32", "speedup_over_fp32", ratio, lambda arm: arm.speedups.get("fp32")),
+        ranges("over tf32", "speedup_over_tf32", ratio, lambda arm: arm.speedups.get("tf32")),
+        ranges(f"cost of a million {unit}", f"cost_per_million_{unit}", number, lambda arm: arm.cost_per_million),
+        ranges(f"cost of {num_steps:,} steps", "cost_of_training", number, lambda arm: arm.cost_of_training),
         text_column("bound by", lambda arm: arm.bound, key="bound"),
         (Column("peak memory", "peak_memory_bytes", numeric=True), peak),
-        (Column("fits", data_only=True), lambda arm: Cell(value=arm.work.fits)),
-        (Column("largest batch", "largest_batch", numeric=True, optional=True), size),
-        samples,
-        tokens,
+        (Column("fits", data_only=True), lambda arm: Cell(value=arm.prediction.fits)),
+        (Column("largest batch", "largest_batch", numeric=True, optional=True), largest),
+        ranges(f"{unit}/s there", f"largest_{unit}_per_sec", number, lambda arm: arm.largest_per_sec),
         (Column("extrapolated", "is_extrapolated", data_only=True), lambda arm: Cell(value=arm.time.is_extrapolated)),
         (Column("reading", "reading_ms", data_only=True), lambda arm: Cell(value=arm.reading_ms)),
     ]
     return table_of(key, columns, arms, lambda arm: arm.arm)
 
 
-def _range_cell(found: PredictedRange | None, text: Callable[[float], str]) -> Cell:
+def _cell(found: PredictedRange | None, text: Callable[[float], str]) -> Cell:
     if found is None:
         return Cell()
     return Cell(text(found.expected), found.expected, found.low, found.high, f"[{text(found.low)}, {text(found.high)}]")
 
 
-def _throughputs(gpus: Sequence[GpuSpeeds]) -> Table:
+def _throughputs(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Table:
     """A row for each GPU, a column for each mode."""
-    every = [arm for gpu in gpus for arm in gpu.arms]
-    names, key = sorted({arm.arm for arm in every}, key=report_order), every[0].throughput
-    rows = []
+
+    def cell(arm: ArmOnGpu) -> Cell:
+        over, speed = arm.speedups.get("fp32"), arm.per_sec.expected
+        if not arm.prediction.fits:
+            return Cell("no room", shown_only=True)
+        return Cell(number(speed), speed, detail="" if over is None else f"{ratio(over.expected)} fp32")
+
+    unit, rows = next(arm.unit for gpu in gpus for arm in gpu.arms), []
     for gpu in gpus:
-        cells = dict.fromkeys(names, Cell())
-        for arm in gpu.arms:
-            over, speed = arm.figures.get("speedup_over_fp32"), arm.figures[key].expected
-            found = Cell(number(speed), speed, detail="" if over is None else f"{ratio(over.expected)} fp32")
-            cells[arm.arm] = found if arm.work.fits else Cell("no room", shown_only=True)
+        cells = dict.fromkeys(styles, Cell()) | {arm.arm: cell(arm) for arm in gpu.arms}
         rows.append(Row((Cell(gpu.gpu.name), *cells.values())))
-    columns = (Column(_FIGURES[key][0], "gpu"), *(Column(name, f"{name}_{key}", numeric=True) for name in names))
-    return Table(key="throughput", columns=columns, rows=tuple(rows))
+    modes = [Column(name, f"{name}_{unit}_per_sec", numeric=True, optional=True) for name in styles]
+    return Table(key="throughput", columns=(Column(f"{unit}/s", "gpu"), *modes), rows=tuple(rows))
 
 
 def _chart(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Figure:
     """For each GPU a dot for each mode that fits, with its range, one below the other."""
-    fitting = [(row, arm) for row, gpu in enumerate(gpus) for arm in gpu.arms if arm.work.fits]
-    shown = [name for name in styles if any(arm.arm == name for _, arm in fitting)]
-    traces: list[Json] = []
-    for place, name in enumerate(shown):
-        own, look = [(row, arm) for row, arm in fitting if arm.arm == name], styles[name]
-        ranges = [arm.figures[arm.throughput] for _, arm in own]
-        x, ends = [each.expected for each in ranges], [(each.low, each.high) for each in ranges]
-        y = [row + 0.8 * ((place + 0.5) / len(shown) - 0.5) for row, _ in own]
-        hover = [
-            f"{arm.gpu.name}: {number(at)} [{number(low)}, {number(high)}]"
-            for (_, arm), at, (low, high) in zip(own, x, ends, strict=True)
-        ]
-        bars = whiskers("x", x, ends, look.colour)
-        traces.append(scatter(name, x, y, look.colour, symbol=look.symbol, hover=hover, meta={"arm": name}, **bars))
-    unit = next((arm.throughput.removesuffix("_per_sec") for _, arm in fitting), "samples")
+    fitting = [(row, arm) for row, gpu in enumerate(gpus) for arm in gpu.arms if arm.prediction.fits]
+    traces = []
+    for place, (name, look) in enumerate(styles.items()):
+        own = [(row, arm) for row, arm in fitting if arm.arm == name]
+        x, cells = [arm.per_sec.expected for _, arm in own], [_cell(arm.per_sec, number) for _, arm in own]
+        y = [row + 0.8 * ((place + 0.5) / len(styles) - 0.5) for row, _ in own]
+        hover = [f"{arm.gpu.name}: {cell.text} {cell.detail}" for (_, arm), cell in zip(own, cells, strict=True)]
+        ends = whiskers("x", x, [(arm.per_sec.low, arm.per_sec.high) for _, arm in own], look.colour)
+        traces.append(scatter(name, x, y, look.colour, symbol=look.symbol, hover=hover, meta={"arm": name}, **ends))
     return Figure(
         key="speed-by-gpu",
         title="Speed by GPU and mode",
         question="How fast is which GPU, in which mode?",
-        note="To the right is faster; the axis is logarithmic. Whiskers: nine of ten measurements. Modes without room "
-        "are left out.",
+        note="To the right is faster; the axis is logarithmic. Whiskers: nine of ten measurements.",
         wide=True,
         traces=traces,
-        x=axis("speed", f"{unit}/s", log=True),
+        x=axis("speed", f"{fitting[0][1].unit if fitting else 'samples'}/s", log=True),
         y=axis(range=(len(gpus) - 0.5, -0.5), ticks={row: gpu.gpu.name for row, gpu in enumerate(gpus)}),
         legend=True,
-        height=150 + len(gpus) * max(40, 12 * len(shown)),
+        height=150 + len(gpus) * max(40, 12 * len(styles)),
     )
 
 
 def _data(gpus: Sequence[GpuSpeeds]) -> dict[str, Any]:
     every = [arm for gpu in gpus for arm in gpu.arms]
-    answers: dict[str, Any] = {}
-    if every:
-        of, config = every[0].prediction, every[0].prediction.config
-        answers = {"model": component_name(config.model), "data": component_name(config.data)}
-        answers |= {"num_parameters": of.model_size, "batch_size": config.data["batch_size"]}
-        answers |= {"world_size": of.world_size, "num_steps": every[0].work.num_steps}
-        answers["sentences"] = [_headline(gpus), *_notes(every)]
-    for key, found in (("fastest", fastest(gpus)), ("cheapest", cheapest(gpus))):
-        answers[key] = None if found is None else {"gpu": found.gpu.name, "arm": found.arm}
-    facts = [
-        {"gpu": gpu.gpu.name, "memory_gib": gpu.gpu.memory_gib, "price_per_hour": gpu.price, "why": _why(gpu)}
-        | {"best": None if gpu.best is None else gpu.best.arm, "unsupported": gpu.unsupported}
-        for gpu in gpus
-    ]
-    return answers | {"gpus": facts, "modes": as_rows(_table("gpu_modes", every, "mode")) if every else []}
+    of, config = every[0].prediction, every[0].prediction.config
+    found = {"fastest": fastest(gpus), "cheapest": cheapest(gpus)}
+    return {
+        "model": component_name(config.model),
+        "data": component_name(config.data),
+        "num_parameters": of.model_size,
+        "batch_size": config.data["batch_size"],
+        "world_size": of.world_size,
+        "num_steps": every[0].work.num_steps,
+        "sentences": [*_answers(gpus), *_notes(every)],
+        **{key: None if arm is None else {"gpu": arm.gpu.name, "arm": arm.arm} for key, arm in found.items()},
+        "gpus": [
+            {"gpu": gpu.gpu.name, "memory_gib": gpu.gpu.memory_gib, "price_per_hour": gpu.price}
+            | {"best": None if gpu.best is None else gpu.best.arm, "unsupported": gpu.unsupported}
+            for gpu in gpus
+        ],
+        "modes": as_rows(_modes("gpu_modes", every)),
+    }

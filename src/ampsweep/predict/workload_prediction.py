@@ -4,10 +4,9 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,17 +20,29 @@ from ampsweep.predict.calibrations import why_not_timed
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
 from ampsweep.predict.run_prediction import as_prediction, as_user_error, time_on, world_size_of
-from ampsweep.predict.step_memory import StepMemory, Timeline, fits, step_memory
+from ampsweep.predict.step_memory import StepMemory, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target, target_of
-from ampsweep.predict.traced_work import TracedWork, traced_work
 from ampsweep.records import RunRecord, now
 from ampsweep.records.sections import MemoryUse, UnvouchedOperator
 from ampsweep.run.directories import new_directory
 from ampsweep.run.request import new_record
 from ampsweep.speed.devices import Device
+from ampsweep.speed.step_time import StepWork
 from ampsweep.text import GIB
 
 _MOST_RANKS: Final = 1024
+
+
+@dataclass(frozen=True)
+class TracedWork:
+    """The work of a step at the configured batch size and at the largest that fits, and what figures follow from."""
+
+    step: StepWork
+    at_largest: StepWork | None  # None if not even one item fits
+    batches_per_step: int  # micro-batches of all ranks
+    tokens_per_sample: int | None  # None if the data is not tokens
+    reading_ms: float  # in which one process on this machine's CPU reads what a rank needs for a step
+    num_steps: int  # of the training
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,11 @@ class ArmPrediction:
     def arm(self) -> str:
         return arm_of(self.config)
 
+    @property
+    def fits(self) -> bool:
+        """True if the configured batch size is known to fit."""
+        return self.largest is not None and self.config.data["batch_size"] <= self.largest.batch_size
+
 
 @dataclass(frozen=True)
 class WorkloadPrediction:
@@ -75,24 +91,14 @@ def predict(configs: Sequence[Config], gpus: Sequence[Device] = ()) -> list[Work
     target of the config; UserError as `predict_arm`, or if autocast refuses the model in every arm."""
     first = configs[0]
     targets = [*map(target_of, gpus)] or [resolve_target(first.predict, first.device)]
-    unsupported = [
-        {arm_of(config): reason for config in configs if (reason := _why_not(config.precision, target)) is not None}
-        for target in targets
-    ]
-    of_config = [
-        [target for target, reasons in zip(targets, unsupported, strict=True) if arm_of(config) not in reasons]
-        for config in configs
-    ]
-    found = _predict_all(configs, of_config)
-    if not any(isinstance(arm, ArmPrediction) for of_targets in found for arm in of_targets.values()):
-        for refusal in (text for of_targets in found for text in of_targets.values()):
-            raise UserError(f"model={component_name(first.model)}: {refusal}")
-    return [
-        _on_target(
-            target, [(config, of[target]) for config, of in zip(configs, found, strict=True) if target in of], why
-        )
-        for target, why in zip(targets, unsupported, strict=True)
-    ]
+    lacking = [{target: _why_not(config.precision, target) for target in targets} for config in configs]
+    possible = [[target for target, reason in reasons.items() if reason is None] for reasons in lacking]
+    found = _predict_all(configs, possible)
+    outcomes = [outcome for of_targets in found for outcome in of_targets.values()]
+    if outcomes and not any(isinstance(outcome, ArmPrediction) for outcome in outcomes):
+        raise UserError(f"model={component_name(first.model)}: {outcomes[0]}")
+    by_arm = {arm_of(config): {**why, **of} for config, why, of in zip(configs, lacking, found, strict=True)}
+    return [_on_target(target, {arm: of[target] for arm, of in by_arm.items()}) for target in targets]
 
 
 def _why_not(precision: PrecisionConfig, target: TargetDevice) -> str | None:
@@ -104,30 +110,27 @@ def _why_not(precision: PrecisionConfig, target: TargetDevice) -> str | None:
     return mode.why_emulated(precision, target.abilities) or why_not_timed(target.gpu, precision)
 
 
-def _on_target(
-    target: TargetDevice, found: Sequence[tuple[Config, "ArmPrediction | str"]], unsupported: dict[str, str]
-) -> WorkloadPrediction:
-    arms = [arm for _, arm in found if isinstance(arm, ArmPrediction)]
-    refused = {arm_of(config): text for config, text in found if isinstance(text, str)}
+def _on_target(target: TargetDevice, found: Mapping[str, "ArmPrediction | str | None"]) -> WorkloadPrediction:
+    arms = [arm for arm in found.values() if isinstance(arm, ArmPrediction)]
+    unsupported = {name: reason for name, reason in found.items() if isinstance(reason, str)}
     baseline = next((arm for arm in arms if arm.arm == arm.config.report.baseline), None)
     name = baseline.arm if baseline is not None and len(arms) > 1 else None
     compared = tuple(arm if baseline is None else _against(baseline, arm) for arm in arms)
-    return WorkloadPrediction(target, compared, unsupported | refused, name)
+    return WorkloadPrediction(target, compared, unsupported, name)
 
 
 def predict_arm(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetDevice, ArmPrediction]:
     """Predict a training for the first of these targets, and for those of the others on which its step is the same;
     UserError if a part refuses its settings or the model cannot be traced, UnsupportedError if the target's autocast
     refuses an operator of the model."""
-    if config.parallel.strategy != "single":
-        return _predict_rank(config, targets)
+    if config.parallel.strategy != "single" and targets[0].gpu is None:
+        return {targets[0]: _predict_rank(config, targets[0])}
     target, *others = targets
     with as_user_error(config):
-        training = FakeTraining(config, target, others=others)
-        trace = partial(training.trace, logs_work=target.gpu is not None)
-        memory = MemoryByBatchSize(trace, training.has_batch, target, config.data["batch_size"])
+        training = FakeTraining(config, target, world_size_of(config), 0, *others)
+        memory = MemoryByBatchSize(training.trace, training.has_batch, target, config.data["batch_size"])
     arms, alike = {}, dict[Any, ArmPrediction]()
-    for memory.target in (target, *training.alike):
+    for memory.target in training.alike:
         room = memory.target.memory_limit(config.predict), memory.target.workspaces
         alike[room] = alike.get(room) or _arm_on_target(config, training, memory)
         arms[memory.target] = alike[room]
@@ -136,13 +139,12 @@ def predict_arm(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetD
 
 def _arm_on_target(config: Config, training: FakeTraining, memory: MemoryByBatchSize) -> ArmPrediction:
     batch_size: int = config.data["batch_size"]
-    limit, has_work = memory.target.memory_limit(config.predict), memory.target.gpu is not None
-    emulated = precision_class(config.precision).why_emulated(config.precision, memory.target.abilities)
-    largest = None if limit is None or emulated is not None else memory.largest(limit, traces=not has_work)
-    sizes, work = config.predict.batch_sizes or _table_sizes(batch_size), None
-    if has_work and largest is not None:
-        sizes, fits_in = [], batch_size <= largest.batch_size
-        work = traced_work(training, memory.works, (batch_size, largest.batch_size), 1, fits=fits_in)
+    target, limit = memory.target, memory.target.memory_limit(config.predict)
+    emulated = precision_class(config.precision).why_emulated(config.precision, target.abilities)
+    sizes = [] if target.gpu is not None else config.predict.batch_sizes or _table_sizes(batch_size)
+    largest = None
+    if limit is not None and emulated is None:
+        largest = memory.largest(limit, traces=target.gpu is None)
     return ArmPrediction(
         config,
         training.model_size,
@@ -150,49 +152,47 @@ def _arm_on_target(config: Config, training: FakeTraining, memory: MemoryByBatch
         tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
         largest,
         memory.interpolation,
+        world_size_of(config),
         emulated=emulated,
-        work=work,
+        work=None if target.gpu is None or largest is None else _work(training, memory, largest.batch_size),
     )
 
 
-def _predict_rank(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetDevice, ArmPrediction]:
-    """Predict a training's fullest rank, the first: no shard is larger."""
-    target, *others = targets
+def _work(training: FakeTraining, memory: MemoryByBatchSize, largest: int) -> TracedWork:
+    trainer, of = training.trainer, training.trainer.config
+    batch_size: int = training.config.data["batch_size"]
+    num_batches, tokens = of.grad_accum_steps * len(trainer.turns), trainer.data.tokens_per_batch
+    return TracedWork(
+        StepWork(memory.works(batch_size), compiled=of.compile),
+        StepWork(memory.works(largest), compiled=of.compile) if largest else None,
+        num_batches * world_size_of(training.config),
+        None if tokens is None else tokens // trainer.data.batch_size,
+        training.reading_ms() * num_batches,
+        trainer.num_steps,
+    )
+
+
+def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
+    """Predict the memory of a training's fullest rank, the first: no shard is larger."""
     batch_size: int = config.data["batch_size"]
-    world_size, has_work = world_size_of(config), target.gpu is not None
+    is_sharded = config.parallel.strategy == "fsdp2"
+    world_size, limit = world_size_of(config), target.memory_limit(config.predict)
     with as_user_error(config):
-        training = FakeTraining(config, target, world_size, others=others)
-        step = training.trace(batch_size, logs_work=has_work)
-    arms = {}
-    for each in (target, *training.alike):
-        memory, limit, work = step_memory(step, each, batch_size), each.memory_limit(config.predict), None
-        arm = ArmPrediction(config, training.model_size, memory, (), None, None, world_size)
-        if has_work and limit is not None:
-            fits_in = fits(step, each, limit)
-            work = traced_work(training, lambda _: step.works, (batch_size, None), world_size, fits=fits_in)
-            arms[each] = replace(arm, work=work)
-        else:
-            by_number, fewest = _by_world_size(config, each, limit, {world_size: step})
-            arms[each] = replace(arm, by_world_size=by_number, fewest=fewest)
-    return arms
-
-
-def _by_world_size(
-    config: Config, target: TargetDevice, limit: int | None, traced: dict[int, Timeline]
-) -> tuple[dict[int, StepMemory], int | None]:
-    """The memory by the numbers of ranks that were traced, and the fewest that fit (see `ArmPrediction`)."""
-    batch_size: int = config.data["batch_size"]
-    (step,) = traced.values()
+        training = FakeTraining(config, target, world_size)
+        step = training.trace(batch_size)
+    by_world_size = {world_size: step_memory(step, target, batch_size)}
     fewest = None
     number = 2
     while limit is not None and fewest is None and number <= _MOST_RANKS:
-        if config.parallel.strategy == "fsdp2" and number not in traced:
+        if is_sharded and number != world_size:
             with as_user_error(config):
-                traced[number] = FakeTraining(config, target, number).trace(batch_size)
-        fewest = number if fits(traced.get(number, step), target, limit) else None
+                step = FakeTraining(config, target, number).trace(batch_size)
+            by_world_size[number] = step_memory(step, target, batch_size)
+        fewest = number if fits(step, target, limit) else None
         number *= 2
-    memory = {number: step_memory(traced[number], target, batch_size) for number in sorted(traced)}
-    return memory, None if limit is None else fewest or 0
+    arm = ArmPrediction(config, training.model_size, by_world_size[world_size], (), None, None, world_size)
+    by_number = dict(sorted(by_world_size.items()))
+    return replace(arm, by_world_size=by_number, fewest=None if limit is None else fewest or 0)
 
 
 def _predict_all(
@@ -205,15 +205,14 @@ def _predict_all(
     for kind, config, of in [*zip(kinds, configs, targets, strict=True)][::-1]:  # float8 first: it takes longest
         if of:
             todo.setdefault(kind, (config, {}))[1].update(dict.fromkeys(of))
-    jobs = [(config, [*of]) for config, of in todo.values()]
     # A fork has torch imported already; it is safe if no other thread could hold a lock.
     can_fork = sys.platform == "linux" and threading.active_count() == 1 and not _autograd_has_threads()
     workers = min(len(todo), len(os.sched_getaffinity(0))) if can_fork else 1
     if workers > 1:
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-            found = dict(zip(todo, pool.map(_predicted_or_refused, *zip(*jobs, strict=True)), strict=True))
+            found = dict(zip(todo, pool.map(_predicted_or_refused, *zip(*todo.values(), strict=True)), strict=True))
     else:
-        found = {kind: _predicted_or_refused(*job) for kind, job in zip(todo, jobs, strict=True)}
+        found = {kind: _predicted_or_refused(*job) for kind, job in todo.items()}
     return [
         {target: _of_config(found[kind][target], config) for target in of}
         for kind, config, of in zip(kinds, configs, targets, strict=True)
@@ -229,7 +228,7 @@ def _autograd_has_threads() -> bool:
     return any(path.read_text().startswith("pt_autograd") for path in Path("/proc/self/task").glob("*/comm"))
 
 
-def _predicted_or_refused(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetDevice, ArmPrediction | str]:
+def _predicted_or_refused(config: Config, targets: Iterable[TargetDevice]) -> dict[TargetDevice, ArmPrediction | str]:
     found: dict[TargetDevice, ArmPrediction | str] = {}
     try:
         while left := [target for target in targets if target not in found]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, hypot, sqrt
+from math import exp, sqrt
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -13,6 +13,7 @@ from ampsweep.speed.devices import Device
 from ampsweep.speed.fitted import FIT, FITTED, Class
 from ampsweep.speed.fusion import fused
 from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, chip, kernel_times, least_times
+from ampsweep.speed.predicted_range import PredictedRange
 
 Bound = Literal["compute", "bandwidth", "launch", "link"]
 """What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
@@ -20,15 +21,6 @@ NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on ei
 _IDLE: Final = 0.02  # a GPU that waits for the host for this share of a step is bound by launching
 _SMALL_US: Final = 30.0  # a kernel that is shorter does not fill the device
 _COMPUTE: Final = get_args(MatrixKind)
-
-
-@dataclass(frozen=True)
-class PredictedRange:
-    """A prediction, and the range in which nine of ten measurements lie."""
-
-    expected: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -173,13 +165,6 @@ def elapsed_us(kernels: Floats, launching: Floats, waits: Integers) -> float:
     # A stretch ends when the kernels from some launch on have run without a pause: the latest such time counts.
     ends = np.repeat(done[begins + lengths - 1], lengths)
     return float(np.maximum.reduceat(launched + (ends - done + kernels), begins).sum())
-
-
-def speedup(baseline: StepTime, other: StepTime) -> PredictedRange:
-    """How many times as fast `other` is; the errors of two predictions for one device are in part the same."""
-    both = baseline.spread * other.spread
-    spread = sqrt(hypot(baseline.spread, other.spread) ** 2 - 2 * FIT.correlation * both)
-    return _range(baseline.step_ms.expected / other.step_ms.expected, spread)
 
 
 def spread_factor(spread: float) -> float:
