@@ -112,7 +112,7 @@ def main() -> None:
         loads.append(os.getloadavg()[0])
     rows = []
     for (name, mode), config in configs.items():
-        works = FakeTraining(config, TargetDevice("cpu")).trace(config.data["batch_size"], logs_work=True).works
+        works = FakeTraining(config, TargetDevice("cpu")).trace(config.data["batch_size"]).works
         predicted = time_on(calibration.device, config, StepWork(works), 1).step_ms
         measured = min(times[name, mode])  # what disturbs a machine only adds time
         facts = {"workload": name, "mode": mode, "measured_ms": measured, "predicted_ms": predicted.expected}

@@ -2,7 +2,6 @@
 
 import gc
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -51,9 +50,9 @@ def test_the_largest_batch_fits_and_one_more_does_not(target):
 def test_the_work_of_a_step_is_interpolated_too(workload):
     overrides = (*workload, "precision=amp_fp16", "data.batch_size=8")
     training = FakeTraining(composed(*overrides), CUDA)
-    memory = MemoryByBatchSize(partial(training.trace, logs_work=True), training.has_batch, CUDA, 8)
+    memory = MemoryByBatchSize(training.trace, training.has_batch, CUDA, 8)
     for batch_size in (8, 19):
-        traced = training.trace(batch_size, logs_work=True).works
+        traced = training.trace(batch_size).works
         assert [*map(grown, memory.works(batch_size))] == [*map(grown, traced)]
 
 

@@ -29,11 +29,10 @@ def test_figures_follow_from_the_step_and_lie_within_their_ranges(predicted):
     found = predicted(*GPT, *asked, "trainer.grad_accum_steps=2", "parallel=ddp", "parallel.num_processes=3")
     assert (found["batch_size"], found["world_size"], found["num_steps"]) == (4, 3, 50)
     for row in found["modes"]:
-        for key in ("step_ms", "samples_per_sec", "tokens_per_sec"):
+        for key in ("step_ms", "tokens_per_sec"):
             assert row[f"{key}_low"] < row[key] < row[f"{key}_high"]
-        assert row["samples_per_sec"] == pytest.approx(1e3 * 4 * 2 * 3 / row["step_ms"])
-        assert row["tokens_per_sec"] == pytest.approx(32 * row["samples_per_sec"])
-        assert row["largest_batch"] is None, "of a single process only"
+        assert row["tokens_per_sec"] == pytest.approx(1e3 * 4 * 2 * 3 * 32 / row["step_ms"])
+        assert row["largest_batch"] > 4, "of each process"
     modes = by_mode(found)
     fp32, amp = modes["A100-80", "fp32"], modes["A100-80", "amp_bf16"]
     assert amp["speedup_over_fp32"] == pytest.approx(fp32["step_ms"] / amp["step_ms"])
@@ -77,7 +76,8 @@ def test_a_batch_without_room_says_so_and_which_batch_has(predicted, capsys):
     assert modes["H200", "amp_fp16"]["fits"]
     assert [gpu["best"] is None for gpu in found["gpus"]] == [True, False]
     size = modes["T4", "amp_fp16"]["largest_batch"]
-    assert found["gpus"][0]["why"] == f"no mode fits; amp_fp16 does up to batch {size}"
+    assert main(["predict", "-m", *large, "precision=fp32,amp_fp16", "predict.gpus=[T4]"]) == 0
+    assert f"no mode fits; amp_fp16 does up to batch {size}" in capsys.readouterr().out
     assert found["fastest"]["gpu"] == "H200"
     limit = ("predict.target=cuda", "predict.capability=7.5", "predict.memory_gib=14.4")  # 15 less the context
     ((mode,),) = (predicted(*large, *limit, "precision=amp_fp16")["modes"],)
@@ -90,7 +90,6 @@ def test_the_best_mode_is_the_fastest_with_float32_weights_that_fits(predicted):
     times = {row["arm"]: row["step_ms"] for row in found["modes"]}
     assert times["pure_bf16"] < times["amp_bf16"] < times["tf32"] < times["fp32"]
     assert found["gpus"][0]["best"] == "amp_bf16"
-    assert "; pure_bf16, without, would be 1." in found["gpus"][0]["why"]
 
 
 def test_a_step_that_waits_for_its_data_is_bound_by_it(predicted):
@@ -101,7 +100,9 @@ def test_a_step_that_waits_for_its_data_is_bound_by_it(predicted):
     (row,) = found["modes"]
     assert row["bound"] == "data"
     assert 24 < row["reading_ms"] < 100
-    assert any("on this machine's CPU, longer than a step on H100: data.num_workers=" in s for s in found["sentences"])
+    assert any(
+        "longer than a step on H100: raise data.num_workers" in s for s in found["sentences"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,15 +111,12 @@ def test_a_step_that_waits_for_its_data_is_bound_by_it(predicted):
         (["predict.gpus=[T4,K99]"], "predict.gpus: no data of a GPU 'K99'; known are "),
         (["predict.gpus=[A100-81]"], "predict.gpus: "),
         (["predict.gpus=T4"], "predict.gpus: must be a list"),
-        (["predict.prices={T4: -1}"], "predict.prices.T4=-1: must be a number that is not negative"),
-        (["predict.prices=2"], "predict.prices=2: must be a price for each of some GPUs, such as {T4: 0.35"),
+        (["predict.prices={T4: -1}"], "predict.prices={'T4': -1}: must be the price of an hour of each GPU, such as {"),
+        (["predict.prices=2"], "predict.prices=2: must be the price of an hour of each GPU, such as {T4: 0.35"),
         (["predict.gpus=[T4]", "predict.prices={L4: 1}"], "L4 has a price, but predict.gpus does not have it"),
-        (["predict.speed=true", "predict.capability=9.0"], "predict.capability=9.0 with predict.speed=true: each of"),
-        (["predict.speed=true", "predict.memory_gib=8"], "predict.memory_gib=8.0 with predict.speed=true: each of"),
-        (
-            ["predict.speed=true", "predict.target=cpu"],
-            "predict.target=cpu with predict.speed=true: speed is predicted",
-        ),
+        (["predict.speed=true", "predict.capability=9.0"], "predict.capability=9.0 with predict.speed=true: speed is"),
+        (["predict.speed=true", "predict.target=cpu"], "predict.target=cpu with predict.speed=true: speed is that of"),
+        (["predict.gpus=[T4]", "precision=amp_bf16"], "error: T4 has no bfloat16 arithmetic; use amp_fp16"),
     ],
 )
 def test_wrong_gpus_and_prices_are_refused_in_one_sentence(overrides, sentence, capsys):
@@ -137,7 +135,7 @@ def test_the_screen_the_page_and_the_tables_say_the_same(capsys):
         texts[form] = capsys.readouterr().out
     (workload,) = json.loads(texts["json"])["workloads"]
     headline = workload["sentences"][0]
-    assert headline.startswith("Cheapest: ")
+    assert headline.startswith("Fastest: ")
     assert all(headline in " ".join(texts[form].split()) for form in ("console", "markdown", "html"))
     assert "\n# gpu_modes\ngpu,arm,step_ms,step_ms_low,step_ms_high," in texts["csv"]
     assert "How fast is which GPU, in which mode?" in texts["html"]

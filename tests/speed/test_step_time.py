@@ -8,7 +8,8 @@ import pytest
 from ampsweep.observe.operator_work import OperatorWork
 from ampsweep.speed.devices import DEVICES
 from ampsweep.speed.fitted import FITTED
-from ampsweep.speed.step_time import StepWork, elapsed_us, speedup
+from ampsweep.speed.predicted_range import speedup
+from ampsweep.speed.step_time import StepWork, elapsed_us
 
 V100, A100, H100 = (DEVICES[name] for name in ("V100-SXM2-32", "A100-80", "H100"))
 
@@ -117,7 +118,6 @@ def test_ranges_hold_the_prediction_and_are_wider_where_nothing_was_fitted():
     assert known.step_ms.low < known.step_ms.expected < known.step_ms.high
     assert (known.is_extrapolated, unknown.is_extrapolated) == (False, True)
     assert unknown.spread > known.spread
-    gain = speedup(
-        StepWork([product(8192, 8192, 8192, "float32")]).on(V100), StepWork([product(8192, 8192, 8192)]).on(V100)
-    )
+    slow, fast = (StepWork([product(8192, 8192, 8192, dtype)]).on(V100) for dtype in ("float32", "float16"))
+    gain = speedup(slow.step_ms, fast.step_ms, 0.5)
     assert gain.low < gain.expected < gain.high
