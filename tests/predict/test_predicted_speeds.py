@@ -100,9 +100,7 @@ def test_a_step_that_waits_for_its_data_is_bound_by_it(predicted):
     (row,) = found["modes"]
     assert row["bound"] == "data"
     assert 24 < row["reading_ms"] < 100
-    assert any(
-        "longer than a step on H100: raise data.num_workers" in s for s in found["sentences"]
-    )
+    assert any("longer than a step on H100: raise data.num_workers" in s for s in found["sentences"])
 
 
 @pytest.mark.parametrize(

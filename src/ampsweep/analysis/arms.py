@@ -105,7 +105,6 @@ def summarise_arm(
     operators = operator_time(runs) or (None, None, None)
     counted = Counter(run.outcome for run in runs)
     predictions = [run.record.prediction for run in runs if run.record.prediction is not None]
-    times_ahead = [run.predicted_step for run in runs if run.predicted_step is not None]
 
     def own(key: str) -> list[float]:
         row = one_side(paired_figures(own_pairs, key), of_baseline=is_baseline)
@@ -136,8 +135,8 @@ def summarise_arm(
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         unvouched=tuple(sorted({operator.name for of in predictions for operator in of.unvouched or ()})),
-        predicted_step_ms=known_median(of.step_ms for of in times_ahead),
-        step_error_pct=known_median(of.step_error_pct for of in times_ahead),
+        predicted_step_ms=known_median(of.step_ms for of in predictions),
+        step_error_pct=known_median(of.step_error_pct for of in predictions),
         memory_saved_bytes=mean_difference([GIB * (before - after) for before, after in memory.values()], confidence),
         memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()], confidence),
         val_loss=spread(own(VAL_LOSS)),

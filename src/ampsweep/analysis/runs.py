@@ -14,7 +14,6 @@ from ampsweep.config.modes import DOTTED_ARM_KEYS
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.metrics import METRICS
 from ampsweep.records import RunRecord
-from ampsweep.records.sections import StepPrediction
 from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
@@ -140,12 +139,6 @@ class Run:
     def prediction_error_pct(self) -> float | None:
         """Predicted minus measured peak, in percent of the measured peak."""
         return None if self.record.prediction is None or self.is_compiled else self.record.prediction.error_pct
-
-    @property
-    def predicted_step(self) -> StepPrediction | None:
-        """Its prediction, if that has the time of a step on its device."""
-        of = self.record.prediction
-        return None if of is None or of.step_ms is None else of
 
     @property
     def tracked_at(self) -> str | None:

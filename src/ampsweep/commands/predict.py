@@ -40,15 +40,13 @@ def predict_command(argv: Sequence[str]) -> int:
     """Predict the memory of the trainings of this command line; return the exit code. UserError: a workload cannot be
     predicted."""
     overrides, chosen = taken_out(argv, "format", formats())
-    calibrates = _CALIBRATE in overrides
-    overrides = [override for override in overrides if override != _CALIBRATE]
+    if _CALIBRATE in overrides:
+        return _calibrate([override for override in overrides if override != _CALIBRATE], chosen)
     with paused_garbage_collection():
         arguments = parse(overrides)
         if arguments.for_hydra:
             print(_HELP)
             return 0
-        if calibrates:
-            return _calibrate(arguments, chosen)
         workloads = _workloads(arguments)
         gpus = [chosen_gpus(configs[0].predict) for configs in workloads]
         # torch is imported only now: a wrong command line is refused without it.
@@ -61,22 +59,19 @@ def predict_command(argv: Sequence[str]) -> int:
         predicted = [predict(configs, [*of]) for configs, of in zip(workloads, gpus, strict=True)]
     predictions = [on_target for of in predicted for on_target in of]
     written = [write_records(found) for found in predictions if found.arms and found.arms[0].config.predict.write]
-    if any(gpus):
-        document = speed_document([on_gpus(of, prices) for of, prices in zip(predicted, gpus, strict=True)])
-    else:
-        document = prediction_document(predictions)
-    put_out(document, chosen)
+    speeds = [on_gpus(*both) for both in zip(predicted, gpus, strict=True) if any(gpus)]
+    put_out(speed_document(speeds) if speeds else prediction_document(predictions), chosen)
     if chosen == CONSOLE:
         for directory in written:
             print(escaped(str(directory)))
     return 0
 
 
-def _calibrate(arguments: Arguments, chosen: str) -> int:
+def _calibrate(overrides: Sequence[str], chosen: str) -> int:
     """Measure the device that the command line names; UserError if it also describes a training."""
-    if others := [override for override in arguments.overrides if not override.startswith("device=")]:
+    if others := [override for override in overrides if not override.startswith("device=")]:
         raise UserError(f"{_CALIBRATE} measures a device, whatever is trained: {others[0]} has no effect")
-    device = compose_points(arguments.overrides, multirun=False).points[0].config.device
+    device = compose_points(overrides, multirun=False).points[0].config.device
     from ampsweep.predict.calibrations import calibrate_and_keep, calibration_document
 
     put_out(calibration_document(*calibrate_and_keep(device)), chosen)

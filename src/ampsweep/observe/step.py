@@ -100,11 +100,7 @@ class OperatorTracer(StorageCounter):
     """Enters the tensors of every operator into a ledger and counts operations, below autograd and autocast."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        scratch: Scratch | None,
-        region: Callable[[], str | None] | None = None,
-        log: WorkLog | None = None,
+        self, ledger: Ledger, scratch: Scratch | None, region: Callable[[], str | None] | None, log: WorkLog | None
     ) -> None:
         super().__init__(ledger)
         self._scratch, self._region, self._log = scratch, region, log

@@ -54,8 +54,8 @@ def attend_as_cuda(
         return attend_as_cuda(targets, *whole, mask, *how, scale=scale, enable_gqa=enable_gqa).squeeze(0)
     inputs, how = (query, key, value), (dropout_p, is_causal)
     call = AttentionCall(*inputs, attn_mask, *how, enable_gqa, target)
-    backend = call.kernel()
-    targets[:] = [other for other in targets if replace(call, target=other).kernel() == backend]
+    backend = call.backend()
+    targets[:] = [other for other in targets if replace(call, target=other).backend() == backend]
     if backend is None:
         raise RuntimeError("No available kernel. Aborting execution.")  # as torch says it
     bias = _additive(attn_mask, query.dtype)
@@ -67,7 +67,7 @@ def attend_as_cuda(
             bias = _aligned(bias).expand(*query.shape[:2], query.shape[-2], key.shape[-2])
         attend = aten._scaled_dot_product_efficient_attention
         return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, scale=scale)[0])
-    if backend == "flash":
+    if bias is None and query.shape[-1] == value.shape[-1]:  # flash, or cuDNN with the same sizes
         return _flash(*inputs, *how, scale)
     attend = aten._scaled_dot_product_cudnn_attention
     return cast(Tensor, attend(*inputs, bias, _keeps(*inputs), *how, False, scale=scale)[0])
@@ -101,11 +101,6 @@ class AttentionCall:
             if takes[backend]():
                 return backend
         return None
-
-    def kernel(self) -> Backend | None:
-        """The same; `flash` also stands for cuDNN where that takes and keeps the same sizes."""
-        backend, is_flash = self.backend(), self.mask is None and self.query.shape[-1] == self.value.shape[-1]
-        return "flash" if backend == "cudnn" and is_flash else backend
 
     def _suits_cudnn(self) -> bool:
         heads = self.query.shape[-1], self.value.shape[-1]

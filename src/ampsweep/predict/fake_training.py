@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from timeit import repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +68,7 @@ class FakeTraining:
         """The target, and those of the others on which the steps traced so far are the same."""
         return self._device.alike
 
+    @cached_property
     def reading_ms(self) -> float:
         """The time in which this host reads a batch."""
         data, indices = self._data(self.config.data["batch_size"]), count()
@@ -124,7 +125,8 @@ class FakeTraining:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
         if isinstance(trainer.task, PrecedesStep):
             unvouched += (UnvouchedOperator(name="a model that the task prepares for each step", doubt="varies"),)
-        return timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched, works=log.works), trained
+        found = timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched)
+        return replace(found, works=tuple(log.works)), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
         """Drop optimizer state of parameters without gradients, except master weights; return True if any was there."""

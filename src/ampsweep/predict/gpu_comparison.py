@@ -20,31 +20,43 @@ _MS_PER_HOUR: Final = 3.6e6
 
 @dataclass(frozen=True)
 class ArmOnGpu:
-    """The speed of an arm on a GPU, or on as many as it has ranks. Speeds and costs are those of tokens, or of samples
-    where the data is not tokens."""
+    """The speed of an arm on a GPU, or on as many as it has ranks."""
 
     gpu: Device
+    price: float | None  # of an hour of the GPU
     prediction: ArmPrediction
     work: TracedWork
     time: StepTime
-    per_sec: PredictedRange
-    largest_per_sec: PredictedRange | None  # at the largest batch that fits, if any does
-    speedups: Mapping[str, PredictedRange]  # by baseline: fp32, tf32
-    cost_per_million: PredictedRange | None  # None without a price
-    cost_of_training: PredictedRange | None
-    reading_ms: float  # in which this machine's CPU reads the batches of a step with the configured workers
+    per_sec: PredictedRange  # tokens or samples: see `TracedWork`
+    largest_per_sec: PredictedRange | None  # at the largest batch, if any fits
+    speedups: Mapping[str, PredictedRange]  # over fp32 and tf32, if they are predicted, too
 
     @property
     def arm(self) -> str:
         return self.prediction.arm
 
     @property
-    def unit(self) -> str:
-        return "tokens" if self.work.tokens_per_sample else "samples"
-
-    @property
     def step_ms(self) -> float:
         return self.time.step_ms.expected
+
+    @property
+    def fits(self) -> bool:
+        return bool(self.prediction.config.data["batch_size"] <= self.work.largest)
+
+    def cost(self, time_ms: float) -> PredictedRange | None:
+        """Of so much time on all GPUs; None without a price."""
+        hours = time_ms * self.prediction.world_size / _MS_PER_HOUR
+        return None if self.price is None else self.time.step_ms.of(self.price * hours)
+
+    @property
+    def cost_per_million(self) -> PredictedRange | None:
+        return self.cost(1e9 / self.per_sec.expected)
+
+    @property
+    def reading_ms(self) -> float:
+        """The time in which this machine's CPU reads the batches of a step with the configured workers."""
+        num_workers = self.prediction.config.data.get("num_workers")
+        return self.work.reading_ms / max(1, num_workers if isinstance(num_workers, int) else 0)
 
     @property
     def bound(self) -> str:
@@ -55,7 +67,6 @@ class ArmOnGpu:
 @dataclass(frozen=True)
 class GpuSpeeds:
     gpu: Device
-    price: float | None  # of an hour
     arms: tuple[ArmOnGpu, ...]  # in the order of reports
     unsupported: Mapping[str, str]  # the reason, by arm
 
@@ -63,7 +74,7 @@ class GpuSpeeds:
     def best(self) -> ArmOnGpu | None:
         """The fastest arm that fits and has float32 weights, or, if none has, of all that fit. Of those as fast it is
         the first, so that autocast or a scaler must gain something."""
-        fitting = [arm for arm in self.arms if arm.prediction.fits]
+        fitting = [arm for arm in self.arms if arm.fits]
         safe = [arm for arm in fitting if arm.prediction.config.precision.parameters == "float32"] or fitting
         return next((arm for arm in safe if arm.step_ms < _ALIKE * min(other.step_ms for other in safe)), None)
 
@@ -78,38 +89,17 @@ def on_gpus(predictions: Sequence[WorkloadPrediction], prices: Mapping[Device, f
 
 def _on_gpu(of: WorkloadPrediction, gpu: Device, price: float | None) -> GpuSpeeds:
     works = [(arm, arm.work) for arm in sorted(of.arms, key=lambda arm: report_order(arm.arm)) if arm.work is not None]
-    times = {arm.arm: time_on(gpu, arm.config, work.step, arm.world_size) for arm, work in works}
-    arms = tuple(_speed(arm, work, gpu, times, price) for arm, work in works)
-    return GpuSpeeds(gpu, price, arms, of.unsupported)
-
-
-def _speed(
-    arm: ArmPrediction, work: TracedWork, gpu: Device, times: Mapping[str, StepTime], price: float | None
-) -> ArmOnGpu:
-    time, data, largest = times[arm.arm], arm.config.data, None
-    per_item = work.batches_per_step * (work.tokens_per_sample or 1)
-    per_step, step_ms = per_item * data["batch_size"], time.step_ms.expected
-    if work.at_largest is not None and arm.largest is not None:
-        at_largest = time_on(gpu, arm.config, work.at_largest, arm.world_size)
-        largest = at_largest.step_ms.of(1e3 * per_item * arm.largest.batch_size / at_largest.step_ms.expected)
-    cost = None if price is None else price * arm.world_size * step_ms / _MS_PER_HOUR
-    num_workers = data.get("num_workers")
-    return ArmOnGpu(
-        gpu,
-        arm,
-        work,
-        time,
-        per_sec=time.step_ms.of(1e3 * per_step / step_ms),
-        largest_per_sec=largest,
-        speedups={
-            mode: speedup(times[mode].step_ms, time.step_ms, FIT.correlation)
-            for mode in ("fp32", "tf32")
-            if mode in times and mode != arm.arm
-        },
-        cost_per_million=None if cost is None else time.step_ms.of(1e6 * cost / per_step),
-        cost_of_training=None if cost is None else time.step_ms.of(cost * work.num_steps),
-        reading_ms=work.reading_ms / (max(1, num_workers) if isinstance(num_workers, int) else 1),
-    )
+    times = {arm.arm: time_on(gpu, arm.config, work.step) for arm, work in works}
+    arms = []
+    for arm, work in works:
+        time, largest = times[arm.arm], None
+        if work.at_largest is not None:
+            largest = work.per_sec(time_on(gpu, arm.config, work.at_largest).step_ms, work.largest)
+        per_sec = work.per_sec(time.step_ms, arm.config.data["batch_size"])
+        others = {mode: times[mode].step_ms for mode in times if mode in ("fp32", "tf32") and mode != arm.arm}
+        over = {mode: speedup(other, time.step_ms, FIT.correlation) for mode, other in others.items()}
+        arms.append(ArmOnGpu(gpu, price, arm, work, time, per_sec, largest, over))
+    return GpuSpeeds(gpu, tuple(arms), of.unsupported)
 
 
 def fastest(gpus: Sequence[GpuSpeeds]) -> ArmOnGpu | None:
@@ -117,5 +107,5 @@ def fastest(gpus: Sequence[GpuSpeeds]) -> ArmOnGpu | None:
 
 
 def cheapest(gpus: Sequence[GpuSpeeds]) -> ArmOnGpu | None:
-    costs = {best.cost_of_training.expected: best for gpu in gpus if (best := gpu.best) and best.cost_of_training}
+    costs = {cost.expected: best for gpu in gpus if (best := gpu.best) and (cost := best.cost(best.step_ms))}
     return costs[min(costs)] if costs else None

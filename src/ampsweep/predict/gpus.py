@@ -6,8 +6,6 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
 from ampsweep.speed.devices import DEVICES, Device, device_named
 
-KINDS: Final = ("cpu", "cuda")
-"""Names of this machine's own devices, if they are calibrated or in the table."""
 _FOR_RENT: Final = ("T4", "L4", "A10", "RTX4090", "A100-80", "H100", "H200")
 
 
@@ -24,7 +22,7 @@ def chosen_gpus(config: PredictConfig) -> dict[Device, float | None]:
 
 
 def _named(key: str, name: object) -> Device:
-    if name in KINDS:
+    if name in ("cpu", "cuda"):  # this machine's own
         return _here(str(name))
     try:
         return device_named(str(name))

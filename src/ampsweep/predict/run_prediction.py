@@ -68,17 +68,15 @@ def _predict_on(config: Config, target: TargetDevice, step: int, device: Device 
         traced = _traced(config, target, step)
     except UserError as error:
         return StepPrediction(refused=str(error))
-    time = None
-    if device is not None:
-        work = StepWork(traced.works, compiled=config.trainer.compile)
-        time = time_on(device, config, work, world_size_of(config))
+    work = StepWork(traced.works, compiled=config.trainer.compile)
+    time = None if device is None else time_on(device, config, work)
     return as_prediction(step_memory(traced, target, config.data["batch_size"]), target, time=time)
 
 
-def time_on(device: Device, config: Config, work: StepWork, num_ranks: int) -> StepTime:
+def time_on(device: Device, config: Config, work: StepWork) -> StepTime:
     """The time of a training's step on a device, or on as many as it has ranks; see `why_not_timed`."""
     tf32, calibration = fp32_matmul(config.precision) != "highest", kept_calibration(device.name)
-    return work.on(device, tf32=tf32, num_ranks=num_ranks, calibration=calibration)
+    return work.on(device, tf32=tf32, num_ranks=world_size_of(config), calibration=calibration)
 
 
 def predict_point(config: Config, device: torch.device, step: int = 2) -> StepPrediction:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampsweep.config.modes import report_order
-from ampsweep.config.schema import component_name
 from ampsweep.predict.gpu_comparison import ArmOnGpu, GpuSpeeds, cheapest, fastest
 from ampsweep.predict.prediction_document import in_doubt, workload_title
 from ampsweep.predict.target_device import CONTEXT_GIB
@@ -12,7 +11,7 @@ from ampsweep.report.data_formats import as_rows
 from ampsweep.report.document import Document, Item, Prose, Section, items_of
 from ampsweep.report.figure import Figure, axis, scatter, whiskers
 from ampsweep.report.palette import ArmStyle, arm_styles
-from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, table_of, text_column
+from ampsweep.report.tables import Cell, Column, Columns, Row, Table, count_cell, table_of, text_column, value_cell
 from ampsweep.speed.predicted_range import PredictedRange
 from ampsweep.text import GIB, listed, milliseconds, num_bytes, number, ratio
 
@@ -54,10 +53,9 @@ def _answers(gpus: Sequence[GpuSpeeds]) -> Iterator[str]:
         return
     gain = quick.speedups.get("fp32")
     text = "" if gain is None else f", {ratio(gain.expected)} fp32 ({ratio(gain.low)} to {ratio(gain.high)})"
-    yield f"Fastest: {quick.gpu.name} in {quick.arm}, {number(quick.per_sec.expected)} {quick.unit}/s{text}."
-    if cheap is not None and cheap.cost_per_million is not None:
-        cost = number(cheap.cost_per_million.expected)
-        yield f"Cheapest: {cheap.gpu.name} in {cheap.arm}, {cost} per million {cheap.unit}."
+    yield f"Fastest: {quick.gpu.name} in {quick.arm}, {number(quick.per_sec.expected)} {quick.work.unit}/s{text}."
+    if cheap is not None and (cost := cheap.cost_per_million):
+        yield f"Cheapest: {cheap.gpu.name} in {cheap.arm}, {number(cost.expected)} per million {cheap.work.unit}."
 
 
 def _lacking(gpu: GpuSpeeds) -> Iterator[Item]:
@@ -65,13 +63,12 @@ def _lacking(gpu: GpuSpeeds) -> Iterator[Item]:
     for reason in dict.fromkeys(gpu.unsupported.values()):
         arms = ", ".join(arm for arm, text in gpu.unsupported.items() if text == reason)
         yield Item(f"without {arms}: {reason}", gpu.gpu.name)
-    largest = {of.largest.batch_size: of.arm for arm in gpu.arms if (of := arm.prediction).largest}
+    largest = {arm.work.largest: arm.arm for arm in gpu.arms}
     if gpu.best is None and largest:
         yield Item(f"no mode fits; {largest[max(largest)]} does up to batch {max(largest)}", gpu.gpu.name)
 
 
 def _notes(every: Sequence[ArmOnGpu]) -> Iterator[str]:
-    first = every[0].prediction
     if waiting := [arm for arm in every if arm.bound == "data"]:
         yield (
             f"Reading the batches of a step takes {milliseconds(waiting[0].reading_ms)} on this machine's CPU, longer "
@@ -81,10 +78,6 @@ def _notes(every: Sequence[ArmOnGpu]) -> Iterator[str]:
         yield f"Calibrated by measurements: {listed(measured)}."
     if wide := dict.fromkeys(arm.gpu.name for arm in every if arm.time.is_extrapolated):
         yield f"Nothing was fitted to chips of this kind, hence the wide ranges: {listed(wide)}."
-    if first.config.trainer.compile:
-        yield "Memory is that of the eager step; a compiled step (trainer.compile=true) often takes less."
-    if first.world_size > 1:
-        yield f"Speeds and costs are those of {first.world_size} GPUs, joined by the link of a usual server."
     yield (
         "Ranges hold nine of ten measurements, of steps after warm-up, without evaluations. A step fits if it takes no "
         f"more than the GPU's memory less {CONTEXT_GIB} GiB for the driver's context."
@@ -94,7 +87,7 @@ def _notes(every: Sequence[ArmOnGpu]) -> Iterator[str]:
 
 def _modes(key: str, arms: Sequence[ArmOnGpu]) -> Table:
     """A row for each of the arms."""
-    unit, num_steps = arms[0].unit, arms[0].work.num_steps
+    unit, steps = arms[0].work.unit, arms[0].work.num_steps
 
     def ranges(
         title: str, key: str, text: Callable[[float], str], found: Callable[[ArmOnGpu], PredictedRange | None]
@@ -102,12 +95,8 @@ def _modes(key: str, arms: Sequence[ArmOnGpu]) -> Table:
         return Column(title, key, numeric=True, optional=True), lambda arm: _cell(found(arm), text)
 
     def peak(arm: ArmOnGpu) -> Cell:
-        taken = arm.prediction.memory.total_bytes
-        room = f"of {num_bytes(arm.gpu.memory_gib * GIB)}" if arm.prediction.fits else "no room"
-        return Cell(num_bytes(taken), taken, detail=room)
-
-    def largest(arm: ArmOnGpu) -> Cell:
-        return Cell() if arm.prediction.largest is None else count_cell(arm.prediction.largest.batch_size)
+        room = f"of {num_bytes(arm.gpu.memory_gib * GIB)}" if arm.fits else "no room"
+        return value_cell(arm.prediction.memory.total_bytes, num_bytes, room)
 
     columns: Columns[ArmOnGpu] = [
         text_column("GPU", lambda arm: arm.gpu.name, key="gpu"),
@@ -117,11 +106,11 @@ def _modes(key: str, arms: Sequence[ArmOnGpu]) -> Table:
         ranges("over fp32", "speedup_over_fp32", ratio, lambda arm: arm.speedups.get("fp32")),
         ranges("over tf32", "speedup_over_tf32", ratio, lambda arm: arm.speedups.get("tf32")),
         ranges(f"cost of a million {unit}", f"cost_per_million_{unit}", number, lambda arm: arm.cost_per_million),
-        ranges(f"cost of {num_steps:,} steps", "cost_of_training", number, lambda arm: arm.cost_of_training),
+        ranges(f"cost of {steps:,} steps", "cost_of_training", number, lambda arm: arm.cost(steps * arm.step_ms)),
         text_column("bound by", lambda arm: arm.bound, key="bound"),
         (Column("peak memory", "peak_memory_bytes", numeric=True), peak),
-        (Column("fits", data_only=True), lambda arm: Cell(value=arm.prediction.fits)),
-        (Column("largest batch", "largest_batch", numeric=True, optional=True), largest),
+        (Column("fits", data_only=True), lambda arm: Cell(value=arm.fits)),
+        (Column("largest batch", "largest_batch", numeric=True), lambda arm: count_cell(arm.work.largest)),
         ranges(f"{unit}/s there", f"largest_{unit}_per_sec", number, lambda arm: arm.largest_per_sec),
         (Column("extrapolated", "is_extrapolated", data_only=True), lambda arm: Cell(value=arm.time.is_extrapolated)),
         (Column("reading", "reading_ms", data_only=True), lambda arm: Cell(value=arm.reading_ms)),
@@ -140,11 +129,11 @@ def _throughputs(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> T
 
     def cell(arm: ArmOnGpu) -> Cell:
         over, speed = arm.speedups.get("fp32"), arm.per_sec.expected
-        if not arm.prediction.fits:
+        if not arm.fits:
             return Cell("no room", shown_only=True)
         return Cell(number(speed), speed, detail="" if over is None else f"{ratio(over.expected)} fp32")
 
-    unit, rows = next(arm.unit for gpu in gpus for arm in gpu.arms), []
+    unit, rows = next(arm.work.unit for gpu in gpus for arm in gpu.arms), []
     for gpu in gpus:
         cells = dict.fromkeys(styles, Cell()) | {arm.arm: cell(arm) for arm in gpu.arms}
         rows.append(Row((Cell(gpu.gpu.name), *cells.values())))
@@ -154,13 +143,13 @@ def _throughputs(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> T
 
 def _chart(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Figure:
     """For each GPU a dot for each mode that fits, with its range, one below the other."""
-    fitting = [(row, arm) for row, gpu in enumerate(gpus) for arm in gpu.arms if arm.prediction.fits]
+    fitting = [(row, arm) for row, gpu in enumerate(gpus) for arm in gpu.arms if arm.fits]
     traces = []
     for place, (name, look) in enumerate(styles.items()):
         own = [(row, arm) for row, arm in fitting if arm.arm == name]
-        x, cells = [arm.per_sec.expected for _, arm in own], [_cell(arm.per_sec, number) for _, arm in own]
+        x = [arm.per_sec.expected for _, arm in own]
         y = [row + 0.8 * ((place + 0.5) / len(styles) - 0.5) for row, _ in own]
-        hover = [f"{arm.gpu.name}: {cell.text} {cell.detail}" for (_, arm), cell in zip(own, cells, strict=True)]
+        hover = [f"{arm.gpu.name}: {number(arm.per_sec.low)} to {number(arm.per_sec.high)}" for _, arm in own]
         ends = whiskers("x", x, [(arm.per_sec.low, arm.per_sec.high) for _, arm in own], look.colour)
         traces.append(scatter(name, x, y, look.colour, symbol=look.symbol, hover=hover, meta={"arm": name}, **ends))
     return Figure(
@@ -170,7 +159,7 @@ def _chart(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Figure:
         note="To the right is faster; the axis is logarithmic. Whiskers: nine of ten measurements.",
         wide=True,
         traces=traces,
-        x=axis("speed", f"{fitting[0][1].unit if fitting else 'samples'}/s", log=True),
+        x=axis("speed", f"{fitting[0][1].work.unit if fitting else 'samples'}/s", log=True),
         y=axis(range=(len(gpus) - 0.5, -0.5), ticks={row: gpu.gpu.name for row, gpu in enumerate(gpus)}),
         legend=True,
         height=150 + len(gpus) * max(40, 12 * len(styles)),
@@ -179,21 +168,13 @@ def _chart(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Figure:
 
 def _data(gpus: Sequence[GpuSpeeds]) -> dict[str, Any]:
     every = [arm for gpu in gpus for arm in gpu.arms]
-    of, config = every[0].prediction, every[0].prediction.config
+    facts = [(gpu.gpu.name, gpu.best and gpu.best.arm, gpu.unsupported) for gpu in gpus]
     found = {"fastest": fastest(gpus), "cheapest": cheapest(gpus)}
     return {
-        "model": component_name(config.model),
-        "data": component_name(config.data),
-        "num_parameters": of.model_size,
-        "batch_size": config.data["batch_size"],
-        "world_size": of.world_size,
+        "workload": workload_title(every[0].prediction),
         "num_steps": every[0].work.num_steps,
         "sentences": [*_answers(gpus), *_notes(every)],
-        **{key: None if arm is None else {"gpu": arm.gpu.name, "arm": arm.arm} for key, arm in found.items()},
-        "gpus": [
-            {"gpu": gpu.gpu.name, "memory_gib": gpu.gpu.memory_gib, "price_per_hour": gpu.price}
-            | {"best": None if gpu.best is None else gpu.best.arm, "unsupported": gpu.unsupported}
-            for gpu in gpus
-        ],
+        **{key: arm and {"gpu": arm.gpu.name, "arm": arm.arm} for key, arm in found.items()},
+        "gpus": [{"gpu": name, "best": best, "unsupported": why} for name, best, why in facts],
         "modes": as_rows(_modes("gpu_modes", every)),
     }

@@ -1,6 +1,5 @@
 """The memory of a training step on a target: the lives of its allocations, and the CUDA allocator's bytes."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,8 +17,8 @@ _STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
 
 @dataclass(frozen=True)
 class Timeline(Lives):
-    """The lives of a step's allocations, the moments of the end of forward and of the optimizer's step, and, if they
-    were logged, the works of its operators."""
+    """The lives of a step's allocations, the moments of the end of forward and of the optimizer's step, and the works
+    of its operators, unless it was interpolated."""
 
     end_of_forward: int
     optimizer_step: int
@@ -33,16 +32,10 @@ def same_course(first: Timeline, second: Timeline) -> bool:
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
 
 
-def timeline(
-    ledger: Ledger,
-    *,
-    optimizer_step: int,
-    unvouched: tuple[UnvouchedOperator, ...] = (),
-    works: Iterable[OperatorWork] = (),
-) -> Timeline:
+def timeline(ledger: Ledger, *, optimizer_step: int, unvouched: tuple[UnvouchedOperator, ...] = ()) -> Timeline:
     lives = ledger.lives()
-    died, moments = _in_order(lives.born, lives.died), (ledger.marked_moment, optimizer_step)
-    return Timeline(lives.sizes, lives.born, died, lives.categories, *moments, unvouched, tuple(works))
+    died = _in_order(lives.born, lives.died)
+    return Timeline(lives.sizes, lives.born, died, lives.categories, ledger.marked_moment, optimizer_step, unvouched)
 
 
 def _in_order(born: Integers, died: Integers) -> Integers:

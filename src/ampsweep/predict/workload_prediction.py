@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
 
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.identity import run_directory_name
@@ -27,6 +27,7 @@ from ampsweep.records.sections import MemoryUse, UnvouchedOperator
 from ampsweep.run.directories import new_directory
 from ampsweep.run.request import new_record
 from ampsweep.speed.devices import Device
+from ampsweep.speed.predicted_range import PredictedRange
 from ampsweep.speed.step_time import StepWork
 from ampsweep.text import GIB
 
@@ -39,10 +40,14 @@ class TracedWork:
 
     step: StepWork
     at_largest: StepWork | None  # None if not even one item fits
-    batches_per_step: int  # micro-batches of all ranks
-    tokens_per_sample: int | None  # None if the data is not tokens
+    largest: int  # the largest batch size that fits
+    unit: Literal["tokens", "samples"]
+    units_per_item: int  # tokens or samples that a step trains on, on all ranks, for each item of a batch
     reading_ms: float  # in which one process on this machine's CPU reads what a rank needs for a step
     num_steps: int  # of the training
+
+    def per_sec(self, step_ms: PredictedRange, batch_size: int) -> PredictedRange:
+        return step_ms.of(1e3 * self.units_per_item * batch_size / step_ms.expected)
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,6 @@ class ArmPrediction:
     @property
     def arm(self) -> str:
         return arm_of(self.config)
-
-    @property
-    def fits(self) -> bool:
-        """True if the configured batch size is known to fit."""
-        return self.largest is not None and self.config.data["batch_size"] <= self.largest.batch_size
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,9 @@ def predict_arm(config: Config, targets: Sequence[TargetDevice]) -> dict[TargetD
     with as_user_error(config):
         training = FakeTraining(config, target, world_size_of(config), 0, *others)
         memory = MemoryByBatchSize(training.trace, training.has_batch, target, config.data["batch_size"])
-    arms, alike = {}, dict[Any, ArmPrediction]()
+    arms = {}
     for memory.target in training.alike:
-        room = memory.target.memory_limit(config.predict), memory.target.workspaces
-        alike[room] = alike.get(room) or _arm_on_target(config, training, memory)
-        arms[memory.target] = alike[room]
+        arms[memory.target] = _arm_on_target(config, training, memory)
     return arms
 
 
@@ -160,14 +158,14 @@ def _arm_on_target(config: Config, training: FakeTraining, memory: MemoryByBatch
 
 def _work(training: FakeTraining, memory: MemoryByBatchSize, largest: int) -> TracedWork:
     trainer, of = training.trainer, training.trainer.config
-    batch_size: int = training.config.data["batch_size"]
     num_batches, tokens = of.grad_accum_steps * len(trainer.turns), trainer.data.tokens_per_batch
     return TracedWork(
-        StepWork(memory.works(batch_size), compiled=of.compile),
+        StepWork(memory.works(training.config.data["batch_size"]), compiled=of.compile),
         StepWork(memory.works(largest), compiled=of.compile) if largest else None,
-        num_batches * world_size_of(training.config),
-        None if tokens is None else tokens // trainer.data.batch_size,
-        training.reading_ms() * num_batches,
+        largest,
+        "tokens" if tokens else "samples",
+        num_batches * world_size_of(training.config) * ((tokens or 0) // trainer.data.batch_size or 1),
+        training.reading_ms * num_batches,
         trainer.num_steps,
     )
 
@@ -214,13 +212,9 @@ def _predict_all(
     else:
         found = {kind: _predicted_or_refused(*job) for kind, job in todo.items()}
     return [
-        {target: _of_config(found[kind][target], config) for target in of}
+        {target: arm if isinstance(arm := found[kind][target], str) else replace(arm, config=config) for target in of}
         for kind, config, of in zip(kinds, configs, targets, strict=True)
     ]
-
-
-def _of_config(found: ArmPrediction | str, config: Config) -> ArmPrediction | str:
-    return found if isinstance(found, str) else replace(found, config=config)
 
 
 def _autograd_has_threads() -> bool:
@@ -288,8 +282,6 @@ def _record(arm: ArmPrediction, target: TargetDevice) -> RunRecord:
         record.summary["memory/peak_reserved_gib"] = memory.reserved_bytes / GIB
         record.memory.allocator_peak_bytes = memory.allocated_bytes
         record.memory.unattributed_bytes = memory.allocated_bytes - memory.peak_bytes
-    time = None
-    if target.gpu is not None and arm.work is not None:
-        time = time_on(target.gpu, arm.config, arm.work.step, arm.world_size)
+    time = time_on(target.gpu, arm.config, arm.work.step) if target.gpu is not None and arm.work is not None else None
     record.prediction = as_prediction(memory, target, arm.curve, time)
     return record

@@ -110,7 +110,7 @@ def _headroom(directory: Path) -> list[str]:
 
 
 def _beside_predicted(run: Run) -> str:
-    of = run.predicted_step
+    of = run.record.prediction
     if of is None or of.step_ms is None or of.step_ms_low is None or of.step_ms_high is None:
         return ""
     said = f"; predicted {with_error(milliseconds(of.step_ms), of.step_error_pct, 0)}"

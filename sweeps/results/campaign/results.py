@@ -56,7 +56,7 @@ class Arm:
     @property
     def least_ms(self) -> float | None:
         """The least time of a step; None if its device is not in the table of GPUs."""
-        return known_median(of.least_ms for run in self.runs if (of := run.predicted_step) is not None)
+        return known_median(of.least_ms for run in self.runs if (of := run.record.prediction) is not None)
 
     @property
     def share_pct(self) -> float | None:

@@ -15,7 +15,7 @@ from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, total_ms
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.nested_tensors import map_tensors
 from ampsweep.observe.calls import observe
-from ampsweep.text import milliseconds, num_bytes, number, ratio
+from ampsweep.text import milliseconds, ratio
 
 MIN_COST_PCT: Final = 10.0  # least reported share of a step
 _REPEATED: Final = 5
@@ -34,17 +34,13 @@ class OperatorFinding(SpeedFinding):
     own_ms: float
     num_calls: int
     expected_ms: float | None  # what their work takes by the speed model; None on a device that it does not know
-    flops: int
-    num_bytes: int
 
     @property
     def evidence(self) -> list[str]:
-        """With the distance from what the work takes here: "4.10 ms is 3.20x what 6.20 GFLOP take on this device"."""
         if not self.expected_ms:
             return super().evidence
-        work = f"{number(self.flops / 1e9)} GFLOP take" if self.flops else f"moving {num_bytes(self.num_bytes)} takes"
         times = ratio(self.own_ms / self.expected_ms)
-        return [*super().evidence, f"{milliseconds(self.own_ms)} is {times} what {work} on this device"]
+        return [*super().evidence, f"{milliseconds(self.own_ms)} is {times} what such work should take on this device"]
 
 
 Kind = TypeVar("Kind", bound=SpeedFinding)
@@ -88,8 +84,7 @@ class MeasuredSteps:
         if spot is not None and issubclass(kind, OperatorFinding):
             expected = [call.expected_ms for call in spot.calls if call.expected_ms is not None]
             known |= {"expected_ms": sum(expected) or None, "own_ms": total_ms(spot.calls)}
-            known |= {"num_calls": len(spot.calls), "flops": sum(call.flops for call in spot.calls)}
-            known |= {"num_bytes": sum(call.num_bytes for call in spot.calls)}
+            known |= {"num_calls": len(spot.calls)}
         return kind(**(known | facts))
 
     def gains_ms(self, calls: Sequence[TimedCall], change: Callable[[Tensor], Tensor]) -> list[tuple[TimedCall, float]]:
