@@ -22,6 +22,7 @@ from rounds import machine
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
+from ampsweep.monitors import step_clock
 from ampsweep.parallel.base import SINGLE
 from ampsweep.predict import device_calibration
 from ampsweep.predict.calibrations import calibrate_and_keep
@@ -97,7 +98,7 @@ def main() -> None:
     arguments = parser.parse_args()
     clock = thread_time if arguments.processor_time else perf_counter
     began, loads = perf_counter(), [os.getloadavg()[0]]
-    with patch.object(device_calibration, "perf_counter", clock):
+    with patch.object(device_calibration, "perf_counter", clock), patch.object(step_clock, "perf_counter", clock):
         calibration, _ = calibrate_and_keep("cpu")
     calibrating_s = perf_counter() - began
     configs = {

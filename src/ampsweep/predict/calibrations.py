@@ -3,25 +3,20 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.launch.signal_handlers import StopRequest
 from ampsweep.predict.device_calibration import calibrate, device_here
-from ampsweep.records.files import replacing
+from ampsweep.records.files import write_atomically
 from ampsweep.report.document import Document, Prose, Section
-from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.speed.calibration import Calibration
 from ampsweep.speed.devices import Device
 from ampsweep.speed.step_time import spread_factor
 from ampsweep.text import folder_name, number
 from ampsweep.training.components.device import taken_device
-
-_NOISY: Final = 0.35  # a spread
 
 
 def calibration_file(device_name: str) -> Path:
@@ -44,7 +39,7 @@ def kept_calibration(device_name: str) -> Calibration | None:
 def why_not_timed(device: Device, precision: PrecisionConfig) -> str | None:
     """A sentence on why the time of a step on the device cannot be predicted; None if it can."""
     dtype, calibration = precision.dtype if precision.autocast else precision.parameters, kept_calibration(device.name)
-    if device.driver_names or (calibration is not None and dtype in calibration.rates):
+    if device.driver_names or (calibration and dtype in {one.work.dtype for one in calibration.measured}):
         return None
     return f"{device.name} was not calibrated in {dtype}"
 
@@ -55,36 +50,25 @@ def timed_device(device: torch.device, precision: PrecisionConfig) -> Device | N
     return here if why_not_timed(here, precision) is None else None
 
 
-def calibrate_and_keep(device: str, stop: StopRequest | None = None) -> tuple[Calibration, Path]:
+def calibrate_and_keep(device: str) -> tuple[Calibration, Path]:
     """Calibrate the device that `device=` names, when it is free, and keep what was measured."""
-    with taken_device(device, stop=stop) as taken:
+    with taken_device(device) as taken:
         found = calibrate(taken.device)
     file = calibration_file(found.device.name)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as stream:
-        stream.write(msgspec.json.encode(found))
+    write_atomically(file, msgspec.json.encode(found).decode())
     return found, file
 
 
-def calibration_document(of: Calibration, file: Path) -> Document:
+def calibration_document(found: Calibration, file: Path) -> Document:
     """What was measured, and what it is good for."""
-    rows = [
-        *((f"{name}, {'GB/s' if name == 'moved' else 'TFLOP/s'}", rate) for name, rate in of.rates.items()),
-        ("host for an operator in forward, µs", of.forward_us),
-        ("host for an operator in backward, µs", of.backward_us),
-        ("host for a step, µs", of.step_us),
-    ]
-    columns = (Column("measured"), Column("value", numeric=True))
-    table = Table(
-        key="calibration",
-        columns=columns,
-        rows=tuple(Row((Cell(name), Cell(number(value), value))) for name, value in rows),
-    )
-    limit = number(spread_factor(of.spread), 3)
-    noise = "; that is wide: calibrate again when nothing else runs here" if of.spread > _NOISY else ""
+    rates = sorted((str(one.work.dtype), one.work.flops / one.us / 1e6) for one in found.measured if one.work.flops)
+    reached = " and ".join(f"{number(rate)} TFLOP/s in {dtype}" for dtype, rate in dict(rates).items())  # the highest
+    factor = spread_factor(found.spread)
+    noise = "; that is wide: calibrate again when nothing else runs here" if factor > 1.8 else ""
     prose = (
-        f"{len(of.measured)} operators were timed. Nine of ten other trainings take the predicted time within a factor "
-        f"of {limit}{noise}. Later predictions for this device use what was measured, from {file}."
+        f"{len(found.measured)} operators were timed; they reach {reached}. Nine of ten other trainings take the "
+        f"predicted time within a factor of {number(factor, 3)}{noise}. Later predictions for this device use {file}."
     )
-    section = Section(title=f"{of.device.name}: calibrated", kind="card", blocks=(table, Prose(prose)))
-    return Document(title="Calibration", sections=(section,), data={"schema": 1, "file": str(file), **asdict(of)})
+    section = Section(title=f"{found.device.name}: calibrated", kind="card", blocks=(Prose(prose),))
+    return Document(title="Calibration", sections=(section,), data={"schema": 1, "file": str(file), **asdict(found)})
