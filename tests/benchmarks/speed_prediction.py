@@ -25,7 +25,7 @@ from ampsweep.config.schema import Config
 from ampsweep.monitors import step_clock
 from ampsweep.parallel.base import SINGLE
 from ampsweep.predict import device_calibration
-from ampsweep.predict.calibrations import calibrate_and_keep
+from ampsweep.predict.device_calibration import calibrate_and_keep
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.run_prediction import time_on
 from ampsweep.predict.target_device import TargetDevice

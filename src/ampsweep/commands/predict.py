@@ -72,7 +72,7 @@ def _calibrate(overrides: Sequence[str], chosen: str) -> int:
     if others := [override for override in overrides if not override.startswith("device=")]:
         raise UserError(f"{_CALIBRATE} measures a device, whatever is trained: {others[0]} has no effect")
     device = compose_points(overrides, multirun=False).points[0].config.device
-    from ampsweep.predict.calibrations import calibrate_and_keep, calibration_document
+    from ampsweep.predict.device_calibration import calibrate_and_keep, calibration_document
 
     put_out(calibration_document(*calibrate_and_keep(device)), chosen)
     return 0

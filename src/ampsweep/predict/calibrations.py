@@ -1,7 +1,6 @@
-"""The calibrations of devices: measured once, kept for later predictions, and shown."""
+"""The calibrations of devices, kept for later predictions."""
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -9,14 +8,11 @@ import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.predict.device_calibration import calibrate, device_here
-from ampsweep.records.files import write_atomically
-from ampsweep.report.document import Document, Prose, Section
+from ampsweep.monitors.environment import device_name
+from ampsweep.observe.memory_limit import memory_bytes
 from ampsweep.speed.calibration import Calibration
-from ampsweep.speed.devices import Device
-from ampsweep.speed.step_time import spread_factor
-from ampsweep.text import folder_name, number
-from ampsweep.training.components.device import taken_device
+from ampsweep.speed.devices import Device, device_of_driver
+from ampsweep.text import GIB, folder_name, plural
 
 
 def calibration_file(device_name: str) -> Path:
@@ -36,6 +32,17 @@ def kept_calibration(device_name: str) -> Calibration | None:
         raise UserError(f"{file}: {error}; `ampsweep predict --calibrate` writes it anew") from error
 
 
+def device_here(device: torch.device) -> Device:
+    """The device of the table, or one that only its calibration describes."""
+    name, threads = device_name(device), torch.get_num_threads()
+    if (known := device_of_driver(name)) is not None:
+        return known
+    name = f"{name}, {plural(threads, 'thread')}" if device.type == "cpu" else name
+    memory_gib = (memory_bytes(device, None) or 0) / GIB
+    unknown = (0.0, 0.0, 0.0, 1.0, 0.0, None, 0.0, None, None, "measured")
+    return Device(name, (), device.type, (0, 0), threads, 0.0, memory_gib, *unknown)
+
+
 def why_not_timed(device: Device, precision: PrecisionConfig) -> str | None:
     """A sentence on why the time of a step on the device cannot be predicted; None if it can."""
     dtype, calibration = precision.dtype if precision.autocast else precision.parameters, kept_calibration(device.name)
@@ -48,27 +55,3 @@ def timed_device(device: torch.device, precision: PrecisionConfig) -> Device | N
     """This machine's device, if the time of a step on it can be predicted."""
     here = device_here(device)
     return here if why_not_timed(here, precision) is None else None
-
-
-def calibrate_and_keep(device: str) -> tuple[Calibration, Path]:
-    """Calibrate the device that `device=` names, when it is free, and keep what was measured."""
-    with taken_device(device) as taken:
-        found = calibrate(taken.device)
-    file = calibration_file(found.device.name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, msgspec.json.encode(found).decode())
-    return found, file
-
-
-def calibration_document(found: Calibration, file: Path) -> Document:
-    """What was measured, and what it is good for."""
-    rates = sorted((str(one.work.dtype), one.work.flops / one.us / 1e6) for one in found.measured if one.work.flops)
-    reached = " and ".join(f"{number(rate)} TFLOP/s in {dtype}" for dtype, rate in dict(rates).items())  # the highest
-    factor = spread_factor(found.spread)
-    noise = "; that is wide: calibrate again when nothing else runs here" if factor > 1.8 else ""
-    prose = (
-        f"{len(found.measured)} operators were timed; they reach {reached}. Nine of ten other trainings take the "
-        f"predicted time within a factor of {number(factor, 3)}{noise}. Later predictions for this device use {file}."
-    )
-    section = Section(title=f"{found.device.name}: calibrated", kind="card", blocks=(Prose(prose),))
-    return Document(title="Calibration", sections=(section,), data={"schema": 1, "file": str(file), **asdict(found)})

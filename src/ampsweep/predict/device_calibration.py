@@ -2,32 +2,35 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from math import ceil, log, sqrt
+from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch.optim import AdamW
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.data.base import as_model_input
-from ampsweep.monitors.environment import device_name
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.nested_tensors import map_tensors, tensors_in
-from ampsweep.observe.memory_limit import memory_bytes
 from ampsweep.observe.operator_work import OperatorWork, WorkLog
 from ampsweep.observe.operators import OperatorMode, is_in_backward
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import unsupported_reason, why_emulated
 from ampsweep.predict.calibration_programs import Program, checks, programs
+from ampsweep.predict.calibrations import calibration_file, device_here
+from ampsweep.records.files import write_atomically
+from ampsweep.report.document import Document, Prose, Section
 from ampsweep.speed.calibration import Calibration, MeasuredWork
-from ampsweep.speed.devices import Device, device_of_driver
-from ampsweep.speed.step_time import StepTime, StepWork
-from ampsweep.text import GIB, plural
+from ampsweep.speed.step_time import StepTime, StepWork, spread_factor
+from ampsweep.text import number
+from ampsweep.training.components.device import taken_device
 
 _MODES: Final = ("fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16")
 _ON_CPU: Final = ("fp32", "amp_bf16", "pure_bf16")
@@ -62,6 +65,14 @@ class _Training:
     def predicted(self, calibration: Calibration) -> StepTime:
         return StepWork(self.works).on(calibration.device, tf32=self.tf32, calibration=calibration)
 
+    def kernels_us(self, calibration: Calibration) -> float:
+        kernels = StepWork(self.works).kernels_us(calibration.device, tf32=self.tf32, calibration=calibration)
+        return float(kernels.sum())
+
+    @property
+    def num_calls(self) -> int:
+        return sum(work.num_calls for work in self.works if work.kind != "none")
+
     def _step(self) -> None:
         with self._precision.flags():
             with self._precision.autocast():
@@ -92,8 +103,8 @@ class _Training:
             self._step()
         moments.wait()
         self.works, works_us = log.works, list[float]()
-        for begin, end, number in times:
-            flops = [max(work.flops, 1) for work in self.works[len(works_us) : len(works_us) + number]]
+        for begin, end, num_works in times:
+            flops = [max(work.flops, 1) for work in self.works[len(works_us) : len(works_us) + num_works]]
             works_us += [1e3 * moments.between_ms(begin, end) * own / sum(flops) for own in flops]
         self.works_us.append(works_us)
 
@@ -109,9 +120,10 @@ def calibrate(device: torch.device) -> Calibration:
             training.measure()
     calibration = Calibration(device_here(device), _measured(own), call_us=1.0)
     shortest = sorted(own, key=lambda one: median(one.step_ms))[:_SHORTEST]
-    times = [(median(one.step_ms), one.predicted(calibration)) for one in shortest]
-    call_us = median((step_ms - is_host * time.kernels_ms) / time.launching_ms for step_ms, time in times)
-    calibration = replace(calibration, call_us=max(float(call_us), 0.0))
+    call_us = median(
+        (1e3 * median(one.step_ms) - is_host * one.kernels_us(calibration)) / one.num_calls for one in shortest
+    )
+    calibration = replace(calibration, call_us=max(call_us, 0.0))
     errors = [log(one.predicted(calibration).step_ms.expected / median(one.step_ms)) for one in others]
     return replace(calibration, spread=sqrt(fmean(error**2 for error in errors)))
 
@@ -127,12 +139,25 @@ def _measured(trainings: Sequence[_Training]) -> tuple[MeasuredWork, ...]:
     return tuple(MeasuredWork(work, max(us - idle_us, us / 4), tf32) for work, us, tf32 in typical)
 
 
-def device_here(device: torch.device) -> Device:
-    """The device of the table, or one that only its calibration describes."""
-    name, threads = device_name(device), torch.get_num_threads()
-    if (known := device_of_driver(name)) is not None:
-        return known
-    name = f"{name}, {plural(threads, 'thread')}" if device.type == "cpu" else name
-    memory_gib = (memory_bytes(device, None) or 0) / GIB
-    unknown = (0.0, 0.0, 0.0, 1.0, 0.0, None, 0.0, None, None, "measured")
-    return Device(name, (), device.type, (0, 0), threads, 0.0, memory_gib, *unknown)
+def calibrate_and_keep(device: str) -> tuple[Calibration, Path]:
+    """Calibrate the device that `device=` names, when it is free, and keep what was measured."""
+    with taken_device(device) as taken:
+        found = calibrate(taken.device)
+    file = calibration_file(found.device.name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, msgspec.json.encode(found).decode())
+    return found, file
+
+
+def calibration_document(found: Calibration, file: Path) -> Document:
+    """What was measured, and what it is good for."""
+    rates = sorted((str(one.work.dtype), one.work.flops / one.us / 1e6) for one in found.measured if one.work.flops)
+    reached = " and ".join(f"{number(rate)} TFLOP/s in {dtype}" for dtype, rate in dict(rates).items())  # the highest
+    factor = spread_factor(found.spread)
+    noise = "; that is wide: calibrate again when nothing else runs here" if factor > 1.8 else ""
+    prose = (
+        f"{len(found.measured)} operators were timed; they reach {reached}. Nine of ten other trainings take the "
+        f"predicted time within a factor of {number(factor, 3)}{noise}. Later predictions for this device use {file}."
+    )
+    section = Section(title=f"{found.device.name}: calibrated", kind="card", blocks=(Prose(prose),))
+    return Document(title="Calibration", sections=(section,), data={"schema": 1, "file": str(file), **asdict(found)})

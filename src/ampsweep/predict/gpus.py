@@ -33,8 +33,7 @@ def _named(key: str, name: object) -> Device:
 def _here(kind: str) -> Device:
     import torch
 
-    from ampsweep.predict.calibrations import kept_calibration
-    from ampsweep.predict.device_calibration import device_here
+    from ampsweep.predict.calibrations import device_here, kept_calibration
 
     if kind == "cuda" and not torch.cuda.is_available():
         raise UserError("predict.gpus: this machine has no CUDA device")

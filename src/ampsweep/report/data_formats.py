@@ -9,7 +9,6 @@ from typing import Final
 from ampsweep.finding import as_data
 from ampsweep.report.console import Terminal, show
 from ampsweep.report.document import Document, tables
-from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 from ampsweep.report.tables import Scalar, Table
 
@@ -50,11 +49,17 @@ def as_rows(table: Table) -> list[dict[str, Scalar]]:
     return rows
 
 
+def _as_page(document: Document) -> str:
+    from ampsweep.report.html import html  # slow: imports plotly
+
+    return html(document)
+
+
 FORMATS: Final[dict[str, Callable[[Document], str]]] = {
     "json": as_json,
     "csv": as_csv,
     "markdown": markdown,
-    "html": html,
+    "html": _as_page,
 }
 """The formats besides the console's; each takes any document."""
 
