@@ -39,7 +39,6 @@ class OperatorWork:
     read_bytes: int = 0
     written_bytes: int = 0
     num_elements: int = 0  # of the largest tensor
-    row_length: int = 0  # elements that are reduced to one, of normalizations, softmax and reductions
     sizes: tuple[int, int, int, int] | None = None
     """A product's (batch, m, n, k): (batch, m, k) x (batch, k, n). A convolution's are those of the implicit product,
     the batch its groups; attention's are (batch x heads, queries, keys, head size)."""
@@ -151,7 +150,6 @@ class WorkLog:
         num_elements = sum(map(Tensor.numel, lists[0])) if kind == "foreach" and lists else full.numel()
         yield OperatorWork(
             *(name, kind, self._phase, dtype, flops, read, written, num_elements),
-            row_length=_row_length(kind, args, inputs, outputs, full),
             sizes=_sizes(kind, operator, args),
             num_kernels=_launches(lists) if kind == "foreach" and lists else 1,
             is_strided=any(_order(tensor) != _order(full) for tensor in tensors if tensor.shape == full.shape),
@@ -191,10 +189,7 @@ class WorkLog:
             )
         if is_backward and args[10][2]:  # the bias
             moved = num_bytes(y), channels_out * groups * y.element_size(), y.numel()
-            rows = num_positions
-            yield OperatorWork(
-                name, "reduction", self._phase, dtype, 0, *moved, row_length=rows, num_kernels=1, num_calls=0
-            )
+            yield OperatorWork(name, "reduction", self._phase, dtype, 0, *moved, num_kernels=1, num_calls=0)
 
 
 _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -273,17 +268,6 @@ def _mutated(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Itera
     for position, argument in enumerate(schema_of(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from tensors_in(args[position] if position < len(args) else kwargs.get(argument.name))
-
-
-def _row_length(kind: Kind, args: Sequence[Any], inputs: list[Tensor], outputs: list[Tensor], full: Tensor) -> int:
-    if kind == "reduction":
-        return max(1, full.numel() // max(1, outputs[0].numel())) if outputs else 1
-    if kind == "softmax":
-        return full.shape[-1] if full.dim() else 1
-    if kind in ("normalization", "batch_norm"):
-        weight = next((tensor for tensor in inputs if tensor.dim() == 1 and tensor.numel()), None)
-        return full.shape[-1] if weight is None else weight.numel()
-    return 0
 
 
 def _sizes(kind: Kind, operator: Any, args: Sequence[Any]) -> tuple[int, int, int, int] | None:

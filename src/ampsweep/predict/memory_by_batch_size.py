@@ -145,7 +145,7 @@ class MemoryByBatchSize:
         return low + bisect_left(range(low + 1, high), True, key=lambda size: not holds(size))
 
 
-_AFFINE: Final = ("flops", "read_bytes", "written_bytes", "num_elements", "row_length", "num_kernels")
+_AFFINE: Final = ("flops", "read_bytes", "written_bytes", "num_elements", "num_kernels")
 
 
 def _course(work: OperatorWork) -> tuple[str | None, ...]:

@@ -57,5 +57,5 @@ class Calibration:
 
 def _columns(works: Sequence[OperatorWork]) -> tuple[Floats, np.ndarray[Any, Any]]:
     """The logarithms of sizes, and other facts as numbers."""
-    sizes = [work.sizes or (max(work.num_bytes, 1), 1, 1, max(work.row_length, 1) ** 0.3) for work in works]
+    sizes = [work.sizes or (max(work.num_bytes, 1), 1, 1, 1) for work in works]
     return np.log2(sizes), np.array([[hash(getattr(work, name)) for name in _APART] for work in works])
