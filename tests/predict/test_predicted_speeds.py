@@ -27,7 +27,8 @@ def by_mode(workload):
 def test_figures_follow_from_the_step_and_lie_within_their_ranges(predicted):
     asked = ("predict.gpus=[T4,A100-80]", "predict.prices={A100-80: 1.8}", "trainer.steps=50")
     found = predicted(*GPT, *asked, "trainer.grad_accum_steps=2", "parallel=ddp", "parallel.num_processes=3")
-    assert (found["batch_size"], found["world_size"], found["num_steps"]) == (4, 3, 50)
+    assert found["num_steps"] == 50
+    assert "batch_size 4, seq_len 32, grad_accum_steps 2, ddp on 3 ranks" in found["workload"]
     for row in found["modes"]:
         for key in ("step_ms", "tokens_per_sec"):
             assert row[f"{key}_low"] < row[key] < row[f"{key}_high"]

@@ -107,7 +107,9 @@ class MemoryByBatchSize:
         """The largest batch that fits into `limit` bytes; it and the next larger one are traced, unless `traces` is
         false and sizes can be interpolated."""
         while True:
-            most = self._last_that_fits(limit)
+            most = self._last(
+                lambda size: (self.interpolation is not None or self._has_batch(size)) and self.fits(size, limit)
+            )
             if most and not self._has_batch(most):
                 return LargestBatch(self._last(self._has_batch), is_all_the_data=True)
             known = self.interpolation
@@ -119,29 +121,18 @@ class MemoryByBatchSize:
                 return LargestBatch(most)
             self.interpolation = None
 
-    def _last_that_fits(self, limit: int) -> int:
-        if self.interpolation is None:
-            return self._last(lambda size: self._has_batch(size) and self.fits(size, limit))
-        # Tensors alone take less, and are counted in a hundredth of the time.
-        near = self._last(lambda size: self.step(size).peak().num_bytes <= limit)
-        return self._last(lambda size: self.fits(size, limit), near=near)
-
     def _traced_step(self, batch_size: int) -> Timeline:
         if batch_size not in self._traced:
             self._traced[batch_size] = self._trace(batch_size)
         return self._traced[batch_size]
 
-    def _last(self, holds: Callable[[int], bool], near: int = SMALLEST) -> int:
-        """The largest batch size for which `holds` is true, if it is true for all smaller; 0 if there is none. The
-        search begins `near` it."""
-        low, high, stride = max(near, SMALLEST), MAX_BATCH, 1
-        while not holds(low):
-            if low == SMALLEST:
-                return 1 if holds(1) else 0
-            low, high, stride = max(low - stride, SMALLEST), low, 2 * stride
-        while low + stride < high and holds(low + stride):
-            low, stride = low + stride, 2 * stride
-        high = min(high, low + stride)
+    def _last(self, holds: Callable[[int], bool]) -> int:
+        """The largest batch size for which `holds` is true, if it is true for all smaller; 0 if there is none."""
+        if not holds(SMALLEST):
+            return 1 if holds(1) else 0
+        low, high = SMALLEST, 2 * SMALLEST
+        while high < MAX_BATCH and holds(high):
+            low, high = high, high * 2
         return low + bisect_left(range(low + 1, high), True, key=lambda size: not holds(size))
 
 
