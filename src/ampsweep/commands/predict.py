@@ -22,7 +22,7 @@ _HELP = """\
 usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json|csv|markdown|html]
 
 Predict the memory of a training with these overrides of train.py, without running it: for every precision mode, unless
-you choose one; with predict.speed=true also its speed on several GPUs. More settings:
+you choose one; with predict.speed=true also its speed on several GPUs, in torch's own modes. More settings:
   predict.target=cuda        the device: cpu, cuda, or auto, the kind that device= means
   predict.capability=9.0     its CUDA compute capability: 7.5 a T4, 8.0 an A100, 8.9 an RTX 4090, 9.0 an H100
   predict.memory_gib=16      the largest batch that fits
