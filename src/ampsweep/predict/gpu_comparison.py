@@ -19,7 +19,7 @@ _MS_PER_HOUR: Final = 3.6e6
 
 
 @dataclass(frozen=True)
-class ArmOnGpu:
+class ArmSpeed:
     """The speed of an arm on a GPU, or on as many as it has ranks."""
 
     gpu: Device
@@ -67,11 +67,11 @@ class ArmOnGpu:
 @dataclass(frozen=True)
 class GpuSpeeds:
     gpu: Device
-    arms: tuple[ArmOnGpu, ...]  # in the order of reports
+    arms: tuple[ArmSpeed, ...]  # in the order of reports
     unsupported: Mapping[str, str]  # the reason, by arm
 
     @property
-    def best(self) -> ArmOnGpu | None:
+    def best(self) -> ArmSpeed | None:
         """The fastest arm that fits and has float32 weights, or, if none has, of all that fit. Of those as fast it is
         the first, so that autocast or a scaler must gain something."""
         fitting = [arm for arm in self.arms if arm.fits]
@@ -98,14 +98,14 @@ def _on_gpu(of: WorkloadPrediction, gpu: Device, price: float | None) -> GpuSpee
         per_sec = work.per_sec(time.step_ms, arm.config.data["batch_size"])
         others = {mode: times[mode].step_ms for mode in times if mode in ("fp32", "tf32") and mode != arm.arm}
         over = {mode: speedup(other, time.step_ms, FIT.correlation) for mode, other in others.items()}
-        arms.append(ArmOnGpu(gpu, price, arm, work, time, per_sec, largest, over))
+        arms.append(ArmSpeed(gpu, price, arm, work, time, per_sec, largest, over))
     return GpuSpeeds(gpu, tuple(arms), of.unsupported)
 
 
-def fastest(gpus: Sequence[GpuSpeeds]) -> ArmOnGpu | None:
+def fastest(gpus: Sequence[GpuSpeeds]) -> ArmSpeed | None:
     return min((best for gpu in gpus if (best := gpu.best)), key=lambda arm: arm.step_ms, default=None)
 
 
-def cheapest(gpus: Sequence[GpuSpeeds]) -> ArmOnGpu | None:
+def cheapest(gpus: Sequence[GpuSpeeds]) -> ArmSpeed | None:
     costs = {cost.expected: best for gpu in gpus if (best := gpu.best) and (cost := best.cost(best.step_ms))}
     return costs[min(costs)] if costs else None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampsweep.config.modes import report_order
-from ampsweep.predict.gpu_comparison import ArmOnGpu, GpuSpeeds, cheapest, fastest
+from ampsweep.predict.gpu_comparison import ArmSpeed, GpuSpeeds, cheapest, fastest
 from ampsweep.predict.prediction_document import in_doubt, workload_title
 from ampsweep.predict.target_device import CONTEXT_GIB
 from ampsweep.report.data_formats import as_rows
@@ -68,7 +68,7 @@ def _lacking(gpu: GpuSpeeds) -> Iterator[Item]:
         yield Item(f"no mode fits; {largest[max(largest)]} does up to batch {max(largest)}", gpu.gpu.name)
 
 
-def _notes(every: Sequence[ArmOnGpu]) -> Iterator[str]:
+def _notes(every: Sequence[ArmSpeed]) -> Iterator[str]:
     if waiting := [arm for arm in every if arm.bound == "data"]:
         yield (
             f"Reading the batches of a step takes {milliseconds(waiting[0].reading_ms)} on this machine's CPU, longer "
@@ -85,20 +85,20 @@ def _notes(every: Sequence[ArmOnGpu]) -> Iterator[str]:
     yield from in_doubt([operator for arm in every for operator in arm.prediction.memory.unvouched])
 
 
-def _modes(key: str, arms: Sequence[ArmOnGpu]) -> Table:
+def _modes(key: str, arms: Sequence[ArmSpeed]) -> Table:
     """A row for each of the arms."""
     unit, steps = arms[0].work.unit, arms[0].work.num_steps
 
     def ranges(
-        title: str, key: str, text: Callable[[float], str], found: Callable[[ArmOnGpu], PredictedRange | None]
-    ) -> tuple[Column, Callable[[ArmOnGpu], Cell]]:
+        title: str, key: str, text: Callable[[float], str], found: Callable[[ArmSpeed], PredictedRange | None]
+    ) -> tuple[Column, Callable[[ArmSpeed], Cell]]:
         return Column(title, key, numeric=True, optional=True), lambda arm: _cell(found(arm), text)
 
-    def peak(arm: ArmOnGpu) -> Cell:
+    def peak(arm: ArmSpeed) -> Cell:
         room = f"of {num_bytes(arm.gpu.memory_gib * GIB)}" if arm.fits else "no room"
         return value_cell(arm.prediction.memory.total_bytes, num_bytes, room)
 
-    columns: Columns[ArmOnGpu] = [
+    columns: Columns[ArmSpeed] = [
         text_column("GPU", lambda arm: arm.gpu.name, key="gpu"),
         text_column("mode", lambda arm: arm.arm, key="arm"),
         ranges("step", "step_ms", milliseconds, lambda arm: arm.time.step_ms),
@@ -127,7 +127,7 @@ def _cell(found: PredictedRange | None, text: Callable[[float], str]) -> Cell:
 def _throughputs(gpus: Sequence[GpuSpeeds], styles: Mapping[str, ArmStyle]) -> Table:
     """A row for each GPU, a column for each mode."""
 
-    def cell(arm: ArmOnGpu) -> Cell:
+    def cell(arm: ArmSpeed) -> Cell:
         over, speed = arm.speedups.get("fp32"), arm.per_sec.expected
         if not arm.fits:
             return Cell("no room", shown_only=True)
