@@ -78,6 +78,8 @@ def _notes(every: Sequence[ArmSpeed]) -> Iterator[str]:
         yield f"Calibrated by measurements: {listed(measured)}."
     if wide := dict.fromkeys(arm.gpu.name for arm in every if arm.time.is_extrapolated):
         yield f"Nothing was fitted to chips of this kind, hence the wide ranges: {listed(wide)}."
+    if every[0].prediction.config.trainer.compile:
+        yield "Memory is that of the eager step; a compiled step (trainer.compile=true) often takes less."
     yield (
         "Ranges hold nine of ten measurements, of steps after warm-up, without evaluations. A step fits if it takes no "
         f"more than the GPU's memory less {CONTEXT_GIB} GiB for the driver's context."
