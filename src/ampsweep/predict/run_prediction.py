@@ -58,18 +58,16 @@ def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPred
     """Predict a step of a run for `RunRecord.prediction`, or give the reason why it cannot be predicted."""
     try:
         here = timed_device(device, config.precision)
+        return _predict_on(config, resolve_target(PredictConfig(), str(device)), step, here)
     except UserError as error:
         return StepPrediction(refused=str(error))
-    return _predict_on(config, resolve_target(PredictConfig(), str(device)), step, here)
 
 
 def _predict_on(config: Config, target: TargetDevice, step: int, device: Device | None) -> StepPrediction:
-    try:
-        traced = _traced(config, target, step)
-    except UserError as error:
-        return StepPrediction(refused=str(error))
-    work = StepWork(traced.works, compiled=config.trainer.compile)
-    time = None if device is None else time_on(device, config, work)
+    traced = _traced(config, target, step)
+    time = None
+    if device is not None:
+        time = time_on(device, config, StepWork(traced.works, compiled=config.trainer.compile))
     return as_prediction(step_memory(traced, target, config.data["batch_size"]), target, time=time)
 
 
@@ -98,7 +96,10 @@ def predict_on_cuda(config: Config, step: int = 2) -> StepPrediction:
     for why_not in (mode.missing_ability, mode.why_emulated):
         if (reason := why_not(config.precision, target.abilities)) is not None:
             return StepPrediction(target=target.name, refused=reason)
-    return replace(_predict_on(config, target, step, target.gpu), target=target.name)
+    try:
+        return _predict_on(config, target, step, target.gpu)
+    except UserError as error:
+        return StepPrediction(target=target.name, refused=str(error))
 
 
 def _cuda_target() -> TargetDevice:
