@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python tests/benchmarks/speed_prediction.py [--rounds 3]
 
 calibrates the CPU as `ampsweep predict --calibrate` does, then takes steps of twelve trainings in three modes, none of
-which is among those that calibrate. JSON with measured and predicted times goes to stdout. Nothing else should run; on
-a busy machine, --processor-time counts the time for which the one thread has a core.
+which calibrates at these sizes. JSON with measured and predicted times goes to stdout. Nothing else should run; on a
+busy machine, --processor-time counts the time for which the one thread has a core.
 """
 
 import argparse

@@ -49,10 +49,10 @@ class Calibration:
         return self._expected(works, parameters, tf32=tf32) * factors
 
     def _expected(self, works: Sequence[OperatorWork], parameters: Parameters, *, tf32: bool) -> Floats:
-        """What the model says; of a device that it does not know, as of a core: 0.1 TFLOP/s, 10 GB/s, 3 us a kernel."""
+        """What the model says; for a device that it does not know, a start: 1 TFLOP/s, 100 GB/s, 5 us for a kernel."""
         if self.device.driver_names:
             return kernel_times(Works(works), self.device, parameters, tf32=tf32)
-        return np.array([max(work.flops / 1e5, work.num_bytes / 1e4) + 3.0 * work.num_kernels for work in works])
+        return np.array([max(work.flops / 1e6, work.num_bytes / 1e5) + 5.0 * work.num_kernels for work in works])
 
 
 def _columns(works: Sequence[OperatorWork]) -> tuple[Floats, np.ndarray[Any, Any]]:
