@@ -28,7 +28,7 @@ from ampsweep.predict.calibrations import calibration_file, device_here
 from ampsweep.records.files import write_atomically
 from ampsweep.report.document import Document, Prose, Section
 from ampsweep.speed.calibration import Calibration, MeasuredWork
-from ampsweep.speed.step_time import StepTime, StepWork, spread_factor
+from ampsweep.speed.step_time import StepWork, spread_factor
 from ampsweep.text import number
 from ampsweep.training.components.device import taken_device
 
@@ -62,16 +62,8 @@ class _Training:
         self._step()
         self.step_ms.append(self._moments.since_ms(start))
 
-    def predicted(self, calibration: Calibration) -> StepTime:
-        return StepWork(self.works).on(calibration.device, tf32=self.tf32, calibration=calibration)
-
-    def kernels_us(self, calibration: Calibration) -> float:
-        kernels = StepWork(self.works).kernels_us(calibration.device, tf32=self.tf32, calibration=calibration)
-        return float(kernels.sum())
-
-    @property
-    def num_calls(self) -> int:
-        return sum(work.num_calls for work in self.works if work.kind != "none")
+    def predicted_ms(self, calibration: Calibration) -> float:
+        return StepWork(self.works).on(calibration.device, tf32=self.tf32, calibration=calibration).step_ms.expected
 
     def _step(self) -> None:
         with self._precision.flags():
@@ -118,13 +110,13 @@ def calibrate(device: torch.device) -> Calibration:
     while not own[0].step_ms or perf_counter() - began < _SECONDS:
         for training in (*own, *others):  # in turn: a disturbance hits different trainings
             training.measure()
-    calibration = Calibration(device_here(device), _measured(own), call_us=1.0)
+    calibration = Calibration(device_here(device), _measured(own), call_us=0.0)
     shortest = sorted(own, key=lambda one: median(one.step_ms))[:_SHORTEST]
-    call_us = median(
-        (1e3 * median(one.step_ms) - is_host * one.kernels_us(calibration)) / one.num_calls for one in shortest
-    )
+    host_ms = [median(one.step_ms) - is_host * one.predicted_ms(calibration) for one in shortest]
+    calls = [sum(work.num_calls for work in one.works if work.kind != "none") for one in shortest]
+    call_us = 1e3 * median(ms / number for ms, number in zip(host_ms, calls, strict=True))
     calibration = replace(calibration, call_us=max(call_us, 0.0))
-    errors = [log(one.predicted(calibration).step_ms.expected / median(one.step_ms)) for one in others]
+    errors = [log(one.predicted_ms(calibration) / median(one.step_ms)) for one in others]
     return replace(calibration, spread=sqrt(fmean(error**2 for error in errors)))
 
 
