@@ -114,7 +114,7 @@ def main() -> None:
     rows = []
     for (name, mode), config in configs.items():
         works = FakeTraining(config, TargetDevice("cpu")).trace(config.data["batch_size"]).works
-        predicted = time_on(calibration.device, config, StepWork(works), 1).step_ms
+        predicted = time_on(calibration.device, config, StepWork(works)).step_ms
         measured = min(times[name, mode])  # what disturbs a machine only adds time
         facts = {"workload": name, "mode": mode, "measured_ms": measured, "predicted_ms": predicted.expected}
         is_in_range = predicted.low < measured < predicted.high
