@@ -1,8 +1,10 @@
 """What the operators of a step do, in facts that decide how long they take on any device."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
@@ -52,35 +54,8 @@ class OperatorWork:
         return self.read_bytes + self.written_bytes
 
 
-_NAMES: Final[Mapping[Kind, str]] = {
-    "none": """alias detach empty empty_like empty_strided lift_fresh new_empty new_empty_strided _reshape_alias resize_
-        set_ _unsafe_view unsafe_split unsafe_split_with_sizes unsafe_chunk as_strided_ device
-        _has_compatible_shallow_copy_type""",
-    "product": "mm addmm bmm baddbmm mv linear linear_backward _scaled_mm _addmm_activation",
-    "fill": """fill zero zeros ones full zeros_like ones_like full_like new_zeros new_full new_ones scalar_tensor
-        arange""",
-    "softmax": "_softmax _safe_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp",
-    "normalization": """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
-        _fused_rms_norm _fused_rms_norm_backward""",
-    "batch_norm": """native_batch_norm native_batch_norm_backward _native_batch_norm_legit batch_norm_backward
-        cudnn_batch_norm cudnn_batch_norm_backward _batch_norm_with_update batch_norm_stats batch_norm_elemt
-        batch_norm_backward_reduce batch_norm_backward_elemt""",
-    "reduction": """sum nansum mean amax amin aminmax max min var std var_mean norm linalg_vector_norm prod any all
-        argmax argmin dot count_nonzero mse_loss smooth_l1_loss huber_loss binary_cross_entropy
-        binary_cross_entropy_with_logits""",
-    "gather": """embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only _embedding_bag_backward
-        _embedding_bag_dense_backward index index_select index_select_backward index_put _index_put_impl index_add
-        index_copy gather scatter scatter_add scatter_reduce nll_loss_forward nll_loss_backward nll_loss2d_forward
-        nll_loss2d_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward""",
-    "transcendental": """exp exp2 expm1 log log2 log10 log1p tanh tanh_backward sigmoid sigmoid_backward gelu
-        gelu_backward silu silu_backward pow erf sin cos atan2 softplus softplus_backward elu elu_backward mish
-        mish_backward hardswish logit log_sigmoid_forward log_sigmoid_backward glu glu_backward logaddexp
-        native_dropout bernoulli normal uniform exponential rand randn rand_like randn_like randint""",
-    "copy": """clone copy cat stack contiguous constant_pad_nd repeat roll flip _to_copy slice_backward
-        select_backward slice_scatter select_scatter unfold_backward im2col col2im pixel_shuffle pixel_unshuffle
-        reflection_pad1d reflection_pad2d reflection_pad2d_backward replication_pad2d replication_pad2d_backward""",
-}
-_KIND_OF: Final[dict[str, Kind]] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_NAMES: Final[dict[Kind, list[str]]] = json.loads(Path(__file__).with_name("operator_kinds.json").read_bytes())
+_KIND_OF: Final[dict[str, Kind]] = {name: kind for kind, names in _NAMES.items() for name in names}
 _LISTS: Final = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_")
 _INDEXING: Final = ("index", "index_put", "index_put_", "_index_put_impl_")
 _COUNTING: Final = ("nonzero", "masked_select", "bincount", "_unique2", "unique_dim", "unique_consecutive")
@@ -169,14 +144,12 @@ class WorkLog:
         forward = num_positions, channels_out, channels_in * taps
         products = [(forward, x, weight, y)]
         if is_backward:
-            gradients = (
+            of_x, of_weight = (
                 (num_positions, channels_in, channels_out * taps),
-                (channels_out, channels_in * taps, forward[0]),
+                (channels_out, channels_in * taps, num_positions),
             )
-            roles = ((y, weight, x), (x, y, weight))
-            products = [
-                (sizes, *role) for sizes, role, wanted in zip(gradients, roles, args[10], strict=False) if wanted
-            ]
+            gradients = (of_x, y, weight, x), (of_weight, x, y, weight)
+            products = [one for one, wanted in zip(gradients, args[10], strict=False) if wanted]
         for number, (sizes, first, second, written) in enumerate(products):
             yield OperatorWork(
                 *(name, "convolution", self._phase, dtype, flops // len(products)),

@@ -1,7 +1,9 @@
 """GPUs: size, memory, power and peak rates.
 
 Clocks, memory and power are those of NVIDIA's data sheets and product briefs, the L2 is as the driver reports it. Peak
-rates are SMs x clock x operations per SM and clock, which the architecture's whitepaper gives.
+rates are SMs x clock x operations per SM and clock (a multiply-add is two), of the architecture's whitepaper;
+`tensor_ghz` is a lower clock at which NVIDIA rates the tensor cores of a module. GeForce cards, A10G and L40 (`RTX20`
+to `RTX50`) accumulate in float32 at half the rate of other cards with their chips.
 """
 
 import csv
@@ -10,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ampsweep.text import meant
 
@@ -51,29 +53,6 @@ class Device:
         return self.float8 if arithmetic.startswith("float8_") else rates.get(arithmetic)
 
 
-class _Chip(NamedTuple):
-    architecture: str
-    capability: tuple[int, int]
-    float32: int  # operations per SM and clock; a multiply-add is two
-    float16: int
-    source: str
-
-
-_CHIPS: Final = {
-    "GP100": _Chip("pascal", (6, 0), 128, 256, "NVIDIA Tesla P100 whitepaper"),
-    "GP102": _Chip("pascal", (6, 1), 256, 256, "NVIDIA GeForce GTX 1080 whitepaper"),
-    "GV100": _Chip("volta", (7, 0), 128, 1024, "NVIDIA Tesla V100 GPU architecture whitepaper"),
-    "TU102": _Chip("turing", (7, 5), 128, 1024, "NVIDIA Turing GPU architecture whitepaper"),
-    "GA100": _Chip("ampere", (8, 0), 128, 2048, "NVIDIA A100 Tensor Core GPU architecture whitepaper"),
-    "GA102": _Chip("ampere", (8, 6), 256, 1024, "NVIDIA Ampere GA102 GPU architecture whitepaper"),
-    "AD102": _Chip("ada", (8, 9), 256, 1024, "NVIDIA Ada GPU architecture whitepaper"),
-    "GH100": _Chip("hopper", (9, 0), 256, 4096, "NVIDIA H100 Tensor Core GPU architecture whitepaper"),
-    "GB100": _Chip("blackwell", (10, 0), 256, 8192, "NVIDIA HGX B200 data sheet, an eighth of its 8 GPUs"),
-    "GB110": _Chip("blackwell", (10, 3), 256, 8192, "NVIDIA HGX B300 data sheet, an eighth of its 8 GPUs"),
-    "GB202": _Chip("blackwell", (12, 0), 256, 1024, "NVIDIA RTX Blackwell GPU architecture whitepaper"),
-}
-_HALVED: Final = {"RTX20": "TU102", "RTX30": "GA102", "RTX40": "AD102", "RTX50": "GB202"}
-"""GeForce cards, A10G and L40 accumulate in float32 at half the rate of other cards with their chips."""
 _PCIE: Final = {"PCIe3": 16.0, "PCIe4": 32.0, "PCIe4 x8": 16.0, "PCIe5": 64.0, "PCIe5 x8": 32.0}
 _NVLINK: Final = {"NVLink1": 80.0, "NVLink2": 150.0, "NVLink3": 300.0, "NVLink4": 450.0, "NVLink5": 900.0}
 _LINKS: Final = _PCIE | _NVLINK | {"NVLink bridge": 300.0, "NVLink cut": 200.0}
@@ -82,27 +61,30 @@ _ECC: Final = 15 / 16
 """The share of GDDR memory that ECC leaves."""
 
 
+def _rows(file: str) -> Iterator[dict[str, str]]:
+    return csv.DictReader(Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines())
+
+
 def _table() -> Iterator[Device]:
-    """The rows of devices.csv; `tensor_ghz` is a lower clock at which NVIDIA rates the tensor cores of a module."""
-    text = Path(__file__).with_name("devices.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(text.splitlines()):
-        kind, name, driver_name, link = (row.pop(key) for key in ("chip", "name", "driver_name", "link"))
+    chips = {row["chip"]: row for row in _rows("chips.csv")}
+    for row in _rows("devices.csv"):
+        chip, name, driver_name, link = (row.pop(key) for key in ("chip", "name", "driver_name", "link"))
+        facts, num_sms = chips[chip], int(row.pop("num_sms"))
         figures: dict[str, Any] = {key: float(value) for key, value in row.items() if value}
-        chip, num_sms, boost_ghz = _CHIPS[_HALVED.get(kind, kind)], int(row["num_sms"]), figures.pop("boost_ghz")
-        tensor_ghz = figures.pop("tensor_ghz", boost_ghz)
-        float16 = num_sms * tensor_ghz * chip.float16 / 1e3 / (2 if kind in _HALVED else 1)
-        since_ampere, since_ada = chip.capability >= (8, 0), chip.capability >= (8, 9)
+        capability = int(facts["major"]), int(facts["minor"])
+        tensor_ghz = figures.pop("tensor_ghz", figures["boost_ghz"])
+        float16 = num_sms * tensor_ghz * int(facts["float16"]) / 1e3
+        since_ampere, since_ada = capability >= (8, 0), capability >= (8, 9)
         yield Device(
-            *(name, (driver_name,), chip.architecture, chip.capability),
-            **(figures | {"num_sms": num_sms}),
-            boost_ghz=boost_ghz,
+            *(name, (driver_name,), facts["architecture"], capability, num_sms),
+            **figures,
             link_gb_per_sec=_LINKS[link],
-            float32=round(num_sms * boost_ghz * chip.float32 / 1e3, 1),
+            float32=round(num_sms * figures["boost_ghz"] * int(facts["float32"]) / 1e3, 1),
             tf32=round(float16 / 2, 1) if since_ampere else None,
             float16=round(float16, 1),
             bfloat16=round(float16, 1) if since_ampere else None,
             float8=round(2 * float16, 1) if since_ada else None,
-            source=chip.source,
+            source=facts["source"],
         )
 
 

@@ -1,6 +1,6 @@
 """How long kernels take on a device, from what they compute and move and a few fitted parameters."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -47,8 +47,7 @@ class Parameters:
     l2_speed: float  # bandwidth of L2 over that of the memory
     strided_share: float  # of the bandwidth, where tensors differ in memory order
     elements_per_clock: Mapping[str, float]
-    """Elements that a multiprocessor takes in a clock, by kind of work (`softmax`) or kind and dtype (`cast bfloat16`);
-    other kinds are as `elementwise`."""
+    """Elements that a multiprocessor takes in a clock, by kind of work; other kinds are as `elementwise`."""
     kernel_us: float  # the least time of a kernel
     forward_us: float  # of the host, for an operator in forward
     backward_us: float  # of the host, for an operator in backward and in the update
@@ -74,16 +73,6 @@ class Works:
         self.num_kernels, self.taps = column("num_kernels").astype(float), column("taps")
         self.sizes = np.array([work.sizes or (1, 1, 1, 1) for work in works], dtype=float).reshape(-1, 4)
         self.itemsize = np.array([_ITEMSIZE.get(dtype, 4.0) for dtype in self.dtypes])
-        numbers: dict[tuple[str, str], int] = {}
-        pairs = ((work.kind, str(work.dtype)) for work in works)
-        self._numbers = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], dtype=int)
-        self._kinds_and_dtypes = tuple(numbers)
-
-    def by_kind_and_dtype(self, figure: Callable[[str, str], float]) -> Floats:
-        """A figure of each work that follows from its kind and dtype."""
-        of_pairs = np.array([figure(kind, dtype) for kind, dtype in self._kinds_and_dtypes])
-        found: Floats = of_pairs[self._numbers]
-        return found
 
 
 def kernel_times(works: Works, device: Device, parameters: Parameters, *, tf32: bool) -> Floats:
@@ -106,8 +95,8 @@ class _KernelModel:
         has_tensor_cores = device.capability >= (7, 0)
         self._on_tensor_cores = has_tensor_cores & (self._is_half | (tf32 and device.tf32 is not None))
         of_float32 = (device.tf32 if tf32 else None) or device.float32
-        lower = {dtype: device.tflops_per_sec(dtype) for dtype in _ITEMSIZE}
-        peak = works.by_kind_and_dtype(lambda _, dtype: lower.get(dtype) or of_float32)
+        lower = [device.tflops_per_sec(dtype) or of_float32 for dtype in _ITEMSIZE]
+        peak = np.select([works.dtypes == dtype for dtype in _ITEMSIZE], lower, of_float32)
         self._peak_per_clock = peak * 1e3 / (device.num_sms * device.boost_ghz)  # FLOPs of a multiprocessor
         drawn_w = parameters.watts[chip(device)] * device.num_sms * device.boost_ghz
         self._ghz = device.boost_ghz * min(1.0, max(_LOWEST_CLOCK, device.tdp_w / drawn_w))
@@ -145,9 +134,7 @@ class _KernelModel:
         """The time that the elements take, whatever their size."""
         works, parameters = self._works, self._parameters
         rates = parameters.elements_per_clock
-        rate = works.by_kind_and_dtype(
-            lambda kind, dtype: rates.get(f"{kind} {dtype}") or rates.get(kind) or rates["elementwise"]
-        )
+        rate = np.select([works.kinds == kind for kind in rates], [*rates.values()], rates["elementwise"])
         is_matrix = np.isin(works.kinds, ("product", "convolution", "attention"))
         clocks = self._device.num_sms * self._device.boost_ghz * 1e3
         return np.where(is_matrix, 0.0, works.num_elements / (rate * clocks))

@@ -109,12 +109,11 @@ class StepWork:
 
     def launching(self, parameters: Parameters) -> Floats:
         """The host's time for each work in order, in microseconds; that of the step as a whole is in the first."""
-        update = backward = parameters.backward_us
-        forward = parameters.forward_us
+        each = {"forward": parameters.forward_us, "backward": parameters.backward_us}
         if self._compiled:
-            forward = backward = parameters.compiled_us
-        calls = self._calls
-        times: Floats = forward * calls["forward"] + backward * calls["backward"] + update * calls["update"]
+            each = dict.fromkeys(each, parameters.compiled_us)
+        each["update"] = parameters.backward_us
+        times: Floats = sum((each[phase] * calls for phase, calls in self._calls.items()), np.zeros(len(self.order)))
         times[0] += parameters.step_us
         return times
 
