@@ -176,7 +176,7 @@ def test_what_a_gpu_would_take_by_runs_without_one():
         ("amp_bf16", 140 * 2**20, 30.0),
     ]
     assert found.sentence == (
-        "on a CUDA GPU of capability 8.0: peak memory of fp32 100 MiB, amp_bf16 70.0 MiB (30.0% less), pure_bf16 "
+        "on CUDA 8.0: peak memory of fp32 100 MiB, amp_bf16 70.0 MiB (30.0% less), pure_bf16 "
         "100 MiB (the same), with cuBLAS workspaces and without the driver's context; not vouched for: the memory of "
         "mine.op; nothing for fp8_rowwise, amp_fp16: CUDA refuses it"
     )
@@ -186,8 +186,8 @@ def test_what_a_gpu_would_take_by_runs_without_one():
         for arm, seed, ms in timed
     ]
     named = workload([*entries, predicting("tf32", 0, 1, "A100-80")]).on_gpu
-    assert named.sentence.startswith("on an A100-80: peak memory of fp32 1.00 MiB, ")
+    assert named.sentence.startswith("on A100-80: peak memory of fp32 1.00 MiB, ")
     assert named.sentence.endswith("; speed: fp32 41.0 ms a step, amp_bf16 2.4x as fast (2.0-2.9x)")
     lost = workload([predicting("fp32", 0, target="cuda", refused="it does not answer")]).on_gpu
-    assert lost.sentence == "on a CUDA GPU: nothing for fp32: it does not answer"
+    assert lost.sentence == "on CUDA: nothing for fp32: it does not answer"
     assert workload([run("fp32"), run("amp_bf16")]).on_gpu is None

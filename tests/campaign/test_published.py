@@ -12,7 +12,8 @@ from published.training_step import trace
 from published.workloads import WORKLOADS
 
 from ampsweep.speed.devices import device_named
-from ampsweep.speed.step_time import NINE_OF_TEN, StepWork
+from ampsweep.speed.predicted_range import NINE_OF_TEN
+from ampsweep.speed.step_time import StepWork
 
 MILLIONS = {
     "bert_large_language_512": 336.2,

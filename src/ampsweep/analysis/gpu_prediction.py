@@ -48,10 +48,7 @@ class GpuPrediction(Finding):
         speeds = [text for arm in self.arms if (text := _speed(arm))]
         said += [f"speed: {', '.join(speeds)}"] if speeds else []
         said += [f"nothing for {', '.join(arms)}: {reason}" for reason, arms in refusals.items()]
-        name = f"{'an' if self.target[0] in 'AHLR' else 'a'} {self.target}"
-        if self.target.startswith("cuda"):
-            name = f"a CUDA GPU{self.target.removeprefix('cuda').replace(' ', ' of capability ')}"
-        return f"on {name}: {'; '.join(said)}"
+        return f"on {self.target.replace('cuda', 'CUDA')}: {'; '.join(said)}"
 
 
 def _speed(arm: ArmOnGpu) -> str:

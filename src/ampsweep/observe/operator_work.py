@@ -16,8 +16,6 @@ from ampsweep.observe.feeding import EXCHANGING
 from ampsweep.observe.flops import ATTENTION, ATTENTION_BACKWARD, CONVOLUTIONS, formulas
 from ampsweep.observe.operators import schema_of
 
-aten = torch.ops.aten
-
 Phase = Literal["forward", "backward", "update"]
 """`update` is all after the last backward: unscaling, clipping, the optimizer and the scaler."""
 MatrixKind = Literal["product", "convolution", "attention", "recurrent"]
@@ -54,8 +52,8 @@ class OperatorWork:
         return self.read_bytes + self.written_bytes
 
 
-_NAMES: Final[dict[Kind, list[str]]] = json.loads(Path(__file__).with_name("operator_kinds.json").read_bytes())
-_KIND_OF: Final[dict[str, Kind]] = {name: kind for kind, names in _NAMES.items() for name in names}
+_KINDS: Final[dict[Kind, list[str]]] = json.loads(Path(__file__).with_name("operator_kinds.json").read_bytes())
+_KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names}
 _LISTS: Final = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_")
 _INDEXING: Final = ("index", "index_put", "index_put_", "_index_put_impl_")
 _COUNTING: Final = ("nonzero", "masked_select", "bincount", "_unique2", "unique_dim", "unique_consecutive")
@@ -249,7 +247,9 @@ def _sizes(kind: Kind, operator: Any, args: Sequence[Any]) -> tuple[int, int, in
         return prod(query.shape[:-2]), query.shape[-2], key.shape[-2], query.shape[-1]
     if kind != "product":
         return None
-    operands = [tensor for tensor in tensors_in(args[:2] if operator is aten._scaled_mm else args) if tensor.dim() > 1]
+    operands = [
+        tensor for tensor in tensors_in(args[:2] if operator is torch.ops.aten._scaled_mm else args) if tensor.dim() > 1
+    ]
     first, second = operands[-2:] if len(operands) > 1 else (operands[0], operands[0][0, :, None])
     return prod(first.shape[:-2]), first.shape[-2], second.shape[-1], first.shape[-1]
 

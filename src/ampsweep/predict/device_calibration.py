@@ -28,7 +28,8 @@ from ampsweep.predict.calibrations import calibration_file, device_here
 from ampsweep.records.files import write_atomically
 from ampsweep.report.document import Document, Prose, Section
 from ampsweep.speed.calibration import Calibration, MeasuredWork
-from ampsweep.speed.step_time import StepWork, spread_factor
+from ampsweep.speed.predicted_range import in_range
+from ampsweep.speed.step_time import StepWork
 from ampsweep.text import number
 from ampsweep.training.components.device import taken_device
 
@@ -145,7 +146,7 @@ def calibration_document(found: Calibration, file: Path) -> Document:
     """What was measured, and what it is good for."""
     rates = sorted((str(one.work.dtype), one.work.flops / one.us / 1e6) for one in found.measured if one.work.flops)
     reached = " and ".join(f"{number(rate)} TFLOP/s in {dtype}" for dtype, rate in dict(rates).items())  # the highest
-    factor = spread_factor(found.spread)
+    factor = in_range(1.0, found.spread).high
     noise = "; that is wide: calibrate again when nothing else runs here" if factor > 1.8 else ""
     prose = (
         f"{len(found.measured)} operators were timed; they reach {reached}. Nine of ten other trainings take the "

@@ -145,13 +145,10 @@ def _course(work: OperatorWork) -> tuple[str | None, ...]:
 
 def _between(first: OperatorWork, second: OperatorWork, share: float) -> OperatorWork:
     """The work of an operator at a batch size this share of the way from that of `first` to that of `second`."""
-
-    def between(one: int, other: int) -> int:
-        return round(one + share * (other - one))
-
-    changed: dict[str, Any] = {name: between(getattr(first, name), getattr(second, name)) for name in _AFFINE}
+    pairs = {name: (getattr(first, name), getattr(second, name)) for name in _AFFINE}
+    changed: dict[str, Any] = {name: round(one + share * (other - one)) for name, (one, other) in pairs.items()}
     if first.sizes is not None and second.sizes is not None:
-        changed["sizes"] = tuple(map(between, first.sizes, second.sizes))
+        changed["sizes"] = tuple(round(a + share * (b - a)) for a, b in zip(first.sizes, second.sizes, strict=True))
     return replace(first, **changed)
 
 

@@ -20,8 +20,7 @@ KINDS: Final = ("cpu", "cuda")
 _CPU: Final = torch.device("cpu")
 _AMPERE = (8, 0)
 _HANDLES_PER_STEP = 2
-CONTEXT_GIB: Final = 0.6
-"""What the driver's context, torch's kernels and cuBLAS take of a GPU's memory."""
+CONTEXT_GIB: Final = 0.6  # of a GPU's memory, for the driver's context, torch's kernels and cuBLAS
 
 _SMALL_WORKSPACE: Final = (2 * 4096 + 8 * 16) * 1024
 _LARGE_WORKSPACE: Final = 32 * MIB

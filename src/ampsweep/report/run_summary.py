@@ -113,8 +113,8 @@ def _beside_predicted(run: Run) -> str:
     of = run.record.prediction
     if of is None or of.step_ms is None or of.step_ms_low is None or of.step_ms_high is None:
         return ""
-    said = f"; predicted {with_error(milliseconds(of.step_ms), of.step_error_pct, 0)}"
-    said += f", {milliseconds(of.step_ms_low)} to {milliseconds(of.step_ms_high)} nine times of ten"
+    ends = f"{milliseconds(of.step_ms_low)} to {milliseconds(of.step_ms_high)} nine times of ten"
+    said = f"; predicted {with_error(milliseconds(of.step_ms), of.step_error_pct, 0)}, {ends}"
     return said if of.least_ms is None else f"{said}; at least {milliseconds(of.least_ms)} on this device"
 
 

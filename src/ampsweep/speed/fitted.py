@@ -24,6 +24,5 @@ class Fit:
     chips: tuple[str, ...]  # that were measured
 
 
-FITTED_FILE: Final = Path(__file__).with_name("fitted.json")
-FIT: Final = msgspec.json.decode(FITTED_FILE.read_bytes(), type=Fit)
+FIT: Final = msgspec.json.decode(Path(__file__).with_name("fitted.json").read_bytes(), type=Fit)
 FITTED: Final = FIT.parameters

@@ -1,6 +1,7 @@
 """The work of a compiled step: what lies between two products becomes one kernel."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import Final, get_args
 
@@ -8,8 +9,7 @@ from ampsweep.observe.operator_work import FusedKind, OperatorWork
 
 _FUSED: Final = get_args(FusedKind)
 _KEPT_SHARE: Final = 0.6
-"""Of the bytes that a chain's operators move beyond those of the largest, what its kernel moves, too: inputs and saved
-results. From the compiled rows of `sweeps/results/published`."""
+"""Of the bytes of a chain beyond its largest operator's, what its kernel moves, too. From published compiled steps."""
 
 
 def fused(works: Iterable[OperatorWork]) -> Iterator[OperatorWork]:
@@ -25,10 +25,5 @@ def fused(works: Iterable[OperatorWork]) -> Iterator[OperatorWork]:
 def _as_one(chain: list[OperatorWork]) -> OperatorWork:
     largest = max(chain, key=lambda work: work.num_bytes)
     rest = sum(work.num_bytes for work in chain) - largest.num_bytes
-    return OperatorWork(
-        *("fused", "elementwise", largest.phase, largest.dtype, 0),
-        read_bytes=largest.read_bytes + round(_KEPT_SHARE * rest),
-        written_bytes=largest.written_bytes,
-        num_elements=largest.num_elements,
-        num_kernels=1,
-    )
+    read_bytes = largest.read_bytes + round(_KEPT_SHARE * rest)
+    return replace(largest, operator="fused", kind="elementwise", read_bytes=read_bytes, is_strided=False)

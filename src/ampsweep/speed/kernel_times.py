@@ -11,7 +11,6 @@ from ampsweep.speed.devices import Device
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64))
 _SPLITS: Final = (1, 2, 4, 8, 16)
@@ -139,7 +138,7 @@ class _KernelModel:
         clocks = self._device.num_sms * self._device.boost_ghz * 1e3
         return np.where(is_matrix, 0.0, works.num_elements / (rate * clocks))
 
-    def _products(self, chosen: Flags) -> Floats:
+    def _products(self, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
         """The time of matrix products by the best of the tiles and splits."""
         works, parameters, device = self._works, self._parameters, self._device
         batch, m, n, k = (column[:, None, None] for column in works.sizes[chosen].T)
@@ -148,14 +147,19 @@ class _KernelModel:
         depth = np.ceil(k / split)
         waves = np.ceil(batch * np.ceil(m / tile_m) * np.ceil(n / tile_n) * split / device.num_sms)
         per_us = (self._peak_per_clock * self._share() * self._ghz * 1e3)[chosen][:, None, None]
-        l2_per_us = (self._reading() * parameters.tile_bytes_per_clock * self._ghz * 1e3)[chosen][:, None, None]
+        # An implicit product reads an input for each tap of the kernel.
+        reading = np.where(works.kinds == "convolution", self._by_layout(parameters.convolution_reading, 1.0), 1.0)
+        l2_per_us = (reading * parameters.tile_bytes_per_clock * self._ghz * 1e3)[chosen][:, None, None]
         itemsize = works.itemsize[chosen][:, None, None]
         computing = 2 * tile_m * tile_n * depth / per_us
-        reading = (tile_m + tile_n) * depth * itemsize / l2_per_us
+        loading = (tile_m + tile_n) * depth * itemsize / l2_per_us
         joining = np.where(split > 1, 8 * split * batch * m * n / self._bytes_per_us + parameters.kernel_us, 0)
-        tiles: Floats = waves * np.maximum(np.maximum(computing, reading), parameters.tile_us) + joining
-        times: Floats = tiles.min(axis=(1, 2))
-        return times + self._transposing()[chosen]
+        tiles = waves * np.maximum(np.maximum(computing, loading), parameters.tile_us) + joining
+        # cuDNN's convolutions on tensor cores take channels last, so that it transposes others.
+        is_transposed = (works.kinds == "convolution") & works.is_strided & self._on_tensor_cores
+        transposing = is_transposed * 2 * works.num_bytes / self._bytes_per_us
+        times: Floats = tiles.min(axis=(1, 2)) + transposing[chosen]
+        return times
 
     def _share(self) -> Floats:
         """The share of the peak that products reach within a tile."""
@@ -173,17 +177,7 @@ class _KernelModel:
         of_convolution = np.where(works.sizes[:, 0] > 1, of_groups, of_convolution)
         return np.where(works.kinds == "convolution", share * of_convolution, share)
 
-    def _reading(self) -> Floats:
-        """The rate at which a tile's operands come from L2, over that of a product: an input is read for each tap."""
-        of_convolution = self._by_layout(self._parameters.convolution_reading, 1.0)
-        return np.where(self._works.kinds == "convolution", of_convolution, 1.0)
-
     def _by_layout(self, figures: Mapping[str, float], without_tensor_cores: float) -> Floats:
         of_half = np.where(self._works.is_strided, figures["half channels first"], figures["half"])
         on_tensor_cores = np.where(self._is_half, of_half, figures["tf32"])
         return np.where(self._on_tensor_cores, on_tensor_cores, without_tensor_cores)
-
-    def _transposing(self) -> Floats:
-        # cuDNN's convolutions on tensor cores take channels last.
-        is_transposed = (self._works.kinds == "convolution") & self._works.is_strided & self._on_tensor_cores
-        return np.where(is_transposed, 2 * self._works.num_bytes / self._bytes_per_us, 0.0)

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from math import exp, log, sqrt
+from typing import Final
+
+NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
 
 
 @dataclass(frozen=True)
@@ -14,13 +17,17 @@ class PredictedRange:
 
     def of(self, value: float) -> "PredictedRange":
         """Another figure with the same relative error."""
-        factor = self.high / self.expected
-        return PredictedRange(value, value / factor, value * factor)
+        return in_range(value, log(self.high / self.expected) / NINE_OF_TEN)
+
+
+def in_range(expected: float, spread: float) -> PredictedRange:
+    """A prediction by the standard deviation of the logarithm of measured over predicted figures."""
+    factor = exp(NINE_OF_TEN * spread)
+    return PredictedRange(expected, expected / factor, expected * factor)
 
 
 def speedup(baseline: PredictedRange, other: PredictedRange, correlation: float) -> PredictedRange:
     """How many times as fast `other` is, by times on one device; `correlation`: of the logarithms of their errors."""
-    first, second = (log(time.high / time.expected) for time in (baseline, other))
-    factor = exp(sqrt(first**2 + second**2 - 2 * correlation * first * second))
-    expected = baseline.expected / other.expected
-    return PredictedRange(expected, expected / factor, expected * factor)
+    first, second = (log(time.high / time.expected) / NINE_OF_TEN for time in (baseline, other))
+    spread = sqrt(first**2 + second**2 - 2 * correlation * first * second)
+    return in_range(baseline.expected / other.expected, spread)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import sqrt
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -13,11 +13,10 @@ from ampsweep.speed.devices import Device
 from ampsweep.speed.fitted import FIT, FITTED, Class
 from ampsweep.speed.fusion import fused
 from ampsweep.speed.kernel_times import Floats, Integers, Parameters, Works, chip, kernel_times, least_times
-from ampsweep.speed.predicted_range import PredictedRange
+from ampsweep.speed.predicted_range import PredictedRange, in_range
 
 Bound = Literal["compute", "bandwidth", "launch", "link"]
 """What takes most of a step: matrix arithmetic, moving bytes, the host that launches kernels, or the link to others."""
-NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on either side
 _IDLE: Final = 0.02  # a GPU that waits for the host for this share of a step is bound by launching
 _SMALL_US: Final = 30.0  # a kernel that is shorter does not fill the device
 _COMPUTE: Final = get_args(MatrixKind)
@@ -28,9 +27,7 @@ class StepTime:
     """The predicted time of a step, in milliseconds."""
 
     step_ms: PredictedRange
-    least_ms: float | None
-    """The least time that its kernels could take one after another, without gaps; None if no data sheet tells the
-    device's peak rates."""
+    least_ms: float | None  # of its kernels one after another, at the device's peak rates; None if they are unknown
     bound: Bound
     spread: float  # standard deviation of the logarithm of measured over predicted time
     is_calibrated: bool  # by measurements of the device
@@ -47,8 +44,7 @@ class StepWork:
         self.order = np.array([places.setdefault(work, len(places)) for work in works])
         self.unique = tuple(places)
         self.columns = Works(self.unique)
-        self.waits = np.flatnonzero([work.kind == "wait" for work in works])
-        """Places in the order where the host waits for the device."""
+        self.waits = np.flatnonzero([work.kind == "wait" for work in works])  # places in the order
         self._compiled = compiled
         calls = np.array([work.num_calls * (work.kind != "none") for work in self.unique])[self.order]
         phases = np.array([work.phase for work in self.unique])[self.order]
@@ -78,9 +74,10 @@ class StepWork:
             bound = "link"
         elif step_us - kernels.sum() > (0.5 if is_host else _IDLE) * step_us:
             bound = "launch"
+        least_us = least_times(self.columns, device, parameters, tf32=tf32)[self.order] if device.driver_names else None
         return StepTime(
-            step_ms=_range((step_us + exposed_us) / 1e3, spread),
-            least_ms=self._least_ms(device, parameters, tf32=tf32) if device.driver_names else None,
+            step_ms=in_range((step_us + exposed_us) / 1e3, spread),
+            least_ms=None if least_us is None else float(least_us.sum()) / 1e3,
             bound=bound,
             spread=spread,
             is_calibrated=calibration is not None,
@@ -102,10 +99,6 @@ class StepWork:
             of_unique = calibration.kernel_times(self.unique, parameters, tf32=tf32)
         times: Floats = of_unique[self.order]
         return times
-
-    def _least_ms(self, device: Device, parameters: Parameters, *, tf32: bool) -> float:
-        of_unique = least_times(self.columns, device, parameters, tf32=tf32)
-        return float(of_unique[self.order].sum()) / 1e3
 
     def launching(self, parameters: Parameters) -> Floats:
         """The host's time for each work in order, in microseconds; that of the step as a whole is in the first."""
@@ -164,13 +157,3 @@ def elapsed_us(kernels: Floats, launching: Floats, waits: Integers) -> float:
     # A stretch ends when the kernels from some launch on have run without a pause: the latest such time counts.
     ends = np.repeat(done[begins + lengths - 1], lengths)
     return float(np.maximum.reduceat(launched + (ends - done + kernels), begins).sum())
-
-
-def spread_factor(spread: float) -> float:
-    """The factor within which nine of ten measurements lie, by the standard deviation of their logarithms."""
-    return exp(NINE_OF_TEN * spread)
-
-
-def _range(expected: float, spread: float) -> PredictedRange:
-    factor = spread_factor(spread)
-    return PredictedRange(expected, expected / factor, expected * factor)

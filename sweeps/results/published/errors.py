@@ -11,7 +11,7 @@ from scipy.optimize import brentq, minimize
 
 from ampsweep.speed.fitted import Class
 from ampsweep.speed.kernel_times import Floats
-from ampsweep.speed.step_time import NINE_OF_TEN, spread_factor
+from ampsweep.speed.predicted_range import NINE_OF_TEN, in_range
 
 CLASSES: Final[tuple[Class, ...]] = (
     "step",
@@ -173,7 +173,7 @@ def _groups(those: Sequence[Prediction], pairs: Sequence[Pair], found: Spreads, 
 def _figures(own: Sequence[Prediction], couples: Sequence[tuple[Prediction, Prediction]], found: Spreads) -> list[str]:
     steps = np.abs([one.error for one in own])
     sigmas = np.array([found.step(one) for one in own])
-    width = f"{np.median([spread_factor(sigma) ** 2 for sigma in sigmas]):.2f}"
+    width = f"{np.median([in_range(1.0, sigma).high ** 2 for sigma in sigmas]):.2f}"
     cells = [str(len(own)), *_quantiles(steps, sigmas), width, str(len(couples))]
     if not couples:
         return [*cells, "", "", ""]

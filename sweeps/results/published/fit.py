@@ -23,8 +23,9 @@ import msgspec
 import numpy as np
 from scipy.optimize import least_squares
 
+from ampsweep.speed import fitted as fitted_module
 from ampsweep.speed.devices import Device, device_named
-from ampsweep.speed.fitted import FITTED_FILE, Fit
+from ampsweep.speed.fitted import Fit
 from ampsweep.speed.kernel_times import Floats, Parameters, Works, chip, kernel_times
 from ampsweep.speed.step_time import StepWork, elapsed_us
 from published.errors import Prediction, errors_page, rounded, spreads
@@ -314,7 +315,7 @@ def main(path: Path, *, writes: bool) -> None:
     print(page, text, sep="\n")
     if writes:
         Path(__file__).with_name("errors.md").write_text(page)
-        FITTED_FILE.write_text(text + "\n")
+        Path(fitted_module.__file__).with_name("fitted.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -83,8 +83,8 @@ class MeasuredSteps:
             known |= {"cost_pct": self.share_pct(spot.cost)}
         if spot is not None and issubclass(kind, OperatorFinding):
             expected = [call.expected_ms for call in spot.calls if call.expected_ms is not None]
-            known |= {"expected_ms": sum(expected) or None, "own_ms": total_ms(spot.calls)}
-            known |= {"num_calls": len(spot.calls)}
+            known |= {"own_ms": total_ms(spot.calls), "num_calls": len(spot.calls)}
+            known["expected_ms"] = sum(expected) or None
         return kind(**(known | facts))
 
     def gains_ms(self, calls: Sequence[TimedCall], change: Callable[[Tensor], Tensor]) -> list[tuple[TimedCall, float]]:
