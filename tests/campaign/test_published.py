@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from published.errors import CLASSES, Prediction, spreads
-from published.fit import START, Row, fit, pairs, predict
+from published.fit import START, fit
+from published.measured_rows import Row, pairs, predict
 from published.traces import rows as rows_of_table
 from published.training_step import trace
 from published.workloads import WORKLOADS
