@@ -51,15 +51,24 @@ def place_in_thread(thread: int) -> str | None:
     return _innermost(frames[::-1])
 
 
-def place_of_caller() -> str | None:
+class CodeLine(str):
+    """`nets.py, line 12`, with the file and the number of the line."""
+
+    file: str
+    number: int
+
+    @staticmethod
+    def of(frame: FrameType) -> "CodeLine":
+        file, number = frame.f_code.co_filename, frame.f_lineno
+        line = CodeLine(f"{_shown_of_library(file)}, line {number}")
+        line.file, line.number = file, number
+        return line
+
+
+def place_of_caller() -> CodeLine | None:
     """`nets.py, line 12`: the innermost line of a model or a task on the stack, not torch's; None if there is none."""
     frame = frame_of_caller()
-    return None if frame is None else shown_place(frame)
-
-
-def shown_place(frame: FrameType) -> str:
-    """`nets.py, line 12`: the current line of a frame of a model's or a task's code."""
-    return f"{_shown_of_library(frame.f_code.co_filename)}, line {frame.f_lineno}"
+    return None if frame is None else CodeLine.of(frame)
 
 
 def frame_of_caller() -> FrameType | None:

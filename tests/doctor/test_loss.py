@@ -14,7 +14,7 @@ from ampsweep.doctor.loss.examine import examine_loss
 from ampsweep.doctor.loss.fault import FaultSigns, Judge
 from ampsweep.doctor.loss.findings import CoarseRounding
 from ampsweep.doctor.loss.needed_fp32_modules import smallest_set
-from ampsweep.doctor.loss.variant import Variant, can_widen
+from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import TakenStep
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.resume import take_checkpoint
@@ -101,7 +101,3 @@ def test_faults_of_invented_steps(golden):
     finding = CoarseRounding(modules=["inner"], signs=signs)
     vanished = {"vanished gradients": f"{finding.sentence}: {', '.join(finding.evidence)}"}
     golden("faults.md", "\n".join(f"- {name}: {text}" for name, text in (FAULTS | vanished).items()))
-
-
-def test_functions_that_write_in_place_are_not_widened():
-    assert [can_widen(name) for name in ("masked_fill", "__add__", "masked_fill_", "to")] == [True, True, False, False]

@@ -32,7 +32,8 @@ _UNITS: Final[dict[str, Callable[[float], str]]] = {
 @dataclass(frozen=True, kw_only=True)
 class Change:
     overrides: list[str] = field(default_factory=list)  # overrides of `train.py`; empty if only code fixes it
-    code: str | None = None  # None if overrides do it; else a line of Python for the place
+    code: str | None = None  # None if overrides do it; else a patch of the training's code
+    words: str | None = None  # what it does, if not what the finding's remedy says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class DoctorFinding(Finding):
     @property
     def advice(self) -> str | None:
         words = (self.remedy_by_overrides if self.change.overrides else None) or self.remedy
-        return None if words is None else self.filled(words)
+        return self.change.words or (None if words is None else self.filled(words))
 
     @property
     def at(self) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
-from ampsweep.user_code import frame_of_caller, shown_place
+from ampsweep.user_code import CodeLine, frame_of_caller
 
 _BACKWARDS: Final = frozenset((Tensor.backward, torch.autograd.backward, torch.autograd.grad))
 
@@ -63,7 +63,7 @@ class FunctionMode(FunctionCalls):
         if func in _BACKWARDS:
             return func(*args, **kwargs)
         outside, frame = self.running, frame_of_caller()  # the innermost code of a model or a task
-        place = (None, None) if frame is None else (shown_place(frame), frame.f_lasti)
+        place = (None, None) if frame is None else (CodeLine.of(frame), frame.f_lasti)
         identity = CallIdentity(str(getattr(func, "__name__", func)), *place)
         self.running = RunningFunction(identity, torch.is_autocast_enabled(self._device_type))
         try:

@@ -1,7 +1,7 @@
 """A document on a terminal, or in a pipe or log file."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from textwrap import wrap
+from textwrap import indent, wrap
 from typing import Any, Final
 
 from rich import box
@@ -61,7 +61,7 @@ def _show(blocks: Iterable[Block], console: Console, arms: Mapping[str, ArmStyle
             case Table():
                 _print_table(block.shown(), console, arms)
             case Code():  # not wrapped, so that it can be copied
-                console.print(Text(f"    {block.text}", style="cyan"), soft_wrap=True)
+                console.print(Text(indent(block.text, "    "), style="cyan"), soft_wrap=True)
 
 
 def _is_shown(block: Block) -> bool:

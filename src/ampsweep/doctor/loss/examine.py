@@ -6,15 +6,21 @@ from typing import Final
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, kept_in_float32, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
+from ampsweep.doctor.float32_edits import names_at, smallest_edit
 from ampsweep.doctor.loss import findings as kinds
 from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase, OutOfTimeError
 from ampsweep.doctor.loss.findings import LossFinding, TriedSteps
-from ampsweep.doctor.loss.needed_fp32_modules import Culprits, find_culprits, trace_fault
-from ampsweep.doctor.loss.variant import Kept, OwnCalls, Variant, unchanged_share
+from ampsweep.doctor.loss.needed_fp32_modules import Culprits, calls_by_error, find_culprits, trace_fault
+from ampsweep.doctor.loss.nonfinite_origins import OriginTracer
+from ampsweep.doctor.loss.variant import Variant, unchanged_share
+from ampsweep.observe.calls import Call
+from ampsweep.user_code import CodeLine
 
 _LARGE_EPS: Final = 2.0**-12  # the root of float16's smallest number: smaller gradients have a square of zero there
+_MOST_LINES: Final = 3  # lines that are edited in turn
 _MOST_UNCHANGED: Final = 0.5  # the share of weights that updates may leave unchanged
 
 
@@ -55,10 +61,56 @@ def _under_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
         switches = replace(switches, **{name: case.is_fixed_by(Variant(precision=switched))})
     if not switches.autocast_off_mends:
         return kinds.Unexplained(signs=signs, switches=switches)
-    culprits = find_culprits(case)
+    return replace(_in_float32(case, signs), switches=switches)
+
+
+def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
+    """The finding with the smallest part of the step that must compute in float32: lines of the user's own code, where
+    a module has others inside that need not, or else modules."""
+    tracer = trace_fault(case)
+    replay = Variant(precision=case.precision).replay(case.examined)
+    containers = {name for name, module in replay.model.named_modules() if any(True for _ in module.children())}
+    forward = [origin.call for origin in tracer.origins if origin.phase != "update"]
+    is_broad = bool(forward) and (not forward[0].module or forward[0].module in containers)
+    if is_broad and (found := _of_lines(case, signs, tracer, forward)) is not None:
+        return found
+    by_error = calls_by_error(case)
+    culprits = find_culprits(case, tracer, by_error)
+    if culprits is None or containers & {*culprits.kept}:
+        known = {call.place: call for call in (*forward[is_broad:], *by_error)}
+        if (found := _of_lines(case, signs, tracer, [*known.values()])) is not None:
+            return found
     if culprits is None:
-        return _in_another_mode(case, kinds.WholeModel(signs=signs, switches=switches))
-    return replace(_of_culprits(case, signs, culprits), switches=switches)
+        return _in_another_mode(case, kinds.WholeModel(signs=signs))
+    return _of_culprits(case, signs, culprits)
+
+
+def _of_lines(
+    case: LossCase, signs: FaultSigns, tracer: OriginTracer, calls: Sequence[Call]
+) -> kinds.OfOperator | None:
+    """The finding of a fault that an edit of the lines that made one of these calls mends."""
+    assert case.fault is not None
+
+    def mends(edit: CodeEdit) -> bool:
+        return case.is_fixed_by(Variant(edit=edit))
+
+    for call in calls[:_MOST_LINES]:
+        if not isinstance(call.place, CodeLine):
+            continue
+        names = names_at(Variant(precision=case.precision).replay(case.examined), call.place, case.fault.replayed)
+        origin = next((origin for origin in tracer.origins if origin.call.place == call.place), None)
+        kind = kinds.CoarseRounding if origin is None else kinds.kind_of(origin)
+        if names is None:
+            continue
+        edit = next(filter(mends, kind.edits(call.place, names)), None)
+        edit = edit or smallest_edit(call.place, names, mends, autocast=case.autocast)
+        if edit is None:
+            continue
+        proof = _tried(case, Variant(edit=edit, precision=case.precision))
+        if proof.mends:
+            change = Change(code=edit.patch)
+            return kind(signs=signs, origin=origin, change=change, proof=proof, **where(call))
+    return None
 
 
 def _of_scale(case: LossCase, signs: FaultSigns) -> kinds.ScalerFault | None:
@@ -84,24 +136,17 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> kinds.ScalerFault | None:
 
 
 def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> kinds.OfOperator:
-    names = {_module_of(kept) for kept in culprits.kept}
-    origins = [origin for origin in culprits.origins if origin.call.module in names] or culprits.origins
+    origins = [origin for origin in culprits.origins if origin.call.module in culprits.kept] or culprits.origins
     origin = origins[0] if origins else None
     kind = kinds.CoarseRounding if origin is None else kinds.kind_of(origin)
-    modules = [kept for kept in culprits.kept if isinstance(kept, str)]
-    overrides, line = list[str](), kind.line
-    if len(modules) == len(culprits.kept):
-        overrides = [kept_in_float32(case.examined.config.precision, modules)]
-    elif line is None:
-        line = "with torch.autocast(x.device.type, enabled=False): ...  # on .float() tensors"
     return kind(
         signs=signs,
-        modules=[module for module in map(_module_of, culprits.kept) if module is not None],
+        modules=[*culprits.kept],
         operator=None if origin is None else origin.call.operator,
         place=None if origin is None else origin.call.place,
         origin=origin,
         mending=culprits.mending,
-        change=Change(overrides=overrides, code=line),
+        change=Change(overrides=[kept_in_float32(case.examined.config.precision, culprits.kept)]),
         proof=_tried(case, Variant(kept=frozenset(culprits.kept), precision=case.precision)),
     )
 
@@ -138,7 +183,3 @@ def _in_another_mode(case: LossCase, found: LossFinding) -> LossFinding:
 def _tried(case: LossCase, changed: Variant) -> TriedSteps:
     taken = changed.steps(case.examined, case.num_steps)
     return TriedSteps(mends=not case.has_fault(taken), num_steps=len(taken.steps))
-
-
-def _module_of(kept: Kept) -> str | None:
-    return kept.module if isinstance(kept, OwnCalls) else kept

@@ -189,6 +189,11 @@ class LossCase:
         return min(len(self.own.steps), sum(1 for _ in finite))
 
     @property
+    def autocast(self) -> str | None:
+        """The type of the device that autocast is on for; None if it is off."""
+        return self.examined.device.type if self.precision.autocast else None
+
+    @property
     def is_also_in_float32(self) -> bool:
         """True if the float32 loss is not finite either, or its median from the fault on is over twice the first."""
         assert self.fault is not None

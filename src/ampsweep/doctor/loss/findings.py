@@ -1,14 +1,18 @@
 """The findings of the complaint `loss`: it is inf or NaN, or worse than in float32; one class per cause."""
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
+from ampsweep.doctor.float32_edits import Names, limits_of_dtype
 from ampsweep.doctor.loss.fault import FaultSigns
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.text import number, plural
+from ampsweep.user_code import CodeLine
 
 _EXPONENTIALS: Final = frozenset({"aten.exp", "aten.exp2", "aten.expm1", "aten.sinh", "aten.cosh"})
 _LOGARITHMS: Final = frozenset({"aten.log", "aten.log2", "aten.log10", "aten.log1p"})
@@ -121,7 +125,8 @@ class OfOperator(LossFinding):
     """Base of the faults that go away when part of the step computes in float32."""
 
     remedy: ClassVar[str | None] = "keep it in float32"
-    line: ClassVar[str | None] = None  # a line of Python that avoids the fault; its names stand for the user's own
+    edits: ClassVar[Callable[[CodeLine, Names], Iterator[CodeEdit]]] = lambda *_: iter(())
+    """Makes edits of a line that are tried before computing it in float32."""
 
     origin: NonfiniteOrigin | None = None  # None where everything was finite
     mending: SmallestSet | None = None
@@ -139,7 +144,7 @@ class OfOperator(LossFinding):
 class MaskOverflow(OfOperator):
     template = "an attention mask with a constant beyond the range of {dtype} becomes -inf{inside}{at}"
     remedy = "a fully masked row then has NaN in its softmax; mask with the lowest number of the scores' dtype"
-    line = "scores.masked_fill(mask, torch.finfo(scores.dtype).min)"
+    edits = limits_of_dtype
 
 
 class ExpOverflow(OfOperator):
@@ -154,13 +159,11 @@ class ExpOverflow(OfOperator):
 class LongSum(OfOperator):
     template = "a sum over {reduced_elements} elements overflows {dtype}{inside}{at}"
     remedy = "add up in float32"
-    line = "x.sum(dim, dtype=torch.float32)"
 
 
 class EpsVanishes(OfOperator):
     template = "eps={eps} is zero in {dtype}{inside}{at}, and {operator} gets zeros"
     remedy = "use an eps that {dtype} can hold, or compute this in float32"
-    line = "eps = torch.finfo(x.dtype).tiny"
 
 
 class DivisorVanishes(OfOperator):
@@ -170,7 +173,6 @@ class DivisorVanishes(OfOperator):
 class LogOfZero(OfOperator):
     template = "a number that is above zero in float32 is zero in {dtype}, and its logarithm infinite{inside}{at}"
     remedy = "compute the log-probability from the logits, or the probability in float32"
-    line = "torch.nn.functional.logsigmoid(logits)  # of a softmax: log_softmax"
 
 
 class Cancellation(OfOperator):

@@ -9,27 +9,28 @@ from typing import Final
 from ampsweep.doctor.loss.fault import NOT_FINITE, LossCase
 from ampsweep.doctor.loss.findings import SmallestSet
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, OriginTracer, trace_origins
-from ampsweep.doctor.loss.variant import Kept, OwnCalls, Variant
+from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.side_by_side.recorded_step import matched, record_step
+from ampsweep.observe.calls import Call
 
 _FEW: Final = 8
 _FEW_SHARE: Final = 0.25  # a larger set of modules is no finding: another precision mode is
-_Fixes = Callable[[frozenset[Kept]], bool]
+_Fixes = Callable[[frozenset[str]], bool]
 
 
 @dataclass(frozen=True)
 class Culprits:
     """A minimal set that fixes a fault by computing in float32: leaving out any member brings the fault back."""
 
-    kept: tuple[Kept, ...]
+    kept: tuple[str, ...]
     mending: SmallestSet
     origins: tuple[NonfiniteOrigin, ...]  # of the first step that showed the fault
 
 
-def smallest_set(ranked: Sequence[Kept], fixes: _Fixes, most: int) -> tuple[Kept, ...] | None:
+def smallest_set(ranked: Sequence[str], fixes: _Fixes, most: int) -> tuple[str, ...] | None:
     """Find the culprits among suspects by a binary search for each, in order; None if there are more than `most`. The
     empty set is known not to fix the fault, and the set of all suspects to fix it."""
-    found: list[Kept] = []
+    found: list[str] = []
     end = len(ranked)
     while not found or not fixes(frozenset(found)):
         if len(found) >= most:
@@ -58,23 +59,21 @@ def trace_fault(case: LossCase) -> OriginTracer:
     return tracer
 
 
-def find_culprits(case: LossCase) -> Culprits | None:
-    """Search for what must compute in float32; None if nothing fixes the fault, or only many modules do. The modules of
-    operators that make inf or NaN are tried first, then the modules that add most to the error of the step."""
-    tracer = trace_fault(case)
-    num_replays, num_modules = 1, len(tracer.modules) + 1
-    origins = [origin for origin in tracer.origins if origin.phase != "update"]
+def find_culprits(case: LossCase, tracer: OriginTracer, by_error: Sequence[Call]) -> Culprits | None:
+    """Search for the modules that must compute in float32; None if they do not fix the fault, or only many do. Modules
+    of operators that make inf or NaN are tried first, then those that add most to the error of the step."""
+    num_replays, num_modules = 0, len(tracer.modules)
 
-    def fixes(kept: frozenset[Kept]) -> bool:
+    def fixes(kept: frozenset[str]) -> bool:
         nonlocal num_replays
         num_replays += 1
         return case.is_fixed_by(Variant(kept=kept))
 
+    origins = [origin for origin in tracer.origins if origin.phase != "update"]
     ranked = [*dict.fromkeys(_suspects(origins))]
     if not ranked or not fixes(frozenset(ranked)):
-        ranked = [*dict.fromkeys([*ranked, *_by_error(case)])]
-        num_replays += 1
-        num_modules = max(num_modules, len(ranked) + 1)
+        ranked = [*dict.fromkeys([*ranked, *(call.module for call in by_error if call.module)])]
+        num_modules = max(num_modules, len(ranked))
         if not ranked or not fixes(frozenset(ranked)):
             return None
     found = smallest_set(ranked, fixes, int(max(_FEW, num_modules * _FEW_SHARE)))
@@ -83,26 +82,24 @@ def find_culprits(case: LossCase) -> Culprits | None:
     return Culprits(found, SmallestSet(num_replays=num_replays, num_modules=num_modules), tuple(origins))
 
 
-def _by_error(case: LossCase) -> Sequence[Kept]:
-    """Rank modules by how much larger the error of their results is than the error before them."""
+def calls_by_error(case: LossCase) -> list[Call]:
+    """The last call of each stretch of a module's or a line's calls, by how much its error exceeds that before it."""
     own = record_step(Variant(precision=case.precision).replay(case.examined))
     pairs = matched(own, record_step(case.examined.baseline()))
     forward = [pair for pair in pairs if pair[0].call.phase == "forward"]
-    growth: dict[Kept, float] = {}
+    growth: list[tuple[float, Call]] = []
     before = 0.0
-    for module, of in groupby(forward, key=lambda pair: pair[0].call.module):
+    for _, of in groupby(forward, key=lambda pair: (pair[0].call.module, pair[0].call.place)):
         last, exact = [*of][-1]
         error = last.error_beside(exact)
-        kept = module or OwnCalls(module)
         if math.isfinite(before):
-            growth[kept] = max(growth.get(kept, 0.0), error / max(before, last.roundoff))
+            growth.append((error / max(before, last.roundoff), last.call))
         before = error
-    return sorted(growth, key=lambda kept: growth[kept], reverse=True)
+    return [call for _, call in sorted(growth, key=lambda known: -known[0])]
 
 
-def _suspects(origins: Sequence[NonfiniteOrigin]) -> list[Kept]:
-    """Suspects in order: the module of the first inf or NaN, the modules of the others, the modules that fed an origin
-    outside the model, and last whatever only lines of code can change."""
-    owners = [origin.call.module or OwnCalls(origin.call.module) for origin in origins]
-    sources = [name or OwnCalls(name) for origin in origins if not origin.call.module for name in origin.sources]
-    return [*owners[:1], *sorted([*owners[1:], *sources], key=lambda kept: isinstance(kept, OwnCalls))]
+def _suspects(origins: Sequence[NonfiniteOrigin]) -> list[str]:
+    """Suspects in order: the module of the first inf or NaN, the modules of the others, and those that fed an origin
+    outside the model."""
+    sources = [name for origin in origins if not origin.call.module for name in origin.sources]
+    return [name for name in (*(origin.call.module for origin in origins), *sources) if name]

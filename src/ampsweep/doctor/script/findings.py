@@ -5,7 +5,7 @@ from typing import Any, Final, Self
 
 import torch
 
-from ampsweep.doctor.diagnosis import Change, DoctorFinding, where
+from ampsweep.doctor.diagnosis import DoctorFinding, where
 from ampsweep.doctor.loss import findings as of_loss
 from ampsweep.doctor.loss.fault import FaultSigns, Sign
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
@@ -109,7 +109,7 @@ def of_origin(origin: NonfiniteOrigin, signs: ScriptSigns) -> of_loss.OfOperator
     elif kind not in _PROVED or not origin.is_range or dtype == "float32":
         kind = MakesNonfinite
     signs = replace(signs, dtype=dtype)
-    return kind(signs=signs, origin=origin, change=Change(code=kind.line), **where(origin.call))
+    return kind(signs=signs, origin=origin, **where(origin.call))
 
 
 def of_error(failed: FailedCall | None, step: int) -> WrongDtypes | None:

@@ -1,7 +1,8 @@
 """The complaint `types`: an operator refuses the dtypes of its arguments, and the training stops with an error."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -9,24 +10,20 @@ from torch import nn
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
-from ampsweep.doctor.loss.findings import TriedSteps
-from ampsweep.doctor.loss.variant import OwnCalls, Variant
+from ampsweep.doctor.float32_edits import own_function_edit, smallest_edit
 from ampsweep.doctor.replay import Replay, TakenStep
 from ampsweep.doctor.types import findings as kinds
-from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Remedy
+from ampsweep.doctor.types.failing_call import CallWatch, FailedCall
 from ampsweep.doctor.types.findings import TypesFinding
-from ampsweep.observe.functions import CallIdentity
 from ampsweep.text import one_line
 from ampsweep.training.assembly import ShortValidation
-from ampsweep.user_code import place_of
+from ampsweep.user_code import CodeLine, place_of
 
-_FROM_LOGITS: Final = "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)"
 _MOST_CALLS: Final = 6  # the most calls that are fixed in sequence
 _MOST_REMEDIES: Final = 3  # the most remedies of a call that are tried
-
-_Remedies = Sequence[tuple[CallIdentity, Remedy]]
 
 
 def examine_types(examined: ExaminedTraining) -> list[TypesFinding]:
@@ -42,7 +39,7 @@ def examine_types(examined: ExaminedTraining) -> list[TypesFinding]:
         error = run_watched(examined, num_steps, precision=PRECISION_MODES["fp32"]).error
     if error is not None:
         raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
-    return _findings(examined, num_steps)
+    return [_finding(examined, num_steps)]
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,6 @@ class WatchedSteps:
     failed: FailedCall | None = None
     step: TakenStep | None = None  # the last completed step
     stage: str = "training"
-    cast_in: dict[CallIdentity, list[str | None]] | None = None
     module: str | None = None  # the innermost module whose code raised the error, if any did
 
     @property
@@ -65,29 +61,34 @@ class WatchedSteps:
 
 
 def run_watched(
-    examined: ExaminedTraining, num_steps: int, remedies: _Remedies = (), precision: PrecisionConfig | None = None
+    examined: ExaminedTraining,
+    num_steps: int,
+    edits: Iterable[CodeEdit] = (),
+    precision: PrecisionConfig | None = None,
 ) -> WatchedSteps:
-    """Take steps with some operands cast, and evaluate on two batches."""
-    try:
-        replay = examined.replay(precision)
-    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-        return WatchedSteps(error, stage="building")
-    optimizers, dtype = replay.trainer.optimizers.values(), replay.built.precision.parameters_dtype
-    watch, step, stage = CallWatch(replay.device.type, replay.model, optimizers, remedies, dtype), None, "training"
-    try:
-        with watch.watching():
-            for _ in range(num_steps):
-                for index in replay.next_batches:
-                    watch.origins.name_batch(examined.data.train_batch(index))
-                step = replay.step()
-            stage = "evaluation"
-            replay.trainer.data = ShortValidation(replay.data)
-            with replay.built.precision.flags():
-                replay.trainer.evaluate()
-    except Exception as error:  # noqa: BLE001  as above
-        failed, module = watch.failure_of(error), _raised_in(error, replay)
-        return WatchedSteps(error, failed, step, stage, watch.cast_in, module)
-    return WatchedSteps(None, step=step, cast_in=watch.cast_in)
+    """Take steps with the code edited, and evaluate on two batches."""
+    step, stage, watch, replay = None, "building", None, None
+    with ExitStack() as edited:
+        try:
+            for edit in edits:
+                edited.enter_context(edit.applied())
+            replay = examined.replay(precision)
+            optimizers, dtype = replay.trainer.optimizers.values(), replay.built.precision.parameters_dtype
+            watch, stage = CallWatch(replay.device.type, replay.model, optimizers, dtype), "training"
+            with watch.watching():
+                for _ in range(num_steps):
+                    for index in replay.next_batches:
+                        watch.origins.name_batch(examined.data.train_batch(index))
+                    step = replay.step()
+                stage = "evaluation"
+                replay.trainer.data = ShortValidation(replay.data)
+                with replay.built.precision.flags():
+                    replay.trainer.evaluate()
+        except Exception as error:  # noqa: BLE001  the model's own code may raise anything
+            if watch is None or replay is None:
+                return WatchedSteps(error, stage=stage)
+            return WatchedSteps(error, watch.failure_of(error), step, stage, _raised_in(error, replay))
+    return WatchedSteps(None, step=step)
 
 
 def _raised_in(error: Exception, replay: Replay) -> str | None:
@@ -97,107 +98,117 @@ def _raised_in(error: Exception, replay: Replay) -> str | None:
     return found[-1] if found else None
 
 
-def _findings(examined: ExaminedTraining, num_steps: int) -> list[TypesFinding]:
-    fixed: list[tuple[WatchedSteps, int]] = []
-    remedies: _Remedies = []
-    outcome = run_watched(examined, num_steps, remedies)
-    while outcome.failed is not None and outcome.failed.fault is not None and len(fixed) < _MOST_CALLS:
-        if any(identity == outcome.failed.identity for identity, _ in remedies) or examined.seconds_left < 0:
-            break
-        number, after = _best(examined, num_steps, remedies, outcome.failed)
-        remedies = [*remedies, (outcome.failed.identity, outcome.failed.remedies[number])]
-        fixed.append((outcome, number))
-        outcome = after
-    other = _other_precision(examined, num_steps)
-    findings: list[TypesFinding] = [_mismatch(examined, stopped, number, outcome, other) for stopped, number in fixed]
-    if outcome.error is not None:
-        findings.append(_stop(examined, num_steps, outcome, other))
-    return findings
+def _finding(examined: ExaminedTraining, num_steps: int) -> TypesFinding:
+    """The call that stops the training, and the change with which it runs: of code, or else by overrides."""
+    stopped = run_watched(examined, num_steps)
+    found = _edited(examined, num_steps, stopped)
+    by_override = _overridden(examined, num_steps, stopped)
+    change, number, others, proof = Change(), 0, list[str](), None
+    if found is not None:
+        words = next((edit.words for edit in found.edits.values() if edit.words), None)
+        change = Change(code="\n".join(edit.patch for edit in found.edits.values()), words=words)
+        number, others, proof = found.number, found.others, _tried(examined, found.outcome)
+    elif by_override is not None:
+        change, proof = Change(overrides=by_override[0]), _tried(examined, by_override[1])
+    is_other_mode = found is not None and by_override is not None and not examined.config.precision.autocast
+    failed = stopped.failed
+    facts: dict[str, Any] = {
+        "error": stopped.error_text,
+        "stage": stopped.stage,
+        "step": stopped.stops_in,
+        "runs_with": by_override[0] if by_override is not None and is_other_mode else [],
+        "change": change,
+        "proof": proof,
+    }
+    if failed is not None and failed.fault is not None:
+        return failed.finding(number, others=others, **facts)
+    assert stopped.error is not None
+    module = stopped.module if failed is None else failed.module
+    facts |= {"modules": [] if module is None else [module], "operator": None if failed is None else failed.operator}
+    facts["place"] = (None if failed is None else failed.identity.line) or place_of(stopped.error)
+    if failed is not None and proof is not None and examined.config.precision.autocast:
+        return kinds.RefusedLoss(**facts)
+    dtypes = [] if failed is None else [*dict.fromkeys(operand.dtype for operand in failed.operands)]
+    return kinds.StopsWithError(**facts, dtypes=dtypes)
 
 
-def _best(examined: ExaminedTraining, num_steps: int, fixes: _Remedies, failed: FailedCall) -> tuple[int, WatchedSteps]:
-    """The number of the first remedy with which the training runs (else of the first of all), and how it then ends."""
-    first: WatchedSteps | None = None
-    for number, remedy in enumerate(failed.remedies[:_MOST_REMEDIES]):
-        outcome = run_watched(examined, num_steps, [*fixes, (failed.identity, remedy)])
+@dataclass(frozen=True)
+class _Edited:
+    edits: dict[str, CodeEdit]  # by file
+    outcome: WatchedSteps
+    number: int  # of the remedy of the first call
+    others: list[str]  # lines of the calls that stop it next
+
+
+def _edited(examined: ExaminedTraining, num_steps: int, stopped: WatchedSteps) -> _Edited | None:
+    """Edits of the call that stops the training and of those that stop it next; None if it never runs."""
+    known = _Edited({}, stopped, 0, [])
+    for _ in range(_MOST_CALLS):
+        found = None if known.outcome.failed is None else _next_edit(examined, num_steps, known, known.outcome.failed)
+        if found is None or found.outcome.error is None:
+            return found
+        known = found
+    return None
+
+
+def _next_edit(examined: ExaminedTraining, num_steps: int, known: _Edited, failed: FailedCall) -> _Edited | None:
+    """Add the edit with which the training runs, or else the first with which it stops elsewhere."""
+    elsewhere = None
+    for number, edit in _edits(examined, num_steps, known, failed):
+        before = known.edits.get(edit.file)
+        edits = known.edits | {edit.file: edit if before is None else replace(edit, old=before.old)}
+        outcome = run_watched(examined, num_steps, edits.values())
+        others = (
+            [] if known.outcome.failed is failed and not known.edits else [*known.others, str(failed.identity.line)]
+        )
+        found = _Edited(edits, outcome, number if not known.edits else known.number, others)
         if outcome.error is None:
-            return number, outcome
-        first = first or outcome
+            return found
+        is_elsewhere = outcome.failed is not None and outcome.failed.identity.line != failed.identity.line
+        elsewhere = elsewhere or (found if is_elsewhere else None)
         if examined.seconds_left < 0:
             break
-    assert first is not None
-    return 0, first
+    return elsewhere
 
 
-def _other_precision(examined: ExaminedTraining, num_steps: int) -> list[str]:
-    """Overrides with which the training runs unchanged: autocast instead of half-precision parameters."""
-    precision = examined.config.precision
+def _edits(
+    examined: ExaminedTraining, num_steps: int, known: _Edited, failed: FailedCall
+) -> Iterator[tuple[int, CodeEdit]]:
+    """Edits that may mend a failing call, each with the number of its remedy: of a function with a backward pass of its
+    own, of the call's arguments, and of the lines around it."""
+    autocast = examined.device.type if examined.config.precision.autocast else None
+    line, names = failed.identity.line, failed.names
+    if not isinstance(line, CodeLine) or names is None:
+        return
+    if autocast is not None and (wrapped := own_function_edit(line, names, autocast)) is not None:
+        yield 0, wrapped
+    yield from ((number, edit) for number, edit in enumerate(failed.edits[:_MOST_REMEDIES]) if edit is not None)
+    if not known.edits:
+
+        def mends(edit: CodeEdit) -> bool:
+            return run_watched(examined, num_steps, [edit]).error is None
+
+        if (around := smallest_edit(line, names, mends, autocast=autocast)) is not None:
+            yield 0, around
+
+
+def _overridden(
+    examined: ExaminedTraining, num_steps: int, stopped: WatchedSteps
+) -> tuple[list[str], WatchedSteps] | None:
+    """Overrides with which the training runs unchanged: autocast instead of half-precision parameters, or its module in
+    float32."""
+    precision, module = examined.config.precision, stopped.failed and stopped.failed.module
     if precision.autocast:
-        return []
-    name = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[precision.parameters]
-    other = run_watched(examined, num_steps, precision=PRECISION_MODES[name])
-    return [f"precision={name}"] if other.error is None else []
-
-
-def _mismatch(
-    examined: ExaminedTraining, stopped: WatchedSteps, number: int, end: WatchedSteps, other: list[str]
-) -> kinds.WrongDtypes:
-    failed = stopped.failed
-    assert failed is not None
-    modules = [*dict.fromkeys([failed.module, *(end.cast_in or {}).get(failed.identity, [])])]
-    overrides = _overrides(examined, failed, other)
-    return failed.finding(
-        number,
-        modules=[module for module in modules if module is not None],
-        error=stopped.error_text,
-        stage=stopped.stage,
-        step=stopped.stops_in,
-        num_modules=len(modules),
-        runs_with=[] if overrides else other,
-        change=Change(overrides=overrides, code=None if overrides else failed.codes[number]),
-        proof=_tried(examined, end),
-    )
-
-
-def _overrides(examined: ExaminedTraining, failed: FailedCall, other: list[str]) -> list[str]:
-    """The overrides that fix a call by no line of the training's code; empty for others, which a cast there fixes."""
-    precision = examined.config.precision
-    if failed.identity.instruction is not None:
-        return []
-    if not other and precision.autocast and failed.module:
-        kept = replace(precision, fp32_modules=[*precision.fp32_modules, failed.module])
-        if run_watched(examined, 1, precision=kept).error is None:
-            return [kept_in_float32(precision, [failed.module])]
-    return other
-
-
-def _stop(examined: ExaminedTraining, num_steps: int, outcome: WatchedSteps, other: list[str]) -> TypesFinding:
-    failed, error, precision = outcome.failed, outcome.error, examined.config.precision
-    assert error is not None
-    module = outcome.module if failed is None else failed.module
-    facts: dict[str, Any] = {
-        "modules": [] if module is None else [module],
-        "operator": None if failed is None else failed.operator,
-        "place": place_of(error) if failed is None or failed.identity.line is None else failed.identity.line,
-        "error": outcome.error_text,
-        "stage": outcome.stage,
-        "step": outcome.stops_in,
-        "runs_with": other,
-    }
-    if failed is not None and precision.autocast:
-        kept = failed.module or OwnCalls(failed.module)
-        taken = Variant(kept=frozenset({kept})).steps(examined, num_steps)
-        if taken.error is None:
-            overrides = [kept_in_float32(precision, [failed.module])] if failed.module else []
-            proof = TriedSteps(mends=True, num_steps=len(taken.steps))
-            return kinds.RefusedLoss(**facts, change=Change(overrides=overrides, code=_FROM_LOGITS), proof=proof)
-    dtypes = [] if failed is None else [*dict.fromkeys(operand.dtype for operand in failed.operands)]
-    return kinds.StopsWithError(**facts, dtypes=dtypes, change=Change(overrides=other))
+        changed = replace(precision, fp32_modules=[*precision.fp32_modules, module or ""])
+        overrides = kept_in_float32(precision, [module]) if module else None
+    else:
+        name = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[precision.parameters]
+        changed, overrides = PRECISION_MODES[name], f"precision={name}"
+    outcome = None if overrides is None else run_watched(examined, num_steps, precision=changed)
+    return None if outcome is None or outcome.error is not None else ([overrides or ""], outcome)
 
 
 def _tried(examined: ExaminedTraining, end: WatchedSteps) -> kinds.TriedCasts:
-    if end.error is not None:
-        return kinds.TriedCasts(mends=False, next_error=end.error_text)
     assert end.step is not None
     number, baseline = end.step.number, examined.baseline_steps.steps
     baseline_loss = baseline[number - 1].loss if len(baseline) >= number else None

@@ -2,14 +2,12 @@
 
 import ast
 import inspect
-import linecache
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -17,8 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import SequenceKey, tree_leaves_with_path, tree_map_with_path
 
+from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.loss.variant import writes_in_place
+from ampsweep.doctor.float32_edits import Names, limits_of_dtype, value_in
 from ampsweep.doctor.tensor_origins import TensorOrigins
 from ampsweep.doctor.types import findings as kinds
 from ampsweep.doctor.types.findings import MadeTensor, Operand, Place, WrongDtypes
@@ -27,12 +26,13 @@ from ampsweep.observe.calls import Call, CallObserver, Phase, observe
 from ampsweep.observe.functions import CallIdentity, FunctionMode
 from ampsweep.observe.operators import OpOverload, schema_of
 from ampsweep.text import one_line
-from ampsweep.user_code import chain_of, frame_of_caller
+from ampsweep.user_code import CodeLine, chain_of, frame_of_caller
 
 Remedy = dict[Place, torch.dtype | float]  # dtypes to cast to, or new numbers
 
 _Arguments = tuple[Sequence[Any], dict[str, Any]]
 _Raised = tuple[Exception, Any, Sequence[Any], dict[str, Any]]  # the error, and the call that raised it
+_IN_PLACE: Final = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__imatmul__", "__ipow__")
 _MOST_FAILURES: Final = 8  # the last errors, of which a training may have caught all but one
 
 
@@ -44,7 +44,8 @@ class FailedCall:
     numbers: dict[Place, float]  # number arguments that the dtype of a tensor cannot hold
     fault: type[WrongDtypes] | None  # the kind of its finding; None: other dtypes do not help
     remedies: tuple[Remedy, ...]  # all remedies with which the call itself succeeds, the best first
-    codes: tuple[str | None, ...]  # the expressions of each remedy; None where an operand has no name in the code
+    edits: tuple[CodeEdit | None, ...]  # of the line, for each remedy; None where the code has no expression for it
+    names: Names | None  # in the code of the call
     operator: str  # the innermost that failed, as torch writes it: `aten.addmm`
     phase: Phase
     module: str | None
@@ -56,9 +57,10 @@ class FailedCall:
         changed = [operand for operand in self.operands if operand.place in remedy]
         unchanged = [operand for operand in self.operands if operand.place not in remedy]
         partners = [operand for operand in unchanged if operand.torch_dtype in remedy.values()]
-        known: dict[str, Any] = {"stage": "training", "error": one_line(self.error), "num_modules": 1, "runs_with": []}
-        modules = [self.module] if self.module is not None else []
-        known |= {"modules": modules, "change": Change(code=self.codes[number])}
+        known: dict[str, Any] = {"stage": "training", "error": one_line(self.error), "runs_with": []}
+        edit = self.edits[number]
+        known |= {"modules": [self.module] if self.module is not None else []}
+        known |= {"change": Change(code=None if edit is None else edit.patch)}
         return self.fault(
             operator=self.operator,
             place=self.identity.line,
@@ -78,7 +80,7 @@ class _Seen:
 
     raised: _Raised
     where: tuple[CallIdentity, str, Phase, str | None]  # its identity, operator, phase and module
-    names: dict[int, str]  # names in the code of its tensors, by identity
+    code: "_RunningCode | None"
     autocast: torch.dtype | None  # None: it was off
 
 
@@ -88,15 +90,13 @@ class CallWatch(FunctionMode):
         device_type: str,
         model: nn.Module,
         optimizers: Iterable[Optimizer] = (),
-        remedies: Sequence[tuple[CallIdentity, Remedy]] = (),
         parameters_dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(device_type)
-        self._model, self._remedies, self._parameters_dtype = model, remedies, parameters_dtype
+        self._model, self._parameters_dtype = model, parameters_dtype
         self._failures: deque[_Seen] = deque(maxlen=_MOST_FAILURES)
         self._below: _Raised | None = None
         self.origins = TensorOrigins(model, optimizers, self)
-        self.cast_in: dict[CallIdentity, list[str | None]] = {}  # modules in which operands were cast
         self._observer: CallObserver
 
     @contextmanager
@@ -115,13 +115,10 @@ class CallWatch(FunctionMode):
             call = self._observer.failed
             if self._below is not None and self._below[0] is seen and call is not None:
                 where = CallIdentity(call.operator, call.place, None), call.operator, call.phase, call.module
-                return self._failed(_Seen(self._below, where, {}, None))
+                return self._failed(_Seen(self._below, where, None, None))
         return None
 
     def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        assert self.running is not None
-        identity = self.running.identity
-        args, kwargs = self._with_remedies(identity, args, kwargs)
         try:
             return func(*args, **kwargs)
         except Exception as error:
@@ -140,27 +137,14 @@ class CallWatch(FunctionMode):
             operator = call.operator
         where = identity, operator, self._observer.phase, self._module
         autocast = torch.get_autocast_dtype(self._device_type) if self.running.is_autocast else None
-        self._failures.append(_Seen((error, func, args, kwargs), where, _names_here(), autocast))
+        self._failures.append(_Seen((error, func, args, kwargs), where, _RunningCode.here(), autocast))
 
     def around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if self.running is None and self._remedies:  # called by autograd or by the suite
-            forward = self._observer.running
-            line = None if forward is None else forward.place
-            identity = CallIdentity(str(getattr(func, "overloadpacket", func)), line, None)
-            args, kwargs = self._with_remedies(identity, args, kwargs)
         try:
             return func(*args, **kwargs)
         except Exception as error:
             self._below = error, func, args, kwargs
             raise
-
-    def _with_remedies(self, identity: CallIdentity, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
-        for known, remedy in self._remedies:
-            if known == identity:
-                args, kwargs = _changed_arguments(args, kwargs, remedy)
-                if self._observer.phase != "backward":  # else a checkpoint runs its forward again
-                    self.cast_in.setdefault(known, []).append(self._module)
-        return args, kwargs
 
     @property
     def _module(self) -> str | None:
@@ -174,17 +158,18 @@ class CallWatch(FunctionMode):
         found = tree_leaves_with_path({**dict(enumerate(args)), **kwargs})
         arguments = [(_place(path), value) for path, value in found]
         values = [(at, arg) for at, arg in arguments if isinstance(arg, Tensor) and arg.is_floating_point()]
-        operands = tuple(self._operand(func, identity.function, at, value, seen.names) for at, value in values)
+        operands = tuple(self._operand(func, identity.function, at, value) for at, value in values)
         finite = [(at, float(arg)) for at, arg in arguments if type(arg) in (float, int) and math.isfinite(arg)]
         numbers = {at: value for at, value in finite if abs(value) > _limit(operands)}
         candidates = self._candidates(identity.function, operands, numbers)
         with torch.autocast(self._device_type, seen.autocast, enabled=seen.autocast is not None):
             remedies = tuple(remedy for remedy in candidates if _succeeds(func, args, kwargs, remedy))
-        codes = tuple(_code(remedy, operands) for remedy in remedies)
-        fault = _fault(operands, remedies)
-        return FailedCall(error, identity, operands, numbers, fault, remedies, codes, operator, phase, module)
+        code, fault = seen.code, _fault(operands, remedies)
+        names = None if code is None else code.names
+        edits = tuple(None if code is None else code.edit(remedy, dict(values)) for remedy in remedies)
+        return FailedCall(error, identity, operands, numbers, fault, remedies, edits, names, operator, phase, module)
 
-    def _operand(self, func: Any, function: str, place: Place, tensor: Tensor, names: dict[int, str]) -> Operand:
+    def _operand(self, func: Any, function: str, place: Place, tensor: Tensor) -> Operand:
         origin = self.origins.of(tensor)
         made, source = origin.made, origin.dtype_from
         is_another = source is not made and source is not origin
@@ -195,7 +180,6 @@ class CallWatch(FunctionMode):
             dtype_from=MadeTensor.of(source) if is_another else None,
             place=place,
             torch_dtype=tensor.dtype,
-            source=names.get(id(tensor)),
         )
 
     def _candidates(self, function: str, operands: Sequence[Operand], numbers: dict[Place, float]) -> list[Remedy]:
@@ -241,57 +225,83 @@ def _limit(operands: Sequence[Operand]) -> float:
     return min((torch.finfo(operand.torch_dtype).max for operand in operands), default=math.inf)
 
 
+def writes_in_place(function: str) -> bool:
+    return function in _IN_PLACE or (function.endswith("_") and not function.endswith("__"))
+
+
 def _is_written(function: str, place: Place) -> bool:
     return place[0] == "out" or (place[0] == 0 and writes_in_place(function))
 
 
-def _code(remedy: Remedy, operands: Sequence[Operand]) -> str | None:
-    named = {operand.place: operand.source for operand in operands}
+@dataclass(frozen=True)
+class _RunningCode:
+    """The expression of the training's code that calls the running function."""
 
-    def like(dtypes: Collection[object]) -> str | None:
-        fitting = [operand for operand in operands if operand.torch_dtype in dtypes and operand.place not in remedy]
-        return next((f"{operand.source}.dtype" for operand in fitting if operand.source), None)
+    line: CodeLine
+    expression: ast.expr | ast.stmt
+    values: dict[int, ast.expr]  # the expressions in it whose values are known, by the identity of these
+    names: Names
+    calls_module: bool
+    calls_method: bool
 
-    def changed(place: Place, new: torch.dtype | float) -> str:
-        if not isinstance(new, torch.dtype):
-            dtype = like({operand.torch_dtype for operand in operands}) or operands[0].torch_dtype
-            return f"torch.finfo({dtype}).{'max' if new > 0 else 'min'}"
-        return f"{named[place]}.float()" if new == torch.float32 else f"{named[place]}.to({like({new}) or new})"
+    @staticmethod
+    def here() -> "_RunningCode | None":
+        frame = frame_of_caller()
+        if frame is None:
+            return None
+        first, last, start, end = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+        nodes = [node for node in ast.walk(tree_of(frame.f_code.co_filename)) if isinstance(node, ast.expr | ast.stmt)]
+        found = [node for node in nodes if (node.end_lineno, node.end_col_offset) == (last, end)]
+        # The call of a method that stands on a line of its own is said to begin there.
+        exact = [node for node in found if (node.lineno, node.col_offset) == (first, start)]
+        if not (exact or found):
+            return None
+        expression = (exact or found)[0]
+        inner = [node for node in ast.walk(expression) if isinstance(node, ast.expr)]
+        values = {id(value): node for node in inner if (value := value_in(node, frame)) is not None}
+        called = expression.func if isinstance(expression, ast.Call) else expression
+        is_module = isinstance(value_in(called, frame), nn.Module)
+        is_method = isinstance(called, ast.Attribute) and not isinstance(
+            value_in(called.value, frame), ModuleType | type
+        )
+        return _RunningCode(
+            CodeLine.of(frame), expression, values, Names.of(frame), is_module, is_method and not is_module
+        )
 
-    if not all(named.get(place, "a number") for place in remedy):
-        return None
-    return ", ".join(changed(place, new) for place, new in remedy.items())
+    def edit(self, remedy: Remedy, tensors: dict[Place, Tensor]) -> CodeEdit | None:
+        """The edit that gives the call other arguments; None if the code has no expression for one of them."""
+        nodes = {place: self.values.get(id(tensor)) or self._argument(place) for place, tensor in tensors.items()}
+        splices: list[Splice] = []
+        for place, new in remedy.items():
+            if not isinstance(new, torch.dtype):
+                return next(limits_of_dtype(self.line, self.names), None)
+            node = nodes.get(place)
+            if node is None:
+                return None
+            like = [nodes[at] for at, tensor in tensors.items() if tensor.dtype == new and at not in remedy]
+            named = next((ast.unparse(other) for other in like if isinstance(other, ast.Name | ast.Attribute)), None)
+            dtype = f"{named}.dtype" if named else str(new).replace("torch", self.names.torch or "torch")
+            splices += Splice.around(node, ".float()" if new == torch.float32 else f".to({dtype})")
+        return CodeEdit.of(self.line.file, dict.fromkeys(splices))
 
-
-def _names_here() -> dict[int, str]:
-    """The names in the running statement of the training's code, by the identity of what they stand for."""
-    frame = frame_of_caller()
-    if frame is None:
-        return {}
-    statements, line = _statements(frame.f_code.co_filename), frame.f_lineno
-    running = [own for own in statements if own.lineno <= line <= (own.end_lineno or own.lineno)]
-    nodes = ast.walk(max(running, key=lambda own: own.lineno)) if running else ()
-    names = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]
-    return {id(_value(node, frame)): ast.unparse(node) for node in names}
-
-
-def _value(node: ast.expr, frame: FrameType) -> Any:
-    """The value of a name or of an attribute of a module or a parameter; None if it would have to be computed."""
-    if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
-    if isinstance(node, ast.Attribute):
-        owner = _value(node.value, frame)
-        return getattr(owner, node.attr, None) if isinstance(owner, nn.Module | nn.Parameter | ModuleType) else None
-    return None
-
-
-@cache
-def _statements(file: str) -> tuple[ast.stmt, ...]:
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return ()
-    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+    def _argument(self, place: Place) -> ast.expr | None:
+        """The expression of an argument by its place; a module's only argument is taken for its operators' first."""
+        node, (first, *inner) = self.expression, place
+        if isinstance(node, ast.Call) and isinstance(first, int):
+            owner = [node.func.value] if self.calls_method and isinstance(node.func, ast.Attribute) else []
+            found = [*owner, *node.args][first : first + 1]
+        elif isinstance(node, ast.Call):
+            found = [keyword.value for keyword in node.keywords if keyword.arg == first]
+        elif isinstance(node, ast.BinOp) and isinstance(first, int):
+            found = [node.left, node.right][first : first + 1]
+        else:
+            return None
+        for index in inner:
+            of = found[0] if found else None
+            found = (
+                of.elts[index : index + 1] if isinstance(of, ast.List | ast.Tuple) and isinstance(index, int) else []
+            )
+        return found[0] if found else None
 
 
 def _changed_arguments(args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy) -> _Arguments:

@@ -8,7 +8,7 @@ import torch
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
 from ampsweep.doctor.tensor_origins import OriginKind, TensorOrigin
 from ampsweep.observe.calls import Phase
-from ampsweep.text import number
+from ampsweep.text import listed, number
 
 Place = tuple[int | str, ...]
 """The place of a tensor among the arguments of a call: `(0,)` the first, `(1, 0)` the first of a list that is the
@@ -70,7 +70,6 @@ class Operand:
     dtype_from: MadeTensor | None  # the tensor that it inherited its dtype from; None: it was made with it
     place: Place = field(repr=False)
     torch_dtype: torch.dtype = field(repr=False)
-    source: str | None = field(repr=False)  # its name in the code, if it has one
 
     @property
     def sentence(self) -> str:
@@ -80,15 +79,12 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedCasts(TriedChange):
-    next_error: str | None = None
     step: int | None = None
     loss: float | None = None
     baseline_loss: float | None = None
 
     @property
     def sentence(self) -> str:
-        if not self.mends:
-            return f"with that the training goes on, to the next error: {self.next_error}"
         runs = "with that the training and an evaluation run without error"
         if self.loss is None or self.baseline_loss is None:
             return runs
@@ -112,10 +108,10 @@ class TypesFinding(DoctorFinding):
 class WrongDtypes(TypesFinding):
     function: str
     phase: Phase
-    num_modules: int
     operands: list[Operand]  # an operand that is cast, and an operand that it conflicts with
     cast: str  # the arguments that are cast: `query and key`
     cast_to: str
+    others: list[str] = field(default_factory=list)  # places of the calls that stop it next, which the change casts too
     number: float | None = None  # a number among the arguments that the dtype cannot hold
 
     @property
@@ -123,8 +119,8 @@ class WrongDtypes(TypesFinding):
         in_training = f"{_PHASE[self.phase]} of step {self.step}"
         step = in_training if self.stage == "training" else "the evaluation after a step"
         sentences = [f"{step} stops with {self.error}", *(operand.sentence for operand in self.operands)]
-        if self.num_modules > 1:
-            sentences.append(f"the same line does so in {self.num_modules} modules")
+        if self.others:
+            sentences.append(f"with that it stops again, and the change has {listed(self.others)}, too")
         if self.runs_with:
             sentences.append(f"without a change of code it runs with {' and '.join(self.runs_with)}")
         return sentences
