@@ -34,12 +34,6 @@ def scaled_by_buffer(self, x):
     return x
 
 
-def replicated(self, x):
-    for layer in self.layers:
-        x = F.pad(F.relu(layer(x)).transpose(1, 2), (1, 1), mode="replicate").transpose(1, 2)
-    return x
-
-
 class KeptProbes(Inner):
     """The mean of a probe that no loss uses, added up for the log: no backward pass frees what it was made of."""
 
@@ -108,7 +102,6 @@ PLANTED = (
     _case("autocast off", net("without_autocast"), "float32_autocast_off", "inner"),
     _case("modules in float32", net("layers", "precision.fp32_modules=[inner]"), "float32_autocast_off", "inner"),
     _case("scale in float32", net("scaled_by_buffer"), "float32_promoted", "inner"),
-    _case("replicated borders", net("replicated"), "float32_policy", "inner"),
     _case("probes for the log", net("KeptProbes"), "grows_from_step_to_step", "inner"),
     _case("no cache of casts", net("Shared", "precision.cache_enabled=false"), "cast_again", "inner.layer.0"),
     _case("weight through a view", net("TransposedTwice"), "cast_again", "inner"),

@@ -87,6 +87,13 @@ class CodeEdit:
         name, (old, new) = str(shown_path(Path(self.file))), (text.splitlines() for text in (self.old, self.new))
         return "\n".join(difflib.unified_diff(old, new, name, name, n=1, lineterm=""))
 
+    @property
+    def place(self) -> str:
+        """The first line that it changes: `nets.py, line 12`."""
+        lines = enumerate(zip(self.old.splitlines(), self.new.splitlines(), strict=False), start=1)
+        number = next((number for number, (old, new) in lines if old != new), 1)
+        return f"{shown_path(Path(self.file))}, line {number}"
+
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Let the functions of the file run as edited, and its source be read so; NotAppliedError if none changes."""

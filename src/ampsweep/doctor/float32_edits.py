@@ -2,19 +2,16 @@
 
 import ast
 import linecache
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import Any, Final, cast
+from typing import Final
 
 import torch
-from torch import Tensor, nn
 
 from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
 from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.running_code import Names, blocks_around, is_load, spans
 from ampsweep.observe.calls import Call, observe
 from ampsweep.user_code import CodeLine, frame_of_caller, is_own_source
 
@@ -25,29 +22,6 @@ _OF_NO_VALUES: Final = frozenset(
 _COMPREHENSIONS: Final = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
 _MAX_FLOAT16: Final = torch.finfo(torch.float16).max
 _MOST_LINES: Final = 16  # of a longer edit nobody sees what it does
-
-
-@dataclass(frozen=True)
-class Names:
-    """What the expressions of some code stand for while one of its lines runs."""
-
-    half: frozenset[str]  # tensors in half precision
-    modules: frozenset[str]
-    numbers: Mapping[str, float]
-    functions: frozenset[str]  # classes of functions with a backward pass of their own
-    torch: str | None  # torch's own name; None if the file does not import it
-
-    @staticmethod
-    def of(frame: FrameType) -> "Names":
-        nodes = [node for node in ast.walk(tree_of(frame.f_code.co_filename)) if _is_load(node)]
-        values = {ast.unparse(node): value_in(node, frame) for node in nodes}
-        return Names(
-            half=frozenset(name for name, value in values.items() if _is_half(value)),
-            modules=frozenset(name for name, value in values.items() if isinstance(value, nn.Module)),
-            numbers={name: value for name, value in values.items() if type(value) in (int, float)},
-            functions=frozenset(name for name, value in values.items() if _is_own_function(value)),
-            torch=next((name for name, value in values.items() if value is torch), None),
-        )
 
 
 def names_at(replay: Replay, line: CodeLine, num_steps: int) -> Names | None:
@@ -64,22 +38,6 @@ def names_at(replay: Replay, line: CodeLine, num_steps: int) -> Names | None:
             if not found:
                 replay.step()
     return found[0] if found else None
-
-
-def value_in(node: ast.AST, frame: FrameType) -> Any:
-    """The value of a name, an attribute or an item; None if it would have to be computed."""
-    if isinstance(node, ast.Name):
-        outer = frame.f_back if frame.f_code.co_name in _COMPREHENSIONS else None
-        known = frame.f_globals | ({} if outer is None else outer.f_locals) | frame.f_locals
-        return known.get(node.id)
-    if isinstance(node, ast.Attribute):
-        owner = value_in(node.value, frame)
-        return getattr(owner, node.attr, None) if isinstance(owner, nn.Module | nn.Parameter | ModuleType) else None
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        owner, key = value_in(node.value, frame), cast(Any, node.slice.value)
-        with suppress(LookupError, TypeError):
-            return owner[key] if isinstance(owner, dict | list | tuple) else None
-    return None
 
 
 def smallest_edit(
@@ -100,7 +58,7 @@ def smallest_edit(
                 return edit
         return None
 
-    for block, at in _blocks(line):
+    for block, at in blocks_around(line):
         if (found := mending(block, at, at + 1)) is not None:
             return found
         first, end = 0, len(block)
@@ -122,28 +80,10 @@ def smallest_edit(
     return None
 
 
-def limits_of_dtype(line: CodeLine, names: Names) -> Iterator[CodeEdit]:
-    """Edits that put the limit of a tensor's dtype in place of a constant beyond it, such as that of a mask."""
-    for block, at in _blocks(line)[:1]:
-        nodes = [*ast.walk(block[at])]
-        tensor = next((text for node in nodes if _is_load(node) and (text := ast.unparse(node)) in names.half), None)
-        for node in nodes if tensor is not None else ():
-            value = _number(node, names) if isinstance(node, ast.expr) else None
-            if (
-                isinstance(node, ast.expr)
-                and value is not None
-                and math.inf > abs(value) > torch.finfo(torch.float16).max
-            ):
-                start, end = Splice.before(node, "").start, Splice.after(node, "").start
-                limit = f"{names.torch or 'torch'}.finfo({tensor}.dtype).{'max' if value > 0 else 'min'}"
-                yield CodeEdit.of(line.file, [Splice(start, end, limit)])
-                return
-
-
 def own_function_edit(line: CodeLine, names: Names, device_type: str) -> CodeEdit | None:
     """The edit that lets autocast know of an `autograd.Function` around a line; None if there is none."""
     for node in ast.walk(tree_of(line.file)):
-        if isinstance(node, ast.ClassDef) and _spans(node, line) and node.name in names.functions:
+        if isinstance(node, ast.ClassDef) and spans(node, line.number) and node.name in names.functions:
             passes = {own.name: own for own in node.body if isinstance(own, ast.FunctionDef)}
             decorators = {"forward": "custom_fwd", "backward": "custom_bwd"}
             if {*decorators} <= {*passes}:
@@ -154,15 +94,6 @@ def own_function_edit(line: CodeLine, names: Names, device_type: str) -> CodeEdi
                 splices = [Splice.before(own, text + " " * own.col_offset) for own, text in lines.items()]
                 return CodeEdit.of(line.file, splices, "let autocast cast the operands in both of its passes")
     return None
-
-
-def _number(node: ast.AST, names: Names) -> float | None:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _number(node.operand, names)
-        return None if value is None else -value
-    if isinstance(node, ast.Constant):
-        return float(node.value) if isinstance(node.value, int | float) else None
-    return names.numbers.get(ast.unparse(node))
 
 
 @dataclass(frozen=True)
@@ -225,48 +156,9 @@ class _Region:
     def _is_half(self, node: ast.expr, made: set[str]) -> bool:
         if isinstance(node, ast.Call):
             return self.off is None and ast.unparse(node.func) in self.names.modules
-        if not _is_load(node) or ast.unparse(node) not in self.names.half:
+        if not is_load(node) or ast.unparse(node) not in self.names.half:
             return False
         root: ast.expr = node
         while isinstance(root, ast.Attribute | ast.Subscript):
             root = root.value
         return not (isinstance(root, ast.Name) and root.id in made)
-
-
-def _is_load(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load)
-
-
-def _is_own_function(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, torch.autograd.Function)
-
-
-def _is_half(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-
-
-def _blocks(line: CodeLine) -> list[tuple[Sequence[ast.stmt], int]]:
-    """The blocks of statements around a line within its function, the innermost first, and which statement it is in."""
-    found: list[tuple[Sequence[ast.stmt], int]] = []
-    node: ast.AST | None = tree_of(line.file)
-    while node is not None:
-        blocks = [getattr(node, name, None) or [] for name in ("body", "orelse", "finalbody")]
-        blocks += [handler.body for handler in getattr(node, "handlers", ())]
-        around = (
-            (block, n)
-            for block in blocks
-            if isinstance(block, list)
-            for n, own in enumerate(block)
-            if _spans(own, line)
-        )
-        block, at = next(around, ([], 0))
-        node = block[at] if block else None
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found = []
-        elif node is not None:
-            found.insert(0, (block, at))
-    return found
-
-
-def _spans(statement: ast.stmt, line: CodeLine) -> bool:
-    return statement.lineno <= line.number <= (statement.end_lineno or statement.lineno)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Final
 
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
-from ampsweep.doctor.float32_edits import Names, limits_of_dtype
 from ampsweep.doctor.loss.fault import FaultSigns
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
+from ampsweep.doctor.running_code import Names, limits_of_dtype
 from ampsweep.numeric_formats import FORMATS, dtype_name
 from ampsweep.text import number, plural
 from ampsweep.user_code import CodeLine

@@ -3,23 +3,34 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ampsweep.analysis.step_limits import MIN_PEAK_BYTES
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
-from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.code_edits import CodeEdit
+from ampsweep.doctor.diagnosis import Change, TriedChange
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
+from ampsweep.doctor.half_edits import (
+    autocast_on_at,
+    cast_once,
+    codes_at,
+    edit_at,
+    numbers_for,
+    to_half,
+    without_cast,
+)
 from ampsweep.doctor.hot_spots import HotSpot
+from ampsweep.doctor.loss.fault import LossCase
+from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.memory import findings as kinds
 from ampsweep.doctor.memory.findings import MemoryFinding
-from ampsweep.doctor.memory.traced_memory import STATE, Held, TracedMemory, holders, trace_memory
-from ampsweep.doctor.memory.wide_activations import wide_activations
+from ampsweep.doctor.memory.traced_memory import STATE, Held, TracedMemory, trace_memory
+from ampsweep.doctor.memory.wide_activations import WideActivations, wide_activations
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call
+from ampsweep.observe.functions import CallIdentity
 from ampsweep.text import one_line
-from ampsweep.training.trainer import Trainer
 
 _MIN_COST_PCT: Final = 8.0  # the smallest share of the peak that is a finding
 _MOST_CAUSES: Final = 4  # the most causes of one kind that are tried or reported
@@ -46,14 +57,18 @@ def examine_memory(examined: ExaminedTraining) -> list[MemoryFinding]:
     return sorted(found or _unshrinkable(examined, own, baseline), key=lambda finding: -(finding.cost_pct or 0))
 
 
-def _try(examined: ExaminedTraining, config: Config | None = None, **changes: Any) -> TracedMemory | None:
-    """Trace the training with the changes of `trace_memory`; None if time is up or the training fails with them."""
+def _try(examined: ExaminedTraining, config: Config | None = None, edit: CodeEdit | None = None) -> TracedMemory | None:
+    """Trace the training with a change; None if time is up, or if it fails with that or learns worse."""
     if examined.seconds_left < 0:
         return None
+    variant, case = Variant(edit=edit), LossCase(examined)
     try:
-        return trace_memory(examined, config, makers=False, **changes)
+        with variant.edited():
+            changed = trace_memory(examined, config, makers=False)
+        is_worse = edit is not None and case.fault is None and case.has_fault(variant.steps(examined, case.num_steps))
     except Exception:  # noqa: BLE001  a change may not suit the training in any way
         return None
+    return None if is_worse else changed
 
 
 def _proof(own: TracedMemory, changed: TracedMemory | None) -> kinds.TracedAgain | None:
@@ -74,10 +89,10 @@ def _size(allocations: Iterable[Held]) -> int:
 def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
     if own.pct(own.growth_bytes) < _MIN_GROWTH_PCT:
         return
-    name, proof = _best_drop(examined, own)
     made = _spot(held for held in own.held if held.is_stale)
     made_in = made.modules[:_MOST_CAUSES]
-    owner, _, attribute = (name or "").rpartition(".")
+    name, edit, proof = _grown(examined, own)
+    owner = (name or "").rpartition(".")[0]
     yield kinds.GrowsFromStepToStep(
         cost_pct=own.pct(own.growth_bytes),
         modules=[owner] if name is not None and not name.startswith("task.") else made_in,
@@ -85,60 +100,58 @@ def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFin
         attribute=name,
         growth_bytes=own.growth_bytes,
         made_in=made_in,
-        change=Change(code=f"self.{attribute} = None  # or .detach() what goes into it" if attribute else None),
+        change=Change(code=None if edit is None else edit.patch),
         proof=proof,
     )
 
 
-def _best_drop(examined: ExaminedTraining, own: TracedMemory) -> tuple[str | None, kinds.GrowthAgain | None]:
-    best, least_bytes, proof = None, own.growth_bytes, None
+def _grown(examined: ExaminedTraining, own: TracedMemory) -> tuple[str | None, CodeEdit | None, TriedChange | None]:
+    """The attribute that keeps what grows, and the edit of what is put into it with which it does not."""
     for name in sorted(own.holders, key=lambda name: -own.holders[name])[:_MOST_CAUSES]:
-        trial = _try(examined, between_steps=partial(_drop, name))
-        if trial is not None and trial.growth_bytes < least_bytes:
-            best, least_bytes = name, trial.growth_bytes
-            proof = kinds.GrowthAgain(mends=least_bytes < own.growth_bytes / 10, growth_bytes=least_bytes)
-    return best, proof
-
-
-def _drop(name: str, trainer: Trainer) -> None:
-    owner, attribute = holders(trainer).get(name, (None, ""))
-    value = getattr(owner, attribute, None)
-    if isinstance(value, list | dict):
-        value.clear()
-    elif owner is not None:
-        setattr(owner, attribute, None)
+        for edit in numbers_for(own.owners[name], name.rpartition(".")[2]):
+            trial = _try(examined, edit=edit)
+            if trial is not None and trial.growth_bytes < own.growth_bytes / 10:
+                return name, edit, kinds.GrowthAgain(mends=True, growth_bytes=trial.growth_bytes)
+    return None, None, None
 
 
 def _wide(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
     precision = examined.config.precision
     for group in wide_activations(own, autocasts=precision.autocast)[:_MOST_CAUSES]:
+        call, function = group.origin.call, group.origin.function
+        assert call is not None
+        assert function is not None
         if own.pct(group.num_bytes) < _MIN_WIDE_PCT:
             return
-        overrides: list[str] = []
+        edit, overrides = None, list[str]()
         if group.kind is kinds.Float32AutocastOff and precision.fp32_modules:
             overrides = ["precision.fp32_modules=[]"]
             changed = _try(examined, replace(examined.config, precision=replace(precision, fp32_modules=[])))
         else:
-            changed = _try(examined, changes=dict.fromkeys(group.identities, group.kind.action))
+            edit = _edit_of(examined, group, function.identity)
+            changed = None if edit is None else _try(examined, edit=edit)
         if changed is None or own.saved_pct(changed) < _MIN_COST_PCT:
             continue
-        call, function = group.origin.call, group.origin.function
-        assert call is not None
-        assert function is not None
         partner = next((source.made for source in group.origin.sources if source.dtype == group.origin.dtype), None)
         yield group.kind(
             cost_pct=own.saved_pct(changed),
             modules=group.modules,
             operator=call.operator,
-            place=function.identity.line,
+            place=function.identity.line if edit is None else edit.place,
             float32_bytes=group.num_bytes,
             peak_bytes=own.peak_bytes,
             function=function.identity.function,
             partner_by=None if partner is None else partner.kind,
             partner_name=None if partner is None else partner.name,
-            change=Change(overrides=overrides),
+            change=Change(overrides=overrides, code=None if edit is None else edit.patch),
             proof=_proof(own, changed),
         )
+
+
+def _edit_of(examined: ExaminedTraining, group: WideActivations, identity: CallIdentity) -> CodeEdit | None:
+    if group.kind is kinds.Float32AutocastOff:
+        return autocast_on_at(examined, identity)
+    return edit_at(examined, identity, without_cast if group.kind is kinds.Float32Cast else to_half)
 
 
 def _cast_again(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
@@ -151,19 +164,20 @@ def _cast_again(examined: ExaminedTraining, own: TracedMemory) -> Iterator[Memor
     extra_bytes, spot = _size(extra), _spot(extra)
     if own.pct(extra_bytes) < _MIN_COST_PCT:
         return
-    first = max(extra, key=lambda held: held.num_bytes)
-    overrides: list[str] = []
-    if precision.cache_enabled:
-        changed = _try(examined, shares_casts=True)
-    else:
+    origin = max(extra, key=lambda held: held.num_bytes).origin
+    assert origin is not None
+    edit, overrides, changed = None, list[str](), None
+    if not precision.cache_enabled:
         overrides = ["precision.cache_enabled=true"]
         changed = _try(examined, replace(examined.config, precision=replace(precision, cache_enabled=True)))
+    else:
+        same = (held.origin.function for held in groups[id(origin.sources[0].made)] if held.origin is not None)
+        identities = [*dict.fromkeys(function.identity for function in same if function is not None)]
+        edit = cast_once(codes_at(examined, identities), origin.dtype)
+        changed = None if edit is None else _try(examined, edit=edit)
     if changed is None or own.saved_pct(changed) < _MIN_COST_PCT:
         return
-    assert first.origin is not None
-    source = first.origin.sources[0].made
-    owner, name = ("", "x") if source.name is None else ("self.", source.name.rpartition(".")[2])
-    code = None if overrides else f"{name} = {owner}{name}.to({first.origin.dtype})"
+    source = origin.sources[0].made
     yield kinds.CastAgain(
         cost_pct=own.saved_pct(changed),
         modules=spot.modules or [""],
@@ -175,7 +189,7 @@ def _cast_again(examined: ExaminedTraining, own: TracedMemory) -> Iterator[Memor
         source_by=source.kind,
         source_name=source.name,
         cache_enabled=precision.cache_enabled,
-        change=Change(overrides=overrides, code=code),
+        change=Change(overrides=overrides, code=None if edit is None else edit.patch),
         proof=_proof(own, changed),
     )
 

@@ -1,15 +1,10 @@
 """The findings of the complaint `memory`: what keeps the peak from shrinking."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange, module_name
 from ampsweep.doctor.tensor_origins import OriginKind
 from ampsweep.text import listed, num_bytes, plural
-
-Action = Literal["skip", "in_half", "without_autocast", "with_autocast"]
-"""`skip`: the call returns its first argument; `in_half`: its result is cast to the dtype of autocast or of the
-parameters; `without_autocast`, `with_autocast`: autocast is off or on while it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +24,7 @@ class GrowthAgain(TriedChange):
 
     @property
     def sentence(self) -> str:
-        return f"with it cleared, a step leaves {num_bytes(self.growth_bytes)} behind"
+        return f"with that a step leaves {num_bytes(self.growth_bytes)} behind"
 
 
 class MemoryFinding(DoctorFinding):
@@ -40,7 +35,6 @@ class MemoryFinding(DoctorFinding):
 class WideFinding(MemoryFinding):
     """Base of the causes that keep activations in float32."""
 
-    action: ClassVar[Action]  # the change of the calls that would put them in half precision
     float32_bytes: int
     peak_bytes: int
     function: str
@@ -57,13 +51,11 @@ class WideFinding(MemoryFinding):
 
 
 class Float32Cast(WideFinding):
-    action = "skip"
     template = "{where} casts to float32, and what follows stays there: {wide}"
     remedy = "remove the cast, or cast only what needs it"
 
 
 class Float32AutocastOff(WideFinding):
-    action = "with_autocast"
     remedy = "leave autocast on there"
     remedy_by_overrides = "keep fewer modules in float32, if the loss allows it"
 
@@ -75,7 +67,6 @@ class Float32AutocastOff(WideFinding):
 
 
 class Float32Promoted(WideFinding):
-    action = "in_half"
     template = "{where} meets {partner} in float32, and so does all that follows: {wide}"
     remedy = "cast the result back to the dtype of the activations, or the constant to it"
 
@@ -83,18 +74,6 @@ class Float32Promoted(WideFinding):
     def partner(self) -> str:
         partner = "a constant" if self.partner_by in ("constant", "operator") else f"the {self.partner_by}"
         return f"{partner} {self.partner_name}" if self.partner_name else partner
-
-
-class Float32Policy(WideFinding):
-    action = "without_autocast"
-    template = "autocast computes {function} in float32 in {all_modules}: {wide}"
-
-    @property
-    def advice(self) -> str:
-        off = "switch autocast off around it, if its input fits into half precision"
-        if self.function in ("softmax", "_softmax"):
-            return f"{off}; for attention, let F.scaled_dot_product_attention compute all of it"
-        return off
 
 
 class CastAgain(MemoryFinding):

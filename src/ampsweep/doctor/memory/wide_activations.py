@@ -80,7 +80,7 @@ def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[type[WideFinding],
         if origin.kind == "cast" and half:
             return kinds.Float32Cast, origin
         if origin.kind == "autocast" and half:
-            return kinds.Float32Policy, origin
+            return None  # autocast knows why
         if half and wide and all(_is_constant(source) for source in wide):
             return kinds.Float32Promoted, origin
         if not wide:

@@ -1,34 +1,30 @@
 """The call that stops a training, observed in its code, and the casts with which it would run."""
 
-import ast
 import inspect
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import SequenceKey, tree_leaves_with_path, tree_map_with_path
+from torch.utils._pytree import tree_map_with_path
 
-from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
+from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.float32_edits import Names, limits_of_dtype, value_in
+from ampsweep.doctor.running_code import Names, Place, Remedy, RunningCode, arguments_of, place_of
 from ampsweep.doctor.tensor_origins import TensorOrigins
 from ampsweep.doctor.types import findings as kinds
-from ampsweep.doctor.types.findings import MadeTensor, Operand, Place, WrongDtypes
+from ampsweep.doctor.types.findings import MadeTensor, Operand, WrongDtypes
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call, CallObserver, Phase, observe
 from ampsweep.observe.functions import CallIdentity, FunctionMode
 from ampsweep.observe.operators import OpOverload, schema_of
 from ampsweep.text import one_line
-from ampsweep.user_code import CodeLine, chain_of, frame_of_caller
-
-Remedy = dict[Place, torch.dtype | float]  # dtypes to cast to, or new numbers
+from ampsweep.user_code import chain_of
 
 _Arguments = tuple[Sequence[Any], dict[str, Any]]
 _Raised = tuple[Exception, Any, Sequence[Any], dict[str, Any]]  # the error, and the call that raised it
@@ -80,7 +76,7 @@ class _Seen:
 
     raised: _Raised
     where: tuple[CallIdentity, str, Phase, str | None]  # its identity, operator, phase and module
-    code: "_RunningCode | None"
+    code: RunningCode | None
     autocast: torch.dtype | None  # None: it was off
 
 
@@ -137,7 +133,7 @@ class CallWatch(FunctionMode):
             operator = call.operator
         where = identity, operator, self._observer.phase, self._module
         autocast = torch.get_autocast_dtype(self._device_type) if self.running.is_autocast else None
-        self._failures.append(_Seen((error, func, args, kwargs), where, _RunningCode.here(), autocast))
+        self._failures.append(_Seen((error, func, args, kwargs), where, RunningCode.here(), autocast))
 
     def around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:
@@ -155,8 +151,7 @@ class CallWatch(FunctionMode):
     def _failed(self, seen: _Seen) -> FailedCall:
         """Describe a call that raised an error."""
         (error, func, args, kwargs), (identity, operator, phase, module) = seen.raised, seen.where
-        found = tree_leaves_with_path({**dict(enumerate(args)), **kwargs})
-        arguments = [(_place(path), value) for path, value in found]
+        arguments = [*arguments_of(args, kwargs).items()]
         values = [(at, arg) for at, arg in arguments if isinstance(arg, Tensor) and arg.is_floating_point()]
         operands = tuple(self._operand(func, identity.function, at, value) for at, value in values)
         finite = [(at, float(arg)) for at, arg in arguments if type(arg) in (float, int) and math.isfinite(arg)]
@@ -233,80 +228,9 @@ def _is_written(function: str, place: Place) -> bool:
     return place[0] == "out" or (place[0] == 0 and writes_in_place(function))
 
 
-@dataclass(frozen=True)
-class _RunningCode:
-    """The expression of the training's code that calls the running function."""
-
-    line: CodeLine
-    expression: ast.expr | ast.stmt
-    values: dict[int, ast.expr]  # the expressions in it whose values are known, by the identity of these
-    names: Names
-    calls_module: bool
-    calls_method: bool
-
-    @staticmethod
-    def here() -> "_RunningCode | None":
-        frame = frame_of_caller()
-        if frame is None:
-            return None
-        first, last, start, end = [*frame.f_code.co_positions()][frame.f_lasti // 2]
-        nodes = [node for node in ast.walk(tree_of(frame.f_code.co_filename)) if isinstance(node, ast.expr | ast.stmt)]
-        found = [node for node in nodes if (node.end_lineno, node.end_col_offset) == (last, end)]
-        # The call of a method that stands on a line of its own is said to begin there.
-        exact = [node for node in found if (node.lineno, node.col_offset) == (first, start)]
-        if not (exact or found):
-            return None
-        expression = (exact or found)[0]
-        inner = [node for node in ast.walk(expression) if isinstance(node, ast.expr)]
-        values = {id(value): node for node in inner if (value := value_in(node, frame)) is not None}
-        called = expression.func if isinstance(expression, ast.Call) else expression
-        is_module = isinstance(value_in(called, frame), nn.Module)
-        is_method = isinstance(called, ast.Attribute) and not isinstance(
-            value_in(called.value, frame), ModuleType | type
-        )
-        return _RunningCode(
-            CodeLine.of(frame), expression, values, Names.of(frame), is_module, is_method and not is_module
-        )
-
-    def edit(self, remedy: Remedy, tensors: dict[Place, Tensor]) -> CodeEdit | None:
-        """The edit that gives the call other arguments; None if the code has no expression for one of them."""
-        nodes = {place: self.values.get(id(tensor)) or self._argument(place) for place, tensor in tensors.items()}
-        splices: list[Splice] = []
-        for place, new in remedy.items():
-            if not isinstance(new, torch.dtype):
-                return next(limits_of_dtype(self.line, self.names), None)
-            node = nodes.get(place)
-            if node is None:
-                return None
-            like = [nodes[at] for at, tensor in tensors.items() if tensor.dtype == new and at not in remedy]
-            named = next((ast.unparse(other) for other in like if isinstance(other, ast.Name | ast.Attribute)), None)
-            dtype = f"{named}.dtype" if named else str(new).replace("torch", self.names.torch or "torch")
-            splices += Splice.around(node, ".float()" if new == torch.float32 else f".to({dtype})")
-        return CodeEdit.of(self.line.file, dict.fromkeys(splices))
-
-    def _argument(self, place: Place) -> ast.expr | None:
-        """The expression of an argument by its place; a module's only argument is taken for its operators' first."""
-        node, (first, *inner) = self.expression, place
-        if isinstance(node, ast.Call) and isinstance(first, int):
-            owner = [node.func.value] if self.calls_method and isinstance(node.func, ast.Attribute) else []
-            found = [*owner, *node.args][first : first + 1]
-        elif isinstance(node, ast.Call):
-            found = [keyword.value for keyword in node.keywords if keyword.arg == first]
-        elif isinstance(node, ast.BinOp) and isinstance(first, int):
-            found = [node.left, node.right][first : first + 1]
-        else:
-            return None
-        for index in inner:
-            of = found[0] if found else None
-            found = (
-                of.elts[index : index + 1] if isinstance(of, ast.List | ast.Tuple) and isinstance(index, int) else []
-            )
-        return found[0] if found else None
-
-
 def _changed_arguments(args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy) -> _Arguments:
     def change(path: Any, value: Any) -> Any:
-        new = remedy.get(_place(path))
+        new = remedy.get(place_of(path))
         if isinstance(new, torch.dtype):
             return value.to(new) if isinstance(value, Tensor) else value
         return value if new is None else new
@@ -334,7 +258,3 @@ def _names(func: Any, function: str) -> list[str]:
         overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
     names = ([argument.name for argument in schema_of(overload).arguments] for overload in overloads)
     return max(names, key=len, default=["self"])
-
-
-def _place(path: Any) -> Place:
-    return tuple(key.idx if isinstance(key, SequenceKey) else key.key for key in path)

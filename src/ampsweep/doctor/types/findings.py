@@ -6,13 +6,10 @@ from typing import Final
 import torch
 
 from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
+from ampsweep.doctor.running_code import Place
 from ampsweep.doctor.tensor_origins import OriginKind, TensorOrigin
 from ampsweep.observe.calls import Phase
 from ampsweep.text import listed, number
-
-Place = tuple[int | str, ...]
-"""The place of a tensor among the arguments of a call: `(0,)` the first, `(1, 0)` the first of a list that is the
-second, `("out",)` a keyword argument."""
 
 _PHASE: Final[dict[str, str]] = {"forward": "the forward pass", "backward": "the backward pass", "update": "the update"}
 _HELD: Final[dict[OriginKind, str]] = {

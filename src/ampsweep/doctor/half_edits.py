@@ -1,0 +1,159 @@
+"""Edits of a training's code that let it compute and keep its values in half precision."""
+
+import ast
+import inspect
+import linecache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
+from ampsweep.doctor.examined_training import ExaminedTraining
+from ampsweep.doctor.running_code import Place, RunningCode, arguments_of, blocks_around, spans, value_in
+from ampsweep.observe.functions import CallIdentity, FunctionMode
+from ampsweep.user_code import frame_of_caller, is_own_source
+
+Tensors = Mapping[Place, Tensor]
+_Make = Callable[[RunningCode, Tensors], CodeEdit | None]
+
+
+class _CallsOfInterest(FunctionMode):
+    def __init__(self, device_type: str, wanted: Sequence[CallIdentity], make: Callable[..., None]) -> None:
+        super().__init__(device_type)
+        self._wanted, self._make = {*wanted}, make
+
+    def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        assert self.running is not None
+        if self.running.identity in self._wanted:
+            self._wanted.remove(self.running.identity)
+            self._make(args, kwargs)
+        return func(*args, **kwargs)
+
+
+def edit_at(examined: ExaminedTraining, identity: CallIdentity, make: _Make) -> CodeEdit | None:
+    """The edit that `make` makes of the code of a call when a step gets there; None for code of others."""
+    return next((edit for code, tensors in codes_at(examined, [identity]) if (edit := make(code, tensors))), None)
+
+
+def codes_at(examined: ExaminedTraining, identities: Sequence[CallIdentity]) -> list[tuple[RunningCode, Tensors]]:
+    """The user's own code of some calls, with the tensors that they get first."""
+    found: list[tuple[RunningCode, Tensors]] = []
+
+    def make(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        code = RunningCode.here()
+        if code is not None and is_own_source(Path(code.line.file)):
+            given = arguments_of(args, kwargs).items()
+            found.append((code, {place: value for place, value in given if isinstance(value, Tensor)}))
+
+    _step_with(examined, identities, make)
+    return found
+
+
+def _step_with(examined: ExaminedTraining, identities: Sequence[CallIdentity], make: Callable[..., None]) -> None:
+    replay = examined.replay()
+    with _CallsOfInterest(replay.device.type, identities, make).watching():
+        replay.step()
+
+
+def without_cast(code: RunningCode, _: Tensors) -> CodeEdit | None:
+    """Leave out the cast; with it the statement, if it does nothing else."""
+    cast = code.expression
+    if not (isinstance(cast, ast.Call) and isinstance(cast.func, ast.Attribute) and code.calls_method):
+        return None
+    kept, file = cast.func.value, code.line.file
+    block, at = blocks_around(code.line)[0]
+    statement = block[at]
+    targets = statement.targets if isinstance(statement, ast.Assign) and statement.value is cast else ()
+    if len(block) > 1 and [*map(ast.unparse, targets)] == [ast.unparse(kept)]:
+        return CodeEdit.of(file, [Splice((statement.lineno, 0), ((cast.end_lineno or 0) + 1, 0), "")])
+    return CodeEdit.of(file, [Splice(Splice.after(kept, "").start, Splice.after(cast, "").start, "")])
+
+
+def to_half(code: RunningCode, tensors: Tensors) -> CodeEdit | None:
+    """Cast what a call gets in float32 to the half precision of the others."""
+    half = next((value.dtype for value in tensors.values() if value.dtype in (torch.float16, torch.bfloat16)), None)
+    wide = [place for place, value in tensors.items() if value.dtype == torch.float32]
+    return None if half is None else code.edit(dict.fromkeys(wide, half), dict(tensors))
+
+
+def autocast_on_at(examined: ExaminedTraining, identity: CallIdentity) -> CodeEdit | None:
+    """Leave autocast on where a call runs: without the decorator that switches it off, or with the block's True."""
+    found: list[CodeEdit | None] = []
+
+    def make(*_: object) -> None:
+        found.append(next(_switches(frame_of_caller()), None))
+
+    _step_with(examined, [identity], make)
+    return found[0] if found else None
+
+
+def _switches(frame: FrameType | None) -> Iterator[CodeEdit]:
+    while frame is not None:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        if is_own_source(Path(file)):
+            for node in [*ast.walk(tree_of(file))][::-1]:
+                decorators = getattr(node, "decorator_list", ()) if spans(node, line) else ()
+                for call in decorators:
+                    if _is_off(call, frame):
+                        yield CodeEdit.of(file, [Splice((call.lineno, 0), ((call.end_lineno or 0) + 1, 0), "")])
+                for item in node.items if isinstance(node, ast.With) and spans(node, line) else ():
+                    for value in _is_off(item.context_expr, frame):
+                        end = Splice.after(value, "").start
+                        yield CodeEdit.of(file, [Splice(Splice.before(value, "").start, end, "True")])
+        frame = frame.f_back
+
+
+def _is_off(call: ast.expr, frame: FrameType) -> list[ast.expr]:
+    """The argument that switches off autocast in a call that makes a context; none in other calls."""
+    if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith("autocast"):
+        return []
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return [value for value in given if getattr(value, "value", value_in(value, frame)) is False]
+
+
+def cast_once(codes: Sequence[tuple[RunningCode, Tensors]], half: torch.dtype) -> CodeEdit | None:
+    """Cast what several calls of a function get in float32 once, before the first, and give them the copy."""
+    given = (code.values.get(id(value)) for code, of in codes for value in of.values() if value.dtype == torch.float32)
+    source = next((ast.unparse(node) for node in given if node is not None), None)
+    if source is None:
+        return None
+    known = [code for code, _ in codes]
+    function = blocks_around(known[0].line)[-1][0]
+    first = next((own for own in function if any(spans(own, code.line.number) for code in known)), None)
+    if first is None:
+        return None
+    dtype = str(half).rpartition(".")[2]
+    copy = f"{source.rpartition('.')[2]}_{dtype}"
+    made = f"{' ' * first.col_offset}{copy} = {source}.to({known[0].names.torch or 'torch'}.{dtype})\n"
+    nodes = dict.fromkeys(node for code in known for node in ast.walk(code.expression))
+    uses = [node for node in nodes if isinstance(node, ast.expr) and ast.unparse(node) == source]
+    splices = [Splice(Splice.before(use, "").start, Splice.after(use, "").start, copy) for use in uses]
+    return CodeEdit.of(known[0].line.file, [Splice((first.lineno, 0), (first.lineno, 0), made), *splices])
+
+
+def numbers_for(owner: object, attribute: str) -> Iterator[CodeEdit]:
+    """Edits that let an attribute of a module or a task keep numbers, or at least no graph, in place of tensors."""
+    file = inspect.getsourcefile(type(owner))
+    if file is None or not is_own_source(Path(file)):
+        return
+    linecache.checkcache(file)
+    for node in ast.walk(tree_of(file)):
+        value = _stored(node, f"self.{attribute}")
+        if value is not None:
+            for ending in (".item()", ".detach()"):
+                yield CodeEdit.of(file, Splice.around(value, ending))
+
+
+def _stored(node: ast.AST, name: str) -> ast.expr | None:
+    """What a statement adds to what an attribute holds."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) == 1:
+        return node.args[0] if ast.unparse(node.func.value) == name and node.func.attr in ("append", "add") else None
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        is_there = any(ast.unparse(target).partition("[")[0] == name for target in targets)
+        return node.value if is_there and not isinstance(node.value, ast.List | ast.Dict | ast.Constant) else None
+    return None
