@@ -124,7 +124,7 @@ def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, RunTo
 def _diagnose(config: Config, run: RunToExamine | None, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics | None]:
     import torch
 
-    from ampsweep.doctor.diagnosis import Diagnosis, in_order
+    from ampsweep.doctor.diagnosis import Diagnosis, merged
     from ampsweep.doctor.examine import examine
     from ampsweep.doctor.examined_training import ExaminedTraining
     from ampsweep.doctor.replay import KeptBatches
@@ -165,7 +165,7 @@ def _diagnose(config: Config, run: RunToExamine | None, taken: "RunDevice") -> t
         run=None if run is None else str(run.directory),
         first_step=1 if examined.checkpoint is None else examined.checkpoint.checkpoint.step + 1,
         steps=config.doctor.steps,
-        findings=in_order(findings),
+        findings=merged(findings),
         unexamined=unexamined,
         facts=examined.facts,
         seconds=time.monotonic() - began_s,

@@ -4,7 +4,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, Final
@@ -18,6 +18,7 @@ from ampsweep.text import duration, listed, milliseconds, num_bytes, number, per
 
 DIAGNOSIS_NAME: Final = "diagnosis.json"
 DIAGNOSIS_SCHEMA: Final = 1
+PRICED: Final[dict[Complaint, str]] = {"memory": "of the peak memory", "speed": "of the step's time"}
 _MOST_MODULES: Final = 4
 _UNITS: Final[dict[str, Callable[[float], str]]] = {
     "_pct": percent,
@@ -62,6 +63,7 @@ class DoctorFinding(Finding):
     place: str | None = None  # the line of the model or the task: `nets.py, line 12`
     change: Change = field(default_factory=Change)
     proof: TriedChange | None = None  # None if the change was not tried
+    also: list[str] = field(default_factory=list)  # what else comes of the same cause
 
     @property
     def evidence(self) -> list[str]:
@@ -71,6 +73,10 @@ class DoctorFinding(Finding):
     def advice(self) -> str | None:
         words = (self.remedy_by_overrides if self.change.overrides else None) or self.remedy
         return self.change.words or (None if words is None else self.filled(words))
+
+    @property
+    def price(self) -> str:
+        return f"{percent(self.cost_pct or 0.0)} {PRICED[self.complaint]}"
 
     @property
     def at(self) -> str:
@@ -104,7 +110,7 @@ class DoctorFinding(Finding):
 
     def as_json(self) -> dict[str, Any]:
         shared = {name: getattr(self, name) for name in _SHARED}
-        sentences = {"evidence": self.evidence, "change": self.advice, "proof": self.proof and self.proof.sentence}
+        sentences = {"evidence": [*self.evidence, *self.also], "change": self.advice, "proof": self.proof and self.proof.sentence}
         facts = {"complaint": self.complaint, "kind": self.kind(), **shared, "evidence": self.facts}
         return {**facts, "headline": self.sentence, "sentences": sentences}
 
@@ -154,6 +160,37 @@ def in_order(findings: Iterable[DoctorFinding]) -> list[DoctorFinding]:
         return finding.cost_pct is not None, -(finding.cost_pct or 0.0), COMPLAINTS.index(finding.complaint)
 
     return sorted(findings, key=order)
+
+
+def merged(findings: Iterable[DoctorFinding]) -> list[DoctorFinding]:
+    """The findings in order, those of one cause merged into the first."""
+    causes: list[DoctorFinding] = []
+    for finding in in_order(findings):
+        number = next((number for number, known in enumerate(causes) if _is_of(known, finding)), None)
+        if number is None:
+            causes.append(finding)
+            continue
+        known = causes[number]
+        what = finding.sentence if finding.cost_pct is None else f"it costs {finding.price}, too"
+        place, operator = known.place or finding.place, known.operator or finding.operator
+        is_repeated = finding.cost_pct is None and known.place is not None
+        also = known.also if is_repeated else [*known.also, what]
+        causes[number] = replace(known, place=place, operator=operator, also=also)
+    return causes
+
+
+def _is_of(cause: DoctorFinding, finding: DoctorFinding) -> bool:
+    """Return True if another finding comes of a cause: of the same change, line or, for wrong numbers, modules."""
+    changes = [
+        found.change.code or [own for own in found.change.overrides if not own.startswith("precision=")]
+        for found in (cause, finding)
+    ]
+    if changes[0] and changes[0] == changes[1]:
+        return True
+    is_same_line = cause.place is not None and cause.place == finding.place
+    if finding.complaint == "numerics" and cause.complaint in ("loss", "types", "numerics"):
+        return is_same_line or bool({*cause.modules} & {*finding.modules})
+    return is_same_line and finding.proof is None
 
 
 def fact_text(name: str, value: object) -> str:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from ampsweep.analysis.headroom import layer_text
-from ampsweep.config.schema import COMPLAINTS, Complaint
+from ampsweep.config.schema import COMPLAINTS
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
 from ampsweep.doctor.loss.findings import OfOperator
 from ampsweep.records.numerics import RunNumerics
@@ -15,10 +15,9 @@ from ampsweep.report.figure import Figure, axis, scatter
 from ampsweep.report.numerics_shown import numerics_blocks
 from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR, arm_colour, arm_styles
 from ampsweep.report.tables import Tone, text_table
-from ampsweep.text import as_sentence, duration, listed, percent, plural
+from ampsweep.text import as_sentence, duration, listed, plural
 
 _NAMES: Final = {complaint: complaint.capitalize() for complaint in COMPLAINTS} | {"types": "Type mismatch"}
-_PRICED: Final[dict[Complaint, str]] = {"memory": "of the peak memory", "speed": "of the step's time"}
 _TRIED: Final[dict[bool, Tone]] = {True: "good", False: "bad"}
 _MOST_MODULES: Final = 6
 ERROR_GROWTH: Final = "numerics/error_growth"
@@ -59,7 +58,7 @@ def _finding(number: int, finding: DoctorFinding) -> Section:
     module_label = "module" if len(finding.modules) == 1 else "modules"
     places = ((module_label, modules), ("operator", finding.operator), ("at", finding.place))
     seen = [Item(place, label) for label, place in places if place]
-    seen += [Item(as_sentence(line), "seen") for line in finding.evidence]
+    seen += [Item(as_sentence(line), "seen") for line in (*finding.evidence, *finding.also)]
     blocks: list[Block] = [*items_of(seen)]
     if finding.advice:
         blocks.append(Prose(as_sentence(finding.advice)))
@@ -67,8 +66,7 @@ def _finding(number: int, finding: DoctorFinding) -> Section:
     blocks += [Code(code) for code in (overrides, finding.change.code) if code]
     if (proof := finding.proof) is not None:
         blocks.append(Items((Item(as_sentence(proof.sentence), "tried", tone=_TRIED[proof.mends]),)))
-    name, cost = _NAMES[finding.complaint], finding.cost_pct
-    badge = name if cost is None else f"{percent(cost)} {_PRICED[finding.complaint]}"
+    badge = _NAMES[finding.complaint] if finding.cost_pct is None else finding.price
     title = f"{number}. {as_sentence(finding.sentence)}"
     return Section(title=title, kind="card", badge=(badge, "bad"), blocks=tuple(blocks))
 

@@ -8,7 +8,7 @@ from ampsweep.analysis.runs import Run
 from ampsweep.analysis.step_limits import limits_text, step_limits
 from ampsweep.config.modes import step_dtypes
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.diagnosis import Change, Diagnosis, DoctorFinding, Unexamined, in_order
+from ampsweep.doctor.diagnosis import Change, Diagnosis, DoctorFinding, Unexamined, merged
 from ampsweep.doctor.loss.findings import LossFinding
 from ampsweep.doctor.script import findings as kinds
 from ampsweep.doctor.script.examining_watcher import ScriptObservations
@@ -57,7 +57,7 @@ def diagnose(
         diagnosis.arm, diagnosis.model = record.arm, identity.model or diagnosis.model
         diagnosis.device, diagnosis.device_name = identity.device, identity.device_name or identity.device
         diagnosis.facts |= _facts(record)
-    diagnosis.findings = in_order(findings)
+    diagnosis.findings = merged(findings)
     return diagnosis
 
 
