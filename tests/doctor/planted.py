@@ -20,8 +20,8 @@ def examined_of(*overrides, num_steps=6, seconds=100.0):
     """A training as the doctor makes it of a command line; None takes the steps of `doctor.steps`."""
     config = compose_points(["device=cpu", *overrides], multirun=False).points[0].config
     device = torch.device(config.device)
-    data, deadline_s = KeptBatches(build_data(config, device)), time.monotonic() + seconds
-    return ExaminedTraining(config, device, data, num_steps=num_steps or config.doctor.steps, deadline_s=deadline_s)
+    data = KeptBatches(build_data(config, device), time.monotonic() + seconds)
+    return ExaminedTraining(config, device, data, num_steps=num_steps or config.doctor.steps)
 
 
 @dataclass(frozen=True)

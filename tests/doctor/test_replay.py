@@ -1,12 +1,21 @@
+import math
 import weakref
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 
+import planted_loss
+import planted_memory
+import planted_numerics
+import planted_speed
+import planted_types
 import pytest
 import torch
-from planted import CPU, examined_of
+from planted import CPU, Net, examined_of
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.examine import examine
 from ampsweep.doctor.replay import KeptBatches
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.components.built import build, build_data
@@ -85,7 +94,7 @@ def test_skipped_steps_and_nonfinite_gradients_are_noted():
     assert (step.has_nonfinite_gradients, step.is_skipped, step.scale) == (True, False, None)
 
 
-def test_steps_end_with_an_error_or_their_time():
+def test_steps_end_with_an_error():
     examined = examined_of("precision=amp_bf16", *SMALL)
     replay, remaining = examined.replay(), iter(range(2))
     step = replay.step
@@ -93,8 +102,40 @@ def test_steps_end_with_an_error_or_their_time():
     examined.replay = lambda: replay
     assert isinstance(examined.own_steps.error, ZeroDivisionError)
     assert len(examined.own_steps.steps) == 2
-    late = examined_of(*SMALL, seconds=0.0).own_steps
-    assert (len(late.steps), late.error) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("complaint", "overrides"),
+    [
+        ("types", planted_types.net("gated", "pure_bf16")),
+        ("loss", next(fault for fault in planted_loss.PLANTED if fault.name == "softmax without maximum").overrides),
+        ("numerics", planted_numerics.PLANTED[0].overrides),
+        ("memory", planted_memory.net("cast_to_float")),
+        ("speed", planted_speed.net("relu")),
+    ],
+)
+def test_no_step_begins_after_the_deadline_and_findings_are_kept(complaint, overrides, monkeypatch):
+    def examined_until(last):
+        """The findings of an examination whose time is up during a forward pass, and the number of these passes."""
+        num_passes = 0
+
+        def note_pass(module, _):
+            nonlocal num_passes
+            num_passes += isinstance(module, Net)
+
+        monkeypatch.setattr(KeptBatches, "seconds_left", property(lambda _: 60.0 if num_passes < last else -1.0))
+        with ExitStack() as hooks:
+            hooks.callback(register_module_forward_pre_hook(note_pass).remove)
+            return (*examine(examined_of(*overrides, num_steps=2), [complaint]), num_passes)
+
+    all_found, unexamined, num_passes = examined_until(math.inf)
+    assert (complaint == "speed" or bool(all_found), unexamined) == (True, [])
+    for last in {*range(1, num_passes, max(1, num_passes // 6)), num_passes - 1}:
+        found, unexamined, num_taken = examined_until(last)
+        assert num_taken == last or (complaint == "speed" and num_taken < last)
+        is_cut = [(complaint, True)] if num_taken == last else []
+        assert [(one.complaint, one.is_begun) for one in unexamined] == is_cut
+    assert complaint in ("memory", "speed") or found
 
 
 def test_batches_are_read_once_and_forgotten():

@@ -213,5 +213,5 @@ def test_calls_have_the_time_that_their_work_takes_on_a_known_device(device, mon
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_step_that_reads_numbers_is_found_on_a_gpu():
     examined = examined_of(*planted_speed.net("checked"), "device=cuda")
-    examine_speed(examined)
+    [*examine_speed(examined)]
     assert any("planted_speed.py" in str(line) for line in examined.facts["speed/synchronizations"])

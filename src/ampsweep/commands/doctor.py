@@ -148,9 +148,8 @@ def _diagnose(config: Config, run: RunToExamine | None, taken: "RunDevice") -> t
     examined = ExaminedTraining(
         config,
         taken.device,
-        KeptBatches(prepared.data),
+        KeptBatches(prepared.data, began_s + config.doctor.max_seconds),
         num_steps=config.doctor.steps,
-        deadline_s=began_s + config.doctor.max_seconds,
     )
     chosen = [complaint for complaint in COMPLAINTS if complaint in (config.doctor.complaints or COMPLAINTS)]
     if run is not None:

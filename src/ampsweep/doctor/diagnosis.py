@@ -128,6 +128,7 @@ def where(call: Call) -> dict[str, Any]:
 class Unexamined:
     complaint: Complaint
     reason: str  # a clause for the user
+    is_begun: bool = False  # it was cut short
 
 
 @dataclass(kw_only=True)

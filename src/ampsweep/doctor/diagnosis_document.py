@@ -19,6 +19,7 @@ from ampsweep.text import as_sentence, duration, listed, plural
 
 _NAMES: Final = {complaint: complaint.capitalize() for complaint in COMPLAINTS} | {"types": "Type mismatch"}
 _TRIED: Final[dict[bool, Tone]] = {True: "good", False: "bad"}
+_ENDS: Final = ((True, "not examined to the end"), (False, "not examined"))
 _MOST_MODULES: Final = 6
 ERROR_GROWTH: Final = "numerics/error_growth"
 """A point per operator: `module`, `operator`, the relative `error` of its results, and the `explained` error."""
@@ -30,8 +31,10 @@ _line: Final = partial(scatter, line=2, size=5)
 def diagnosis_document(diagnosis: Diagnosis, numerics: RunNumerics | None) -> Document:
     """The findings, complaints that were not examined and all figures, with the magnitudes if known."""
     findings = [_finding(number, finding) for number, finding in enumerate(diagnosis.findings, start=1)]
-    reasons = ((_NAMES[unexamined.complaint], unexamined.reason) for unexamined in diagnosis.unexamined)
-    unexamined = (Item(as_sentence(f"{name} was not examined: {reason}")) for name, reason in reasons)
+    unexamined = (
+        Item(as_sentence(f"{_NAMES[each.complaint]} was not examined{' to the end' * each.is_begun}: {each.reason}"))
+        for each in diagnosis.unexamined
+    )
     shown = () if numerics is None else numerics_blocks(numerics, _faults(diagnosis))
     headroom = [block for block in shown if isinstance(block, Items)]
     maps = section_of("Magnitudes", "", [block for block in shown if block not in headroom], on_screen=False)
@@ -73,8 +76,8 @@ def _finding(number: int, finding: DoctorFinding) -> Section:
 
 def _summary(diagnosis: Diagnosis) -> str:
     found = plural(len(diagnosis.findings), "finding") if diagnosis.findings else "nothing found"
-    missing = listed(dict.fromkeys(unexamined.complaint for unexamined in diagnosis.unexamined))
-    left = f", {missing} not examined" if missing else ""
+    by_end = {end: [of.complaint for of in diagnosis.unexamined if of.is_begun == begun] for begun, end in _ENDS}
+    left = "".join(f", {listed(complaints)} {end}" for end, complaints in by_end.items() if complaints)
     steps = f", {plural(diagnosis.steps, 'step')} replayed at most" if diagnosis.steps else ""
     return f"{found}{left}{steps}, {duration(diagnosis.seconds)}"
 

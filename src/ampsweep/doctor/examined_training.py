@@ -12,7 +12,7 @@ import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config, PrecisionConfig
-from ampsweep.doctor.replay import KeptBatches, Replay, TakenSteps, taken_steps
+from ampsweep.doctor.replay import KeptBatches, OutOfTimeError, Replay, TakenSteps, taken_steps
 from ampsweep.records.numerics import RunNumerics
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 
@@ -33,7 +33,6 @@ class ExaminedTraining:
     data: KeptBatches
     _: KW_ONLY
     num_steps: int  # steps that a replay takes at most
-    deadline_s: float  # the `time.monotonic` when examinations stop with what they have
     checkpoint: FoundCheckpoint | None = None  # the state to begin with; None: the initial state
     facts: dict[str, object] = field(default_factory=dict)  # figures for `Diagnosis.facts`
     numerics: RunNumerics | None = None  # the magnitudes of its values in float32; None until they are measured
@@ -43,7 +42,7 @@ class ExaminedTraining:
 
     @property
     def seconds_left(self) -> float:
-        return self.deadline_s - time.monotonic()
+        return self.data.seconds_left
 
     @property
     def is_baseline(self) -> bool:
@@ -75,12 +74,14 @@ def checkpoint_before_fault(examined: ExaminedTraining, last_step: int) -> Found
     `examined.num_steps` before the fault; None if the first steps or no steps show a fault."""
     replay, every = examined.replay(), max(1, examined.num_steps // 2)
     states, first_wrong = [replay.state()], 0
-    while replay.trainer.step < last_step and examined.seconds_left > 0:
+    while replay.trainer.step < last_step:
         if not first_wrong and replay.trainer.step - states[-1].step >= every:
             states = [states[-1], replay.state()]
             examined.data.forget_before(states[0].next_batch)
         try:
             step = replay.step()
+        except OutOfTimeError:
+            break
         except Exception:  # noqa: BLE001  the model's own code may raise anything, and a replay from here shows it
             first_wrong = first_wrong or replay.trainer.step
             break

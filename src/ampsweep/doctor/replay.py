@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -34,16 +35,30 @@ class TakenStep:
     is_skipped: bool  # the scaler skipped an optimizer's step
 
 
-class KeptBatches:
-    """Data that reads each batch once and keeps it, so that streams can be replayed, too."""
+class OutOfTimeError(BaseException):
+    """Raised by what would begin after the deadline; no `Exception`, which stands for an error of the user's code."""
 
-    def __init__(self, data: Data) -> None:
-        self.source = data
+
+class KeptBatches:
+    """Data that reads each batch once and keeps it, so that streams can be replayed, too. Every step begins with a
+    batch: after the deadline, in `time.monotonic`, it gives none and raises OutOfTimeError."""
+
+    def __init__(self, data: Data, deadline_s: float = math.inf) -> None:
+        self.source, self.deadline_s = data, deadline_s
         self._kept: dict[int, Any] = {}
         self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
         self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
 
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline_s - time.monotonic()
+
+    def check_time(self) -> None:
+        if self.seconds_left < 0:
+            raise OutOfTimeError
+
     def train_batch(self, index: int) -> Any:
+        self.check_time()
         if index not in self._kept:
             self._kept[index] = self.source.train_batch(index)
         return self._kept[index]
@@ -53,15 +68,20 @@ class KeptBatches:
         self._kept = {kept: batch for kept, batch in self._kept.items() if kept >= index}
 
     def val_batches(self) -> Iterator[Any]:
-        yield from self.source.val_batches()
+        for batch in self.source.val_batches():
+            self.check_time()
+            yield batch
 
     @property
     def next_unread(self) -> int:
         return max(self._kept, default=-1) + 1
 
 
-def assembled(config: Config, device: torch.device, data: Data, saved: FoundCheckpoint | None) -> tuple[Built, Trainer]:
+def assembled(
+    config: Config, device: torch.device, data: KeptBatches, saved: FoundCheckpoint | None
+) -> tuple[Built, Trainer]:
     """The components of a training and its trainer, before the first step or right after a checkpoint."""
+    data.check_time()
     built = build(config, device, data)
     trainer = assemble_trainer(config, built, device)
     if saved is not None:
@@ -140,13 +160,17 @@ class TakenSteps:
     error: Exception | None = None  # the error that the next step raised; None if none did
 
 
-def taken_steps(build: Callable[[], Replay], num_steps: int, end_s: float) -> TakenSteps:
-    """Take steps; fewer if one raises an error, or if `time.monotonic` reaches `end_s` after the first."""
+def taken_steps(build: Callable[[], Replay], num_steps: int, end_s: float = math.inf) -> TakenSteps:
+    """Take steps; fewer if one raises an error, or if `time.monotonic` reaches `end_s` or the deadline after the first.
+    OutOfTimeError: there is no time for the first."""
     steps, error = list[TakenStep](), None
     try:
         replay = build()
         while len(steps) < num_steps and (not steps or time.monotonic() < end_s):
             steps.append(replay.step())
+    except OutOfTimeError:
+        if not steps:
+            raise
     except Exception as raised:  # noqa: BLE001  the model's own code may raise anything
         error = raised
     return TakenSteps(tuple(steps), error)

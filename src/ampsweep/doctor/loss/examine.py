@@ -1,6 +1,6 @@
 """The examination of a loss: if precision spoils it, by what, and the smallest change that fixes it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,11 +11,12 @@ from ampsweep.doctor.diagnosis import Change, kept_in_float32, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.float32_edits import names_at, smallest_edit
 from ampsweep.doctor.loss import findings as kinds
-from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase, OutOfTimeError
+from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase
 from ampsweep.doctor.loss.findings import LossFinding, TriedSteps
 from ampsweep.doctor.loss.needed_fp32_modules import Culprits, calls_by_error, find_culprits, trace_fault
 from ampsweep.doctor.loss.nonfinite_origins import OriginTracer
 from ampsweep.doctor.loss.variant import Variant, unchanged_share
+from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.observe.calls import Call
 from ampsweep.user_code import CodeLine
 
@@ -24,9 +25,9 @@ _MOST_LINES: Final = 3  # lines that are edited in turn
 _MOST_UNCHANGED: Final = 0.5  # the share of weights that updates may leave unchanged
 
 
-def examine_loss(examined: ExaminedTraining) -> Sequence[LossFinding]:
+def examine_loss(examined: ExaminedTraining) -> Iterator[LossFinding]:
     if examined.is_baseline:
-        return []
+        return
     own, base = examined.own_steps, examined.baseline_steps
     examined.facts["loss/steps"] = [
         {"step": step.number, "own": step.loss, "baseline": exact.loss}
@@ -38,15 +39,16 @@ def examine_loss(examined: ExaminedTraining) -> Sequence[LossFinding]:
         raise NotExaminedError(f"the first step in float32 ends with {type(base.error).__name__}")
     case = LossCase(examined)
     if case.fault is None:
-        return []
+        return
     signs = case.fault
     if case.is_also_in_float32:
-        return [kinds.NotPrecision(signs=signs)]
+        yield kinds.NotPrecision(signs=signs)
+        return
     try:
         find = _under_autocast if examined.config.precision.autocast else _without_autocast
-        return [find(case, signs)]
+        yield find(case, signs)
     except OutOfTimeError:
-        return [kinds.Unsearched(signs=signs)]
+        yield kinds.Unsearched(signs=signs)
 
 
 def _under_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
@@ -107,7 +109,7 @@ def _of_lines(
         if edit is None:
             continue
         proof = _tried(case, Variant(edit=edit, precision=case.precision))
-        if proof.mends:
+        if proof is None or proof.mends:
             change = Change(code=edit.patch)
             return kind(signs=signs, origin=origin, change=change, proof=proof, **where(call))
     return None
@@ -175,11 +177,18 @@ def _in_another_mode(case: LossCase, found: LossFinding) -> LossFinding:
     own, num_steps = case.examined.config.precision, case.num_steps
     for mode in (f"amp_{'fp16' if own.dtype == 'float16' else 'bf16'}", "amp_bf16"):
         changed = Variant(precision=PRECISION_MODES[mode])
-        if mode != own.mode and case.is_fixed_by(changed, num_steps):
+        try:
+            is_fixed = mode != own.mode and case.is_fixed_by(changed, num_steps)
+        except OutOfTimeError:
+            break
+        if is_fixed:
             return replace(found, change=Change(overrides=[f"precision={mode}"]), proof=_tried(case, changed))
     return found
 
 
-def _tried(case: LossCase, changed: Variant) -> TriedSteps:
-    taken = changed.steps(case.examined, case.num_steps)
+def _tried(case: LossCase, changed: Variant) -> TriedSteps | None:
+    try:
+        taken = changed.steps(case.examined, case.num_steps)
+    except OutOfTimeError:
+        return None
     return TriedSteps(mends=not case.has_fault(taken), num_steps=len(taken.steps))

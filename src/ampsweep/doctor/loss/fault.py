@@ -18,7 +18,7 @@ from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import fact_text
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.loss.variant import Variant, vanished_share
-from ampsweep.doctor.replay import Replay, TakenStep, TakenSteps
+from ampsweep.doctor.replay import OutOfTimeError, Replay, TakenStep, TakenSteps
 from ampsweep.numeric_formats import FORMATS
 
 Sign = Literal[
@@ -163,10 +163,6 @@ class Judge:
         return own - base > (min(margin, fall / 2) if fall > margin else margin)
 
 
-class OutOfTimeError(Exception):
-    """Raised by a trial for which no time is left."""
-
-
 class LossCase:
     def __init__(self, examined: ExaminedTraining) -> None:
         self.examined = examined
@@ -206,8 +202,6 @@ class LossCase:
     def is_fixed_by(self, changed: Variant, num_steps: int | None = None) -> bool:
         """Return True if steps with a change, by default as many as show the fault, have none; or OutOfTimeError."""
         assert self.fault is not None
-        if self.examined.seconds_left <= 0:
-            raise OutOfTimeError
         if changed.precision is None:
             changed = replace(changed, precision=self.precision)
         wanted = num_steps or self.fault.replayed
@@ -265,8 +259,6 @@ def _perturbed_losses(examined: ExaminedTraining, num_steps: int) -> list[list[f
     stay = examined.config.precision.parameters != "float32"
     curves: list[list[float]] = []
     for number in range(_NUM_REPLAYS):
-        if examined.seconds_left <= 0:
-            break
         replay = examined.baseline()
         generator = torch.Generator(replay.device).manual_seed(_SEED + number)
         replay.around_step = partial(_perturbed, replay, roundoff, generator, stay=stay)

@@ -38,7 +38,7 @@ class Variant:
     def steps(self, examined: ExaminedTraining, num_steps: int) -> TakenSteps:
         try:
             with self.edited():
-                return taken_steps(partial(self.replay, examined), num_steps, examined.deadline_s)
+                return taken_steps(partial(self.replay, examined), num_steps)
         except NotAppliedError as error:
             return TakenSteps((), error)
 

@@ -27,6 +27,7 @@ from ampsweep.doctor.memory import findings as kinds
 from ampsweep.doctor.memory.findings import MemoryFinding
 from ampsweep.doctor.memory.traced_memory import STATE, Held, TracedMemory, trace_memory
 from ampsweep.doctor.memory.wide_activations import WideActivations, wide_activations
+from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call
 from ampsweep.observe.functions import CallIdentity
@@ -59,14 +60,12 @@ def examine_memory(examined: ExaminedTraining) -> list[MemoryFinding]:
 
 def _try(examined: ExaminedTraining, config: Config | None = None, edit: CodeEdit | None = None) -> TracedMemory | None:
     """Trace the training with a change; None if time is up, or if it fails with that or learns worse."""
-    if examined.seconds_left < 0:
-        return None
-    variant, case = Variant(edit=edit), LossCase(examined)
     try:
+        variant, case = Variant(edit=edit), LossCase(examined)
         with variant.edited():
             changed = trace_memory(examined, config, makers=False)
         is_worse = edit is not None and case.fault is None and case.has_fault(variant.steps(examined, case.num_steps))
-    except Exception:  # noqa: BLE001  a change may not suit the training in any way
+    except (Exception, OutOfTimeError):  # noqa: BLE001  a change may not suit the training in any way
         return None
     return None if is_worse else changed
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ampsweep.config.schema import Config
 from ampsweep.doctor.examined_training import ExaminedTraining
-from ampsweep.doctor.replay import assembled
+from ampsweep.doctor.replay import KeptBatches, assembled
 from ampsweep.doctor.tensor_origins import OF_EVERY_MODULE, TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.nested_tensors import tensors_in
@@ -68,7 +68,7 @@ def trace_memory(
     """
     config = config or examined.config
     is_same = config.data == examined.config.data
-    data = examined.data if is_same else build_data(config, examined.device)
+    data = examined.data if is_same else KeptBatches(build_data(config, examined.device), examined.data.deadline_s)
     built, trainer = assembled(config, examined.device, data, examined.checkpoint)
     functions = FunctionMode(examined.device.type)
 

@@ -16,6 +16,7 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.diagnosis import Change, DoctorFinding, TriedChange, kept_in_float32, module_name, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide
 from ampsweep.doctor.side_by_side.recorded_step import RecordedCall, matched, record_step, storages
 from ampsweep.monitors.numerics import NumericsWatch
@@ -108,8 +109,6 @@ def examine_numerics(examined: ExaminedTraining) -> list[ErrorFinding]:
     if (error := examined.own_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
     for num_before in (0, _STEPS_BEFORE):
-        if examined.seconds_left <= 0:
-            break
         found = _first_wrong(examined, SideBySide(examined, num_before))
         if found is not None:
             return [found]
@@ -168,12 +167,12 @@ def _change(
         kept += before
         try:
             changed = record_step(Variant(kept=frozenset(kept)).replay(examined), sides.state)
-        except Exception:  # noqa: BLE001  the model's own code may raise anything
+        except (Exception, OutOfTimeError):  # noqa: BLE001  the model's own code may raise anything
             return Change(), None
         errors = {own.site: own.error_beside(exact) for own, exact in matched(changed, sides.exact)}
         after = errors.get(call.own.site)
         proof = TriedInFloat32(mends=after is not None and after < limit, error=after)
-        if proof.mends or examined.seconds_left <= 0:
+        if proof.mends:
             break
     return Change(overrides=[kept_in_float32(precision, kept)]), proof
 

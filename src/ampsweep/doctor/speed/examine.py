@@ -1,5 +1,6 @@
 """The examination of a training that gains little time from its precision."""
 
+from collections.abc import Iterator
 from statistics import median
 from typing import Final
 
@@ -21,7 +22,7 @@ _OPERATORS_S: Final = 1.5
 _RATES_S: Final = 1.0
 
 
-def examine_speed(examined: ExaminedTraining) -> list[SpeedFinding]:
+def examine_speed(examined: ExaminedTraining) -> Iterator[SpeedFinding]:
     """Find what keeps a training from gaining time by its precision, and how much of the step it costs; raise
     NotExaminedError if a step raises an error, or both trainings do not fit into memory side by side."""
     moments = Moments(examined.device)
@@ -42,22 +43,28 @@ def examine_speed(examined: ExaminedTraining) -> list[SpeedFinding]:
     if baseline is not None:
         facts["speed/baseline_step_ms"] = median(baseline.times)
         facts["speed/speedup"] = baseline.speedup.median
-    host = [*host_code(measured)]
-    findings: list[SpeedFinding] = [*data_wait(measured), *host, *synchronizations(measured)]
+    is_explained = False
+    for finding in _causes(measured):
+        is_explained = True
+        yield finding
+    if baseline is not None and not is_explained:
+        yield from (*fixed_operators(measured, baseline), *slower_altogether(measured, baseline))
+
+
+def _causes(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
+    host, baseline = [*host_code(measured)], measured.baseline
+    units = [] if baseline is None else [*no_fast_units(measured, baseline)]
+    yield from (*host, *units, *synchronizations(measured), *data_wait(measured))
     # The host's time does not depend on the batch size, and would be reported twice.
     too_little = [] if host else too_little_work(measured)
-    findings += too_little
+    yield from too_little
     if baseline is None:
-        return findings
-    units = [*no_fast_units(measured, baseline)]
-    findings += [*units, *casts(measured)]
+        return
+    yield from casts(measured)
     if not too_little:  # a larger batch helps the optimizer, too
-        findings += optimizer(measured)
+        yield from optimizer(measured)
     if not units:  # else each product would be reported again
-        findings += [*float32_products(measured), *slower_operators(measured, baseline)]
-    if not findings:
-        findings = [*fixed_operators(measured, baseline), *slower_altogether(measured, baseline)]
-    return findings
+        yield from (*float32_products(measured), *slower_operators(measured, baseline))
 
 
 def _measured(examined: ExaminedTraining, own: BareTraining, moments: Moments) -> MeasuredSteps:

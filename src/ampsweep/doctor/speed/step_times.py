@@ -47,11 +47,12 @@ class BareTraining:
 
 
 class Repeated(KeptBatches):
-    def __init__(self, data: Data, batches: Sequence[Any]) -> None:
-        super().__init__(data)
+    def __init__(self, data: KeptBatches, batches: Sequence[Any]) -> None:
+        super().__init__(data, data.deadline_s)
         self._batches = batches
 
     def train_batch(self, index: int) -> Any:
+        self.check_time()
         return self._batches[index % len(self._batches)]
 
 

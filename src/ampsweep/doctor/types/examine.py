@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, kept_in_float32
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.float32_edits import own_function_edit, smallest_edit
-from ampsweep.doctor.replay import Replay, TakenStep
+from ampsweep.doctor.replay import OutOfTimeError, Replay, TakenStep
 from ampsweep.doctor.types import findings as kinds
 from ampsweep.doctor.types.failing_call import CallWatch, FailedCall
 from ampsweep.doctor.types.findings import TypesFinding
@@ -101,8 +101,10 @@ def _raised_in(error: Exception, replay: Replay) -> str | None:
 def _finding(examined: ExaminedTraining, num_steps: int) -> TypesFinding:
     """The call that stops the training, and the change with which it runs: of code, or else by overrides."""
     stopped = run_watched(examined, num_steps)
-    found = _edited(examined, num_steps, stopped)
-    by_override = _overridden(examined, num_steps, stopped)
+    found, by_override = None, None
+    with suppress(OutOfTimeError):
+        found = _edited(examined, num_steps, stopped)
+        by_override = _overridden(examined, num_steps, stopped)
     change, number, others, proof = Change(), 0, list[str](), None
     if found is not None:
         words = next((edit.words for edit in found.edits.values() if edit.words), None)
@@ -166,8 +168,6 @@ def _next_edit(examined: ExaminedTraining, num_steps: int, known: _Edited, faile
             return found
         is_elsewhere = outcome.failed is not None and outcome.failed.identity.line != failed.identity.line
         elsewhere = elsewhere or (found if is_elsewhere else None)
-        if examined.seconds_left < 0:
-            break
     return elsewhere
 
 
