@@ -29,7 +29,7 @@ def test_a_finding_is_printed_and_kept(tmp_path, capsys):
     (finding,) = diagnosis["findings"]
     assert (finding["kind"], finding["proof"]["mends"]) == ("unexplained_error", True)
     assert finding["evidence"]["error"] > finding["evidence"]["explained_error"]
-    assert finding["change"] == {"overrides": ["precision.fp32_modules=[inner]"], "code": None}
+    assert finding["change"]["overrides"] == ["precision.fp32_modules=[inner]"]
     assert finding["sentences"]["change"] == "compute it in float32"
 
 
@@ -50,7 +50,10 @@ def test_json_is_an_object_also_where_no_file_can_be_written(tmp_path, capsys):
         (("doctor.complaints=[los]", *PLAIN), "doctor.complaints=los: did you mean loss? Allowed are types, loss"),
         (("doctor.steps=0", *PLAIN), "doctor.steps=0: must be"),
         (("format=xml", *PLAIN), "format=xml: allowed are console, json"),
-        (("run",), "{run} is not the directory of a run"),
+        (("run",), "{run} is no run directory: "),
+        (("doctor.steps=5", "/no/run"), "/no/run is no run directory: it has no run.json\n"),
+        (("/no/run=5/x",), "/no/run=5/x is no run directory: "),
+        (("run", "/no/run"), "the doctor examines one run at a time, not run and /no/run"),
     ],
 )
 def test_wrong_input_is_a_sentence(arguments, sentence, tmp_path, capsys):

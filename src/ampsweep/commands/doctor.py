@@ -53,12 +53,14 @@ class RunToExamine:
     def read(directory: Path) -> "RunToExamine":
         """Read the run in `directory`; UserError if there is none, or its command line is missing."""
         directory = directory.expanduser().resolve()
+        if not (directory / FILE_NAME).exists():
+            raise UserError(f"{directory} is no run directory: it has no {FILE_NAME}")
         try:
             record = RunRecord.read(directory)
             given = yaml.safe_load((directory / ".hydra/overrides.yaml").read_text(encoding="utf-8"))
             settings = yaml.safe_load((directory / ".hydra/hydra.yaml").read_text(encoding="utf-8"))
         except (RecordError, FileNotFoundError) as error:
-            raise UserError(f"{directory} is not the directory of a run: {error}") from error
+            raise UserError(f"{directory} is no run directory: {error}") from error
         if record.kind != "measured":
             raise UserError(f"{directory} holds a prediction, and no run")
         of_hydra = map(str, settings["hydra"]["overrides"]["hydra"])
@@ -97,12 +99,12 @@ def doctor_command(argv: Sequence[str]) -> int:
 
 
 def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, RunToExamine | None]:
-    run = None
-    if overrides and (Path(overrides[0]).expanduser() / FILE_NAME).exists():
-        run = RunToExamine.read(Path(overrides[0]))
-        overrides = (*run.overrides, *overrides[1:])
-    elif overrides and "=" not in overrides[0] and not overrides[0].startswith("~"):
-        raise UserError(f"{overrides[0]}: neither the directory of a run nor key=value")
+    run, directories = None, [*filter(_is_directory, overrides)]
+    if len(directories) > 1:
+        raise UserError(f"the doctor examines one run at a time, not {' and '.join(directories)}")
+    if directories:
+        run = RunToExamine.read(Path(directories[0]))
+        overrides = (*run.overrides, *(given for given in overrides if given != directories[0]))
     elif not chooses_precision(overrides):
         overrides = (*overrides, "precision=amp_bf16")
     points = compose_points(overrides, multirun=multirun)
@@ -119,6 +121,12 @@ def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, RunTo
     if config.max_batch.search:
         raise UserError("max_batch.search=true: the doctor examines a training of one batch size; give data.batch_size")
     return config, run
+
+
+def _is_directory(argument: str) -> bool:
+    """Return True if an argument is not an override, for which Hydra would take it."""
+    is_path = argument.startswith(("/", "./", "../", "~/")) or (Path(argument) / FILE_NAME).exists()
+    return is_path or ("=" not in argument and not argument.startswith("~"))
 
 
 def _diagnose(config: Config, run: RunToExamine | None, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics | None]:
