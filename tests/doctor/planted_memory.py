@@ -102,7 +102,7 @@ PLANTED = (
     _case("autocast off", net("without_autocast"), "float32_autocast_off", "inner"),
     _case("modules in float32", net("layers", "precision.fp32_modules=[inner]"), "float32_autocast_off", "inner"),
     _case("scale in float32", net("scaled_by_buffer"), "float32_promoted", "inner"),
-    _case("probes for the log", net("KeptProbes"), "grows_from_step_to_step", "inner"),
+    _case("probes for the log", net("KeptProbes"), "grows_from_step_to_step", "inner.layers.3"),
     _case("no cache of casts", net("Shared", "precision.cache_enabled=false"), "cast_again", "inner.layer.0"),
     _case("weight through a view", net("TransposedTwice"), "cast_again", "inner"),
     _case("large vocabulary", ("precision=amp_bf16", *_WORDS, *_TOKENS), "large_loss"),

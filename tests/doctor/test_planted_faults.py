@@ -54,7 +54,7 @@ def test_a_planted_fault_is_named_and_fixed(planted):
         saved = found.proof.peak_bytes_before - found.proof.peak_bytes_after
         assert found.cost_pct == pytest.approx(100 * saved / found.peak_bytes)
     if planted.name == "probes for the log":
-        assert found.attribute == "inner.total"
+        assert found.attribute == "self.total"
         assert found.proof.growth_bytes < found.growth_bytes / 10
 
 

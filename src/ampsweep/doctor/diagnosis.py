@@ -110,7 +110,11 @@ class DoctorFinding(Finding):
 
     def as_json(self) -> dict[str, Any]:
         shared = {name: getattr(self, name) for name in _SHARED}
-        sentences = {"evidence": [*self.evidence, *self.also], "change": self.advice, "proof": self.proof and self.proof.sentence}
+        sentences = {
+            "evidence": [*self.evidence, *self.also],
+            "change": self.advice,
+            "proof": self.proof and self.proof.sentence,
+        }
         facts = {"complaint": self.complaint, "kind": self.kind(), **shared, "evidence": self.facts}
         return {**facts, "headline": self.sentence, "sentences": sentences}
 
@@ -172,11 +176,10 @@ def merged(findings: Iterable[DoctorFinding]) -> list[DoctorFinding]:
             causes.append(finding)
             continue
         known = causes[number]
-        what = finding.sentence if finding.cost_pct is None else f"it costs {finding.price}, too"
+        if finding.complaint != known.complaint and finding.cost_pct is not None:
+            known = replace(known, also=[*known.also, f"it costs {finding.price}, too"])
         place, operator = known.place or finding.place, known.operator or finding.operator
-        is_repeated = finding.cost_pct is None and known.place is not None
-        also = known.also if is_repeated else [*known.also, what]
-        causes[number] = replace(known, place=place, operator=operator, also=also)
+        causes[number] = replace(known, place=place, operator=operator)
     return causes
 
 
@@ -191,7 +194,7 @@ def _is_of(cause: DoctorFinding, finding: DoctorFinding) -> bool:
     is_same_line = cause.place is not None and cause.place == finding.place
     if finding.complaint == "numerics" and cause.complaint in ("loss", "types", "numerics"):
         return is_same_line or bool({*cause.modules} & {*finding.modules})
-    return is_same_line and finding.proof is None
+    return is_same_line and (finding.proof is None or finding.complaint == cause.complaint)
 
 
 def fact_text(name: str, value: object) -> str:

@@ -1,8 +1,6 @@
 """Edits of a training's code that let it compute and keep its values in half precision."""
 
 import ast
-import inspect
-import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -15,7 +13,7 @@ from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.running_code import Place, RunningCode, arguments_of, blocks_around, spans, value_in
 from ampsweep.observe.functions import CallIdentity, FunctionMode
-from ampsweep.user_code import frame_of_caller, is_own_source
+from ampsweep.user_code import CodeLine, frame_of_caller, is_own_source
 
 Tensors = Mapping[Place, Tensor]
 _Make = Callable[[RunningCode, Tensors], CodeEdit | None]
@@ -74,10 +72,10 @@ def without_cast(code: RunningCode, _: Tensors) -> CodeEdit | None:
 
 
 def to_half(code: RunningCode, tensors: Tensors) -> CodeEdit | None:
-    """Cast what a call gets in float32 to the half precision of the others."""
+    """Cast what a call gets in float32 to the half precision of the others, and so in its whole statement."""
     half = next((value.dtype for value in tensors.values() if value.dtype in (torch.float16, torch.bfloat16)), None)
     wide = [place for place, value in tensors.items() if value.dtype == torch.float32]
-    return None if half is None else code.edit(dict.fromkeys(wide, half), dict(tensors))
+    return None if half is None else code.edit(dict.fromkeys(wide, half), dict(tensors), in_statement=True)
 
 
 def autocast_on_at(examined: ExaminedTraining, identity: CallIdentity) -> CodeEdit | None:
@@ -135,25 +133,24 @@ def cast_once(codes: Sequence[tuple[RunningCode, Tensors]], half: torch.dtype) -
     return CodeEdit.of(known[0].line.file, [Splice((first.lineno, 0), (first.lineno, 0), made), *splices])
 
 
-def numbers_for(owner: object, attribute: str) -> Iterator[CodeEdit]:
-    """Edits that let an attribute of a module or a task keep numbers, or at least no graph, in place of tensors."""
-    file = inspect.getsourcefile(type(owner))
-    if file is None or not is_own_source(Path(file)):
-        return
-    linecache.checkcache(file)
-    for node in ast.walk(tree_of(file)):
-        value = _stored(node, f"self.{attribute}")
-        if value is not None:
-            for ending in (".item()", ".detach()"):
-                yield CodeEdit.of(file, Splice.around(value, ending))
+def numbers_for(line: CodeLine) -> Iterator[tuple[str, CodeEdit]]:
+    """Edits that let an attribute keep numbers, or at least no graph, in place of tensors, each after the attribute's
+    name in the code; those next to a line first."""
+    known = ((_stored(node), node) for node in ast.walk(tree_of(line.file)))
+    stored = [(found, getattr(node, "lineno", 0)) for found, node in known if found is not None]
+    for (name, value), _ in sorted(stored, key=lambda of: abs(of[1] - line.number)):
+        for ending in (".item()", ".detach()"):
+            yield name, CodeEdit.of(line.file, Splice.around(value, ending))
 
 
-def _stored(node: ast.AST, name: str) -> ast.expr | None:
-    """What a statement adds to what an attribute holds."""
+def _stored(node: ast.AST) -> tuple[str, ast.expr] | None:
+    """What a statement adds to what an attribute or a global list holds, after the name of that."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) == 1:
-        return node.args[0] if ast.unparse(node.func.value) == name and node.func.attr in ("append", "add") else None
+        is_added = node.func.attr in ("append", "appendleft", "add")
+        return (ast.unparse(node.func.value), node.args[0]) if is_added else None
     if isinstance(node, ast.Assign | ast.AugAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        is_there = any(ast.unparse(target).partition("[")[0] == name for target in targets)
-        return node.value if is_there and not isinstance(node.value, ast.List | ast.Dict | ast.Constant) else None
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            holder = target.value if isinstance(target, ast.Subscript) else target
+            if isinstance(holder, ast.Attribute) and not isinstance(node.value, ast.List | ast.Dict | ast.Constant):
+                return ast.unparse(holder), node.value
     return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -82,8 +82,9 @@ class RunningCode:
             CodeLine.of(frame), expression, values, Names.of(frame), is_module, is_method and not is_module
         )
 
-    def edit(self, remedy: Remedy, tensors: dict[Place, Tensor]) -> CodeEdit | None:
-        """The edit that gives the call other arguments; None if the code has no expression for one of them."""
+    def edit(self, remedy: Remedy, tensors: dict[Place, Tensor], *, in_statement: bool = False) -> CodeEdit | None:
+        """The edit that gives the call other arguments, wherever its statement has them or in the call alone; None if
+        the code has no expression for one of them."""
         nodes = {place: self.values.get(id(tensor)) or self._argument(place) for place, tensor in tensors.items()}
         splices: list[Splice] = []
         for place, new in remedy.items():
@@ -95,7 +96,10 @@ class RunningCode:
             like = [nodes[at] for at, tensor in tensors.items() if tensor.dtype == new and at not in remedy]
             named = next((ast.unparse(other) for other in like if isinstance(other, ast.Name | ast.Attribute)), None)
             dtype = f"{named}.dtype" if named else str(new).replace("torch", self.names.torch or "torch")
-            splices += Splice.around(node, ".float()" if new == torch.float32 else f".to({dtype})")
+            block, at = blocks_around(self.line)[0]
+            same = (own for own in ast.walk(block[at]) if is_load(own) and ast.unparse(own) == ast.unparse(node))
+            for use in [*same] if in_statement and is_load(node) else [node]:
+                splices += Splice.around(use, ".float()" if new == torch.float32 else f".to({dtype})")
         return CodeEdit.of(self.line.file, dict.fromkeys(splices))
 
     def _argument(self, place: Place) -> ast.expr | None:
@@ -169,7 +173,7 @@ def _number(node: ast.AST, names: Names) -> float | None:
     return names.numbers.get(ast.unparse(node))
 
 
-def is_load(node: ast.AST) -> bool:
+def is_load(node: ast.AST) -> TypeGuard[ast.expr]:
     return isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load)
 
 

@@ -1,15 +1,17 @@
 """The examination of a training whose memory did not shrink."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from ampsweep.analysis.step_limits import MIN_PEAK_BYTES
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.doctor.code_edits import CodeEdit
-from ampsweep.doctor.diagnosis import Change, TriedChange
+from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.half_edits import (
     autocast_on_at,
@@ -31,13 +33,19 @@ from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call
 from ampsweep.observe.functions import CallIdentity
+from ampsweep.text import num_bytes as num_bytes_text
 from ampsweep.text import one_line
+from ampsweep.user_code import CodeLine
 
 _MIN_COST_PCT: Final = 8.0  # the smallest share of the peak that is a finding
 _MOST_CAUSES: Final = 4  # the most causes of one kind that are tried or reported
 _SHRUNK_SHARE: Final = 0.03  # a peak that is this much smaller than in float32 has shrunk; below, it is mostly state
+_MOST_TRIALS: Final = 8  # edits of what is kept from step to step
 _MIN_GROWTH_PCT: Final = 1.0
 _MIN_WIDE_PCT: Final = 12.0  # smallest share of the peak in float32 activations that is tried: half of it may be saved
+_MOSTLY_PCT: Final = 50.0  # the least share of the peak that is mostly state
+_MANY_CLASSES: Final = 1024
+_MOST_PARTS: Final = 5  # kinds of tensors of a loss that are listed
 _LOSS_PCT: Final = 35.0  # the least reported share of the peak of the loss's own tensors
 
 
@@ -90,28 +98,21 @@ def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFin
         return
     made = _spot(held for held in own.held if held.is_stale)
     made_in = made.modules[:_MOST_CAUSES]
-    name, edit, proof = _grown(examined, own)
-    owner = (name or "").rpartition(".")[0]
+    name, edit, proof = None, None, None
+    for holder, tried in islice(numbers_for(made.place) if isinstance(made.place, CodeLine) else (), _MOST_TRIALS):
+        trial = _try(examined, edit=tried)
+        if trial is not None and trial.growth_bytes < (own.growth_bytes / 2 if proof is None else proof.growth_bytes):
+            name, edit, proof = holder, tried, kinds.GrowthAgain(mends=True, growth_bytes=trial.growth_bytes)
     yield kinds.GrowsFromStepToStep(
         cost_pct=own.pct(own.growth_bytes),
-        modules=[owner] if name is not None and not name.startswith("task.") else made_in,
-        place=made.place,
+        modules=made_in,
+        place=made.place if edit is None else edit.place,
         attribute=name,
         growth_bytes=own.growth_bytes,
         made_in=made_in,
         change=Change(code=None if edit is None else edit.patch),
         proof=proof,
     )
-
-
-def _grown(examined: ExaminedTraining, own: TracedMemory) -> tuple[str | None, CodeEdit | None, TriedChange | None]:
-    """The attribute that keeps what grows, and the edit of what is put into it with which it does not."""
-    for name in sorted(own.holders, key=lambda name: -own.holders[name])[:_MOST_CAUSES]:
-        for edit in numbers_for(own.owners[name], name.rpartition(".")[2]):
-            trial = _try(examined, edit=edit)
-            if trial is not None and trial.growth_bytes < own.growth_bytes / 10:
-                return name, edit, kinds.GrowthAgain(mends=True, growth_bytes=trial.growth_bytes)
-    return None, None, None
 
 
 def _wide(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
@@ -194,32 +195,53 @@ def _cast_again(examined: ExaminedTraining, own: TracedMemory) -> Iterator[Memor
 
 
 def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
-    outside = [held for held in own.held if held.call is not None and held.call.module is None]
-    of_loss = [held for held in outside if held.category in ("activations", "temporary")]
+    """A loss over many classes: the logits and what has their size, made in the model or outside."""
+    made = [held for held in own.held if held.call is not None and held.category in ("activations", "temporary")]
+    largest = max(filter(_is_of_loss, made), key=lambda held: held.num_bytes, default=None)
+    if largest is None or largest.call is None:
+        return
+    of_loss = [held for held in made if math.prod(held.shape) == math.prod(largest.shape) or _is_outside(held)]
     num_bytes = _size(of_loss)
     if own.pct(num_bytes) < _LOSS_PCT:
         return
-    largest = max(of_loss, key=lambda held: held.num_bytes)
     config, batch_size = examined.config, int(examined.config.data["batch_size"])
     overrides, proof = list[str](), None
     divisor = next((divisor for divisor in (4, 2) if batch_size % divisor == 0), None)
     if divisor is not None:
         smaller, accum = batch_size // divisor, config.trainer.grad_accum_steps * divisor
         data, trainer = config.data | {"batch_size": smaller}, replace(config.trainer, grad_accum_steps=accum)
-        overrides = [f"data.batch_size={smaller}", f"trainer.grad_accum_steps={accum}"]
         proof = _proof(own, _try(examined, replace(config, data=data, trainer=trainer)))
-    assert largest.call is not None
+        if proof is not None and proof.mends:
+            overrides = [f"data.batch_size={smaller}", f"trainer.grad_accum_steps={accum}"]
+    parts = defaultdict[tuple[str, str, str], int](int)
+    for held in of_loss:
+        if held.call is not None and held.origin is not None:
+            place = "" if held.call.place is None else f" ({held.call.place})"
+            parts[held.call.operator, place, dtype_name(held.origin.dtype)] += held.num_bytes
+    largest_parts = sorted(parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
+    large = [part for part in largest_parts if part[1] >= num_bytes / 100]
     yield kinds.LargeLoss(
         cost_pct=own.pct(num_bytes),
+        modules=[] if largest.call.module is None else [largest.call.module],
         operator=largest.call.operator,
-        place=_spot(of_loss).place,
+        place=largest.call.place,
         loss_bytes=num_bytes,
-        num_tensors=sum(held.num_bytes >= largest.num_bytes / 4 for held in of_loss),
+        peak_bytes=own.peak_bytes,
         shape="x".join(map(str, largest.shape)),
-        dtype="" if largest.origin is None else dtype_name(largest.origin.dtype),
+        tensors=[f"{operator}{at}: {num_bytes_text(size)} in {dtype}" for (operator, at, dtype), size in large],
         change=Change(overrides=overrides),
-        proof=proof,
+        proof=proof if overrides else None,
     )
+
+
+def _is_outside(held: Held) -> bool:
+    return held.call is not None and held.call.module is None
+
+
+def _is_of_loss(held: Held) -> bool:
+    """Return True for what is made outside the model or, of many classes, by the model's own code."""
+    is_of_model = held.call is not None and held.call.module == ""
+    return _is_outside(held) or (is_of_model and bool(held.shape) and held.shape[-1] >= _MANY_CLASSES)
 
 
 def _unshrinkable(examined: ExaminedTraining, own: TracedMemory, baseline: TracedMemory) -> Iterator[MemoryFinding]:
@@ -229,6 +251,8 @@ def _unshrinkable(examined: ExaminedTraining, own: TracedMemory, baseline: Trace
     copied = [held for held in own.held if held.category == "autocast_weights"]
     has_copies = own.pct(_size(copied)) >= _MIN_COST_PCT
     if not has_copies and own.peak_bytes < MIN_PEAK_BYTES:
+        return
+    if not has_copies and own.pct(own.peak_of(*STATE)) < _MOSTLY_PCT:
         return
     half = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[examined.config.precision.dtype]
     kind = kinds.CopiesOfWeights if has_copies else kinds.MostlyState

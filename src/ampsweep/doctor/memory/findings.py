@@ -118,21 +118,21 @@ class GrowsFromStepToStep(MemoryFinding):
 
 
 class LargeLoss(MemoryFinding):
+    template = "the loss on {shape} values takes {loss_bytes} of a peak of {peak_bytes}"
     remedy = "take smaller micro-batches and accumulate their gradients: the effective batch is the same"
     loss_bytes: int
-    num_tensors: int
+    peak_bytes: int
     shape: str
-    dtype: str
+    tensors: list[str]  # the largest: what made them, and their size
 
     @property
-    def sentence(self) -> str:
-        taken = f"the loss takes {num_bytes(self.loss_bytes)} in {plural(self.num_tensors, 'large tensor')}"
-        return f"{taken}: {self.operator}{self.at} computes on {self.shape} values in {self.dtype}"
+    def evidence(self) -> list[str]:
+        return self.tensors
 
 
 class MostlyState(MemoryFinding):
     template = (
-        "nearly all of the peak is what autocast leaves in float32: parameters {parameters_bytes}, gradients "
+        "{price} is what autocast leaves in float32: parameters {parameters_bytes}, gradients "
         "{gradients_bytes}, optimizer state {optimizer_state_bytes}"
     )
     seen = ("the peak is {peak_bytes}, in float32 {baseline_peak_bytes}; activations save {activations_saved_bytes}",)

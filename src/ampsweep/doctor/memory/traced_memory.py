@@ -1,6 +1,6 @@
 """Traced steps of a training: every allocation with its origin, as the training is or with some calls changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,7 +8,7 @@ from typing import Any, Final
 from ampsweep.config.schema import Config
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.replay import KeptBatches, assembled
-from ampsweep.doctor.tensor_origins import OF_EVERY_MODULE, TensorOrigin, TensorOrigins
+from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
@@ -16,7 +16,6 @@ from ampsweep.observe.functions import FunctionMode
 from ampsweep.observe.ledger import Allocation, Ledger, without_zeros
 from ampsweep.observe.step import trace_step
 from ampsweep.training.components.built import build_data
-from ampsweep.training.trainer import Trainer
 
 STATE: Final[tuple[MemoryCategory, ...]] = ("parameters", "gradients", "optimizer_state")
 
@@ -43,8 +42,6 @@ class TracedMemory:
     end_of_forward: dict[MemoryCategory, int]
     held: tuple[Held, ...]  # everything that is alive at the peak
     growth_bytes: int  # bytes that a step leaves behind
-    owners: Mapping[str, object]  # the modules or the task of these attributes
-    holders: Mapping[str, int]  # by attribute of a module or of the task: the bytes of its tensors after a step
 
     def pct(self, num_bytes: float) -> float:
         return 100 * num_bytes / self.peak_bytes
@@ -92,15 +89,12 @@ def trace_memory(
         lives = ledger.lives()
         peak = lives.peak(since=began)
         alive = (allocation for allocation in ledger.allocations if allocation.alive_at(peak.moment))
-        kept = {name: {*tensors_in(getattr(*holder))} for name, holder in holders(trainer).items()}
         return TracedMemory(
             peak_bytes=peak.num_bytes,
             peak=without_zeros(peak.categories),
             end_of_forward=without_zeros(lives.at(ledger.marked_moment)),
             held=tuple(known.held(allocation, began) for allocation in alive),
             growth_bytes=max(0, ledger.live_bytes - bytes_before),
-            holders={name: sum(tensor.nbytes for tensor in tensors) for name, tensors in kept.items()},
-            owners={name: owner for name, (owner, _) in holders(trainer).items()},
         )
 
 
@@ -119,14 +113,3 @@ class _Makers:
     def held(self, allocation: Allocation, began: int) -> Held:
         is_stale = 0 < allocation.born <= began and allocation.category not in STATE
         return Held(allocation.num_bytes, allocation.category, is_stale, *self._made.get(allocation, ()))
-
-
-def holders(trainer: Trainer) -> dict[str, tuple[Any, str]]:
-    """Attributes that hold tensors other than parameters and buffers: name (`task.history`), owner, attribute."""
-    owners = [*trainer.model.named_modules(), ("task", trainer.task)]
-    return {
-        f"{prefix}.{name}" if prefix else name: (owner, name)
-        for prefix, owner in owners
-        for name, value in getattr(owner, "__dict__", {}).items()
-        if name not in OF_EVERY_MODULE and any(True for _ in tensors_in(value))
-    }
