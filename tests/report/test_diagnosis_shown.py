@@ -63,7 +63,7 @@ def test_losses_and_errors_are_drawn_with_gaps_where_not_finite(page, golden):
 
 def test_the_headroom_precedes_the_maps(page):
     section = page.one("section", id="numerics")
-    assert section.one("ul").all("li")[0].text.startswith("float16 works with scales from")
+    assert section.one("ul").all("li")[0].text.startswith("float16 has the range with scales from")
     maps = [figure.attributes["data-key"] for figure in section.all("figure")]
     assert maps == ["activation", "activation_gradient", "gradient", "weight", "update"]
 

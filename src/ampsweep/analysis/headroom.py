@@ -2,8 +2,8 @@
 
 A training under autocast with a scaler works in a format if no cast activation or weight exceeds the largest number,
 and some scale keeps all gradients below it while next to nothing of any layer's gradients rounds to zero. `GradScaler`
-comes down from too large a scale within a few steps, but needs thousands to come up. Values that no module returns,
-such as hand-written attention scores, have no magnitudes here.
+comes down from too large a scale within a few steps, but needs thousands to come up. Only the range is judged, not the
+digits, and values that no module returns, such as hand-written attention scores, have no magnitudes here.
 
 In 8-bit formats each tensor has its own scale, which brings its largest element to the format's largest number: e4m3
 for activations and weights, e5m2 for gradients of activations, as in "FP8 Formats for Deep Learning" (P. Micikevicius
@@ -71,30 +71,30 @@ class Headroom(Finding):
         return f"{self.format}{casts if self.format in _OF_8_BITS else ''} {self._clause}"
 
     def given_finding(self, number_of_finding: int) -> str:
-        """The sentence, given a finding about an operator that makes inf or NaN in the format at any scale."""
+        """The sentence, given a finding of values or digits that are lost in the format whatever its range."""
         if self.verdict == "does_not_work":
             return self.sentence
-        until = f"{self.format} does not work until finding {number_of_finding} is fixed"
-        return f"{until}; judged by the outputs of layers, it then {self._clause}"
+        return f"{self.format} does not work until finding {number_of_finding} is fixed"
 
     @property
     def _clause(self) -> str:
-        scales = f"works with scales from {scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
+        scales = f"has the range with scales from {scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
         if self.obstacles:
             more = len({obstacle.layer for obstacle in self.obstacles}) - 1
             rest = f", and {plural(more, 'more layer')} in its way" if more else ""
             return f"does not work: {self._describe(self.obstacles[0])}{rest}"
         if self.verdict == "works_with_tensor_scales":
-            return "works if each tensor has a scale of its own"
+            return "has the range if each tensor has a scale of its own"
         if self.verdict == "works_with_another_scale":
             return f"{scales}, not {scale_text(self.scale)}: use precision.init_scale={self.best_scale:g}"
         if self.format == BFLOAT16.name:
-            return "works: its range is that of float32"
-        works = f"{scales}, including {scale_text(self.scale)}" if math.isfinite(self.max_scale) else "works"
+            return "has the range of float32"
+        is_scaled = math.isfinite(self.max_scale)
+        fits = f"{scales}, including {scale_text(self.scale)}" if is_scaled else "has the range"
         if self.fullest_layer is None or self.fullest_pct is None:
-            return works
+            return fits
         fullest = f"the largest value, in {layer_text(self.fullest_layer)}, is {percent(self.fullest_pct)} of its limit"
-        return f"{works}: {fullest}" if works == "works" else f"{works}; {fullest}"
+        return f"{fits}{';' if is_scaled else ':'} {fullest}"
 
     def _describe(self, obstacle: Obstacle) -> str:
         layer, kind = layer_text(obstacle.layer), KIND_NAMES[obstacle.tensor]

@@ -8,7 +8,6 @@ from typing import Any, Final
 from ampsweep.analysis.headroom import layer_text
 from ampsweep.config.schema import COMPLAINTS
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
-from ampsweep.doctor.loss.findings import OfOperator
 from ampsweep.records.numerics import RunNumerics
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section, items_of, section_of
 from ampsweep.report.figure import Figure, axis, scatter
@@ -83,11 +82,11 @@ def _summary(diagnosis: Diagnosis) -> str:
 
 
 def _faults(diagnosis: Diagnosis) -> dict[str, int]:
-    """The formats in which an operator makes inf or NaN, with the number of the finding."""
+    """The formats in which values or digits are lost, with the number of the finding."""
     found: dict[str, int] = {}
     for number, finding in enumerate(diagnosis.findings, start=1):
-        if isinstance(finding, OfOperator) and finding.origin is not None and finding.origin.phase != "update":
-            found.setdefault(finding.signs.dtype, number)
+        if finding.complaint in ("loss", "numerics") and (dtype := finding.facts.get("dtype")) is not None:
+            found.setdefault(dtype, number)
     return found
 
 

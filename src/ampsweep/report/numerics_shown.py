@@ -44,8 +44,8 @@ def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] | None = No
     """The headroom, the heat maps and the non-finite gradients of one run.
 
     Args:
-        faults: format -> number of the doctor's finding that an operator makes inf or NaN in it. The format fails even
-            if the results of layers fit into it.
+        faults: format -> number of the doctor's finding that a training loses values or digits in it. The format fails
+            even if the results of layers fit into it.
     """
     numbers, rooms = faults or {}, headroom_of(numerics).values()
     sentences = [room.given_finding(numbers[of]) if (of := room.format) in numbers else room.sentence for room in rooms]
