@@ -12,6 +12,7 @@ from ampsweep.doctor.examine import examine
 GPT = ("model=gpt_tiny", "model.num_layers=2", "model.hidden_size=32", "model.num_heads=2", "data=synthetic_tokens")
 WORKLOADS = {
     "gpt": (*GPT, "data.vocab_size=64", "data.seq_len=16", "data.batch_size=8"),
+    "gpt in its warm-up": (*GPT, "data.batch_size=8", "data.seq_len=16", "scheduler.num_warmup_steps=2000"),
     "mlp": ("model=mlp_small", "model.hidden_size=64", *DATA),
     "gan": ("experiment=gan", "model.hidden_size=32", "data.batch_size=32"),
     "resnet": ("model=resnet18", "data=synthetic_images", "data.image_size=16", "data.batch_size=4"),
@@ -25,6 +26,7 @@ EXAMINED = ("types", "loss", "numerics")
     ("name", "mode"),
     [
         *(("gpt", mode) for mode in ("amp_bf16", "amp_fp16", "pure_bf16")),
+        ("gpt in its warm-up", "pure_bf16"),
         *(("mlp", mode) for mode in ("amp_fp16", "pure_bf16")),
         *(("gan", mode) for mode in ("amp_bf16", "pure_bf16")),
         pytest.param("gan", "amp_fp16", marks=pytest.mark.nightly),

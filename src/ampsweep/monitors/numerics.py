@@ -111,15 +111,15 @@ class NumericsWatch:
         with self.own_time:
             for parameter in parameters_of(optimizer):
                 if parameter.grad is not None:
-                    self._before[parameter] = taken(flat(parameter)), _has_gradient(parameter, parameter.grad)
+                    self._before[parameter] = taken(flat(parameter)), has_gradient(parameter, parameter.grad)
 
     def after_update(self, *, is_applied: bool) -> None:
         """Select from the changes of parameters since `before_update`, unless the step was skipped."""
         with self.own_time:
-            for parameter, (before, has_gradient) in self._before.items() if is_applied else ():
+            for parameter, (before, with_gradient) in self._before.items() if is_applied else ():
                 after = taken(flat(parameter))
                 bits = torch.int64 if after.dtype == torch.float64 else torch.int32
-                is_unchanged = (after.view(bits) == before.view(bits))[has_gradient]
+                is_unchanged = (after.view(bits) == before.view(bits))[with_gradient]
                 name, change = self._names[parameter], after - before
                 update = SelectedElements("update", name, parameter.dtype, change, (), False, is_unchanged)
                 self._selections.append(update)
@@ -206,7 +206,7 @@ def _num_below(gradient: Magnitudes, scale: float) -> int:
     return sum(gradient.counts[:bins])
 
 
-def _has_gradient(parameter: Tensor, gradient: Tensor) -> Tensor:
+def has_gradient(parameter: Tensor, gradient: Tensor) -> Tensor:
     """A mask of the elements that `taken` selects: True where the gradient is not zero."""
     if gradient.layout == parameter.layout and gradient.stride() == parameter.stride():
         return taken(flat(gradient)) != 0

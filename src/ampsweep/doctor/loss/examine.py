@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.code_edits import CodeEdit
-from ampsweep.doctor.diagnosis import Change, kept_in_float32, where
+from ampsweep.doctor.diagnosis import Change, DoctorFinding, kept_in_float32, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.float32_edits import names_at, smallest_edit
 from ampsweep.doctor.loss import findings as kinds
@@ -15,17 +15,18 @@ from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase
 from ampsweep.doctor.loss.findings import LossFinding, TriedSteps
 from ampsweep.doctor.loss.needed_fp32_modules import Culprits, calls_by_error, find_culprits, trace_fault
 from ampsweep.doctor.loss.nonfinite_origins import OriginTracer
-from ampsweep.doctor.loss.variant import Variant, unchanged_share
+from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import OutOfTimeError
+from ampsweep.doctor.state.lost_updates import lost_updates
 from ampsweep.observe.calls import Call
 from ampsweep.user_code import CodeLine
 
+AnyFinding = TypeVar("AnyFinding", bound=DoctorFinding)
 _LARGE_EPS: Final = 2.0**-12  # the root of float16's smallest number: smaller gradients have a square of zero there
 _MOST_LINES: Final = 3  # lines that are edited in turn
-_MOST_UNCHANGED: Final = 0.5  # the share of weights that updates may leave unchanged
 
 
-def examine_loss(examined: ExaminedTraining) -> Iterator[LossFinding]:
+def examine_loss(examined: ExaminedTraining) -> Iterator[DoctorFinding]:
     if examined.is_baseline:
         return
     own, base = examined.own_steps, examined.baseline_steps
@@ -39,6 +40,8 @@ def examine_loss(examined: ExaminedTraining) -> Iterator[LossFinding]:
         raise NotExaminedError(f"the first step in float32 ends with {type(base.error).__name__}")
     case = LossCase(examined)
     if case.fault is None:
+        if (lost := lost_updates(examined)) is not None:
+            yield lost
         return
     signs = case.fault
     if case.is_also_in_float32:
@@ -51,7 +54,7 @@ def examine_loss(examined: ExaminedTraining) -> Iterator[LossFinding]:
         yield kinds.Unsearched(signs=signs)
 
 
-def _under_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
+def _under_autocast(case: LossCase, signs: FaultSigns) -> DoctorFinding:
     precision = case.examined.config.precision
     if (scale := _of_scale(case, signs)) is not None:
         return scale
@@ -153,7 +156,7 @@ def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> kinds
     )
 
 
-def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
+def _without_autocast(case: LossCase, signs: FaultSigns) -> DoctorFinding:
     examined, num_steps = case.examined, case.num_steps
     eps = examined.config.optimizer.get("eps")
     if examined.config.precision.parameters == "float16" and isinstance(eps, float) and eps < _LARGE_EPS:
@@ -162,9 +165,8 @@ def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
             change = Change(overrides=[f"optimizer.eps={_LARGE_EPS!r}"])
             return kinds.OptimizerEps(signs=signs, eps=eps, change=change, proof=_tried(case, larger))
     if signs.sign not in NOT_FINITE:
-        share = unchanged_share(examined, num_steps)
-        kind = kinds.UpdatesLost if share > _MOST_UNCHANGED else kinds.CoarseRounding
-        return _in_another_mode(case, kind(signs=signs, unchanged_pct=100 * share))
+        lost = lost_updates(examined)
+        return _in_another_mode(case, replace(lost, signs=signs) if lost else kinds.CoarseRounding(signs=signs))
     origins = trace_fault(case).origins
     if not origins:
         return _in_another_mode(case, kinds.Unexplained(signs=signs))
@@ -172,10 +174,11 @@ def _without_autocast(case: LossCase, signs: FaultSigns) -> LossFinding:
     return _in_another_mode(case, kinds.kind_of(origin)(signs=signs, origin=origin, **where(origin.call)))
 
 
-def _in_another_mode(case: LossCase, found: LossFinding) -> LossFinding:
-    """The finding with the cheapest other precision mode that fixes the fault, if there is one."""
+def _in_another_mode(case: LossCase, found: AnyFinding) -> AnyFinding:
+    """The finding with the first other precision mode that fixes the fault, if there is one."""
     own, num_steps = case.examined.config.precision, case.num_steps
-    for mode in (f"amp_{'fp16' if own.dtype == 'float16' else 'bf16'}", "amp_bf16"):
+    of_finding = [override.removeprefix("precision=") for override in found.change.overrides]
+    for mode in dict.fromkeys([*of_finding, f"amp_{'fp16' if own.dtype == 'float16' else 'bf16'}", "amp_bf16"]):
         changed = Variant(precision=PRECISION_MODES[mode])
         try:
             is_fixed = mode != own.mode and case.is_fixed_by(changed, num_steps)
@@ -183,7 +186,7 @@ def _in_another_mode(case: LossCase, found: LossFinding) -> LossFinding:
             break
         if is_fixed:
             return replace(found, change=Change(overrides=[f"precision={mode}"]), proof=_tried(case, changed))
-    return found
+    return replace(found, change=Change(), proof=None)
 
 
 def _tried(case: LossCase, changed: Variant) -> TriedSteps | None:

@@ -1,7 +1,7 @@
 """A training with some of its settings changed: the doctor's trials, which start from the same state and batches."""
 
 import glob
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,37 +48,13 @@ def vanished_share(examined: ExaminedTraining, changed: Variant) -> float:
     with changed.edited():
         own = _first_gradients(changed.replay(examined))
     exact = _first_gradients(examined.baseline())
-    return _share((exact[name] != 0, own[name] == 0) for name in exact if name in own)
-
-
-def unchanged_share(examined: ExaminedTraining, num_steps: int) -> float:
-    """The share of the weights with a nonzero gradient that some steps leave unchanged."""
-    replay = examined.replay()
-    gradients, parameters = _recorded_gradients(replay), dict(replay.model.named_parameters())
-    before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    for _ in range(num_steps):
-        replay.step()
-    return _share((gradients[name] != 0, parameters[name] == before[name]) for name in gradients)
-
-
-def _share(masks: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """The share of the elements in the first mask of each pair that are also in the second."""
-    counts = [(int((first & second).sum()), int(first.sum())) for first, second in masks]
-    num_all = sum(count for _, count in counts)
-    return sum(count for count, _ in counts) / num_all if num_all else 0.0
+    pairs = [(exact[name] != 0, own[name] == 0) for name in exact.keys() & own.keys()]
+    num_all = sum(int(is_nonzero.sum()) for is_nonzero, _ in pairs)
+    return sum(int((is_nonzero & is_zero).sum()) for is_nonzero, is_zero in pairs) / num_all if num_all else 0.0
 
 
 def _first_gradients(replay: Replay) -> dict[str, Tensor]:
     """The gradients, by parameter, of the first step that is not skipped; none if there is no such step."""
-    gradients = _recorded_gradients(replay)
-    for _ in range(_MOST_STEPS):
-        gradients.clear()
-        if not replay.step().is_skipped:
-            return gradients
-    return {}
-
-
-def _recorded_gradients(replay: Replay) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
 
     def note(name: str, parameter: Tensor) -> None:
@@ -89,4 +65,8 @@ def _recorded_gradients(replay: Replay) -> dict[str, Tensor]:
         if parameter.requires_grad:
             on_gradient: Callable[[Tensor], None] = partial(note, name)
             parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]
-    return found
+    for _ in range(_MOST_STEPS):
+        found.clear()
+        if not replay.step().is_skipped:
+            return found
+    return {}
