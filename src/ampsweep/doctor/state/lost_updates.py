@@ -132,7 +132,7 @@ def _compared(replay: Replay, exact: Updates) -> list[ParameterUpdates]:
     training do not count."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
     for own, base in zip(_updates(replay, len(exact)), exact, strict=True):
-        for name in own.keys() & base.keys():
+        for name in [name for name in base if name in own]:
             (change, has_own), (wide, has_gradient) = own[name], base[name]
             is_updated = has_own & has_gradient & (wide != 0)
             change, wide = change[is_updated].double(), wide[is_updated].double()
