@@ -24,6 +24,11 @@ def is_own_source(path: Path) -> bool:
     return not path.is_relative_to(_STANDARD_LIBRARY) and path != _SUITE.parents[1] / "train.py"
 
 
+def is_own_class(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and hasattr(kind, "__dict__") and is_own_source(Path(file))
+
+
 def place_of(error: BaseException) -> str | None:
     """`nets.py, line 12`, where the error or its cause was raised; None outside the user's code."""
     for link in chain_of(error):

@@ -39,12 +39,6 @@ def one_pass_variance(self, x):
     return (y - mean) * torch.rsqrt(variance.abs() + 1e-3)
 
 
-def half_positions(self, x):
-    x = x.to(torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype)
-    positions = torch.arange(4096 - len(x), 4096, device=x.device).to(x.dtype)
-    return x * (positions[:, None] * torch.ones(WIDTH, dtype=x.dtype)).sin()
-
-
 def quantized_path(self, x):
     y = self.layers[0](x)
     if y.dtype == torch.float32:
@@ -77,7 +71,6 @@ _case = partial(Planted, "numerics")
 PLANTED = (
     _case("fast path of a kernel", net("fast_exp"), "unexplained_error", "inner", "planted.fast_exp"),
     _case("one-pass variance", net("one_pass_variance"), "no_digits_left", "inner"),
-    _case("positions in half precision", net("half_positions"), "no_digits_left", "inner"),
     _case("quantized path", net("quantized_path"), "unexplained_error", "inner"),
     _case("large phase", net("large_phase"), "no_digits_left", "inner", "aten.sin"),
 )

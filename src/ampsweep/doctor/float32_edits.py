@@ -106,7 +106,7 @@ class _Region:
 
     def edit(self) -> CodeEdit | None:
         wide = [*self._wide(self.statements, set())]
-        if not wide:
+        if not wide and self.off is None:
             return None
         splices = [splice for node in wide for splice in Splice.around(node, ".float()")]
         tensor = next((ast.unparse(node) for node in wide if not isinstance(node, ast.Call)), None)
@@ -142,7 +142,9 @@ class _Region:
         for node in nodes:
             if isinstance(node, ast.expr) and self._is_half(node, made):
                 yield node
-            elif isinstance(node, ast.Attribute) and node.attr in _OF_NO_VALUES:
+            elif (isinstance(node, ast.Attribute) and node.attr in _OF_NO_VALUES) or (
+                isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot)
+            ):
                 continue
             elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For):
                 source = node.iter if isinstance(node, ast.For) else node.value

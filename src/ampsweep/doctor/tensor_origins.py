@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Literal
 
 import torch
@@ -14,6 +15,7 @@ from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call
 from ampsweep.observe.functions import FunctionMode, RunningFunction
 from ampsweep.observe.operators import storage_id
+from ampsweep.user_code import is_own_class
 
 _Held = Literal["parameter", "buffer", "attribute", "batch", "optimizer_state"]
 OriginKind = Literal[_Held, "constant", "cast", "autocast", "operator", "unknown"]
@@ -84,7 +86,10 @@ class TensorOrigins:
         if found is not None and found[0]() is tensor:
             return found[1]
         unknown: tuple[OriginKind, str | None] = "unknown", None
-        kind, name = next(((kind, name) for kind, name, held in self._held() if held is tensor), unknown)
+        kind, name = next(
+            ((kind, name) for kind, name, held in held_tensors(self._model, self._optimizers) if held is tensor),
+            unknown,
+        )
         origin = TensorOrigin(kind, tensor.dtype, name=name)
         self._know(tensor, origin)
         return origin
@@ -102,19 +107,24 @@ class TensorOrigins:
             return "cast"
         return "autocast" if function.is_autocast else "operator"
 
-    def _held(self) -> Iterator[tuple[OriginKind, str | None, Tensor]]:
-        model = self._model
-        yield from (("parameter", name, parameter) for name, parameter in model.named_parameters())
-        yield from (("buffer", name, buffer) for name, buffer in model.named_buffers())
-        yield from (("attribute", name, value) for name, value in attributes(model))
-        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        for optimizer in self._optimizers:
-            for parameter, state in optimizer.state.items():
-                for key, value in state.items() if isinstance(state, dict) else ():
-                    yield "optimizer_state", f"{key} of {names.get(parameter, '?')}", value
-
 
 OF_EVERY_MODULE: Final = frozenset(vars(nn.Module()))  # attributes in which every module stores what was registered
+_DEEPEST: Final = 3  # objects of the user's own classes that are looked into within each other
+
+
+def held_tensors(
+    model: nn.Module, optimizers: Iterable[Optimizer], task: object = None
+) -> Iterator[tuple[OriginKind, str, Tensor]]:
+    """All tensors that a training holds between steps, by their names in Python."""
+    yield from (("parameter", name, parameter) for name, parameter in model.named_parameters())
+    yield from (("buffer", name, buffer) for name, buffer in model.named_buffers())
+    yield from (("attribute", name, value) for name, value in chain(attributes(model), _named(task, "task")))
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, Tensor):
+                    yield "optimizer_state", f"{key} of {names.get(parameter, '?')}", value
 
 
 def attributes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -126,11 +136,17 @@ def attributes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                     yield f"{prefix}.{tensor_name}" if prefix else tensor_name, tensor
 
 
-def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested containers, by their names in Python: `batch[0]`, `batch['mask']`."""
+def _named(value: Any, name: str, depth: int = _DEEPEST) -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested containers and objects, by their names in Python: `batch[0]`, `batch['mask']`."""
     for path, leaf in tree_leaves_with_path(value):
+        place = name + keystr(path)
         if isinstance(leaf, Tensor):
-            yield name + keystr(path), leaf
+            yield place, leaf
+        elif isinstance(leaf, nn.Module):
+            yield from ((f"{place}.{inner}", held) for inner, held in leaf.state_dict(keep_vars=True).items())
+        elif depth and is_own_class(type(leaf)):
+            for key, inner in vars(leaf).items():
+                yield from _named(inner, f"{place}.{key}", depth - 1)
 
 
 def _storage(tensor: Tensor) -> int:

@@ -11,7 +11,7 @@ from ampsweep.doctor.loss.fault import FaultSigns
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
 from ampsweep.doctor.running_code import Names, limits_of_dtype
 from ampsweep.numeric_formats import FORMATS, dtype_name
-from ampsweep.text import number, percent, plural
+from ampsweep.text import number, plural
 from ampsweep.user_code import CodeLine
 
 _EXPONENTIALS: Final = frozenset({"aten.exp", "aten.exp2", "aten.expm1", "aten.sinh", "aten.cosh"})
@@ -102,36 +102,6 @@ class OptimizerEps(LossFinding):
     seen = ("the squares of small gradients are zero in float16, too",)
     remedy = "use an eps that float16 can hold, or float32 parameters (amp_fp16)"
     eps: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class TriedUpdates(TriedChange):
-    num_steps: int
-    moved_pct: float
-
-    @property
-    def sentence(self) -> str:
-        return f"tried for {self.num_steps} steps: weights move by {percent(self.moved_pct)} of what float32 moves them"
-
-
-class UpdatesLost(DoctorFinding):
-    template = "{unchanged_pct} of weights with a gradient do not change in a step: {dtype} rounds their updates away"
-    complaint = "loss"
-    seen = (
-        "updates are below half the spacing of {dtype}: in {num_steps} steps at the full learning rate the weights "
-        "move by {moved_pct} of what float32 moves them",
-    )
-    remedy = "keep the exact weights, or round them stochastically"
-    remedy_by_overrides = "let the optimizer update in float32"
-    signs: FaultSigns | None = None  # None: the loss is not worse in as few steps
-    dtype: str
-    num_steps: int
-    unchanged_pct: float
-    moved_pct: float
-
-    @property
-    def evidence(self) -> list[str]:
-        return [*([self.signs.sentence] if self.signs else []), *super().evidence]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,11 +52,11 @@ class SideBySide:
     """The same step in float32 and in the training's own precision, after `num_before` steps in float32."""
 
     def __init__(self, examined: ExaminedTraining, num_before: int = 0) -> None:
-        self._baseline, self._own = examined.baseline(), examined.replay()
+        self.baseline, self._own = examined.baseline(), examined.replay()
         for _ in range(num_before):
-            self._baseline.step()
-        self.state = self._baseline.state()
-        self.exact = record_step(self._baseline)
+            self.baseline.step()
+        self.state = self.baseline.state()
+        self.exact = record_step(self.baseline)
         self._known: dict[Site, list[Tensor]] = {}
         self.own = record_step(self._own, self.state)
         self.pairs = [*matched(self.own, self.exact)]
@@ -64,7 +64,7 @@ class SideBySide:
         self.take_as_known([own for own, baseline in self.pairs if own.choices != baseline.choices])
 
     def compared(self) -> list[ComparedCall]:
-        device, eps = self._baseline.device, torch.finfo(torch.float32).eps
+        device, eps = self.baseline.device, torch.finfo(torch.float32).eps
         nearest, random = (self._explained_errors(rounds) for rounds in (to_nearest, Noise(device).round))
         found = []
         for own, baseline in self.pairs:
@@ -112,7 +112,7 @@ class SideBySide:
                 tensor.copy_(new)
             return result
 
-        return record_step(self._baseline, self.state, around=around)
+        return record_step(self.baseline, self.state, around=around)
 
     def culprit(self, call: ComparedCall) -> RecordedCall:
         """The call that made an error: this or, if float32 lacks the call right before (a fast path), that."""

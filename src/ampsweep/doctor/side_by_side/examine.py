@@ -19,6 +19,8 @@ from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide
 from ampsweep.doctor.side_by_side.recorded_step import RecordedCall, matched, record_step, storages
+from ampsweep.doctor.state.half_integers import find_rounded_integers
+from ampsweep.doctor.state.stuck_state import find_stuck_state
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.monitors.observation_schedule import ObservationSchedule
 from ampsweep.nested_tensors import tensors_in
@@ -98,7 +100,7 @@ def _share(error: float) -> str:
     return f"{number(100 * error)} %" if math.isfinite(error) else str(error)
 
 
-def examine_numerics(examined: ExaminedTraining) -> list[ErrorFinding]:
+def examine_numerics(examined: ExaminedTraining) -> list[DoctorFinding]:
     """Observe magnitudes in float32, then compare the first step in the two dtypes and, if it is right, a later step;
     raise NotExaminedError if the training computes in float32, or its steps raise an error."""
     if (error := examined.baseline_steps.error) is not None:
@@ -108,16 +110,19 @@ def examine_numerics(examined: ExaminedTraining) -> list[ErrorFinding]:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
     if (error := examined.own_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
+    findings: list[DoctorFinding] = [*find_stuck_state(examined)]
     for num_before in (0, _STEPS_BEFORE):
         found = _first_wrong(examined, SideBySide(examined, num_before))
         if found is not None:
-            return [found]
-    return []
+            return [found, *findings]
+    return findings
 
 
-def _first_wrong(examined: ExaminedTraining, sides: SideBySide) -> ErrorFinding | None:
+def _first_wrong(examined: ExaminedTraining, sides: SideBySide) -> DoctorFinding | None:
     calls = sides.compared()
     examined.facts["numerics/error_growth"] = growth(calls)
+    if (rounded := find_rounded_integers(examined, sides)) is not None:
+        return rounded
     for call in calls:
         if sides.is_unexplained(call):
             return _found(examined, sides, call, UnexplainedError)

@@ -21,7 +21,8 @@ _SAVING: Final = ("aten.native_", "aten._native_", "aten._scaled_dot_product", "
 """Prefixes of operators whose first result is the forward result. The others are kept for backward and may have no
 meaningful digits, such as the mean of values that are already normalized."""
 
-AroundSite = Callable[[Site, Any, Sequence[Any], dict[str, Any]], Any]  # makes the call of an operator
+AroundSite = Callable[[Site, Any, Sequence[Any], dict[str, Any]], Any]
+"""Makes the call of an operator; casts between floating-point dtypes, which are not numbered, have the number -1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +59,8 @@ def record_step(
     def around_site(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         assert around is not None
         assert observer.begun is not None
-        if func is TO_COPY and args[0].is_floating_point():
-            return func(*args, **kwargs)
-        return around(sites.site(observer.begun), func, args, kwargs)
+        site = sites.site(observer.begun)
+        return around((*site[:4], -1) if is_cast(func, args) else site, func, args, kwargs)
 
     def on_call(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         if call.is_cast:
@@ -82,6 +82,10 @@ def record_step(
     with observe(replay.model, on_call, around=None if around is None else around_site) as observer:
         replay.step()
     return recorded
+
+
+def is_cast(func: Any, args: Sequence[Any]) -> bool:
+    return func is TO_COPY and bool(args[0].is_floating_point())
 
 
 def matched(own: Recorded, baseline: Recorded) -> Iterator[tuple[RecordedCall, RecordedCall]]:

@@ -13,9 +13,9 @@ from ampsweep.config.modes import MODES, PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.examined_training import ExaminedTraining
-from ampsweep.doctor.loss.findings import TriedUpdates, UpdatesLost
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.state.findings import TriedMovement, UpdatesLost
 from ampsweep.monitors.magnitudes import flat, taken
 from ampsweep.monitors.numerics import has_gradient
 from ampsweep.numeric_formats import dtype_name
@@ -74,7 +74,7 @@ def lost_updates(examined: ExaminedTraining) -> UpdatesLost | None:
         except UserError:  # the mode does not take this optimizer or device
             continue
         if _mean([each for each in moved if each.name in names], "moved") > _MOST_LOST:
-            proof = TriedUpdates(mends=True, num_steps=num_steps, moved_pct=100 * _mean(moved, "moved"))
+            proof = TriedMovement(mends=True, moved_pct=100 * _mean(moved, "moved"))
             return replace(finding, change=Change(overrides=[f"precision={mode}"]), proof=proof)
     return finding
 

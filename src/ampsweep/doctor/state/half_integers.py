@@ -1,0 +1,272 @@
+"""Integers that half precision rounds although something is made of them: an index, a position, an angle."""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
+from ampsweep.doctor.diagnosis import Change, kept_in_float32
+from ampsweep.doctor.examined_training import ExaminedTraining
+from ampsweep.doctor.float32_edits import names_at, smallest_edit
+from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.side_by_side.comparison import SideBySide
+from ampsweep.doctor.side_by_side.recorded_step import (
+    RecordedCall,
+    matched,
+    record_step,
+    selected,
+    storages,
+    to_nearest,
+)
+from ampsweep.doctor.state.findings import IntegersRounded, TriedExact
+from ampsweep.doctor.tensor_origins import held_tensors
+from ampsweep.nested_tensors import map_tensors, tensors_in
+from ampsweep.numeric_formats import dtype_name
+from ampsweep.observe.calls import Site
+from ampsweep.observe.operators import TO_COPY, schema_of
+from ampsweep.precision.parameter_chunks import HALF
+from ampsweep.user_code import CodeLine
+
+_LARGE_ERROR: Final = 2.0**-4  # the relative error by rounded integers alone from which a result is wrong
+_MOST_TRIED: Final = 4  # lines that round integers, of which the consequences are looked for
+_CASTS: Final = ("half", "bfloat16", "to", "type", "type_as")
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    exact: float  # the first that is rounded, and what it becomes
+    rounded: float
+    num_rounded: int
+    num_all: int
+    largest_error: float
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    numbers: _Numbers
+    dtype: torch.dtype
+    site: Site  # the call that rounds
+    made_by: Site | None  # the call of the float32 step that makes the exact integers
+    held: str | None  # or the name of the tensor that holds them
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """What goes wrong in a float32 step in which these integers alone are rounded."""
+
+    site: Site
+    error: float | None  # of its result; None: it gets other indices
+
+
+def find_rounded_integers(examined: ExaminedTraining, sides: SideBySide) -> IntegersRounded | None:
+    """Find the first line that rounds integers from which other indices or results without digits come."""
+    own = examined.replay()
+    found = {rounded.site[2] or rounded.held: rounded for rounded in reversed(_rounded_in(own, sides))}
+    tried = [*found.values()][::-1][:_MOST_TRIED]
+    exact = _step_with(sides, None)[1] if tried else {}
+    for rounded in tried:
+        effect = _effect(sides, rounded, exact)
+        if effect is not None:
+            return _with_change(examined, sides, rounded, _finding(rounded, effect))
+    return None
+
+
+def _finding(rounded: _Rounded, effect: _Effect) -> IntegersRounded:
+    _, module, place, operator, _ = rounded.site
+    return IntegersRounded(
+        modules=[] if module is None else [module],
+        place=place,
+        operator=operator or None,
+        held=rounded.held,
+        dtype=dtype_name(rounded.dtype),
+        exact=rounded.numbers.exact,
+        rounded=rounded.numbers.rounded,
+        num_rounded=rounded.numbers.num_rounded,
+        num_all=rounded.numbers.num_all,
+        effect_operator=effect.site[3],
+        effect_place=effect.site[2],
+        effect_pct=None if effect.error is None else 100 * effect.error,
+    )
+
+
+def _rounded_in(replay: Replay, sides: SideBySide) -> list[_Rounded]:
+    """The roundings of integers in a step, in order: of tensors that are held, then by casts and other calls."""
+    found: list[_Rounded] = []
+    makers: dict[int, Site] = {}
+    names_of: dict[int, str] = {}
+
+    def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        given = storages(args)
+        half = next((tensor for tensor in tensors_in(result) if tensor.dtype in HALF), None)
+        if site[0] == "forward" and half is not None and (numbers := _rounding(func, args, kwargs, half)) is not None:
+            source = next(iter(given), 0) if site[4] < 0 else None
+            made_by = site if source is None else makers.get(source)
+            name = None if made_by is not None or source is None else names_of.get(source)
+            if made_by is not None or name is not None:
+                found.append(_Rounded(numbers, half.dtype, site, made_by, name))
+        for storage in () if site[4] < 0 else storages(result) - given:
+            makers[storage] = site
+        return result
+
+    replay.restore(sides.state)
+    exact = {name: tensor for _, name, tensor in _held(sides.baseline)}
+    for _, name, tensor in _held(replay):
+        names_of |= dict.fromkeys(storages(tensor), name)
+        if tensor.dtype in HALF and name in exact and (numbers := _difference(exact[name], tensor)) is not None:
+            module = name.rpartition(".")[0]
+            found.append(_Rounded(numbers, tensor.dtype, ("forward", module, None, "", 0), None, name))
+    record_step(replay, around=around)
+    return found
+
+
+def _held(replay: Replay) -> Iterator[tuple[object, str, Tensor]]:
+    return held_tensors(replay.model, (), replay.trainer.task)
+
+
+def _rounding(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Tensor) -> _Numbers | None:
+    """The integers that a call rounds; None if float32 would not make other integers of the same arguments."""
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    if is_random or schema_of(func).is_mutable or not result.numel() or not _are_integers(result):
+        return None
+    if float(result.abs().max()) < 2 / torch.finfo(result.dtype).eps:
+        return None
+    if func is TO_COPY:
+        return _difference(args[0], result)
+    wide = {name: torch.float32 if value in HALF else value for name, value in kwargs.items()}
+    exact = func(*map_tensors(args, lambda t: t.float() if t.dtype in HALF else t), **wide)
+    return _difference(next(tensors_in(exact)), result)
+
+
+def _difference(exact: Tensor, result: Tensor) -> _Numbers | None:
+    if exact.shape != result.shape or not exact.numel() or not _are_integers(exact) or exact.dtype in HALF:
+        return None
+    values, own = exact.detach().double().reshape(-1), result.detach().double().reshape(-1)
+    is_other = values != own
+    if not bool(is_other.any()) or not bool(own.isfinite().all()):
+        return None
+    first = int(is_other.nonzero()[0])
+    error = float((values - own).abs().max())
+    return _Numbers(float(values[first]), float(own[first]), int(is_other.sum()), len(values), error)
+
+
+def _are_integers(tensor: Tensor) -> bool:
+    return not tensor.is_complex() and bool((tensor == tensor.round()).all()) if tensor.is_floating_point() else True
+
+
+def _step_with(sides: SideBySide, rounded: _Rounded | None) -> tuple[list[RecordedCall], dict[Site, Tensor]]:
+    """Take the float32 step with some integers rounded; return its calls, and the indices and sizes that calls get."""
+    indices: dict[Site, Tensor] = {}
+
+    def to_half(tensor: Tensor) -> Tensor:
+        return to_nearest(tensor, rounded.dtype) if rounded is not None and tensor.is_floating_point() else tensor
+
+    def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        indices[site] = _indices((args, kwargs))
+        result = func(*args, **kwargs)
+        return map_tensors(result, to_half) if rounded is not None and site == rounded.made_by else result
+
+    replay = sides.baseline
+    replay.restore(sides.state)
+    if rounded is None or rounded.held is None:
+        return record_step(replay, around=around), indices
+    tensor = next(tensor for _, name, tensor in _held(replay) if name == rounded.held)
+    data = tensor.detach()  # shares its memory
+    exact = data.clone()
+    data.copy_(to_half(exact))
+    try:
+        return record_step(replay, around=around), indices
+    finally:
+        data.copy_(exact)
+
+
+def _indices(arguments: object) -> Tensor:
+    """All integers among the arguments of a call, those in tensors too."""
+    leaves = (leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, bool))
+    found = [leaf for leaf in leaves if isinstance(leaf, int) or (isinstance(leaf, Tensor) and _is_index(leaf))]
+    parts = [selected(leaf) if isinstance(leaf, Tensor) else torch.tensor([float(leaf)]) for leaf in found]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+def _is_index(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+
+
+def _effect(sides: SideBySide, rounded: _Rounded, exact: Mapping[Site, Tensor]) -> _Effect | None:
+    """The first call that gets other indices, each off by no more than the rounding, so that they are these integers
+    and no choice; or the first whose result has a large error."""
+    recorded, indices = _step_with(sides, rounded)
+    errors = {call.site: call.error_beside(base) for call, base in matched(recorded, sides.exact)}
+    for site, own in indices.items():
+        base = exact.get(site)
+        if site[0] != "forward" or site == rounded.made_by or base is None:
+            continue
+        if (
+            base.shape != own.shape
+            or 0 < float((own - base).abs().max() if len(own) else 0) <= rounded.numbers.largest_error
+        ):
+            return _Effect(site, None)
+        if errors.get(site, 0.0) >= _LARGE_ERROR:
+            return _Effect(site, errors[site])
+    return None
+
+
+def _with_change(
+    examined: ExaminedTraining, sides: SideBySide, rounded: _Rounded, finding: IntegersRounded
+) -> IntegersRounded:
+    """The finding with the smallest change with which a step rounds these integers nowhere."""
+    precision, line = examined.config.precision, finding.place
+
+    def is_exact(changed: Variant) -> bool:
+        try:
+            with changed.edited():
+                found = _rounded_in(changed.replay(examined), sides)
+        except Exception:  # noqa: BLE001  the model's own code may raise anything
+            return False
+        return rounded.numbers not in [other.numbers for other in found]
+
+    def mends(edit: CodeEdit) -> bool:
+        return is_exact(Variant(edit=edit))
+
+    def changes() -> Iterator[Change]:
+        if isinstance(line, CodeLine):
+            yield from (Change(code=edit.patch) for edit in _wide_dtypes(line) if mends(edit))
+            names = names_at(examined.replay(), line, 1)
+            edit = names and smallest_edit(line, names, mends, autocast=examined.device.type)
+            yield from [Change(code=edit.patch)] if edit else []
+        if precision.autocast and any(finding.modules) and is_exact(Variant(kept=frozenset(finding.modules))):
+            yield Change(overrides=[kept_in_float32(precision, finding.modules)])
+        mode = "amp_fp16" if finding.dtype == "float16" else "amp_bf16"
+        if mode != precision.mode and is_exact(Variant(precision=PRECISION_MODES[mode])):
+            yield Change(overrides=[f"precision={mode}"])
+
+    change = next(changes(), None)
+    return finding if change is None else replace(finding, change=change, proof=TriedExact(mends=True))
+
+
+def _wide_dtypes(line: CodeLine) -> Iterator[CodeEdit]:
+    """Edits of a line that make or cast a tensor in float32 in place of another dtype."""
+    calls = [node for node in ast.walk(tree_of(line.file)) if isinstance(node, ast.Call) and _spans(node, line)]
+    for call in calls:
+        named = next((keyword.value for keyword in call.keywords if keyword.arg == "dtype"), None)
+        if named is not None:
+            yield CodeEdit.of(line.file, [_in_place_of(named, "torch.float32")])
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _CASTS:
+            row, column = Splice.after(call.func, "").start
+            start = row, column - len(call.func.attr.encode()) - 1
+            yield CodeEdit.of(line.file, [Splice(start, Splice.after(call, "").start, ".float()")])
+
+
+def _spans(node: ast.expr, line: CodeLine) -> bool:
+    return node.lineno <= line.number <= (node.end_lineno or node.lineno)
+
+
+def _in_place_of(node: ast.expr, text: str) -> Splice:
+    return Splice(Splice.before(node, "").start, Splice.after(node, "").start, text)
