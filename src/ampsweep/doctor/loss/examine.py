@@ -71,23 +71,29 @@ def _under_autocast(case: LossCase, signs: FaultSigns) -> DoctorFinding:
 
 def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
     """The finding with the smallest part of the step that must compute in float32: lines of the user's own code, where
-    a module has others inside that need not, or else modules."""
+    a module has others inside that need not, or else modules, which only autocast can keep in float32."""
     tracer = trace_fault(case)
     replay = Variant(precision=case.precision).replay(case.examined)
     containers = {name for name, module in replay.model.named_modules() if any(True for _ in module.children())}
     forward = [origin.call for origin in tracer.origins if origin.phase != "update"]
-    is_broad = bool(forward) and (not forward[0].module or forward[0].module in containers)
+    is_broad = bool(forward) and (not case.autocast or not forward[0].module or forward[0].module in containers)
     if is_broad and (found := _of_lines(case, signs, tracer, forward)) is not None:
         return found
     by_error = calls_by_error(case)
-    culprits = find_culprits(case, tracer, by_error)
+    culprits = find_culprits(case, tracer, by_error) if case.autocast else None
     if culprits is None or containers & {*culprits.kept}:
         known = {call.place: call for call in (*forward[is_broad:], *by_error)}
         if (found := _of_lines(case, signs, tracer, [*known.values()])) is not None:
             return found
-    if culprits is None:
+    if culprits is not None:
+        return _of_culprits(case, signs, culprits)
+    if case.autocast:
         return _in_another_mode(case, kinds.WholeModel(signs=signs))
-    return _of_culprits(case, signs, culprits)
+    if not tracer.origins:
+        kind = kinds.Unexplained if signs.sign in NOT_FINITE else kinds.CoarseRounding
+        return _in_another_mode(case, kind(signs=signs))
+    origin = tracer.origins[0]
+    return _in_another_mode(case, kinds.kind_of(origin)(signs=signs, origin=origin, **where(origin.call)))
 
 
 def _of_lines(
@@ -164,14 +170,9 @@ def _without_autocast(case: LossCase, signs: FaultSigns) -> DoctorFinding:
         if case.is_fixed_by(larger, num_steps):
             change = Change(overrides=[f"optimizer.eps={_LARGE_EPS!r}"])
             return kinds.OptimizerEps(signs=signs, eps=eps, change=change, proof=_tried(case, larger))
-    if signs.sign not in NOT_FINITE:
-        lost = lost_updates(examined)
-        return _in_another_mode(case, replace(lost, signs=signs) if lost else kinds.CoarseRounding(signs=signs))
-    origins = trace_fault(case).origins
-    if not origins:
-        return _in_another_mode(case, kinds.Unexplained(signs=signs))
-    origin = origins[0]
-    return _in_another_mode(case, kinds.kind_of(origin)(signs=signs, origin=origin, **where(origin.call)))
+    if signs.sign not in NOT_FINITE and (lost := lost_updates(examined)) is not None:
+        return _in_another_mode(case, replace(lost, signs=signs))
+    return _in_float32(case, signs)
 
 
 def _in_another_mode(case: LossCase, found: AnyFinding) -> AnyFinding:
