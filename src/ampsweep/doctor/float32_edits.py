@@ -106,7 +106,8 @@ class _Region:
 
     def edit(self) -> CodeEdit | None:
         wide = [*self._wide(self.statements, set())]
-        if not wide and self.off is None:
+        called = {ast.unparse(n.func) for own in self.statements for n in ast.walk(own) if isinstance(n, ast.Call)}
+        if not wide and (self.off is None or called & self.names.modules):
             return None
         splices = [splice for node in wide for splice in Splice.around(node, ".float()")]
         tensor = next((ast.unparse(node) for node in wide if not isinstance(node, ast.Call)), None)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.diagnosis import Change, DoctorFinding, TriedChange, kept_in_float32, module_name, where
+from ampsweep.doctor.diagnosis import Change, DoctorFinding, TriedChange, module_name, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
-from ampsweep.doctor.loss.variant import Variant
-from ampsweep.doctor.replay import OutOfTimeError
+from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide
-from ampsweep.doctor.side_by_side.recorded_step import RecordedCall, matched, record_step, storages
+from ampsweep.doctor.side_by_side.recorded_step import matched, record_step, storages
+from ampsweep.doctor.smallest_change import smallest_change
 from ampsweep.doctor.state.half_integers import find_rounded_integers
 from ampsweep.doctor.state.stuck_state import find_stuck_state
 from ampsweep.monitors.numerics import NumericsWatch
@@ -38,15 +38,11 @@ _MAGNITUDE_STEPS: Final = (1, 2, 4)  # the steps, counted from the first replaye
 
 @dataclass(frozen=True, kw_only=True)
 class TriedInFloat32(TriedChange):
-    error: float | None = None  # None: the step no longer makes this call
+    error: float
 
     @property
     def sentence(self) -> str:
-        if self.error is None:
-            return "tried: the step then does not make this call, so its error was not found"
-        if self.mends:
-            return f"tried: its error is {_share(self.error)} then"
-        return f"tried: it does not help alone, its error is still {_share(self.error)}"
+        return f"tried: its error is {_share(self.error)} then"
 
 
 class ErrorFinding(DoctorFinding):
@@ -100,7 +96,7 @@ def _share(error: float) -> str:
     return f"{number(100 * error)} %" if math.isfinite(error) else str(error)
 
 
-def examine_numerics(examined: ExaminedTraining) -> list[DoctorFinding]:
+def examine_numerics(examined: ExaminedTraining) -> Iterator[DoctorFinding]:
     """Observe magnitudes in float32, then compare the first step in the two dtypes and, if it is right, a later step;
     raise NotExaminedError if the training computes in float32, or its steps raise an error."""
     if (error := examined.baseline_steps.error) is not None:
@@ -110,12 +106,11 @@ def examine_numerics(examined: ExaminedTraining) -> list[DoctorFinding]:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
     if (error := examined.own_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
-    findings: list[DoctorFinding] = [*find_stuck_state(examined)]
     for num_before in (0, _STEPS_BEFORE):
-        found = _first_wrong(examined, SideBySide(examined, num_before))
-        if found is not None:
-            return [found, *findings]
-    return findings
+        if (found := _first_wrong(examined, SideBySide(examined, num_before))) is not None:
+            yield found
+            break
+    yield from find_stuck_state(examined)
 
 
 def _first_wrong(examined: ExaminedTraining, sides: SideBySide) -> DoctorFinding | None:
@@ -143,8 +138,19 @@ def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
 
 
 def _found(examined: ExaminedTraining, sides: SideBySide, call: ComparedCall, kind: type[ErrorFinding]) -> ErrorFinding:
-    culprit = sides.culprit(call)
-    change, proof = _change(examined, sides, call, culprit)
+    culprit, after = sides.culprit(call), math.inf
+    limit = NO_DIGIT if call.has_lost_all_digits else max(ROUNDINGS * call.explained, call.error / 10)
+    modules = [*([culprit.call.module] if culprit.call.module else []), *sides.modules_before(culprit)[:_MOST_BEFORE]]
+
+    def mends(replay: Replay) -> bool:
+        nonlocal after
+        changed = matched(record_step(replay, sides.state), sides.exact)
+        after = next((own.error_beside(exact) for own, exact in changed if own.site == call.own.site), math.inf)
+        return after < limit
+
+    # The inputs may have lost their digits already: modules before the culprit are kept in float32, too. No code is
+    # edited, which would move the lines that calls are matched by.
+    change = smallest_change(examined, None, [modules[:end] for end in range(1, len(modules) + 1)], mends)
     return kind(
         **where(culprit.call),
         step=sides.state.step + 1,
@@ -153,33 +159,9 @@ def _found(examined: ExaminedTraining, sides: SideBySide, call: ComparedCall, ki
         explained_error=call.explained,
         float32_error=call.determined,
         is_in_both=culprit is call.own,
-        change=change,
-        proof=proof,
+        change=change or Change(),
+        proof=None if change is None else TriedInFloat32(mends=True, error=after),
     )
-
-
-def _change(
-    examined: ExaminedTraining, sides: SideBySide, call: ComparedCall, culprit: RecordedCall
-) -> tuple[Change, TriedInFloat32 | None]:
-    """The override that keeps the culprit in float32, and a trial of it; none without autocast. If that does not help,
-    the inputs had lost their digits already: modules before it are kept in float32, too."""
-    precision, module = examined.config.precision, culprit.call.module
-    if not precision.autocast or not module:
-        return Change(), None
-    limit = NO_DIGIT if call.has_lost_all_digits else max(ROUNDINGS * call.explained, call.error / 10)
-    kept, proof = [module], None
-    for before in ([], *([name] for name in sides.modules_before(culprit)[:_MOST_BEFORE])):
-        kept += before
-        try:
-            changed = record_step(Variant(kept=frozenset(kept)).replay(examined), sides.state)
-        except (Exception, OutOfTimeError):  # noqa: BLE001  the model's own code may raise anything
-            return Change(), None
-        errors = {own.site: own.error_beside(exact) for own, exact in matched(changed, sides.exact)}
-        after = errors.get(call.own.site)
-        proof = TriedInFloat32(mends=after is not None and after < limit, error=after)
-        if proof.mends:
-            break
-    return Change(overrides=[kept_in_float32(precision, kept)]), proof
 
 
 def _baseline_magnitudes(examined: ExaminedTraining) -> RunNumerics:

@@ -1,19 +1,15 @@
 """Integers that half precision rounds although something is made of them: an index, a position, an angle."""
 
-import ast
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
-from ampsweep.doctor.diagnosis import Change, kept_in_float32
+from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.examined_training import ExaminedTraining
-from ampsweep.doctor.float32_edits import names_at, smallest_edit
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.side_by_side.comparison import SideBySide
@@ -25,6 +21,7 @@ from ampsweep.doctor.side_by_side.recorded_step import (
     storages,
     to_nearest,
 )
+from ampsweep.doctor.smallest_change import smallest_change
 from ampsweep.doctor.state.findings import IntegersRounded, TriedExact
 from ampsweep.doctor.tensor_origins import held_tensors
 from ampsweep.nested_tensors import map_tensors, tensors_in
@@ -32,11 +29,9 @@ from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Site
 from ampsweep.observe.operators import TO_COPY, schema_of
 from ampsweep.precision.parameter_chunks import HALF
-from ampsweep.user_code import CodeLine
 
 _LARGE_ERROR: Final = 2.0**-4  # the relative error by rounded integers alone from which a result is wrong
 _MOST_TRIED: Final = 4  # lines that round integers, of which the consequences are looked for
-_CASTS: Final = ("half", "bfloat16", "to", "type", "type_as")
 
 
 @dataclass(frozen=True)
@@ -65,34 +60,46 @@ class _Effect:
     error: float | None  # of its result; None: it gets other indices
 
 
-def find_rounded_integers(examined: ExaminedTraining, sides: SideBySide) -> IntegersRounded | None:
-    """Find the first line that rounds integers from which other indices or results without digits come."""
+def find_rounded_integers(
+    examined: ExaminedTraining, sides: SideBySide, also: Callable[[Variant], bool] = lambda _: True
+) -> IntegersRounded | None:
+    """Find the first line that rounds integers from which other indices or results without digits come, and the
+    smallest change, which `also` must accept, with which a step rounds them nowhere."""
     own = examined.replay()
     found = {rounded.site[2] or rounded.held: rounded for rounded in reversed(_rounded_in(own, sides))}
     tried = [*found.values()][::-1][:_MOST_TRIED]
     exact = _step_with(sides, None)[1] if tried else {}
     for rounded in tried:
-        effect = _effect(sides, rounded, exact)
-        if effect is not None:
-            return _with_change(examined, sides, rounded, _finding(rounded, effect))
+        if (effect := _effect(sides, rounded, exact)) is not None:
+            return _finding(examined, sides, rounded, effect, also)
     return None
 
 
-def _finding(rounded: _Rounded, effect: _Effect) -> IntegersRounded:
+def _finding(
+    examined: ExaminedTraining, sides: SideBySide, rounded: _Rounded, effect: _Effect, also: Callable[[Variant], bool]
+) -> IntegersRounded:
     _, module, place, operator, _ = rounded.site
+    numbers, modules = rounded.numbers, [] if module is None else [module]
+
+    def is_exact(replay: Replay) -> bool:
+        return numbers not in [other.numbers for other in _rounded_in(replay, sides)]
+
+    change = smallest_change(examined, place, [modules], is_exact, also)
     return IntegersRounded(
-        modules=[] if module is None else [module],
+        modules=modules,
         place=place,
         operator=operator or None,
         held=rounded.held,
         dtype=dtype_name(rounded.dtype),
-        exact=rounded.numbers.exact,
-        rounded=rounded.numbers.rounded,
-        num_rounded=rounded.numbers.num_rounded,
-        num_all=rounded.numbers.num_all,
+        exact=numbers.exact,
+        rounded=numbers.rounded,
+        num_rounded=numbers.num_rounded,
+        num_all=numbers.num_all,
         effect_operator=effect.site[3],
         effect_place=effect.site[2],
         effect_pct=None if effect.error is None else 100 * effect.error,
+        change=change or Change(),
+        proof=None if change is None else TriedExact(mends=True),
     )
 
 
@@ -216,57 +223,3 @@ def _effect(sides: SideBySide, rounded: _Rounded, exact: Mapping[Site, Tensor]) 
         if errors.get(site, 0.0) >= _LARGE_ERROR:
             return _Effect(site, errors[site])
     return None
-
-
-def _with_change(
-    examined: ExaminedTraining, sides: SideBySide, rounded: _Rounded, finding: IntegersRounded
-) -> IntegersRounded:
-    """The finding with the smallest change with which a step rounds these integers nowhere."""
-    precision, line = examined.config.precision, finding.place
-
-    def is_exact(changed: Variant) -> bool:
-        try:
-            with changed.edited():
-                found = _rounded_in(changed.replay(examined), sides)
-        except Exception:  # noqa: BLE001  the model's own code may raise anything
-            return False
-        return rounded.numbers not in [other.numbers for other in found]
-
-    def mends(edit: CodeEdit) -> bool:
-        return is_exact(Variant(edit=edit))
-
-    def changes() -> Iterator[Change]:
-        if isinstance(line, CodeLine):
-            yield from (Change(code=edit.patch) for edit in _wide_dtypes(line) if mends(edit))
-            names = names_at(examined.replay(), line, 1)
-            edit = names and smallest_edit(line, names, mends, autocast=examined.device.type)
-            yield from [Change(code=edit.patch)] if edit else []
-        if precision.autocast and any(finding.modules) and is_exact(Variant(kept=frozenset(finding.modules))):
-            yield Change(overrides=[kept_in_float32(precision, finding.modules)])
-        mode = "amp_fp16" if finding.dtype == "float16" else "amp_bf16"
-        if mode != precision.mode and is_exact(Variant(precision=PRECISION_MODES[mode])):
-            yield Change(overrides=[f"precision={mode}"])
-
-    change = next(changes(), None)
-    return finding if change is None else replace(finding, change=change, proof=TriedExact(mends=True))
-
-
-def _wide_dtypes(line: CodeLine) -> Iterator[CodeEdit]:
-    """Edits of a line that make or cast a tensor in float32 in place of another dtype."""
-    calls = [node for node in ast.walk(tree_of(line.file)) if isinstance(node, ast.Call) and _spans(node, line)]
-    for call in calls:
-        named = next((keyword.value for keyword in call.keywords if keyword.arg == "dtype"), None)
-        if named is not None:
-            yield CodeEdit.of(line.file, [_in_place_of(named, "torch.float32")])
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _CASTS:
-            row, column = Splice.after(call.func, "").start
-            start = row, column - len(call.func.attr.encode()) - 1
-            yield CodeEdit.of(line.file, [Splice(start, Splice.after(call, "").start, ".float()")])
-
-
-def _spans(node: ast.expr, line: CodeLine) -> bool:
-    return node.lineno <= line.number <= (node.end_lineno or node.lineno)
-
-
-def _in_place_of(node: ast.expr, text: str) -> Splice:
-    return Splice(Splice.before(node, "").start, Splice.after(node, "").start, text)

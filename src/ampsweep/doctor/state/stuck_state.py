@@ -3,20 +3,17 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.code_edits import CodeEdit
-from ampsweep.doctor.diagnosis import Change, kept_in_float32
+from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.examined_training import ExaminedTraining
-from ampsweep.doctor.float32_edits import names_at, smallest_edit
-from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.smallest_change import smallest_change
 from ampsweep.doctor.state.findings import StuckState, TriedMovement
 from ampsweep.doctor.state.lost_updates import at_full_rate
 from ampsweep.doctor.tensor_origins import held_tensors
@@ -41,6 +38,7 @@ class _Expected:
 
     state: Checkpoint
     num_steps: int
+    dtypes: Mapping[str, torch.dtype]
     late: Values
     after: Values
     moves: dict[str, Tensor]  # the elements of which both are known
@@ -56,7 +54,7 @@ class _Stuck:
         return self.unchanged >= _MOST_LOST and self.moved <= _MOST_LOST
 
 
-def find_stuck_state(examined: ExaminedTraining) -> list[StuckState]:
+def find_stuck_state(examined: ExaminedTraining) -> Iterator[StuckState]:
     """Find half-precision state that a step moves in float32 and not in its own dtype, one finding per line that writes
     it. A few steps do not show it: state that begins at zero grows until what is added is below half its spacing. So
     steps in float32 tell how a step maps each element (value -> kept * value + added), and this its later value."""
@@ -65,63 +63,42 @@ def find_stuck_state(examined: ExaminedTraining) -> list[StuckState]:
     dtypes = {name: tensor.dtype for name, tensor in _state(replay) if tensor.dtype in HALF}
     expected = _expected(examined, dtypes) if dtypes else None
     if expected is None or not expected.moves:
-        return []
+        return
     lines: dict[str, CodeLine | None] = {}
     found = {name: stuck for name, stuck in _stuck(replay, expected, lines).items() if stuck.is_stuck}
     by_line: dict[object, list[str]] = defaultdict(list)
     for name in found:
         by_line[lines.get(name) or name].append(name)
-    modules = {name for name, _ in replay.model.named_modules()}
-    findings = []
+    known = {name for name, _ in replay.model.named_modules()}
     for names in by_line.values():
-        owners = dict.fromkeys(name.rpartition(".")[0] for name in names)
-        finding = StuckState(
-            modules=[name for name in owners if name in modules],
-            place=lines.get(names[0]),
-            state=names,
-            dtype=dtype_name(dtypes[names[0]]),
-            num_steps=expected.num_steps,
-            unchanged_pct=100 * min(found[name].unchanged for name in names),
-            moved_pct=100 * max(found[name].moved for name in names),
-        )
-        findings.append(_with_change(examined, finding, expected))
-    return findings
+        modules = [owner for owner in dict.fromkeys(name.rpartition(".")[0] for name in names) if owner in known]
+        yield _finding(examined, expected, {name: found[name] for name in names}, modules, lines.get(names[0]))
 
 
-def _with_change(examined: ExaminedTraining, finding: StuckState, expected: _Expected) -> StuckState:
-    """The finding with the smallest change that lets its state move: of its line, of its modules, or of the mode."""
-    precision, line = examined.config.precision, finding.place
+def _finding(
+    examined: ExaminedTraining, expected: _Expected, found: dict[str, _Stuck], modules: list[str], line: CodeLine | None
+) -> StuckState:
+    share = 0.0
 
-    def moved(changed: Variant) -> float:
-        try:
-            with changed.edited():
-                replay = at_full_rate(changed.replay(examined))
-                replay.step()
-                after = _stuck(replay, expected, {})
-        except Exception:  # noqa: BLE001  the model's own code may raise anything
-            return 0.0
-        known = [after[name] for name in finding.state if name in after]
-        return min((0.0 if stuck.is_stuck else stuck.moved for stuck in known), default=0.0)
+    def moves(replay: Replay) -> bool:
+        nonlocal share
+        at_full_rate(replay).step()
+        after = _stuck(replay, expected, {})
+        share = min(after[name].moved for name in found)
+        return not any(after[name].is_stuck for name in found) and share > _MOST_LOST
 
-    def mends(edit: CodeEdit) -> bool:
-        return moved(Variant(edit=edit)) > _MOST_LOST
-
-    def changes() -> Iterator[tuple[Change, Variant]]:
-        if isinstance(line, CodeLine) and (names := names_at(examined.replay(), line, 2)) is not None:
-            autocast = examined.device.type if precision.autocast else None
-            if (edit := smallest_edit(line, names, mends, autocast=autocast)) is not None:
-                yield Change(code=edit.patch), Variant(edit=edit)
-        if precision.autocast and any(finding.modules):
-            kept = kept_in_float32(precision, finding.modules)
-            yield Change(overrides=[kept]), Variant(kept=frozenset(finding.modules))
-        mode = "amp_fp16" if finding.dtype == "float16" else "amp_bf16"
-        if mode != precision.mode:
-            yield Change(overrides=[f"precision={mode}"]), Variant(precision=PRECISION_MODES[mode])
-
-    for change, changed in changes():
-        if (share := moved(changed)) > _MOST_LOST:
-            return replace(finding, change=change, proof=TriedMovement(mends=True, moved_pct=100 * share))
-    return finding
+    change = smallest_change(examined, line, [modules], moves)
+    return StuckState(
+        modules=modules,
+        place=line,
+        state=[*found],
+        dtype=dtype_name(expected.dtypes[next(iter(found))]),
+        num_steps=expected.num_steps,
+        unchanged_pct=100 * min(stuck.unchanged for stuck in found.values()),
+        moved_pct=100 * max(stuck.moved for stuck in found.values()),
+        change=change or Change(),
+        proof=None if change is None else TriedMovement(mends=True, moved_pct=100 * share),
+    )
 
 
 def _state(replay: Replay) -> Iterator[tuple[str, Tensor]]:
@@ -169,7 +146,7 @@ def _expected(examined: ExaminedTraining, dtypes: Mapping[str, torch.dtype]) -> 
         moves[name] &= error <= predicted[name].abs() / 2
         if not moves[name].any():
             del moves[name]
-    return _Expected(state, num_steps, late, after, moves)
+    return _Expected(state, num_steps, dtypes, late, after, moves)
 
 
 def _stepped(replay: Replay, state: Checkpoint, values: Values) -> Values:
