@@ -17,6 +17,9 @@ from ampsweep.doctor.loss.needed_fp32_modules import Culprits, calls_by_error, f
 from ampsweep.doctor.loss.nonfinite_origins import OriginTracer
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import OutOfTimeError
+from ampsweep.doctor.side_by_side.comparison import SideBySide
+from ampsweep.doctor.state.findings import TriedExact
+from ampsweep.doctor.state.half_integers import find_rounded_integers
 from ampsweep.doctor.state.lost_updates import lost_updates
 from ampsweep.observe.calls import Call
 from ampsweep.user_code import CodeLine
@@ -48,6 +51,11 @@ def examine_loss(examined: ExaminedTraining) -> Iterator[DoctorFinding]:
         yield kinds.NotPrecision(signs=signs)
         return
     try:
+        if signs.sign in ("different_loss", "worse_loss"):
+            rounded = find_rounded_integers(examined, SideBySide(examined), case.is_fixed_by)
+            if rounded is not None and rounded.proof is not None:
+                yield replace(rounded, also=[signs.sentence], proof=TriedExact(mends=True, mends_loss=True))
+                return
         find = _under_autocast if examined.config.precision.autocast else _without_autocast
         yield find(case, signs)
     except OutOfTimeError:

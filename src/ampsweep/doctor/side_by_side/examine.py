@@ -101,11 +101,11 @@ def examine_numerics(examined: ExaminedTraining) -> Iterator[DoctorFinding]:
     raise NotExaminedError if the training computes in float32, or its steps raise an error."""
     if (error := examined.baseline_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error in float32, too ({type(error).__name__})")
+    if not examined.is_baseline and (error := examined.own_steps.error) is not None:
+        raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
     examined.numerics = _baseline_magnitudes(examined)
     if examined.is_baseline:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
-    if (error := examined.own_steps.error) is not None:
-        raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
     for num_before in (0, _STEPS_BEFORE):
         if (found := _first_wrong(examined, SideBySide(examined, num_before))) is not None:
             yield found

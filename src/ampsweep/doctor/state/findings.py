@@ -18,9 +18,11 @@ class TriedMovement(TriedChange):
 
 @dataclass(frozen=True, kw_only=True)
 class TriedExact(TriedChange):
+    mends_loss: bool = False
+
     @property
     def sentence(self) -> str:
-        return "tried: these integers are then exact"
+        return f"tried: these integers are then exact{', and the loss is right' if self.mends_loss else ''}"
 
 
 class UpdatesLost(DoctorFinding):
