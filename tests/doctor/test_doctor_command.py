@@ -35,7 +35,7 @@ def test_a_finding_is_printed_and_kept(tmp_path, capsys):
 
 def test_json_is_an_object_also_where_no_file_can_be_written(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert main(["doctor", *SMALL[:-1], "doctor.complaints=[types]", "format=json", "output_dir=file/x"]) == 0
+    assert main(["doctor", *SMALL[:-1], "doctor.complaints=[types]", "format=json", "output_dir=file/x"]) == 1
     printed = capsys.readouterr()
     assert printed.err.splitlines()[-1].startswith("the diagnosis's files are not written: output_dir=file/x: ")
     found = json.loads(printed.out)

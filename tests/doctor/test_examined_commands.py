@@ -1,5 +1,6 @@
 """The doctor of a command: a script that runs once, as a user wrote it, and faults that its own calls prove."""
 
+import errno
 import json
 import sys
 
@@ -94,6 +95,21 @@ def test_a_healthy_script_ends_after_the_steps_asked_for(tmp_path, monkeypatch, 
     assert {finding["complaint"] for finding in diagnosis["findings"]} <= {"speed"}
     assert diagnosis["facts"]["loss/steps_in_all"] == 55
     assert diagnosis["facts"]["types/float16_pct"] == 100
+
+
+@pytest.mark.nightly
+def test_findings_are_printed_where_the_record_has_no_room(tmp_path, monkeypatch, capfd):
+    def no_room(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "run.json")
+
+    monkeypatch.setattr("ampsweep.integrations.script.launcher._completed", no_room)
+    monkeypatch.setattr("ampsweep.commands.doctor.write_atomically", no_room)
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--", sys.executable, write(tmp_path, **FAULTS["exp"][0])]) == 1
+    out, err = capfd.readouterr()
+    assert "1. Exp overflows float16" in out
+    assert "Loss was not examined to the end: run.json: No space left on device." in out
+    assert "the diagnosis's files are not written: " in err
 
 
 def watched(forward, value):

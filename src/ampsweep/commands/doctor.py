@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_
 from ampsweep.launch.signal_handlers import stop_signals_as_interrupt
 from ampsweep.records import FILE_NAME, RecordError, RunRecord, kept_checkpoints, read_history, write_atomically
 from ampsweep.records.numerics import RunNumerics
+from ampsweep.records.outcome import SOME_FAILED
 from ampsweep.redaction import hidden
 from ampsweep.report.data_formats import CONSOLE, formats, put_out
 from ampsweep.run.directories import new_directory
@@ -94,8 +96,7 @@ def doctor_command(argv: Sequence[str]) -> int:
 
         with taken_device(config.device, lambda text: print(text, file=sys.stderr)) as taken:
             diagnosis, numerics = _diagnose(config, run, taken)
-    show(diagnosis, numerics, lambda: new_directory(config) if run is None else run.directory, chosen)
-    return 0
+    return show(diagnosis, numerics, lambda: new_directory(config) if run is None else run.directory, chosen)
 
 
 def _examined(overrides: tuple[str, ...], multirun: bool) -> tuple[Config, RunToExamine | None]:
@@ -200,14 +201,20 @@ def _before_fault(examined: "ExaminedTraining", run: RunToExamine) -> "ExaminedT
     return examined
 
 
-def show(diagnosis: "Diagnosis", numerics: RunNumerics | None, directory: Callable[[], Path], chosen: str) -> None:
-    """Print the diagnosis, then write its files to the directory, which may fail on a full disk."""
+def show(diagnosis: "Diagnosis", numerics: RunNumerics | None, directory: Callable[[], Path], chosen: str) -> int:
+    """Print the diagnosis, then write its files to the directory. Return 1 if that fails, as on a full disk; where even
+    stdout cannot be written, print it on stderr."""
     from ampsweep.doctor.diagnosis_document import diagnosis_document
     from ampsweep.report.html import html
     from ampsweep.report.markdown import markdown
 
     document = diagnosis_document(hidden(diagnosis), numerics)
-    put_out(document, chosen)
+    try:
+        put_out(document, chosen)
+        sys.stdout.flush()
+    except OSError:
+        with redirect_stdout(sys.stderr):
+            put_out(document, chosen)
     try:
         folder = directory()
         diagnosis.write(folder)
@@ -215,9 +222,10 @@ def show(diagnosis: "Diagnosis", numerics: RunNumerics | None, directory: Callab
         write_atomically(folder / _PAGE_NAME, html(document))
     except (OSError, UserError) as error:
         print(escaped(f"the diagnosis's files are not written: {error}"), file=sys.stderr)
-    else:
-        if chosen == CONSOLE:
-            print(escaped(f"\n{folder / _PAGE_NAME}", keeps="\n"))
+        return SOME_FAILED
+    if chosen == CONSOLE:
+        print(escaped(f"\n{folder / _PAGE_NAME}", keeps="\n"))
+    return 0
 
 
 def _show_progress(text: str) -> None:

@@ -11,7 +11,7 @@ from ampsweep.commands.arguments import taken_out
 from ampsweep.commands.doctor import show
 from ampsweep.config.claims import claimed_precision
 from ampsweep.config.errors import UserError
-from ampsweep.integrations.script.launcher import ScriptOptions, run_recorded
+from ampsweep.integrations.script.launcher import MEMORY, EndedCommand, ScriptOptions, run_recorded
 from ampsweep.integrations.script.session import Examination
 from ampsweep.report.data_formats import CONSOLE, formats
 from ampsweep.run.directories import dated_directory
@@ -38,13 +38,16 @@ def doctor_script_command(argv: Sequence[str]) -> int:
     from ampsweep.doctor.script.examining_watcher import observations
 
     began_s, directory = time.monotonic(), dated_directory(_ROOT.resolve())
-    with tempfile.TemporaryDirectory(prefix="ampsweep-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ampsweep-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
         asked = Examination(watcher=WATCHER, folder=folder, steps=steps)
         # With a format the standard output is the diagnosis's alone.
         output = None if chosen == CONSOLE else sys.stderr.buffer
-        run = run_recorded(command, ScriptOptions(claimed=claimed, into=directory, examination=asked, output=output))
+        asked_of_it = ScriptOptions(claimed=claimed, into=directory, examination=asked, output=output)
+        try:
+            run = run_recorded(command, asked_of_it)
+        except OSError as error:  # a full disk, with which the record ends; what was seen is known
+            run = EndedCommand(exit_code=1, directories=(), records=(), why_none=f"{error.filename}: {error.strerror}")
         seen = observations(Path(folder))
     if not seen:
         raise UserError(f"nothing was examined: {run.why_none or 'its processes were killed'}")
-    show(diagnose(command, run, seen, time.monotonic() - began_s), None, lambda: directory, chosen)
-    return 0
+    return show(diagnose(command, run, seen, time.monotonic() - began_s), None, lambda: directory, chosen)

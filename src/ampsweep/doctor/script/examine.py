@@ -42,7 +42,9 @@ def diagnose(
         unexamined.append(Unexamined(complaint="loss", reason=f"observing failed with {first.failure}"))
     if run.directory is None:
         why = "it ended before its first optimizer step" if first.error else run.why_none or "there is no record of it"
-        unexamined += [Unexamined(complaint="loss", reason=why), Unexamined(complaint="speed", reason=why)]
+        is_found = any(isinstance(finding, LossFinding) for finding in findings)
+        unexamined.append(Unexamined(complaint="loss", reason=why, is_begun=is_found))
+        unexamined.append(Unexamined(complaint="speed", reason=why))
     else:
         recorded = Run(run.directory, run.records[0])
         record, identity = recorded.record, recorded.record.identity

@@ -5,7 +5,6 @@ import math
 import os
 import pickle
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -159,8 +158,10 @@ class ExaminingWatcher(ScriptWatcher):
         except Exception as failure:  # noqa: BLE001 - the training is worth more than what is seen of it
             self._calls.failure = one_line(failure)
         seen.wide_products, seen.failure = dict(self._calls.wide_products), self._calls.failure or None
-        with suppress(Exception):
+        try:
             (Path(self._asked.folder) / f"{os.getpid()}.pickle").write_bytes(pickle.dumps(seen))
+        except Exception as failure:  # noqa: BLE001 - as above
+            print(one_line(failure), *(found.sentence for found in seen.findings), sep="\n", file=sys.stderr)
 
     def _forked(self) -> None:
         atexit.unregister(self._report)

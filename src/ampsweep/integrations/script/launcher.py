@@ -21,6 +21,10 @@ from ampsweep.records import FILE_NAME, RunRecord, now
 from ampsweep.records.outcome import OOM_KILLED
 from ampsweep.stop_signals import STOP_SIGNALS
 
+_SHM: Final = "/dev/shm"
+MEMORY: Final = _SHM if os.access(_SHM, os.W_OK) else None
+"""Where processes hand small files to the launcher: in memory if the system has such a folder, as disks are full at
+times; None: in the temporary directory."""
 _STARTUP: Final = Path(__file__).with_name("startup")
 """Its `sitecustomize` is imported by every Python process that has it on its path."""
 _FORWARDED: Final = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *STOP_SIGNALS} if sys.platform != "win32" else set()
@@ -61,7 +65,7 @@ def run_recorded(command: Sequence[str], options: ScriptOptions) -> EndedCommand
     asked = {own.name: getattr(options, own.name) for own in fields(AskedOfCommand)}
     asked["claimed"] = options.claimed or claim_of(command, options.arm)
     root = (options.into or Path("outputs")).expanduser().resolve()
-    with TemporaryDirectory(prefix="ampsweep-", ignore_cleanup_errors=True) as folder:
+    with TemporaryDirectory(prefix="ampsweep-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
         session = Session(folder=folder, root=str(root), is_into=options.into is not None, **asked)
         environment = {**os.environ, **options.environment, VARIABLE: session.variable()}
         path = filter(None, [str(_STARTUP), environment.get("PYTHONPATH")])
