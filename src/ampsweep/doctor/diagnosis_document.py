@@ -122,7 +122,7 @@ def _error_growth(diagnosis: Diagnosis) -> Figure | None:
             _line(diagnosis.arm, places, own, arm_colour(diagnosis.arm) or OTHER_COLOUR, symbol="circle", hover=texts),
         ],
         x=axis("operator of the step"),
-        y=axis("relative error", log=True, power=True),
+        y=axis("relative error", log=True),
         remarks=tuple(map(remark.format, infinite[:1])),
         legend=True,
     )

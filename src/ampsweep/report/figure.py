@@ -76,7 +76,6 @@ def axis(
     *,
     after: str = "",
     log: bool = False,
-    power: bool = False,
     from_zero: bool = False,
     range: tuple[float, float] | None = None,
     ticks: Mapping[float, str] | None = None,
@@ -85,17 +84,14 @@ def axis(
 
     Args:
         after: text after the unit.
-        power: ticks are powers of ten.
         range: the ends; by default those of the values.
         ticks: value -> label; by default Plotly's choice.
     """
     text = (f"{title} ({unit})" if unit else title) + after
-    drawn: Json = {"title": {"text": label(text)}, "automargin": True, "zeroline": False}
-    if log:
-        # Ticks at 1, 2 and 5 of each decade; Plotly's own show bare digits between decades.
-        drawn |= {"type": "log", **({"dtick": 1, "exponentformat": "power"} if power else {"dtick": "D2"})}
-    if not power:
-        drawn |= {"tickformat": "~g"} if log else {"exponentformat": "e"}  # no SI prefixes beside our own units
+    drawn: Json = {"title": {"text": label(text), "standoff": 10}, "automargin": True, "zeroline": False}
+    # Plotly places ticks to suit any range: few, as those between decades crowd; with a format they are whole numbers.
+    of_log: Json = {"type": "log", "nticks": 3, "tickformat": "~g"}
+    drawn |= of_log if log else {"exponentformat": "e"}  # no SI prefixes beside our own units
     if from_zero:
         drawn["rangemode"] = "tozero"
     if range is not None:
