@@ -28,6 +28,7 @@ def smallest_change(
     sets), autocast with float32 parameters. None if there is none, or no time for it. The last trial is that of the
     change."""
     precision = examined.config.precision
+    autocast = examined.device.type if precision.autocast else None
 
     def is_mended(changed: Variant) -> bool:
         try:
@@ -45,7 +46,7 @@ def smallest_change(
         names = names_at(examined.replay(), place, _FIRST_STEPS) if isinstance(place, CodeLine) else None
         if names is not None and isinstance(place, CodeLine):
             edit = next(filter(is_mended_by, _in_float32(place)), None)
-            edit = edit or smallest_edit(place, names, is_mended_by, autocast=examined.device.type)
+            edit = edit or smallest_edit(place, names, is_mended_by, autocast=autocast)
             if edit is not None and is_mended_by(edit):
                 return Change(code=edit.patch)
         for kept in modules if precision.autocast else ():
