@@ -34,7 +34,7 @@ def test_a_diagnosis_as_markdown_and_json(golden):
     assert [finding["kind"] for finding in findings] == [finding.kind() for finding in in_order(diagnosis().findings)]
     mismatch = findings[0]
     assert (mismatch["kind"], mismatch["modules"]) == ("shown_mismatch", ["decoder.head"])
-    assert mismatch["change"] == {"overrides": [], "code": "hidden = hidden.to(self.head.weight.dtype)"}
+    assert mismatch["change"] == {"overrides": [], "code": "hidden = hidden.to(self.head.weight.dtype)", "words": None}
     assert mismatch["headline"].startswith("aten.addmm gets")
     assert mismatch["sentences"]["evidence"][1] == "its input is float32"
 

@@ -46,14 +46,16 @@ def smallest_edit(
     """The fewest statements around a line that mend a training by computing in float32; None if no such edit does.
 
     A statement gets its half-precision tensors as float32; where autocast, on a device of that type, would cast them
-    down again, it is switched off. All statements around are added, and then left out if they are not needed.
+    down again, it is switched off, and without autocast its result is cast back if it must be. All statements around
+    are added, and then left out if they are not needed.
     """
     if not is_own_source(Path(line.file)):
         return None
 
     def mending(block: Sequence[ast.stmt], first: int, end: int) -> CodeEdit | None:
-        for off in dict.fromkeys((None, autocast)):
-            edit = _Region(line.file, block[first:end], names, off, casts_back=autocast is None).edit()
+        for changes_more in (False, True):
+            off, casts_back = (autocast, autocast is None) if changes_more else (None, False)
+            edit = _Region(line.file, block[first:end], names, off, casts_back).edit()
             if edit is not None and mends(edit):
                 return edit
         return None
