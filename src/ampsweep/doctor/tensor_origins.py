@@ -143,7 +143,7 @@ def _named(value: Any, name: str, depth: int = _DEEPEST) -> Iterator[tuple[str, 
         if isinstance(leaf, Tensor):
             yield place, leaf
         elif isinstance(leaf, nn.Module):
-            yield from ((f"{place}.{inner}", held) for inner, held in leaf.state_dict(keep_vars=True).items())
+            yield from _named(dict(leaf.state_dict(keep_vars=True)), place, 0)
         elif depth and is_own_class(type(leaf)):
             for key, inner in vars(leaf).items():
                 yield from _named(inner, f"{place}.{key}", depth - 1)

@@ -107,17 +107,16 @@ def examine_numerics(examined: ExaminedTraining) -> Iterator[DoctorFinding]:
     if examined.is_baseline:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
     for num_before in (0, _STEPS_BEFORE):
-        if (found := _first_wrong(examined, SideBySide(examined, num_before))) is not None:
+        sides = SideBySide(examined, num_before)
+        examined.facts["numerics/error_growth"] = growth(calls := sides.compared())
+        rounded = None if num_before else find_rounded_integers(examined, sides)
+        if (found := rounded or _first_wrong(examined, sides, calls)) is not None:
             yield found
             break
     yield from find_stuck_state(examined)
 
 
-def _first_wrong(examined: ExaminedTraining, sides: SideBySide) -> DoctorFinding | None:
-    calls = sides.compared()
-    examined.facts["numerics/error_growth"] = growth(calls)
-    if (rounded := find_rounded_integers(examined, sides)) is not None:
-        return rounded
+def _first_wrong(examined: ExaminedTraining, sides: SideBySide, calls: Sequence[ComparedCall]) -> ErrorFinding | None:
     for call in calls:
         if sides.is_unexplained(call):
             return _found(examined, sides, call, UnexplainedError)

@@ -143,7 +143,8 @@ def _is_random(operator: str) -> bool:
 
 
 def storages(value: object) -> set[int]:
-    return {tensor.untyped_storage().data_ptr() for tensor in tensors_in(value)}
+    """The addresses of the memory of all dense tensors."""
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors_in(value) if tensor.layout is torch.strided}
 
 
 Rounds = Callable[[Tensor, torch.dtype], Tensor]  # rounds values to a dtype; the result has the tensor's own

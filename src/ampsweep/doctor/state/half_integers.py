@@ -112,7 +112,7 @@ def _rounded_in(replay: Replay, sides: SideBySide) -> list[_Rounded]:
     def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         given = storages(args)
-        half = next((tensor for tensor in tensors_in(result) if tensor.dtype in HALF), None)
+        half = next((tensor for tensor in tensors_in(result) if tensor.dtype in HALF and not tensor.is_sparse), None)
         if site[0] == "forward" and half is not None and (numbers := _rounding(func, args, kwargs, half)) is not None:
             source = next(iter(given), 0) if site[4] < 0 else None
             made_by = site if source is None else makers.get(source)
@@ -141,7 +141,7 @@ def _held(replay: Replay) -> Iterator[tuple[object, str, Tensor]]:
 def _rounding(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Tensor) -> _Numbers | None:
     """The integers that a call rounds; None if float32 would not make other integers of the same arguments."""
     is_random = torch.Tag.nondeterministic_seeded in func.tags
-    if is_random or schema_of(func).is_mutable or not result.numel():
+    if is_random or schema_of(func).is_mutable or func.namespace != "aten" or not result.numel():
         return None
     if not _are_integers(result[(0,) * max(result.dim() - 1, 0)]) or not _are_integers(result):  # a row first: faster
         return None

@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -13,11 +12,11 @@ from torch import Tensor
 from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.replay import Replay
+from ampsweep.doctor.side_by_side.recorded_step import storages
 from ampsweep.doctor.smallest_change import smallest_change
 from ampsweep.doctor.state.findings import StuckState, TriedMovement
 from ampsweep.doctor.state.lost_updates import at_full_rate
 from ampsweep.doctor.tensor_origins import held_tensors
-from ampsweep.nested_tensors import tensors_in
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call, observe
 from ampsweep.precision.parameter_chunks import HALF
@@ -61,11 +60,14 @@ def find_stuck_state(examined: ExaminedTraining) -> Iterator[StuckState]:
     replay = at_full_rate(examined.replay())
     replay.step()
     dtypes = {name: tensor.dtype for name, tensor in _state(replay) if tensor.dtype in HALF}
-    expected = _expected(examined, dtypes) if dtypes else None
-    if expected is None or not expected.moves:
+    if not dtypes:
         return
     lines: dict[str, CodeLine | None] = {}
-    found = {name: stuck for name, stuck in _stuck(replay, expected, lines).items() if stuck.is_stuck}
+    try:
+        expected = _expected(examined, dtypes)
+        found = {name: stuck for name, stuck in _stuck(replay, expected, lines).items() if stuck.is_stuck}
+    except Exception:  # noqa: BLE001  the code may refuse values that it has not come to yet
+        return
     by_line: dict[object, list[str]] = defaultdict(list)
     for name in found:
         by_line[lines.get(name) or name].append(name)
@@ -111,7 +113,7 @@ def _state(replay: Replay) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-def _expected(examined: ExaminedTraining, dtypes: Mapping[str, torch.dtype]) -> _Expected | None:
+def _expected(examined: ExaminedTraining, dtypes: Mapping[str, torch.dtype]) -> _Expected:
     replay, num_before = at_full_rate(examined.baseline()), len(examined.own_steps.steps)
     for _ in range(num_before):
         replay.step()
@@ -165,12 +167,12 @@ def _stuck(replay: Replay, expected: _Expected, lines: dict[str, CodeLine | None
     writers: dict[int, CodeLine | None] = {}
 
     def on_call(call: Call, args: Any, _: object, result: Any) -> None:
-        for tensor in chain(tensors_in(result), tensors_in(args) if "_foreach_" in call.operator else ()):
-            writers[tensor.untyped_storage().data_ptr()] = place_of_caller()
+        written = (result, args if "_foreach_" in call.operator else ())
+        writers.update(dict.fromkeys(storages(written), place_of_caller()))
 
     with observe(replay.model, on_call, places=False):
         after = _stepped(replay, expected.state, {name: expected.late[name] for name in expected.moves})
-    lines |= {name: writers.get(tensor.untyped_storage().data_ptr()) for name, tensor in _state(replay)}
+    lines |= {name: writers.get(next(iter(storages(tensor)))) for name, tensor in _state(replay)}
     found = {}
     for name, moves in expected.moves.items():
         if name in after:
