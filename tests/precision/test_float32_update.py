@@ -48,6 +48,23 @@ def test_master_weights_are_updated_as_float32_parameters(kind):
     assert same(values(half), [value.bfloat16() for value in values(wide)])
 
 
+@pytest.mark.parametrize("mode", ["master_fp16", "master_bf16", "bf16_sr"])
+def test_sparse_gradients_update_as_dense_ones(mode):
+    def trained(*, sparse):
+        torch.manual_seed(0)
+        precision = Precision(mode, "cpu")
+        model = precision.convert(nn.Embedding(9, 4, sparse=sparse))
+        optimizer = precision.optimizer(partial(torch.optim.SGD, lr=0.5, momentum=0.9), model.parameters())
+        for rows in ([1, 2, 2], [2, 5]):
+            precision.backward(model(torch.tensor(rows)).float().square().sum())
+            precision.step(optimizer)
+            precision.update()
+            optimizer.zero_grad()
+        return values(model.parameters())
+
+    assert same(trained(sparse=True), trained(sparse=False))
+
+
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_the_size_of_a_round_changes_no_value(kind, monkeypatch):
     def trained(keeping):

@@ -128,7 +128,11 @@ class Float32Update(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take a step; a sparse gradient, as of an embedding with `sparse=True`, becomes dense."""
         self.param_groups[0]["num_updates"] += 1
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
         for own, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner.update((key, value) for key, value in own.items() if key != "params")
         for name in _SCALER_ATTRIBUTES:
