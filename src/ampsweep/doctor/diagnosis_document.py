@@ -83,11 +83,9 @@ def _summary(diagnosis: Diagnosis) -> str:
 
 def _faults(diagnosis: Diagnosis) -> dict[str, int]:
     """The formats in which values or digits are lost, with the number of the finding."""
-    found: dict[str, int] = {}
-    for number, finding in enumerate(diagnosis.findings, start=1):
-        if finding.complaint in ("loss", "numerics") and (dtype := finding.facts.get("dtype")) is not None:
-            found.setdefault(dtype, number)
-    return found
+    last_first = reversed([*enumerate(diagnosis.findings, start=1)])
+    known = ((of.facts.get("dtype"), number) for number, of in last_first if of.complaint in ("loss", "numerics"))
+    return {dtype: number for dtype, number in known if dtype is not None}
 
 
 def _facts(diagnosis: Diagnosis) -> list[Section]:

@@ -1,7 +1,7 @@
 """The places of a training where most time or memory goes."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -25,18 +25,16 @@ class HotSpot(Generic[AnyCall]):
     @staticmethod
     def of(costs: Iterable[tuple[AnyCall, float]]) -> "HotSpot[AnyCall]":
         known = [*costs]
-        modules, places, operators = Counter[str](), Counter[str](), Counter[str]()
-        for call, cost in known:
-            for costs_of, name in ((modules, call.module), (places, call.place), (operators, call.operator)):
-                if name is not None:
-                    costs_of[name] += cost  # type: ignore[assignment]  # counts may be any numbers
-        return HotSpot(
-            modules=[name for name, _ in modules.most_common(_MAX_MODULES)],
-            place=next((name for name, _ in places.most_common(1)), None),
-            operator=next((name for name, _ in operators.most_common(1)), None),
-            cost=sum(cost for _, cost in known),
-            calls=tuple(call for call, _ in known),
-        )
+
+        def ranked(attribute: str) -> list[str]:
+            costs_of: dict[str | None, float] = defaultdict(float)
+            for call, cost in known:
+                costs_of[getattr(call, attribute)] += cost
+            return [name for name in sorted(costs_of, key=lambda name: -costs_of[name]) if name is not None]
+
+        place, operator = (next(iter(ranked(name)), None) for name in ("place", "operator"))
+        calls, cost = tuple(call for call, _ in known), sum(cost for _, cost in known)
+        return HotSpot(ranked("module")[:_MAX_MODULES], place, operator, cost, calls)
 
 
 def hot_spots(costs: Iterable[tuple[AnyCall, float]], *, by_line: bool = False) -> list[HotSpot[AnyCall]]:

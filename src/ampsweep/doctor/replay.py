@@ -5,10 +5,9 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -90,28 +89,18 @@ def assembled(
     return built, trainer
 
 
-_UNCOLLECTED_BYTES: Final = 2**28  # garbage is collected beyond as many bytes of parameters of earlier replays
-
-
 class Replay:
     """The training of `config` before a step, which it can take and take back, from a checkpoint or the initial state.
     Replays of the same config, or of configs that differ in precision, have the same initial weights and batches."""
 
-    _uncollected_bytes: ClassVar[int] = 0
-    """Bytes of parameters since the last collection: trainer and instruments refer to each other and stay."""
-
     def __init__(
         self, config: Config, device: torch.device, data: KeptBatches, checkpoint: FoundCheckpoint | None = None
     ) -> None:
-        if Replay._uncollected_bytes > _UNCOLLECTED_BYTES:
-            gc.collect()
-            Replay._uncollected_bytes = 0
+        gc.collect()  # earlier replays: trainer and instruments refer to each other and stay
         self.config, self.device, self.data = config, device, data
         self.built, self.trainer = assembled(config, device, data, checkpoint)
         self.built.precision.scale()  # makes a scaler create it now, so that each step calls the same operators
         self.model = self.trainer.model
-        Replay._uncollected_bytes += sum(parameter.nbytes for parameter in self.model.parameters())
-        self.around_step: Callable[[], AbstractContextManager[None]] = nullcontext  # makes a context for each step
         self._has_nonfinite_gradients = False
         for optimizer in self.trainer.optimizers.values():
             optimizer.register_step_pre_hook(self._check_gradients)
@@ -131,7 +120,7 @@ class Replay:
         scale, num_applied = precision.scale(), int(trainer.instruments.applied_steps())
         self._has_nonfinite_gradients = False
         trainer.step += 1
-        with precision.flags(), self.around_step():
+        with precision.flags():
             taken = trainer.train_step()
         return TakenStep(
             number=trainer.step,

@@ -1,8 +1,7 @@
 """Detection of a fault in a training's losses, and trials that show if a change fixes it."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import takewhile
@@ -261,19 +260,18 @@ def _perturbed_losses(examined: ExaminedTraining, num_steps: int) -> list[list[f
     for number in range(_NUM_REPLAYS):
         replay = examined.baseline()
         generator = torch.Generator(replay.device).manual_seed(_SEED + number)
-        replay.around_step = partial(_perturbed, replay, roundoff, generator, stay=stay)
-        curves.append([replay.step().loss for _ in range(num_steps)])
+        curves.append([_perturbed_loss(replay, roundoff, generator, stay=stay) for _ in range(num_steps)])
     return curves
 
 
-@contextmanager
-def _perturbed(replay: Replay, roundoff: float, generator: torch.Generator, *, stay: bool) -> Iterator[None]:
+def _perturbed_loss(replay: Replay, roundoff: float, generator: torch.Generator, *, stay: bool) -> float:
     weights: list[Tensor] = [weight for weight in replay.model.parameters() if weight.is_floating_point()]
     with torch.no_grad():
         drawn = (torch.rand(w.shape, generator=generator, device=w.device, dtype=torch.float32) for w in weights)
         errors = [weight * (even * 2 - 1) * roundoff for weight, even in zip(weights, drawn, strict=True)]
         torch._foreach_add_(weights, errors)
-    yield
+    loss = replay.step().loss
     if not stay:
         with torch.no_grad():
             torch._foreach_sub_(weights, errors)
+    return loss
