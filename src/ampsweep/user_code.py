@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 _SUITE: Final = Path(__file__).parent
@@ -78,6 +78,22 @@ def place_of_caller() -> CodeLine | None:
 
 def frame_of_caller() -> FrameType | None:
     return next((f for f in _outwards(sys._getframe(1)) if _is_of_a_model(f.f_code.co_filename)), None)
+
+
+def frame_below(stack: FrameType | None, outermost: CodeType) -> FrameType | None:
+    """The innermost frame of the user's own code on a stack, or else of a model or a task; None outside `outermost`."""
+    inner: list[FrameType] = []
+    for frame in _outwards(stack):
+        if frame.f_code is outermost:
+            own = (frame for frame in inner if _is_own(frame.f_code.co_filename))
+            return next(own, next((frame for frame in inner if _is_of_a_model(frame.f_code.co_filename)), None))
+        inner.append(frame)
+    return None
+
+
+@cache
+def _is_own(file: str) -> bool:
+    return not file.startswith("<") and is_own_source(Path(file))
 
 
 @cache

@@ -72,7 +72,7 @@ FAULTS = (
     Fault(
         "doctor/memory/traced_memory.py", "self.peak_bytes - changed.peak_bytes", "changed.peak_bytes - self.peak_bytes"
     ),
-    Fault("doctor/speed/waiting.py", "cost_pct=100 * wait_ms / step_ms", "cost_pct=wait_ms / step_ms"),
+    Fault("doctor/speed/waiting.py", "cost_ms=wait_ms,", "cost_ms=wait_ms / 100,"),
     Fault(
         "doctor/side_by_side/comparison.py",
         "eps > torch.finfo(torch.float32).eps",

@@ -83,13 +83,14 @@ def autocast_on_at(examined: ExaminedTraining, identity: CallIdentity) -> CodeEd
     found: list[CodeEdit | None] = []
 
     def make(*_: object) -> None:
-        found.append(next(_switches(frame_of_caller()), None))
+        found.append(next(autocast_switches(frame_of_caller()), None))
 
     _step_with(examined, [identity], make)
     return found[0] if found else None
 
 
-def _switches(frame: FrameType | None) -> Iterator[CodeEdit]:
+def autocast_switches(frame: FrameType | None) -> Iterator[CodeEdit]:
+    """Edits that leave autocast on in the code of a stack, where a decorator or a block switches it off."""
     while frame is not None:
         file, line = frame.f_code.co_filename, frame.f_lineno
         if is_own_source(Path(file)):

@@ -42,7 +42,7 @@ def hot_spots(costs: Iterable[tuple[AnyCall, float]], *, by_line: bool = False) 
     numbers (`blocks.0`, `blocks.1`) are a group and, with `by_line`, those that a line of a parent calls, after it."""
     found: dict[tuple[str | None, str | None], list[tuple[AnyCall, float]]] = defaultdict(list)
     for call, cost in costs:
-        kind = None if call.module is None else _unnumbered(call.module)
+        kind = None if call.module is None else unnumbered(call.module)
         if kind is None or (by_line and call.place is not None):
             key = (kind and kind.rpartition(".")[0], call.place)
         else:
@@ -51,12 +51,13 @@ def hot_spots(costs: Iterable[tuple[AnyCall, float]], *, by_line: bool = False) 
     grouped = [HotSpot.of(group) for group in found.values()]
     for spot in grouped:
         parent = common_module(spot.modules)
-        if len({*map(_unnumbered, spot.modules)}) > 1 and parent not in ("", *spot.modules):
+        if len({*map(unnumbered, spot.modules)}) > 1 and parent not in ("", *spot.modules):
             spot.modules.insert(0, parent)
     return sorted(grouped, key=lambda spot: -spot.cost)
 
 
-def _unnumbered(module: str) -> str:
+def unnumbered(module: str) -> str:
+    """The name without its numbers, which blocks of a kind share."""
     return _NUMBER.sub("*", module)
 
 

@@ -63,6 +63,15 @@ def foreign_load(host: ProcessorUse) -> str | None:
     return f"other processes kept {host.foreign_cores:.1f} of {plural(host.num_cores, 'core')} busy"
 
 
+def num_fitting_threads(host: ProcessorUse) -> int:
+    """The threads that have a core of their own beside other processes, one at least."""
+    return max(int(_free_cores(host) + MAX_FOREIGN_CORES), 1)
+
+
+def _free_cores(host: ProcessorUse) -> float:
+    return min(host.num_cores - (host.foreign_cores or 0.0), host.quota_cores or math.inf)
+
+
 def _computed(processes: frozenset[int]) -> str:
     ids = ", ".join(map(str, sorted(processes)))
     return f"process {ids} computed" if len(processes) == 1 else f"processes {ids} computed"
@@ -83,8 +92,7 @@ def _judge_cpu(host: ProcessorUse, evidence: Evidence) -> tuple[list[str], str]:
 
 def _waiting_threads(host: ProcessorUse, num_threads: int) -> str | None:
     """A sentence if the run had clearly fewer cores than threads, and used what it had: it did not wait for data."""
-    free_cores = min(host.num_cores - (host.foreign_cores or 0.0), host.quota_cores or math.inf)
-    fitting = max(int(free_cores + MAX_FOREIGN_CORES), 1)
+    free_cores, fitting = _free_cores(host), num_fitting_threads(host)
     if fitting >= num_threads or not MIN_FREE_SHARE * free_cores <= host.own_cores <= MAX_THREAD_SHARE * num_threads:
         return None
     shared = f"{num_threads} threads shared {host.own_cores:.1f} free cores"

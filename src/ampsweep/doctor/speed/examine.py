@@ -1,90 +1,107 @@
 """The examination of a training that gains little time from its precision."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median
+from time import monotonic
 from typing import Final
 
 import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
-from ampsweep.doctor.speed.matrix_products import float32_products, no_fast_units, product_rates
+from ampsweep.doctor.speed.matrix_products import autocast_is_off, float32_products, no_fast_units, product_rates
 from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.operators import casts, fixed_operators, optimizer, slower_altogether, slower_operators
-from ampsweep.doctor.speed.small_steps import too_little_work, us_to_launch
+from ampsweep.doctor.speed.sampled_lines import sampled_lines
+from ampsweep.doctor.speed.small_steps import loops, small_batch
 from ampsweep.doctor.speed.step_times import BareTraining, Ratio, times_in_turn
 from ampsweep.doctor.speed.timed_calls import timed_in_turn
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
+from ampsweep.monitors.contamination import foreign_load, num_fitting_threads
+from ampsweep.monitors.processors import ProcessorWindow
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.text import plural
 
+_MIN_COST_PCT: Final = 1.0
+_WINDOW_S: Final = 0.25  # processor time is counted in ticks of 10 ms
 _STEPS_S: Final = 2.5
 _OPERATORS_S: Final = 1.5
 _RATES_S: Final = 1.0
+_LINES_S: Final = 1.0
 
 
 def examine_speed(examined: ExaminedTraining) -> Iterator[SpeedFinding]:
     """Find what keeps a training from gaining time by its precision, and how much of the step it costs; raise
-    NotExaminedError if a step raises an error, or both trainings do not fit into memory side by side."""
-    moments = Moments(examined.device)
-    own = BareTraining(examined, examined.config.precision)
+    NotExaminedError if a step raises an error, both trainings do not fit into memory side by side, or other processes
+    disturb them."""
+    moments, window, num_threads = Moments(examined.device), ProcessorWindow(), torch.get_num_threads()
+    own = BareTraining(examined, examined.config)
     try:
-        own.step()
-        moments.wait()
+        end_s = monotonic() + _WINDOW_S
+        while own.first_loss is None or monotonic() < end_s:
+            own.step()
+            moments.wait()
     except Exception as error:
         raise NotExaminedError(f"its first step ends with an error ({type(error).__name__})") from error
     try:
+        if examined.device.type == "cpu":  # threads that share an operator wait for the one that other load holds up
+            torch.set_num_threads(min(num_threads, num_fitting_threads(window.use())))
         measured = _measured(examined, own, moments)
+        yield from (found for found in _findings(measured) if (found.cost_pct or 0.0) >= _MIN_COST_PCT)
     except torch.OutOfMemoryError as error:
         raise NotExaminedError("it does not fit into memory beside itself in float32") from error
-    facts, baseline = examined.facts, measured.baseline
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _findings(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
+    """Yield the causes before what they cause: what one has claimed is not found again."""
+    facts, baseline = measured.examined.facts, measured.baseline
     facts["speed/own_step_ms"] = median(measured.times)
-    facts["speed/is_compiled"] = False
+    facts["speed/num_operators"] = len(measured.step)
     facts["speed/gflops_per_s"] = {dtype: rate / 1e9 for dtype, rate in measured.product_rates.items()}
     if baseline is not None:
         facts["speed/baseline_step_ms"] = median(baseline.times)
         facts["speed/speedup"] = baseline.speedup.median
-    is_explained = False
-    for finding in _causes(measured):
-        is_explained = True
-        yield finding
-    if baseline is not None and not is_explained:
-        yield from (*fixed_operators(measured, baseline), *slower_altogether(measured, baseline))
-
-
-def _causes(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
-    host, baseline = [*host_code(measured)], measured.baseline
-    units = [] if baseline is None else [*no_fast_units(measured, baseline)]
-    yield from (*host, *units, *synchronizations(measured), *data_wait(measured))
-    # The host's time does not depend on the batch size, and would be reported twice.
-    too_little = [] if host else too_little_work(measured)
+    for find in (data_wait, host_code, loops, synchronizations):
+        yield from find(measured)
+    if baseline is not None:
+        yield from autocast_is_off(measured)
+    # The host's time does not depend on the batch size, and waiting for data takes as long for each sample.
+    too_little = [] if measured.is_explained else [*small_batch(measured)]
     yield from too_little
     if baseline is None:
         return
-    yield from casts(measured)
+    units = [*no_fast_units(measured, baseline)]
+    yield from (*units, *casts(measured))
     if not too_little:  # a larger batch helps the optimizer, too
         yield from optimizer(measured)
     if not units:  # else each product would be reported again
         yield from (*float32_products(measured), *slower_operators(measured, baseline))
+    if not measured.is_explained:
+        yield from fixed_operators(measured, baseline)
+    if not measured.is_explained:
+        yield from slower_altogether(measured, baseline)
 
 
 def _measured(examined: ExaminedTraining, own: BareTraining, moments: Moments) -> MeasuredSteps:
-    former = None if examined.is_baseline else BareTraining(examined, PRECISION_MODES["fp32"])
-    trainings = [own] if former is None else [own, former]
+    trainings, window, baseline = [own], ProcessorWindow(), None
+    if not examined.is_baseline:
+        trainings.append(BareTraining(examined, replace(examined.config, precision=PRECISION_MODES["fp32"])))
     times = times_in_turn([training.step for training in trainings], moments, seconds=_within(examined, _STEPS_S))
     steps = timed_in_turn(trainings, moments, seconds=_within(examined, _OPERATORS_S))
+    lines = sampled_lines(own, seconds=_within(examined, _LINES_S))
     rates = product_rates(examined.device, moments, seconds=_within(examined, _RATES_S))
-    baseline = None
-    if former is not None:
+    if len(trainings) > 1:
         baseline = Baseline(times=times[1], step=steps[1], speedup=Ratio.of(times[1], times[0]))
+    use = window.use()
+    if (load := foreign_load(use)) is not None and examined.device.type == "cpu":
+        if num_fitting_threads(use) < torch.get_num_threads():
+            raise NotExaminedError(f"{load} while it was timed")
+        load = examined.facts["speed/other_load"] = f"{load}: timed with {plural(torch.get_num_threads(), 'thread')}"
     return MeasuredSteps(
-        examined=examined,
-        training=own,
-        moments=moments,
-        product_rates=rates,
-        times=times[0],
-        step=steps[0],
-        us_to_launch=us_to_launch(),
-        baseline=baseline,
+        examined, own, moments, rates, times=times[0], step=steps[0], lines=lines, baseline=baseline, other_load=load
     )
 
 

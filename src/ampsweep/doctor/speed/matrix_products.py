@@ -1,17 +1,21 @@
 """Matrix products, convolutions and attention: computed in float32, or on a device without fast units."""
 
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from ampsweep.config.modes import step_dtypes
-from ampsweep.doctor.hot_spots import hot_spots
+from ampsweep.config.modes import PRECISION_MODES, step_dtypes
+from ampsweep.doctor.code_edits import CodeEdit
+from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.hot_spots import HotSpot, common_module, hot_spots
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import timed_ms
-from ampsweep.doctor.speed.timed_calls import total_ms
+from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
 from ampsweep.monitors.step_clock import Moments
 
 _HALF: Final = ("bfloat16", "float16")
@@ -21,34 +25,33 @@ _MAX_PRODUCT_S: Final = 0.1  # a larger product is skipped if it would take long
 _ROUNDS: Final = 8
 _MIN_PRODUCT_RATIO: Final = 1.2  # least speedup of products in half precision on a device with fast units
 _MIN_PRODUCTS_PCT: Final = 20.0
-_MIN_CALL_PCT: Final = 0.5  # least share of a step of a call that is tried
 
 
 class NoFastUnits(SpeedFinding):
     template = "This device has no fast units for {dtype}"
+    seen = ("matrix products, {products_pct} of the step, run {rate_x} as fast as in float32 ({gflops_per_s} GFLOP/s)",)
     remedy = "train in a precision that this device is fast in"
     dtype: str
     gflops_per_s: float
-    float32_gflops_per_s: float
-    other_dtype: str | None  # a half precision that it has fast units for
-    other_gflops_per_s: float | None
+    rate_x: float
     products_pct: float
-    speedup: float
 
-    @property
-    def evidence(self) -> list[str]:
-        rates = "matrix products run at {gflops_per_s} GFLOP/s in {dtype} and at {float32_gflops_per_s} in float32"
-        other = "" if self.other_dtype is None else "; in {other_dtype} at {other_gflops_per_s}"
-        share = "they are {products_pct} of the step, which runs at {speedup}x the speed of float32"
-        return [self.filled(rates + other), self.filled(share)]
+
+class AutocastIsOff(OperatorFinding):
+    template = "Autocast is off{inside}{at}"
+    seen = ("{num_calls} products in float32, with those of gradients, take {own_ms} of a step of {step_ms}",)
+    remedy = "leave it on: it keeps what needs float32 in float32"
+    remedy_by_overrides = remedy
 
 
 class Float32Products(OperatorFinding):
     template = "{operator} computes in float32{inside}{at}"
-    seen = ("{num_calls} such products take {own_ms} of a step of {step_ms}, and {gain_ms} less when tried in {dtype}",)
-    remedy = "remove what switches autocast off there, and casts to float32"
-    remedy_by_overrides = "let autocast have it"
-    gain_ms: float
+    seen = (
+        "{num_calls} such products take {own_ms} of a step of {step_ms}",
+        "this device multiplies {rate_x} as fast in {dtype}",
+    )
+    remedy = "remove the casts to float32 before it"
+    rate_x: float
     dtype: str
 
 
@@ -72,44 +75,64 @@ def product_rates(device: torch.device, moments: Moments, *, seconds: float) -> 
 
 
 def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> Iterator[NoFastUnits]:
-    precision = measured.training.precision
-    rate = {dtype: per_s / 1e9 for dtype, per_s in measured.product_rates.items()}
+    precision, rate = measured.training.precision, measured.product_rates
     if precision.dtype not in _HALF or rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
         return
-    products = [call for call in measured.step.calls if call.flops and call.is_half]
-    products_ms, former_ms = total_ms(products), total_ms(call for call in baseline.step.calls if call.flops)
+    products = [call for call in measured.calls() if call.flops and call.is_half]
+    products_ms, former_ms = total_ms(products), total_ms(call for call in baseline.step if call.flops)
     if former_ms >= _MIN_PRODUCT_RATIO * products_ms or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
         return
-    fastest = max(_HALF, key=lambda dtype: rate[dtype])
-    other = fastest if rate[fastest] >= _MIN_PRODUCT_RATIO * rate["float32"] else None
-    gain = 1 - rate[precision.dtype] / rate[other or "float32"]
-    cost_pct = max(100 * (1 - baseline.speedup.median), measured.share_pct(products_ms * gain), 0.0)
-    mode = {"bfloat16": "amp_bf16", "float16": "amp_fp16", "float32": "fp32"}[other or "float32"]
-    if other == "bfloat16" and precision.parameters == precision.dtype:
-        mode = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
+    mode, fastest = "fp32", max(_HALF, key=lambda dtype: rate[dtype])
+    if rate[fastest] >= _MIN_PRODUCT_RATIO * rate["float32"]:
+        mode = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[fastest]
+        if fastest == "bfloat16" and precision.parameters == precision.dtype:
+            mode = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
+    proof = measured.tried_config(replace(measured.examined.config, precision=PRECISION_MODES[mode]))
+    slow_ms = products_ms * (1 - rate[precision.dtype] / max(rate["float32"], rate[fastest]))
     yield measured.finding(
         NoFastUnits,
-        None,
-        [f"precision={mode}"],
-        cost_pct=min(cost_pct, 100.0),
-        operator=max(products, key=lambda call: call.ms).operator,
+        replace(HotSpot.of((call, call.ms) for call in products), modules=[], place=None),
+        Change(overrides=[] if proof is None else [f"precision={mode}"]),
+        cost_ms=slow_ms if proof is None else proof.gain_pct / 100 * measured.own_ms,
         dtype=precision.dtype,
-        gflops_per_s=rate[precision.dtype],
-        float32_gflops_per_s=rate["float32"],
-        other_dtype=other,
-        other_gflops_per_s=None if other is None else rate[other],
-        products_pct=measured.share_pct(products_ms),
-        speedup=baseline.speedup.median,
+        gflops_per_s=rate[precision.dtype] / 1e9,
+        rate_x=rate[precision.dtype] / rate["float32"],
+        products_pct=100 * products_ms / measured.step_ms,
+        proof=proof,
     )
 
 
+def autocast_is_off(measured: MeasuredSteps) -> Iterator[AutocastIsOff]:
+    """Find what switches autocast off around much of the arithmetic of a step, and costs time by it."""
+    regions: dict[CodeEdit | None, list[TimedCall]] = defaultdict(list)
+    for call in measured.calls():
+        if call.flops and call.is_float32 and (call.switch is not None or measured.training.precision.fp32_modules):
+            regions[call.switch].append(call)
+    for edit, calls in regions.items():
+        spot, config = HotSpot.of((call, call.ms) for call in calls), measured.examined.config
+        if measured.share_pct(spot.cost) < MIN_COST_PCT:
+            continue
+        if edit is not None:
+            proof, change = measured.tried_config(config, around=edit.applied), Change(code=edit.patch)
+        else:
+            config = replace(config, precision=replace(config.precision, fp32_modules=[]))
+            proof, change = measured.tried_config(config), Change(overrides=["precision.fp32_modules=[]"])
+        if proof is not None:
+            where: dict[str, Any] = {"operator": None, "place": None if edit is None else edit.place}
+            where["modules"] = [*dict.fromkeys([common_module(spot.modules), *spot.modules])]
+            cost_ms = proof.gain_pct / 100 * measured.own_ms
+            yield measured.finding(AutocastIsOff, spot, change, cost_ms=cost_ms, proof=proof, **where)
+
+
 def float32_products(measured: MeasuredSteps) -> Iterator[Float32Products]:
-    precision = measured.training.precision
-    dtype: torch.dtype = getattr(torch, precision.dtype)
-    calls = (call for call in measured.step.of_phases("forward", "backward") if call.flops and call.is_float32)
-    wanted = [call for call in calls if measured.share_pct(call.ms) >= _MIN_CALL_PCT]
-    saved = measured.gains_ms(wanted, lambda tensor: tensor.to(dtype) if tensor.dtype == torch.float32 else tensor)
-    overrides = ["precision.fp32_modules=[]"] if precision.fp32_modules else []
-    for spot in hot_spots(saved, by_line=True):
+    """Find products in float32 that would be faster in half precision, by the line that computes them."""
+    precision, rates = measured.training.precision, measured.product_rates
+    dtype = precision.dtype
+    rate = rates.get(dtype, 0.0) / rates["float32"]
+    if dtype not in _HALF or rate < _MIN_PRODUCT_RATIO or precision.fp32_modules:
+        return
+    calls = (call for call in measured.calls("forward", "backward") if call.switch is None)
+    products = [call for call in calls if call.flops and call.is_float32]
+    for spot in hot_spots(((call, call.ms * (1 - 1 / rate)) for call in products), by_line=True):
         if measured.share_pct(spot.cost) >= MIN_COST_PCT / 2:
-            yield measured.finding(Float32Products, spot, overrides, gain_ms=spot.cost, dtype=precision.dtype)
+            yield measured.finding(Float32Products, spot, cost_ms=spot.cost, rate_x=rate, dtype=dtype)

@@ -1,31 +1,40 @@
 """The measurements of a training's steps, from which all speed findings follow."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from time import monotonic
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
+from statistics import median
 from typing import Any, Final, TypeVar
 
-from torch import Tensor
-
+from ampsweep.config.schema import Config
 from ampsweep.doctor.diagnosis import Change, DoctorFinding
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.hot_spots import HotSpot
-from ampsweep.doctor.speed.step_times import BareTraining, Ratio, StepTimes, timed_ms
+from ampsweep.doctor.replay import OutOfTimeError
+from ampsweep.doctor.speed.sampled_lines import SampledLine
+from ampsweep.doctor.speed.step_times import BareTraining, Ratio, StepTimes, TimedAgain, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, total_ms
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.nested_tensors import map_tensors
-from ampsweep.observe.calls import observe
 from ampsweep.text import milliseconds, ratio
 
 MIN_COST_PCT: Final = 10.0  # least reported share of a step
-_REPEATED: Final = 5
-_TRIALS_S: Final = 2.0
+_MIN_GAIN_PCT: Final = 5.0  # least gain in three blocks of four of a change that is advised
+_MAX_LOSS_CHANGE: Final = 0.05  # relative, of the first step: a change that changes more is no question of speed
+_MAX_LAUNCH_MS: Final = 0.01  # more is other load, or a wait for the device
+_TRIAL_S: Final = 1.5
+_MIN_ROUNDS: Final = 3
 
 
 class SpeedFinding(DoctorFinding):
     severity = "warning"
     complaint = "speed"
-    step_ms: float
+    step_ms: float  # with its wait for data
+    other_load: str | None  # a sentence on other processes that computed meanwhile
+
+    @property
+    def evidence(self) -> list[str]:
+        return [*super().evidence, *([self.other_load] if self.other_load else [])]
 
 
 class OperatorFinding(SpeedFinding):
@@ -53,58 +62,121 @@ class Baseline:
     speedup: Ratio  # time in float32 over the own time
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class MeasuredSteps:
+    """Each finding claims its share of the step and its calls, and later ones get what is left: causes come first."""
+
     examined: ExaminedTraining
     training: BareTraining
     moments: Moments
     product_rates: Mapping[str, float]  # operations per second of matrix products, by the dtype of their operands
+    _: KW_ONLY
     times: StepTimes
     step: TimedStep
-    us_to_launch: float  # the host's time for an operator on a tiny tensor
+    lines: Sequence[SampledLine]
     baseline: Baseline | None  # None if the training computes in float32 itself
+    other_load: str | None = None
+    wait_ms: float = 0.0  # for the data of each step
+    host_ms: float = 0.0  # of the user's code that is no operator
+    _claimed_pct: float = 0.0
+    _claimed: set[TimedCall] = field(default_factory=set)
+
+    @property
+    def is_explained(self) -> bool:
+        return self._claimed_pct > 0
+
+    @property
+    def operators_ms(self) -> float:
+        return total_ms(self.step)
+
+    @property
+    def idle_ms(self) -> float:
+        """The time in which no operator runs."""
+        return self.own_ms - self.operators_ms
+
+    @property
+    def own_ms(self) -> float:
+        """A step's time without waiting for data: other load makes a step longer, never shorter."""
+        return max(min(self.times), self.operators_ms)
 
     @property
     def step_ms(self) -> float:
-        """The sum of operators, the host's code and launching: on a busy machine no step as a whole is undisturbed."""
-        launching_ms = len(self.step.calls) * self.us_to_launch / 1e3
-        return self.step.operators_ms + self.step.idle_ms + launching_ms
+        return self.own_ms + self.wait_ms
+
+    @property
+    def launch_ms(self) -> float:
+        """The host's time to launch an operator, of what is left of the step beside operators and the user's code."""
+        return min(max(self.idle_ms - self.host_ms, 0.0) / max(len(self.step), 1), _MAX_LAUNCH_MS)
+
+    def timed_again(self, own: StepTimes, changed: StepTimes, with_that: str = "with that") -> TimedAgain:
+        num_samples = self.examined.data.batch_size * self.examined.config.trainer.grad_accum_steps
+        own_ms, changed_ms = (median(times) / num_samples for times in (own, changed))
+        return TimedAgain(mends=True, former_sample_ms=own_ms, sample_ms=changed_ms, with_that=with_that)
 
     def share_pct(self, ms: float) -> float:
-        return min(100 * ms / self.step_ms, 100.0)
+        """The share of a step, of what no finding has claimed."""
+        return max(min(100 * ms / self.step_ms, 100 - self._claimed_pct), 0.0)
+
+    def calls(self, *phases: str) -> list[TimedCall]:
+        """The calls of the step in some phases, or all, that no finding has claimed."""
+        return [call for call in self.step if call not in self._claimed and call.phase in (phases or call.phase)]
 
     def finding(
-        self, kind: type[Kind], spot: HotSpot[TimedCall] | None, overrides: Sequence[str] = (), **facts: Any
+        self,
+        kind: type[Kind],
+        spot: HotSpot[TimedCall] | None,
+        change: Change | None = None,
+        *,
+        cost_ms: float,
+        **facts: Any,
     ) -> Kind:
-        """A finding at a spot, which it costs; with none, `facts` have the cost and, if known, where."""
-        known: dict[str, Any] = {"step_ms": self.step_ms, "change": Change(overrides=[*overrides])}
+        """A finding that costs so many ms of a step, at a spot, if known, or where `facts` say."""
+        known: dict[str, Any] = {"step_ms": self.step_ms, "other_load": self.other_load, "change": change or Change()}
+        known["cost_pct"] = self.share_pct(cost_ms)
+        self._claimed_pct += known["cost_pct"]
         if spot is not None:
+            self._claimed.update(spot.calls)
             known |= {"modules": spot.modules, "operator": spot.operator, "place": spot.place}
-            known |= {"cost_pct": self.share_pct(spot.cost)}
         if spot is not None and issubclass(kind, OperatorFinding):
             expected = [call.expected_ms for call in spot.calls if call.expected_ms is not None]
             known |= {"own_ms": total_ms(spot.calls), "num_calls": len(spot.calls)}
             known["expected_ms"] = sum(expected) or None
         return kind(**(known | facts))
 
-    def gains_ms(self, calls: Sequence[TimedCall], change: Callable[[Tensor], Tensor]) -> list[tuple[TimedCall, float]]:
-        """Call operators of a step again with changed tensors; return the ms that each saves, as time permits."""
-        by_index = {call.index: call for call in calls}
-        end_s = monotonic() + max(min(_TRIALS_S, self.examined.seconds_left), 0.0)
-        found: list[tuple[TimedCall, float]] = []
+    def tried(
+        self,
+        step: Callable[[], object],
+        *,
+        num_batches: int = 1,
+        min_gain_pct: float = _MIN_GAIN_PCT,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> TimedAgain | None:
+        """Time a changed step on so many batches at once against the own; None if it fails, or gains less in a
+        quarter of the blocks."""
+        least_s = 4e-3 * _MIN_ROUNDS * median(self.times)
+        if self.examined.seconds_left < 2 * least_s:
+            return None
+        try:
+            steps = (self.training.step, step)
+            own, changed = times_in_turn(steps, self.moments, seconds=max(_TRIAL_S, least_s), around_last=around)
+        except (Exception, OutOfTimeError):  # noqa: BLE001  a change may not suit the training in any way
+            return None
+        if len(own) < _MIN_ROUNDS or 100 * (1 - Ratio.of(changed, own).high / num_batches) < min_gain_pct:
+            return None
+        return self.timed_again(own, [ms / num_batches for ms in changed])
 
-        def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-            assert observer.begun is not None
-            call = by_index.get(observer.begun.index)
-            if call is not None and monotonic() <= end_s:
-                other_args, other_kwargs = map_tensors((args, kwargs), change)
-                own, other = (lambda: operator(*args, **kwargs)), (lambda: operator(*other_args, **other_kwargs))
-                times = [(timed_ms(own, self.moments), timed_ms(other, self.moments)) for _ in range(_REPEATED)]
-                own_ms, other_ms = map(min, zip(*times, strict=True))
-                found.append((call, call.ms * max(1 - other_ms / own_ms, 0.0) if own_ms else 0.0))
-            return operator(*args, **kwargs)
-
-        if calls:
-            with observe(self.training.model, lambda *_: None, around=around, places=False) as observer:
-                self.training.step()
-        return found
+    def tried_config(
+        self, config: Config, around: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> TimedAgain | None:
+        """Time the training with another config against the own; None also if the first loss is another."""
+        try:
+            with around():
+                other = BareTraining(self.examined, config)
+                other.step()
+            assert self.training.first_loss is not None
+            assert other.first_loss is not None
+            own_loss, loss = float(self.training.first_loss), float(other.first_loss)
+        except (Exception, OutOfTimeError):  # noqa: BLE001  a change may not suit the training in any way
+            return None
+        is_same = abs(loss - own_loss) <= _MAX_LOSS_CHANGE * abs(own_loss)
+        return self.tried(other.step, around=around) if is_same or not math.isfinite(own_loss) else None

@@ -2,18 +2,24 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from statistics import median
+from dataclasses import replace
 from typing import Final
 
+from ampsweep.analysis.step_limits import MIN_US_PER_OPERATOR_CPU
+from ampsweep.doctor.code_edits import CodeEdit
+from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.float32_edits import names_at, smallest_edit
 from ampsweep.doctor.hot_spots import HotSpot, hot_spots
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
-from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, by_origin, total_ms
+from ampsweep.doctor.speed.step_times import TimedAgain
+from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin, total_ms
 from ampsweep.numeric_formats import dtype_name
+from ampsweep.user_code import CodeLine
 
-_MIN_LOSS_PCT: Final = 10.0
 _MIN_SLOWER_RATIO: Final = 1.25  # least slowdown against float32 that counts as slower
 _LITTLE_GAIN: Final = 1.2  # a speedup below this is what people complain of
 _MIN_SLOWER_PCT: Final = 30.0  # least share of a step reported even if the step as a whole is faster
+_MOST_EDITS: Final = 4  # that are tried for one finding
 _MIN_FIXED_PCT: Final = 35.0  # least reported share of a step
 _MIN_OPTIMIZER_PCT: Final = 40.0
 _MIN_CASTS_PCT: Final = 6.0  # least reported share of a step; autocast needs some casts
@@ -25,34 +31,32 @@ _RECURRENT: Final = ("rnn", "lstm", "gru")  # recurrent layers, some of which ha
 class SlowerOperators(OperatorFinding):
     template = "{operator}{inside}{at} is slower in {dtype} than in float32"
     seen = ("{num_calls} calls take {own_ms} of a step of {step_ms} on this device, in float32 {float32_ms}",)
-    remedy = "cast the inputs of this line to float32, with autocast off around it if there is any"
     float32_ms: float
     dtype: str
+
+    @property
+    def advice(self) -> str | None:
+        return None if self.proof is None else "compute it in float32"
 
 
 class FixedOperators(OperatorFinding):
     template = "{operator}{inside}{at} takes much of the step, and gains nothing"
-    seen = (
-        "it and others there take {own_ms} of a step of {step_ms}, as in float32 (results: {dtypes})",
-        "the step as a whole runs at {speedup}x the speed of float32",
-    )
+    seen = ("it and others there take {own_ms} of a step of {step_ms}, as in float32 (results: {dtypes})",)
     remedy = "replace it by a cheaper operator, or by matrix products, which are faster in half precision"
     dtypes: list[str]
-    speedup: float
 
     @property
     def advice(self) -> str | None:
         if self.expected_ms and self.own_ms < _SLOW_RATIO * self.expected_ms:
-            return "do without it, or have trainer.compile=true fuse it: it is as fast as this device moves its bytes"
+            return "do without it: it is as fast as this device moves its bytes"
         return super().advice
 
 
 class ActivationCasts(SpeedFinding):
     template = "Activations{inside}{at} are cast to float32 and back"
-    seen = ("they and the casts of their gradients take {ms} of a step of {step_ms} and {bytes_pct} of its bytes",)
+    seen = ("they and the casts of their gradients take {ms} of a step of {step_ms}",)
     remedy = "remove the casts, or keep everything between them in the same dtype"
     ms: float
-    bytes_pct: float  # bytes that they move over those of all operators
 
 
 class OptimizerBound(OperatorFinding):
@@ -64,79 +68,83 @@ class OptimizerBound(OperatorFinding):
 
 class SlowerThanFloat32(SpeedFinding):
     template = "The step takes longer than in float32"
-    seen = (
-        "{step_ms} against {float32_ms}, taken in turn: {speedup}x the speed",
-        "it has {num_operators} operators, in float32 {num_float32_operators}, and casts take {casts_ms}",
-    )
     remedy = "train in float32, or give each operator more work"
-    float32_ms: float
-    speedup: float
-    casts_ms: float
-    num_operators: int
-    num_float32_operators: int
 
 
 def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerOperators]:
-    former = by_origin(baseline.step.calls)
+    former = by_origin(baseline.step)
     costs = []
-    for origin, calls in by_origin(measured.step.calls).items():
+    for origin, calls in by_origin(measured.calls()).items():
         same = former.get(origin, [])
         own_ms, former_ms = total_ms(calls), total_ms(same)
         is_comparable = len(same) == len(calls) and any(call.is_half for call in calls)
-        if is_comparable and own_ms > _MIN_SLOWER_RATIO * former_ms:
+        is_tiny = 1e3 * own_ms < MIN_US_PER_OPERATOR_CPU * len(calls)  # mostly the host's work, which has no dtype
+        if is_comparable and not is_tiny and own_ms > _MIN_SLOWER_RATIO * former_ms:
             costs += [(call, (own_ms - former_ms) * (call.ms / own_ms)) for call in calls]
     least_pct = MIN_COST_PCT if baseline.speedup.median < _LITTLE_GAIN else _MIN_SLOWER_PCT
     for spot in hot_spots(costs):
         if measured.share_pct(spot.cost) >= least_pct:
-            float32_ms, dtype = total_ms(spot.calls) - spot.cost, measured.training.precision.dtype
-            yield measured.finding(SlowerOperators, spot, dtype=dtype, float32_ms=float32_ms)
+            facts = {"float32_ms": total_ms(spot.calls) - spot.cost, "dtype": measured.training.precision.dtype}
+            change, proof = _in_float32(measured, spot)
+            yield measured.finding(SlowerOperators, spot, change, cost_ms=spot.cost, proof=proof, **facts)
+
+
+def _in_float32(measured: MeasuredSteps, spot: HotSpot[TimedCall]) -> tuple[Change, TimedAgain | None]:
+    """Try to compute a spot's line in float32."""
+    training, proofs, edit = measured.training, dict[CodeEdit, TimedAgain | None](), None
+
+    def mends(edit: CodeEdit) -> bool:
+        if len(proofs) < _MOST_EDITS:
+            proofs[edit] = measured.tried_config(measured.examined.config, around=edit.applied)
+        return proofs.get(edit) is not None
+
+    if isinstance(spot.place, CodeLine) and (names := names_at(measured.examined.replay(), spot.place, 1)) is not None:
+        autocast = training.device.type if training.precision.autocast else None
+        edit = smallest_edit(spot.place, names, mends, autocast=autocast)
+    return (Change(), None) if edit is None else (Change(code=edit.patch), proofs[edit])
 
 
 def fixed_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[FixedOperators]:
-    former = by_origin(baseline.step.of_phases("forward", "backward"))
+    former = by_origin(baseline.step)
     fixed = []
-    for origin, calls in by_origin(measured.step.of_phases("forward", "backward")).items():
+    for origin, calls in by_origin(measured.calls("forward", "backward")).items():
         has_products = any(call.flops or any(name in call.operator for name in _RECURRENT) for call in calls)
         if not has_products and total_ms(calls) >= _SHRUNK * total_ms(former.get(origin, [])) > 0:
             fixed += [(call, call.ms) for call in calls]
     for spot in hot_spots(fixed):
         if measured.share_pct(spot.cost) >= _MIN_FIXED_PCT:
             dtypes = sorted({dtype_name(dtype) for call in spot.calls for dtype in call.outputs})
-            speedup = baseline.speedup.median
-            yield measured.finding(FixedOperators, spot, dtypes=dtypes, speedup=speedup)
+            yield measured.finding(FixedOperators, spot, cost_ms=spot.cost, dtypes=dtypes)
 
 
 def optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
-    update = measured.step.of_phases("update")
-    spot, config = HotSpot.of((call, call.ms) for call in update), measured.examined.config.optimizer
-    measured.examined.facts["speed/optimizer_pct"] = measured.share_pct(spot.cost)
-    if measured.share_pct(spot.cost) >= _MIN_OPTIMIZER_PCT:
-        is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
-        overrides = ["optimizer.fused=true"] if is_split and config.get("fused") is False else []
-        yield measured.finding(OptimizerBound, spot, overrides)
+    update, config = measured.calls("update"), measured.examined.config
+    spot = HotSpot.of((call, call.ms) for call in update)
+    measured.examined.facts["speed/optimizer_pct"] = 100 * spot.cost / measured.step_ms
+    if measured.share_pct(spot.cost) < _MIN_OPTIMIZER_PCT:
+        return
+    is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
+    proof = None
+    if is_split and config.optimizer.get("fused") is False:
+        proof = measured.tried_config(replace(config, optimizer={**config.optimizer, "fused": True}))
+    overrides = [] if proof is None else ["optimizer.fused=true"]
+    yield measured.finding(OptimizerBound, spot, Change(overrides=overrides), cost_ms=spot.cost, proof=proof)
 
 
 def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerThanFloat32]:
-    if 100 * (1 - baseline.speedup.high) >= _MIN_LOSS_PCT:
+    if 100 * (1 - baseline.speedup.high) >= MIN_COST_PCT:
         yield measured.finding(
             SlowerThanFloat32,
             None,
-            ["precision=fp32"],
-            cost_pct=100 * (1 - baseline.speedup.median),
-            step_ms=median(measured.times),
-            float32_ms=median(baseline.times),
-            speedup=baseline.speedup.median,
-            casts_ms=total_ms(call for call in measured.step.calls if call.is_cast),
-            num_operators=len(measured.step.calls),
-            num_float32_operators=len(baseline.step.calls),
+            Change(overrides=["precision=fp32"]),
+            cost_ms=(1 - baseline.speedup.median) * measured.own_ms,
+            proof=measured.timed_again(measured.times, baseline.times),
         )
 
 
 def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
-    all_casts = [call for call in measured.step.of_phases("forward", "backward") if call.is_cast]
-    measured.examined.facts["speed/casts_pct"] = measured.share_pct(total_ms(all_casts))
-    measured.examined.facts["speed/casts_bytes_pct"] = _bytes_pct(all_casts, measured.step)
-    times = _with_backward(measured.step.calls)
+    measured.examined.facts["speed/casts_ms"] = total_ms(call for call in measured.step if call.is_cast)
+    times = _with_backward(measured.calls())
     by_index = {call.index: call for call in times}
     costs: dict[TimedCall, float] = defaultdict(float)
     for call, ms in times.items():
@@ -145,8 +153,7 @@ def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
             costs[up] += ms
     for spot in hot_spots((up, times[up] + ms) for up, ms in costs.items()):
         if measured.share_pct(spot.cost) >= _MIN_CASTS_PCT:
-            bytes_pct = _bytes_pct(spot.calls, measured.step)
-            yield measured.finding(ActivationCasts, spot, ms=spot.cost, bytes_pct=bytes_pct)
+            yield measured.finding(ActivationCasts, spot, cost_ms=spot.cost, ms=spot.cost)
 
 
 def _with_backward(calls: Iterable[TimedCall]) -> dict[TimedCall, float]:
@@ -158,7 +165,3 @@ def _with_backward(calls: Iterable[TimedCall]) -> dict[TimedCall, float]:
         elif call.is_cast and call.forward is not None and call.forward.index in forward:
             times[forward[call.forward.index]] += call.ms
     return times
-
-
-def _bytes_pct(some: Iterable[TimedCall], step: TimedStep) -> float:
-    return 100 * sum(call.num_bytes for call in some) / max(sum(call.num_bytes for call in step.calls), 1)

@@ -1,15 +1,19 @@
-"""The operators of a step with their times, and the host's time between them."""
+"""The operators of a step with their times."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from time import monotonic, perf_counter
+from time import monotonic, thread_time
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from ampsweep.config.modes import fp32_matmul
+from ampsweep.doctor.code_edits import CodeEdit
+from ampsweep.doctor.half_edits import autocast_switches
+from ampsweep.doctor.speed.sampled_lines import line_frame
 from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.monitors.step_clock import Moments
@@ -20,24 +24,22 @@ from ampsweep.observe.operator_work import WorkLog, reads_device
 from ampsweep.observe.operators import is_in_backward
 from ampsweep.predict.calibrations import kept_calibration, timed_device
 from ampsweep.speed.step_time import StepWork
+from ampsweep.user_code import CodeLine
 
 _MAX_PASSES: Final = 7
 _MIN_PASSES: Final = 4
 _LONGER: Final = 3.0  # factor by which passes may exceed their time until there are enough of them
-_SLICE_MS: Final = 20.0  # with too few passes a shorter gap between operators may be another process's time slice
-_MIN_IDLE_MS: Final = 0.3  # shorter gaps between operators are the framework's: autograd, dispatch, calls of modules
-_MIN_IDLE_RATIO: Final = 8.0  # a gap counts if it exceeds the median gap by this factor: a busy machine makes all long
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimedCall(Call):
     ms: float = 0.0  # the minimum over several steps: other load makes an operator longer, never shorter
     flops: int = 0  # operations of a matrix product, a convolution or attention; 0 for all else
-    num_bytes: int = 0  # that it reads and writes
     expected_ms: float | None = None  # what its work takes by the speed model; None on a device that it does not know
     is_of_parameter: bool = False  # it casts a parameter
     cast_up: int | None = None  # for a cast to half precision, the index of the cast to float32 before it
-    idle_ms: float = 0.0  # time of the host's own code right before it, beyond the framework's
+    line: str | None = None  # of the user's own code that runs meanwhile, in any phase
+    switch: CodeEdit | None = None  # leaves autocast on, if the user's own code around it or its forward call does not
     reads_device: bool = False  # on a device with a queue, the host waits for the device in it
 
     @property
@@ -50,20 +52,7 @@ class TimedCall(Call):
         return not self.is_cast and bool({*self.inputs, *self.outputs} & {torch.float16, torch.bfloat16})
 
 
-@dataclass(frozen=True)
-class TimedStep:
-    calls: tuple[TimedCall, ...]
-
-    @property
-    def operators_ms(self) -> float:
-        return total_ms(self.calls)
-
-    @property
-    def idle_ms(self) -> float:
-        return sum(call.idle_ms for call in self.calls)
-
-    def of_phases(self, *phases: str) -> list[TimedCall]:
-        return [call for call in self.calls if call.phase in phases]
+TimedStep = Sequence[TimedCall]
 
 
 def total_ms(calls: Iterable[TimedCall]) -> float:
@@ -99,47 +88,50 @@ class _ObservedSteps:
         self._training, self._moments = training, moments
         self._calls: list[TimedCall] = []
         self._ms: list[list[float]] = []
-        self._idle_ms: list[list[float]] = []  # time before each operator, without the first pass
         self._log, self._num_works = WorkLog(), list[int]()
+        switches = dict[str | None, CodeEdit | None]()
         origins = TensorOrigins(training.model, (), FunctionMode(training.device.type))
 
         def study(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
             taken, made = [*tensors_in(args), *tensors_in(kwargs)], [*tensors_in(result)]
             source = origins.of(taken[0]).made if call.is_cast else None
+            frame, switch = line_frame(sys._getframe()), None
+            if call.forward is not None:
+                switch = self._calls[call.forward.index].switch
+            elif training.precision.autocast and call.phase == "forward" and torch.float32 in call.inputs:
+                if call.place not in switches:
+                    switches[call.place] = next(autocast_switches(frame), None)
+                switch = switches[call.place]
             is_down = call.is_cast and call.outputs[0] in (torch.float16, torch.bfloat16)
             studied = TimedCall(
                 **{field.name: getattr(call, field.name) for field in fields(call)},
                 is_of_parameter=source is not None and source.kind == "parameter",
                 cast_up=_cast_up(source) if source is not None and is_down and call.phase == "forward" else None,
+                line=None if frame is None else CodeLine.of(frame),
+                switch=switch,
                 reads_device=reads_device(call.operator.removeprefix("aten."), taken, made),
             )
             self._calls.append(studied)
             if call.phase != "update":
                 origins.note(call, args, kwargs, result)
 
-        self._ms.append(self._observe(study, places=True)[0])
+        self._ms.append(self._observe(study, places=True))
 
     def take(self) -> None:
         """Take a step for its times alone; a step with other operators than the first is dropped."""
         seen: list[str] = []
-        ms, idle_ms = self._observe(lambda call, *_: seen.append(call.operator), places=False)
+        ms = self._observe(lambda call, *_: seen.append(call.operator), places=False)
         if seen == [call.operator for call in self._calls]:
             self._ms.append(ms)
-            self._idle_ms.append(idle_ms)
 
     def timed_step(self) -> TimedStep:
         tensor, detach = torch.zeros(()), torch.ops.aten.detach.default
         empty_ms = min(timed_ms(lambda: detach(tensor), self._moments) for _ in range(50))
-        idle_ms = np.min(self._idle_ms, axis=0) if self._idle_ms else np.zeros(len(self._calls))
-        usual = float(np.median(idle_ms)) if self._calls else 0.0
-        limit = max(_MIN_IDLE_MS if len(self._ms) >= _MIN_PASSES else _SLICE_MS, _MIN_IDLE_RATIO * usual)
-        times = (np.min(self._ms, axis=0).tolist(), idle_ms.tolist(), self._works())
-        return TimedStep(
-            tuple(
-                replace(call, ms=max(ms - empty_ms, 0.0), idle_ms=idle - usual if idle > limit else 0.0, **work)
-                for call, ms, idle, work in zip(self._calls, *times, strict=True)
-            )
-        )
+        times = (np.min(self._ms, axis=0).tolist(), self._works())
+        return [
+            replace(call, ms=max(ms - empty_ms, 0.0), **work)
+            for call, ms, work in zip(self._calls, *times, strict=True)
+        ]
 
     def _works(self) -> Iterator[dict[str, Any]]:
         """What each call computes and moves, and how long that should take."""
@@ -152,18 +144,19 @@ class _ObservedSteps:
             own = slice(end - number, end)
             yield {
                 "flops": sum(work.flops for work in works[own]),
-                "num_bytes": sum(work.num_bytes for work in works[own]),
                 "expected_ms": None if expected_us is None else float(expected_us[own].sum()) / 1e3,
             }
 
-    def _observe(self, on_call: Callable[..., None], *, places: bool) -> tuple[list[float], list[float]]:
-        """Take a step; return the time of each operator, and that of the host before it. With `places` log its work."""
-        moments, noted = self._moments, list[tuple[Any, Any, float, float]]()
+    def _observe(self, on_call: Callable[..., None], *, places: bool) -> list[float]:
+        """Take a step; return the time of each operator. With `places` log its work."""
+        moments, noted, now = self._moments, list[tuple[Any, Any]](), self._moments.now
+        if self._training.device.type == "cpu" and torch.get_num_threads() == 1:
+            now = thread_time  # without the time slices of other processes
 
         def around(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            began_s, start = perf_counter(), moments.now()
+            start = now()
             result = operator(*args, **kwargs)
-            noted.append((start, moments.now(), began_s, perf_counter()))
+            noted.append((start, now()))
             if places:
                 inputs, in_backward = [*tensors_in((args, kwargs))], is_in_backward()
                 self._num_works.append(self._log.add(operator, args, kwargs, inputs, result, in_backward=in_backward))
@@ -173,9 +166,7 @@ class _ObservedSteps:
         with observe(self._training.model, on_call, around=around, places=places):
             self._training.step()
         moments.wait()
-        ends = [times[2] for times in noted[:1]] + [end_s for *_, end_s in noted]
-        idle_ms = [1e3 * (began_s - end_s) for (_, _, began_s, _), end_s in zip(noted, ends, strict=False)]
-        return [moments.between_ms(start, end) for start, end, _, _ in noted], idle_ms
+        return [moments.between_ms(start, end) for start, end in noted]
 
 
 def _cast_up(origin: TensorOrigin) -> int | None:

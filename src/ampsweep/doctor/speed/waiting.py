@@ -1,46 +1,58 @@
-"""Steps that wait: for data, for Python code of the model, or for the device, whose results the host reads."""
+"""Steps that wait: for data, for Python code of the user, or for the device, whose results the host reads."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from math import ceil
 from statistics import median
 from time import monotonic, perf_counter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from ampsweep.analysis.step_limits import MIN_WAIT_SHARE
-from ampsweep.data.base import num_workers
+from ampsweep.data.base import Data, num_workers, stop_workers
+from ampsweep.data.batch_reader import BatchReader
+from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.hot_spots import HotSpot, hot_spots
+from ampsweep.doctor.replay import KeptBatches, OutOfTimeError
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.sampled_lines import SampledLine
+from ampsweep.doctor.speed.step_times import TimedAgain
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.text import plural
+from ampsweep.training.components.built import build_data
 
 _SETTLING_STEPS: Final = 6  # steps after which data has started as many workers as reading needs
 _MIN_STEPS: Final = 4
 _MAX_STEPS: Final = 24
 _READING_S: Final = 1.0
+_TRIAL_S: Final = 3.0
+_MIN_GAIN: Final = 0.1
+_MOST_WORKERS: Final = 8
 _MIN_IDLE_PCT: Final = 5.0
+_MIN_HOST_US: Final = 100.0  # of the host for each operator of a line: less may be the framework's
 
 
 class DataBound(SpeedFinding):
     template = "Steps wait for data, which no precision speeds up"
     seen = ("a step waits {wait_ms} of its {step_ms} for its batch (mean of {num_steps} steps on unread batches)",)
     remedy = "prepare batches once, or have workers read them ahead, as ampsweep.data.map_dataset.MapDataset does"
+    remedy_by_overrides = "have workers read batches ahead"
     wait_ms: float
     num_steps: int
     num_workers: int | None
 
     @property
     def evidence(self) -> list[str]:
-        workers = [] if self.num_workers is None else [f"{plural(self.num_workers, 'worker')} read ahead"]
+        workers = [f"{plural(self.num_workers, 'worker')} read ahead"] if self.num_workers else []
         return [*super().evidence, *workers]
 
 
 class HostBound(SpeedFinding):
-    template = "Python code after {operator}{inside}{at} holds up the step"
-    seen = ("the host spends {host_ms} of a step of {step_ms} on it, while no operator runs",)
+    template = "Python code{inside}{at} holds up the step"
+    seen = ("there the host spends {host_ms} of a step of {step_ms}, while no operator runs",)
     remedy = "write it as operators on tensors, or move it out of the step"
     host_ms: float
 
@@ -54,59 +66,125 @@ class Synchronizations(SpeedFinding):
 
 
 def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
-    examined, trainer = measured.examined, measured.training.trainer
-    trainer.next_batch = examined.data.next_unread
-    end_s = monotonic() + _READING_S
+    """Find out if steps wait for data, and note how long they do."""
+    examined = measured.examined
+    step_ms, wait_ms, num_steps = _reading_ms(measured, examined.data, examined.data.next_unread)
+    examined.facts["speed/data_wait_ms"] = measured.wait_ms = wait_ms
+    if wait_ms < MIN_WAIT_SHARE * step_ms:
+        return
+    overrides, proof = _with_workers(measured, step_ms)
+    yield measured.finding(
+        DataBound,
+        None,
+        Change(overrides=overrides),
+        cost_ms=wait_ms,
+        wait_ms=wait_ms,
+        num_steps=num_steps,
+        num_workers=num_workers(examined.data.source),
+        proof=proof,
+    )
+
+
+def _with_workers(measured: MeasuredSteps, former_ms: float) -> tuple[list[str], TimedAgain | None]:
+    """Try workers that read ahead, by the data's own setting or else around it; return overrides and what they gain."""
+    examined, config = measured.examined, measured.examined.config
+    own, first = num_workers(examined.data.source), examined.data.next_unread
+    number = min(ceil(measured.wait_ms / measured.own_ms) + 1, _MOST_WORKERS)
+    data: Data | None = None
+    overrides: list[str] = []
+    try:
+        if own is None and examined.device.type == "cpu":
+            data = _ReadAhead(examined, number)
+        elif own is not None and own < number:
+            overrides = [f"{'' if 'num_workers' in config.data else '+'}data.num_workers={number}"]
+            data = build_data(replace(config, data=config.data | {"num_workers": number}), examined.device)
+        if data is None:
+            return [], None
+        step_ms, _, num_steps = _reading_ms(measured, data, first, settling=2 * number + 2, seconds=_TRIAL_S)
+    except (Exception, OutOfTimeError):  # noqa: BLE001  the user's data may not suit workers in any way
+        return [], None
+    finally:
+        stop_workers(data)
+    former_ms = min(former_ms, _reading_ms(measured, examined.data, examined.data.next_unread)[0])
+    if num_steps < _MIN_STEPS or step_ms > (1 - _MIN_GAIN) * former_ms:
+        return [], None
+    with_that = "with that" if overrides else f"with {plural(number, 'worker')}"
+    return overrides, measured.timed_again([former_ms], [step_ms], with_that)
+
+
+class _ReadAhead(KeptBatches):
+    """Batches that workers read ahead, of data whose own class has none."""
+
+    def __init__(self, examined: ExaminedTraining, number: int) -> None:
+        super().__init__(examined.data.source, examined.data.deadline_s)
+        self._reader = BatchReader(self, number, None, examined.device)
+
+    def train_batch(self, index: int) -> Any:
+        self.check_time()
+        return self._reader(index)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.source.train_batch(index)
+
+    def close(self) -> None:
+        """Nothing is open that a worker must not share."""
+
+    def stop_workers(self) -> None:
+        self._reader.stop_workers()
+
+
+def _reading_ms(
+    measured: MeasuredSteps, data: Data, first: int, *, settling: int = _SETTLING_STEPS, seconds: float = _READING_S
+) -> tuple[float, float, int]:
+    """The mean time of settled steps on unread batches, how long of it they wait for them, and the number of steps."""
+    trainer = measured.training.trainer
+    trainer.next_batch = first
+    end_s = monotonic() + seconds
     times: list[tuple[float, float]] = []
-    for number in range(_SETTLING_STEPS + _MAX_STEPS):
-        if examined.seconds_left <= 0 < number or (monotonic() > end_s and number > _MIN_STEPS):
+    for number in range(settling + _MAX_STEPS):
+        if monotonic() > end_s and number > _MIN_STEPS:
             break
         began_s, waited_s = perf_counter(), trainer.instruments.data_wait_s
-        measured.training.step(examined.data)
+        measured.training.step(data)
         measured.moments.wait()
         times.append((1e3 * (perf_counter() - began_s), 1e3 * (trainer.instruments.data_wait_s - waited_s)))
-    settled = times[max(min(_SETTLING_STEPS, len(times) - _MIN_STEPS), 0) :]
+    settled = times[max(min(settling, len(times) - _MIN_STEPS), 0) :]
     step_ms, wait_ms = map(float, np.mean(settled, axis=0))
     if measured.moments.has_queue:  # the device computes while the host waits
         wait_ms = min(wait_ms, max(step_ms - median(measured.times), 0.0))
-    examined.facts["speed/data_wait_ms"] = wait_ms
-    if wait_ms >= MIN_WAIT_SHARE * step_ms:
-        yield DataBound(
-            cost_pct=100 * wait_ms / step_ms,
-            wait_ms=wait_ms,
-            step_ms=step_ms,
-            num_steps=len(settled),
-            num_workers=num_workers(examined.data.source),
-        )
+    return step_ms, wait_ms, len(settled)
 
 
 def host_code(measured: MeasuredSteps) -> Iterator[HostBound]:
-    idle_ms = measured.step.idle_ms
-    if measured.moments.has_queue:  # the device computes what was queued before
-        idle_ms = min(idle_ms, max(measured.step_ms - measured.step.operators_ms, 0.0))
-    measured.examined.facts["speed/host_ms"] = idle_ms
-    found: dict[str, list[tuple[TimedCall, float]]] = defaultdict(list)
-    for before, call in pairwise(measured.step.calls):
-        if call.idle_ms and before.place is not None:  # not between operators of the loss or the update
-            found[before.place].append((before, call.idle_ms))
-    for spot in sorted(map(HotSpot.of, found.values()), key=lambda spot: -spot.cost):
-        if measured.share_pct(min(idle_ms, spot.cost)) >= MIN_COST_PCT:
-            yield measured.finding(HostBound, spot, host_ms=spot.cost)
+    """Find the user's functions that take much time while no operator runs, more than calling operators takes."""
+    calls = Counter(call.line for call in measured.step)
+    functions: dict[tuple[str, str], list[tuple[SampledLine, float]]] = defaultdict(list)
+    for line in measured.lines:
+        ms = min(line.share * measured.own_ms, measured.idle_ms)
+        if 1e3 * ms > _MIN_HOST_US * calls[line.place]:
+            functions[line.place.file, line.function].append((line, ms))
+            measured.host_ms += ms
+    for lines in functions.values():
+        host_ms, (first, _) = sum(ms for _, ms in lines), max(lines, key=lambda known: known[1])
+        if measured.share_pct(host_ms) >= MIN_COST_PCT:
+            modules = [] if first.module is None else [first.module]
+            where: dict[str, Any] = {"modules": modules, "place": first.place}
+            yield measured.finding(HostBound, None, cost_ms=host_ms, host_ms=host_ms, **where)
 
 
 def synchronizations(measured: MeasuredSteps) -> Iterator[Synchronizations]:
     """Find the lines where the host waits for the device; on a CPU, where waiting costs nothing, only note them."""
-    waits = host_waits(measured.step.of_phases("forward", "backward"))
+    waits = host_waits(measured.step)
     measured.examined.facts["speed/synchronizations"] = [
         f"{spot.place or spot.modules[0]}: {spot.operator} ({len(spot.calls)} in a step)"
         for spot in waits
         if spot.place is not None or spot.modules
     ]
-    idle_ms = max(measured.step_ms - measured.step.operators_ms, 0.0)
+    idle_ms = measured.idle_ms
     if measured.moments.has_queue and waits and measured.share_pct(idle_ms) >= _MIN_IDLE_PCT:
         num_waits = sum(len(spot.calls) for spot in waits)
-        yield measured.finding(Synchronizations, replace(waits[0], cost=idle_ms), num_waits=num_waits, idle_ms=idle_ms)
+        yield measured.finding(Synchronizations, waits[0], cost_ms=idle_ms, num_waits=num_waits, idle_ms=idle_ms)
 
 
 def host_waits(calls: Sequence[TimedCall]) -> list[HotSpot[TimedCall]]:
-    return hot_spots((call, 1.0) for call in calls if call.reads_device)
+    return hot_spots((call, 1.0) for call in calls if call.reads_device and call.phase != "update")
