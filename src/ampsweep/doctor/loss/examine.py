@@ -155,18 +155,24 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> kinds.ScalerFault | None:
 
 
 def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> kinds.OfOperator:
+    """The finding of the modules that must compute in float32, with all others in which the same line goes wrong."""
     origins = [origin for origin in culprits.origins if origin.call.module in culprits.kept] or culprits.origins
     origin = origins[0] if origins else None
     kind = kinds.CoarseRounding if origin is None else kinds.kind_of(origin)
+    places = {(own.call.place, own.call.operator) for own in origins}
+    same = (own.call.module for own in culprits.origins if (own.call.place, own.call.operator) in places)
+    modules = [*dict.fromkeys((*culprits.kept, *filter(None, same)))]
+    proof = _tried(case, Variant(kept=frozenset(modules), precision=case.precision))
+    overrides = [kept_in_float32(case.examined.config.precision, modules)]
     return kind(
         signs=signs,
-        modules=[*culprits.kept],
+        modules=modules,
         operator=None if origin is None else origin.call.operator,
         place=None if origin is None else origin.call.place,
         origin=origin,
         mending=culprits.mending,
-        change=Change(overrides=[kept_in_float32(case.examined.config.precision, culprits.kept)]),
-        proof=_tried(case, Variant(kept=frozenset(culprits.kept), precision=case.precision)),
+        change=Change(overrides=overrides if proof is None or proof.mends else []),
+        proof=proof,
     )
 
 

@@ -108,8 +108,11 @@ class OptimizerEps(LossFinding):
 class SmallestSet:
     num_replays: int
     num_modules: int  # all modules that compute anything; everything outside the model counts as one
+    num_needed: int  # of the modules of the finding; in the others the same line goes wrong, but the loss is right
 
-    def text(self, size: int) -> str:
+    @property
+    def text(self) -> str:
+        size = self.num_needed
         found = f"{'one' if size == 1 else size} of {self.num_modules} modules in float32 fix{'es' * (size == 1)} it"
         found = f"{found}, found in {plural(self.num_replays, 'replay')}"
         return f"{found}; leaving out any of them brings the fault back" if size > 1 else found
@@ -132,7 +135,10 @@ class OfOperator(LossFinding):
             gets = f"{self.operator} in the {origin.phase} pass gets values up to {number(origin.input_max_abs)}"
             wide = origin.float32_max_abs
             sentences.insert(1, gets if wide is None else f"{gets}; its result would reach {number(wide)} in float32")
-        return [*sentences, *([self.mending.text(max(len(self.modules), 1))] if self.mending else [])]
+        if self.mending is not None:
+            same = "; the same line goes wrong in the others" * (self.mending.num_needed < len(self.modules))
+            sentences.append(self.mending.text + same)
+        return sentences
 
 
 class MaskOverflow(OfOperator):

@@ -79,7 +79,9 @@ def find_culprits(case: LossCase, tracer: OriginTracer, by_error: Sequence[Call]
     found = smallest_set(ranked, fixes, int(max(_FEW, num_modules * _FEW_SHARE)))
     if found is None:
         return None
-    return Culprits(found, SmallestSet(num_replays=num_replays, num_modules=num_modules), tuple(origins))
+    return Culprits(
+        found, SmallestSet(num_replays=num_replays, num_modules=num_modules, num_needed=len(found)), tuple(origins)
+    )
 
 
 def calls_by_error(case: LossCase) -> list[Call]:
