@@ -157,7 +157,7 @@ def _rounding(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Te
 def _difference(exact: Tensor, result: Tensor) -> _Numbers | None:
     if exact.shape != result.shape or not exact.numel() or not _are_integers(exact) or exact.dtype in HALF:
         return None
-    values, own = exact.detach().double().reshape(-1), result.detach().double().reshape(-1)
+    values, own = (tensor.detach().reshape(-1).to("cpu", torch.float64) for tensor in (exact, result))
     is_other = values != own
     if not bool(is_other.any()) or not bool(own.isfinite().all()):
         return None

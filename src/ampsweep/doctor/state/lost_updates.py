@@ -135,7 +135,7 @@ def _compared(replay: Replay, exact: Updates) -> list[ParameterUpdates]:
         for name in [name for name in base if name in own]:
             (change, has_own), (wide, has_gradient) = own[name], base[name]
             is_updated = has_own & has_gradient & (wide != 0)
-            change, wide = change[is_updated].double(), wide[is_updated].double()
+            change, wide = (part[is_updated].cpu().double() for part in (change, wide))
             added = (change == 0).sum(), is_updated.sum(), (change * wide.sign()).sum(), wide.abs().sum()
             sums[name] = [total + float(more) for total, more in zip(sums[name], added, strict=True)]
     sizes = {name: parameter.numel() for name, parameter in replay.model.named_parameters()}

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,12 +23,13 @@ from ampsweep.precision.parameter_chunks import HALF
 from ampsweep.training.checkpoint import Checkpoint
 from ampsweep.user_code import CodeLine, place_of_caller
 
+_KNOWN: Final = ("torch", "torchao", "ampsweep")  # whose optimizers keep state in half precision on purpose
 _HORIZON: Final = 1000  # steps that state is followed, at least
 _PROBE: Final = 2.0**-5  # the relative change that shows how much of a value a step keeps
 _LEAST_KEPT: Final = 0.5  # of a value; what keeps less is made anew in each step
 _MOST_LOST: Final = 0.5  # the share of elements, and of movement, that may be lost
 
-Values = dict[str, Tensor]  # by the name of the state, on the device
+Values = dict[str, Tensor]  # by the name of the state, in float64 on the host
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,10 @@ def _finding(
 
 
 def _state(replay: Replay) -> Iterator[tuple[str, Tensor]]:
-    """All floating-point tensors that the training holds, except for trained weights and the state of torch's own
-    optimizers, by name."""
+    """All floating-point tensors that the training holds by name, except for trained weights and the state of known
+    optimizers."""
     trained = {id(parameter) for parameter in replay.model.parameters() if parameter.requires_grad}
-    optimizers = [one for one in replay.trainer.optimizers.values() if type(one).__module__.split(".")[0] != "torch"]
+    optimizers = [one for one in replay.trainer.optimizers.values() if type(one).__module__.split(".")[0] not in _KNOWN]
     for _, name, tensor in held_tensors(replay.model, optimizers, replay.trainer.task):
         if id(tensor) not in trained and tensor.is_floating_point() and tensor.layout is torch.strided:
             yield name, tensor
@@ -119,7 +120,7 @@ def _expected(examined: ExaminedTraining, dtypes: Mapping[str, torch.dtype]) -> 
         replay.step()
     num_steps = max(replay.trainer.num_steps - replay.trainer.step, _HORIZON)
     state = replay.state()
-    start = {name: tensor.double() for name, tensor in _state(replay) if name in dtypes}
+    start = _values(replay, dtypes)
     once = _stepped(replay, state, start)
     late: Values = {}
     predicted: Values = {}
@@ -159,7 +160,11 @@ def _stepped(replay: Replay, state: Checkpoint, values: Values) -> Values:
             if name in values and values[name].shape == tensor.shape:
                 tensor.copy_(values[name])
     replay.step()
-    return {n: t.double() for n, t in _state(replay) if n in values and values[n].shape == t.shape}
+    return {name: now for name, now in _values(replay, values).items() if now.shape == values[name].shape}
+
+
+def _values(replay: Replay, names: Container[str]) -> Values:
+    return {name: t.detach().to("cpu", torch.float64, copy=True) for name, t in _state(replay) if name in names}
 
 
 def _stuck(replay: Replay, expected: _Expected, lines: dict[str, CodeLine | None]) -> dict[str, _Stuck]:
@@ -167,8 +172,9 @@ def _stuck(replay: Replay, expected: _Expected, lines: dict[str, CodeLine | None
     writers: dict[int, CodeLine | None] = {}
 
     def on_call(call: Call, args: Any, _: object, result: Any) -> None:
-        written = (result, args if "_foreach_" in call.operator else ())
-        writers.update(dict.fromkeys(storages(written), place_of_caller()))
+        written = storages(args[:1] if call.operator.endswith("_") else result)
+        views = set() if call.operator.endswith("_") else storages(args)
+        writers.update(dict.fromkeys(written - views, place_of_caller()))
 
     with observe(replay.model, on_call, places=False):
         after = _stepped(replay, expected.state, {name: expected.late[name] for name in expected.moves})
