@@ -89,17 +89,14 @@ def _faults(diagnosis: Diagnosis) -> dict[str, int]:
 
 
 def _facts(diagnosis: Diagnosis) -> list[Section]:
-    single = {key: value for key, value in diagnosis.facts.items() if not _is_nested(value)}
-    if not single:
-        return []
-    named = [(*key.partition("/")[::2], value) for key, value in single.items()]
-    rows = [(complaint, without_unit(name), fact_text(name, value)) for complaint, name, value in named]
+    rows = []
+    for key, value in diagnosis.facts.items():
+        is_plain = all(isinstance(item, str) for item in value) if isinstance(value, list) else True
+        if is_plain and not isinstance(value, dict):
+            complaint, _, name = key.partition("/")
+            rows.append((complaint, without_unit(name), fact_text(name, value)))
     table = text_table("facts", ("complaint", "figure", "value"), rows)
-    return [Section(title="Every figure", blocks=(table,), folded=True)]
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and not all(isinstance(item, str) for item in value))
+    return [Section(title="Every figure", blocks=(table,), folded=True)] if rows else []
 
 
 def _error_growth(diagnosis: Diagnosis) -> Figure | None:

@@ -25,17 +25,11 @@ def diagnose(
 ) -> Diagnosis:
     first = seen[0]
     findings = list({finding.sentence: finding for own in seen for finding in own.findings}.values())
+    place = None if run.directory is None else os.fspath(run.directory)
     diagnosis = Diagnosis(
-        arm="",
-        model="a script",
-        data=" ".join(command),
-        device="",
-        device_name="",
-        run=None if run.directory is None else os.fspath(run.directory),
-        facts={"loss/steps_in_all": first.num_steps},
-        seconds=seconds,
+        arm="", model="a script", data=" ".join(command), device="", device_name="", run=place, seconds=seconds
     )
-    unexamined = diagnosis.unexamined
+    unexamined, diagnosis.facts["loss/steps_in_all"] = diagnosis.unexamined, first.num_steps
     if first.error is not None and not any(finding.complaint == "types" for finding in findings):
         unexamined.append(Unexamined(complaint="types", reason=f"the script ended with {first.error}"))
     if first.failure is not None:
