@@ -68,6 +68,8 @@ def _findings(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
         yield from find(measured)
     if baseline is not None:
         yield from autocast_is_off(measured)
+    if measured.examined.config.optimizer.get("fused") is False:
+        yield from optimizer(measured)
     # The host's time does not depend on the batch size, and waiting for data takes as long for each sample.
     too_little = [] if measured.is_explained else [*small_batch(measured)]
     yield from too_little

@@ -119,7 +119,7 @@ def fixed_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[Fix
 
 def optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
     update, config = measured.calls("update"), measured.examined.config
-    spot = HotSpot.of((call, call.ms) for call in update)
+    spot = HotSpot.of((call, call.ms + measured.launch_ms) for call in update)
     measured.examined.facts["speed/optimizer_pct"] = 100 * spot.cost / measured.step_ms
     if measured.share_pct(spot.cost) < _MIN_OPTIMIZER_PCT:
         return
@@ -128,7 +128,9 @@ def optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
     if is_split and config.optimizer.get("fused") is False:
         proof = measured.tried_config(replace(config, optimizer={**config.optimizer, "fused": True}))
     overrides = [] if proof is None else ["optimizer.fused=true"]
-    yield measured.finding(OptimizerBound, spot, Change(overrides=overrides), cost_ms=spot.cost, proof=proof)
+    yield measured.finding(
+        OptimizerBound, spot, Change(overrides=overrides), cost_ms=spot.cost, own_ms=spot.cost, proof=proof
+    )
 
 
 def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerThanFloat32]:

@@ -72,11 +72,11 @@ def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
     examined.facts["speed/data_wait_ms"] = measured.wait_ms = wait_ms
     if wait_ms < MIN_WAIT_SHARE * step_ms:
         return
-    overrides, proof = _with_workers(measured, step_ms)
+    change, proof = _with_workers(measured, step_ms)
     yield measured.finding(
         DataBound,
         None,
-        Change(overrides=overrides),
+        change,
         cost_ms=wait_ms,
         wait_ms=wait_ms,
         num_steps=num_steps,
@@ -85,8 +85,8 @@ def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
     )
 
 
-def _with_workers(measured: MeasuredSteps, former_ms: float) -> tuple[list[str], TimedAgain | None]:
-    """Try workers that read ahead, by the data's own setting or else around it; return overrides and what they gain."""
+def _with_workers(measured: MeasuredSteps, former_ms: float) -> tuple[Change, TimedAgain | None]:
+    """Try workers that read ahead, by the data's own setting or else around it."""
     examined, config = measured.examined, measured.examined.config
     own, first = num_workers(examined.data.source), examined.data.next_unread
     number = min(ceil(measured.wait_ms / measured.own_ms) + 1, _MOST_WORKERS)
@@ -99,17 +99,18 @@ def _with_workers(measured: MeasuredSteps, former_ms: float) -> tuple[list[str],
             overrides = [f"{'' if 'num_workers' in config.data else '+'}data.num_workers={number}"]
             data = build_data(replace(config, data=config.data | {"num_workers": number}), examined.device)
         if data is None:
-            return [], None
-        step_ms, _, num_steps = _reading_ms(measured, data, first, settling=2 * number + 2, seconds=_TRIAL_S)
+            return Change(), None
+        step_ms, *_ = _reading_ms(measured, data, first, settling=2 * number + 2, seconds=_TRIAL_S)
     except (Exception, OutOfTimeError):  # noqa: BLE001  the user's data may not suit workers in any way
-        return [], None
+        return Change(), None
     finally:
         stop_workers(data)
     former_ms = min(former_ms, _reading_ms(measured, examined.data, examined.data.next_unread)[0])
-    if num_steps < _MIN_STEPS or step_ms > (1 - _MIN_GAIN) * former_ms:
-        return [], None
-    with_that = "with that" if overrides else f"with {plural(number, 'worker')}"
-    return overrides, measured.timed_again([former_ms], [step_ms], with_that)
+    workers = plural(number, "worker")
+    if step_ms > (1 - _MIN_GAIN) * former_ms:
+        return Change(words=f"prepare batches once: {workers} that read ahead gain nothing here"), None
+    with_that = "with that" if overrides else f"with {workers}"
+    return Change(overrides=overrides), measured.timed_again([former_ms], [step_ms], with_that)
 
 
 class _ReadAhead(KeptBatches):
