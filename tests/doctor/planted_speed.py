@@ -55,10 +55,6 @@ def attend(self, x):
     return F.scaled_dot_product_attention(heads, heads, heads).flatten(1)
 
 
-def ranked(self, x):
-    return x.float().sort(dim=-1).values
-
-
 def checked(self, x):
     if x.abs().max().item() > 1e6:
         print("large activations")
@@ -82,13 +78,11 @@ PLANTED = (
     _case("sleep", net("waiting"), "host_bound", "inner"),
     _case("tiny operators", net("recurrence", hidden=512, batch_size=32), "launch_bound", "inner"),
     _case("loop over a batch", net("scaled_by_row"), "launch_bound", "inner"),
-    _case("batch of two", net("relu", hidden=4096, batch_size=2), "small_batch"),
     _case("float16 on a CPU", net("relu", precision="amp_fp16"), "no_fast_units"),
     _case("forgotten override", net("relu", "precision.fp32_modules=[head]"), "autocast_is_off", "head"),
     _case("decorator", net("exact", num_layers=3), "autocast_is_off", "inner.layers"),
     _case("careful activation", net("careful", **_WIDE), "activation_casts", "inner"),
     _case("slow kernel", net("attend", precision="pure_bf16", **_WIDE), "slower_operators", "inner"),
-    _case("sorting", net("ranked", hidden=2048), "fixed_operators", "inner"),
 )
 NAMED_LINES = {"sleep": "time.sleep", "loop over a batch": ".item()", "decorator": "enabled=False"}
 """What is on the line that a finding names."""

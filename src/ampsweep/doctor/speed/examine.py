@@ -10,11 +10,11 @@ import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
-from ampsweep.doctor.speed.matrix_products import autocast_is_off, float32_products, no_fast_units, product_rates
+from ampsweep.doctor.speed.matrix_products import autocast_is_off, no_fast_units, product_rates
 from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps, SpeedFinding
-from ampsweep.doctor.speed.operators import casts, fixed_operators, optimizer, slower_altogether, slower_operators
+from ampsweep.doctor.speed.operators import casts, slower_operators, unfused_optimizer
 from ampsweep.doctor.speed.sampled_lines import sampled_lines
-from ampsweep.doctor.speed.small_steps import loops, small_batch
+from ampsweep.doctor.speed.small_steps import loops
 from ampsweep.doctor.speed.step_times import BareTraining, Ratio, times_in_turn
 from ampsweep.doctor.speed.timed_calls import timed_in_turn
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
@@ -64,27 +64,14 @@ def _findings(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     if baseline is not None:
         facts["speed/baseline_step_ms"] = median(baseline.times)
         facts["speed/speedup"] = baseline.speedup.median
-    for find in (data_wait, host_code, loops, synchronizations):
+    for find in (data_wait, host_code, loops, synchronizations, unfused_optimizer):
         yield from find(measured)
     if baseline is not None:
         yield from autocast_is_off(measured)
-    if measured.examined.config.optimizer.get("fused") is False:
-        yield from optimizer(measured)
-    # The host's time does not depend on the batch size, and waiting for data takes as long for each sample.
-    too_little = [] if measured.is_explained else [*small_batch(measured)]
-    yield from too_little
-    if baseline is None:
-        return
-    units = [*no_fast_units(measured, baseline)]
-    yield from (*units, *casts(measured))
-    if not too_little:  # a larger batch helps the optimizer, too
-        yield from optimizer(measured)
-    if not units:  # else each product would be reported again
-        yield from (*float32_products(measured), *slower_operators(measured, baseline))
-    if not measured.is_explained:
-        yield from fixed_operators(measured, baseline)
-    if not measured.is_explained:
-        yield from slower_altogether(measured, baseline)
+        units = [*no_fast_units(measured, baseline)]
+        yield from (*units, *casts(measured))
+        if not units:  # else each product would be reported again
+            yield from slower_operators(measured, baseline)
 
 
 def _measured(examined: ExaminedTraining, own: BareTraining, moments: Moments) -> MeasuredSteps:

@@ -12,7 +12,7 @@ import torch
 from ampsweep.config.modes import PRECISION_MODES, step_dtypes
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.hot_spots import HotSpot, common_module, hot_spots
+from ampsweep.doctor.hot_spots import HotSpot, common_module
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import timed_ms
 from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
@@ -42,17 +42,6 @@ class AutocastIsOff(OperatorFinding):
     seen = ("{num_calls} products in float32, with those of gradients, take {own_ms} of a step of {step_ms}",)
     remedy = "leave it on: it keeps what needs float32 in float32"
     remedy_by_overrides = remedy
-
-
-class Float32Products(OperatorFinding):
-    template = "{operator} computes in float32{inside}{at}"
-    seen = (
-        "{num_calls} such products take {own_ms} of a step of {step_ms}",
-        "this device multiplies {rate_x} as fast in {dtype}",
-    )
-    remedy = "remove the casts to float32 before it"
-    rate_x: float
-    dtype: str
 
 
 def product_rates(device: torch.device, moments: Moments, *, seconds: float) -> dict[str, float]:
@@ -87,7 +76,7 @@ def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> Iterator[NoFas
         mode = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[fastest]
         if fastest == "bfloat16" and precision.parameters == precision.dtype:
             mode = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
-    proof = measured.tried_config(replace(measured.examined.config, precision=PRECISION_MODES[mode]))
+    proof = measured.tried(replace(measured.examined.config, precision=PRECISION_MODES[mode]))
     slow_ms = products_ms * (1 - rate[precision.dtype] / max(rate["float32"], rate[fastest]))
     yield measured.finding(
         NoFastUnits,
@@ -113,26 +102,12 @@ def autocast_is_off(measured: MeasuredSteps) -> Iterator[AutocastIsOff]:
         if measured.share_pct(spot.cost) < MIN_COST_PCT:
             continue
         if edit is not None:
-            proof, change = measured.tried_config(config, around=edit.applied), Change(code=edit.patch)
+            proof, change = measured.tried(config, around=edit.applied), Change(code=edit.patch)
         else:
             config = replace(config, precision=replace(config.precision, fp32_modules=[]))
-            proof, change = measured.tried_config(config), Change(overrides=["precision.fp32_modules=[]"])
+            proof, change = measured.tried(config), Change(overrides=["precision.fp32_modules=[]"])
         if proof is not None:
             where: dict[str, Any] = {"operator": None, "place": None if edit is None else edit.place}
             where["modules"] = [*dict.fromkeys([common_module(spot.modules), *spot.modules])]
             cost_ms = proof.gain_pct / 100 * measured.own_ms
             yield measured.finding(AutocastIsOff, spot, change, cost_ms=cost_ms, proof=proof, **where)
-
-
-def float32_products(measured: MeasuredSteps) -> Iterator[Float32Products]:
-    """Find products in float32 that would be faster in half precision, by the line that computes them."""
-    precision, rates = measured.training.precision, measured.product_rates
-    dtype = precision.dtype
-    rate = rates.get(dtype, 0.0) / rates["float32"]
-    if dtype not in _HALF or rate < _MIN_PRODUCT_RATIO or precision.fp32_modules:
-        return
-    calls = (call for call in measured.calls("forward", "backward") if call.switch is None)
-    products = [call for call in calls if call.flops and call.is_float32]
-    for spot in hot_spots(((call, call.ms * (1 - 1 / rate)) for call in products), by_line=True):
-        if measured.share_pct(spot.cost) >= MIN_COST_PCT / 2:
-            yield measured.finding(Float32Products, spot, cost_ms=spot.cost, rate_x=rate, dtype=dtype)

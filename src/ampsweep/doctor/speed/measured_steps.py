@@ -82,10 +82,6 @@ class MeasuredSteps:
     _claimed: set[TimedCall] = field(default_factory=set)
 
     @property
-    def is_explained(self) -> bool:
-        return self._claimed_pct > 0
-
-    @property
     def operators_ms(self) -> float:
         return total_ms(self.step)
 
@@ -144,31 +140,13 @@ class MeasuredSteps:
         return kind(**(known | facts))
 
     def tried(
-        self,
-        step: Callable[[], object],
-        *,
-        num_batches: int = 1,
-        min_gain_pct: float = _MIN_GAIN_PCT,
-        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+        self, config: Config, around: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> TimedAgain | None:
-        """Time a changed step on so many batches at once against the own; None if it fails, or gains less in a
-        quarter of the blocks."""
+        """Time the training with another config against the own; None if it fails, its first loss is another, or it
+        gains less in a quarter of the blocks."""
         least_s = 4e-3 * _MIN_ROUNDS * median(self.times)
         if self.examined.seconds_left < 2 * least_s:
             return None
-        try:
-            steps = (self.training.step, step)
-            own, changed = times_in_turn(steps, self.moments, seconds=max(_TRIAL_S, least_s), around_last=around)
-        except (Exception, OutOfTimeError):  # noqa: BLE001  a change may not suit the training in any way
-            return None
-        if len(own) < _MIN_ROUNDS or 100 * (1 - Ratio.of(changed, own).high / num_batches) < min_gain_pct:
-            return None
-        return self.timed_again(own, [ms / num_batches for ms in changed])
-
-    def tried_config(
-        self, config: Config, around: Callable[[], AbstractContextManager[object]] = nullcontext
-    ) -> TimedAgain | None:
-        """Time the training with another config against the own; None also if the first loss is another."""
         try:
             with around():
                 other = BareTraining(self.examined, config)
@@ -176,7 +154,12 @@ class MeasuredSteps:
             assert self.training.first_loss is not None
             assert other.first_loss is not None
             own_loss, loss = float(self.training.first_loss), float(other.first_loss)
+            if math.isfinite(own_loss) and abs(loss - own_loss) > _MAX_LOSS_CHANGE * abs(own_loss):
+                return None
+            steps = (self.training.step, other.step)
+            own, changed = times_in_turn(steps, self.moments, seconds=max(_TRIAL_S, least_s), around_last=around)
         except (Exception, OutOfTimeError):  # noqa: BLE001  a change may not suit the training in any way
             return None
-        is_same = abs(loss - own_loss) <= _MAX_LOSS_CHANGE * abs(own_loss)
-        return self.tried(other.step, around=around) if is_same or not math.isfinite(own_loss) else None
+        if len(own) < _MIN_ROUNDS or 100 * (1 - Ratio.of(changed, own).high) < _MIN_GAIN_PCT:
+            return None
+        return self.timed_again(own, changed)

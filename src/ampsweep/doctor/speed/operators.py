@@ -1,4 +1,4 @@
-"""Operators that are slower in half precision than in float32, or gain nothing from it, and needless casts."""
+"""Operators that are slower in half precision than in float32, needless casts, and optimizers that are not fused."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -13,43 +13,21 @@ from ampsweep.doctor.hot_spots import HotSpot, hot_spots
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import TimedAgain
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin, total_ms
-from ampsweep.numeric_formats import dtype_name
 from ampsweep.user_code import CodeLine
 
 _MIN_SLOWER_RATIO: Final = 1.25  # least slowdown against float32 that counts as slower
 _LITTLE_GAIN: Final = 1.2  # a speedup below this is what people complain of
 _MIN_SLOWER_PCT: Final = 30.0  # least share of a step reported even if the step as a whole is faster
 _MOST_EDITS: Final = 4  # that are tried for one finding
-_MIN_FIXED_PCT: Final = 35.0  # least reported share of a step
-_MIN_OPTIMIZER_PCT: Final = 40.0
 _MIN_CASTS_PCT: Final = 6.0  # least reported share of a step; autocast needs some casts
-_SHRUNK: Final = 0.8  # an operator that takes less than this of its time in float32 has gained from precision
-_SLOW_RATIO: Final = 1.5  # of an operator's time over what its work takes: below, it is no slow operator
-_RECURRENT: Final = ("rnn", "lstm", "gru")  # recurrent layers, some of which have no count of FLOPs
 
 
 class SlowerOperators(OperatorFinding):
     template = "{operator}{inside}{at} is slower in {dtype} than in float32"
     seen = ("{num_calls} calls take {own_ms} of a step of {step_ms} on this device, in float32 {float32_ms}",)
+    remedy = "compute it in float32"
     float32_ms: float
     dtype: str
-
-    @property
-    def advice(self) -> str | None:
-        return None if self.proof is None else "compute it in float32"
-
-
-class FixedOperators(OperatorFinding):
-    template = "{operator}{inside}{at} takes much of the step, and gains nothing"
-    seen = ("it and others there take {own_ms} of a step of {step_ms}, as in float32 (results: {dtypes})",)
-    remedy = "replace it by a cheaper operator, or by matrix products, which are faster in half precision"
-    dtypes: list[str]
-
-    @property
-    def advice(self) -> str | None:
-        if self.expected_ms and self.own_ms < _SLOW_RATIO * self.expected_ms:
-            return "do without it: it is as fast as this device moves its bytes"
-        return super().advice
 
 
 class ActivationCasts(SpeedFinding):
@@ -60,15 +38,9 @@ class ActivationCasts(SpeedFinding):
 
 
 class OptimizerBound(OperatorFinding):
-    template = "The optimizer takes most of the step"
+    template = "The optimizer takes much of the step"
     seen = ("{num_calls} operators after backward take {own_ms} of a step of {step_ms}, in the parameters' dtype",)
-    remedy = "train in larger batches, or accumulate gradients over several, so that it steps less often"
     remedy_by_overrides = "use the optimizer's fused kernel"
-
-
-class SlowerThanFloat32(SpeedFinding):
-    template = "The step takes longer than in float32"
-    remedy = "train in float32, or give each operator more work"
 
 
 def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerOperators]:
@@ -86,7 +58,8 @@ def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[Sl
         if measured.share_pct(spot.cost) >= least_pct:
             facts = {"float32_ms": total_ms(spot.calls) - spot.cost, "dtype": measured.training.precision.dtype}
             change, proof = _in_float32(measured, spot)
-            yield measured.finding(SlowerOperators, spot, change, cost_ms=spot.cost, proof=proof, **facts)
+            if proof is not None:
+                yield measured.finding(SlowerOperators, spot, change, cost_ms=spot.cost, proof=proof, **facts)
 
 
 def _in_float32(measured: MeasuredSteps, spot: HotSpot[TimedCall]) -> tuple[Change, TimedAgain | None]:
@@ -95,7 +68,7 @@ def _in_float32(measured: MeasuredSteps, spot: HotSpot[TimedCall]) -> tuple[Chan
 
     def mends(edit: CodeEdit) -> bool:
         if len(proofs) < _MOST_EDITS:
-            proofs[edit] = measured.tried_config(measured.examined.config, around=edit.applied)
+            proofs[edit] = measured.tried(measured.examined.config, around=edit.applied)
         return proofs.get(edit) is not None
 
     if isinstance(spot.place, CodeLine) and (names := names_at(measured.examined.replay(), spot.place, 1)) is not None:
@@ -104,44 +77,15 @@ def _in_float32(measured: MeasuredSteps, spot: HotSpot[TimedCall]) -> tuple[Chan
     return (Change(), None) if edit is None else (Change(code=edit.patch), proofs[edit])
 
 
-def fixed_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[FixedOperators]:
-    former = by_origin(baseline.step)
-    fixed = []
-    for origin, calls in by_origin(measured.calls("forward", "backward")).items():
-        has_products = any(call.flops or any(name in call.operator for name in _RECURRENT) for call in calls)
-        if not has_products and total_ms(calls) >= _SHRUNK * total_ms(former.get(origin, [])) > 0:
-            fixed += [(call, call.ms) for call in calls]
-    for spot in hot_spots(fixed):
-        if measured.share_pct(spot.cost) >= _MIN_FIXED_PCT:
-            dtypes = sorted({dtype_name(dtype) for call in spot.calls for dtype in call.outputs})
-            yield measured.finding(FixedOperators, spot, cost_ms=spot.cost, dtypes=dtypes)
-
-
-def optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
+def unfused_optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
     update, config = measured.calls("update"), measured.examined.config
     spot = HotSpot.of((call, call.ms + measured.launch_ms) for call in update)
     measured.examined.facts["speed/optimizer_pct"] = 100 * spot.cost / measured.step_ms
-    if measured.share_pct(spot.cost) < _MIN_OPTIMIZER_PCT:
-        return
-    is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
-    proof = None
-    if is_split and config.optimizer.get("fused") is False:
-        proof = measured.tried_config(replace(config, optimizer={**config.optimizer, "fused": True}))
-    overrides = [] if proof is None else ["optimizer.fused=true"]
-    yield measured.finding(
-        OptimizerBound, spot, Change(overrides=overrides), cost_ms=spot.cost, own_ms=spot.cost, proof=proof
-    )
-
-
-def slower_altogether(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerThanFloat32]:
-    if 100 * (1 - baseline.speedup.high) >= MIN_COST_PCT:
-        yield measured.finding(
-            SlowerThanFloat32,
-            None,
-            Change(overrides=["precision=fp32"]),
-            cost_ms=(1 - baseline.speedup.median) * measured.own_ms,
-            proof=measured.timed_again(measured.times, baseline.times),
-        )
+    if config.optimizer.get("fused") is False and measured.share_pct(spot.cost) >= MIN_COST_PCT:
+        proof = measured.tried(replace(config, optimizer={**config.optimizer, "fused": True}))
+        if proof is not None:
+            change = Change(overrides=["optimizer.fused=true"])
+            yield measured.finding(OptimizerBound, spot, change, cost_ms=spot.cost, own_ms=spot.cost, proof=proof)
 
 
 def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:

@@ -2,14 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, Final
 
 from ampsweep.analysis.step_limits import MIN_US_PER_OPERATOR_CPU
-from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.hot_spots import HotSpot, unnumbered
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
-from ampsweep.doctor.speed.step_times import Repeated, doubled
 from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
 
 _MIN_REPEATED: Final = 8  # calls of an operator by a line in one module that are a loop
@@ -26,15 +23,6 @@ class LaunchBound(SpeedFinding):
     num_operators: int
     us_per_operator: float
     loop_ms: float
-
-
-class SmallBatch(SpeedFinding):
-    template = "A batch of {batch_size} does not fill the device"
-    remedy = "train in larger batches"
-    num_operators: int
-    us_per_operator: float
-    batch_size: int
-    seen = ("a step has {num_operators} operators, which take {us_per_operator} us each",)
 
 
 def loops(measured: MeasuredSteps) -> Iterator[LaunchBound]:
@@ -62,26 +50,3 @@ def loops(measured: MeasuredSteps) -> Iterator[LaunchBound]:
 
 def _round(call: TimedCall) -> tuple[str | None, ...]:
     return call.module, call.place, call.operator
-
-
-def small_batch(measured: MeasuredSteps) -> Iterator[SmallBatch]:
-    """Find out whether a sample takes less time in batches of twice the size."""
-    training, examined = measured.training, measured.examined
-
-    @cache
-    def larger() -> Repeated:
-        return Repeated(examined.data, [*map(doubled, training.batches)])
-
-    proof = measured.tried(lambda: training.step(larger()), num_batches=2, min_gain_pct=_MIN_GAIN_PCT)
-    if proof is not None:
-        number, size, gain_pct = len(measured.step), examined.data.batch_size, proof.gain_pct
-        yield measured.finding(
-            SmallBatch,
-            None,
-            Change(overrides=[f"data.batch_size={2 * size}"]),
-            cost_ms=gain_pct / 100 * measured.own_ms,
-            num_operators=number,
-            us_per_operator=1e3 * measured.own_ms / max(number, 1),
-            batch_size=size,
-            proof=proof,
-        )

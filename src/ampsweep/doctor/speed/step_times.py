@@ -16,7 +16,6 @@ from ampsweep.doctor.diagnosis import TriedChange
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.replay import KeptBatches, assembled
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.nested_tensors import map_tensors
 from ampsweep.text import milliseconds
 
 _NUM_BATCHES: Final = 2  # batches per micro-batch that timed steps take in turn
@@ -60,10 +59,6 @@ class Repeated(KeptBatches):
     def train_batch(self, index: int) -> Any:
         self.check_time()
         return self._batches[index % len(self._batches)]
-
-
-def doubled(batch: Any) -> Any:
-    return map_tensors(batch, lambda tensor: torch.cat([tensor, tensor]) if tensor.dim() else tensor)
 
 
 @dataclass(frozen=True)
