@@ -55,6 +55,19 @@ def net():
 X = torch.linspace(-1, 1, 12).view(3, 4)
 
 
+class Named(torch.Tensor):
+    """As users write them: with attributes, and the operators of torch."""
+
+
+def test_data_of_parameters_and_of_own_tensors_is_observed(net):
+    def step():
+        net.head.weight.data.mul_(2)
+        torch.zeros(3).as_subclass(Named).detach().add_(1)
+
+    assert [call.operator for call in calls_of(net, step)][-1] == "aten.add_"
+    assert only(calls_of(net, step), "aten.mul_")
+
+
 def a_step(model, dtype=torch.bfloat16):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=False, foreach=False)
 

@@ -19,7 +19,7 @@ AroundOperator = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 """Gets an operator with its arguments, calls it, and returns its result or another."""
 
 TO_COPY: Final = torch.ops.aten._to_copy.default  # casts a tensor or moves it to another device
-PLAIN: Final = (Tensor, FakeTensor)  # wrap no others; of other types, operators on the tensors within are seen
+PLAIN: Final = (Tensor, FakeTensor)  # wrap no others
 _TRACKER: Final = ModuleTracker()
 _DEVICE: Final = torch.ops.prim.device.default  # a fake tensor's device; called three times for each other operator
 
@@ -38,8 +38,8 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
-        if any(t not in PLAIN for t in types):
-            return NotImplemented
+        if any(t is not FakeTensor and t.__torch_dispatch__ is not Tensor.__torch_dispatch__ for t in types):
+            return NotImplemented  # operators on the tensors that it wraps are seen
         return self._around(func, args, kwargs or {})
 
 
