@@ -178,8 +178,13 @@ def merged(findings: Iterable[DoctorFinding]) -> list[DoctorFinding]:
         known = causes[number]
         if finding.complaint != known.complaint and finding.cost_pct is not None:
             known = replace(known, also=[*known.also, f"it costs {finding.price}, too"])
-        place, operator = known.place or finding.place, known.operator or finding.operator
-        causes[number] = replace(known, place=place, operator=operator)
+        is_vague = not known.place and not known.modules
+        if is_vague and finding.change != Change():
+            causes[number] = replace(finding, also=known.evidence[:1])
+        elif is_vague:
+            causes[number] = replace(known, modules=finding.modules, operator=finding.operator, place=finding.place)
+        else:
+            causes[number] = replace(known, place=known.place or finding.place)
     return causes
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Final, TypeVar
 
 from ampsweep.config.modes import PRECISION_MODES
@@ -21,12 +23,12 @@ from ampsweep.doctor.side_by_side.comparison import SideBySide
 from ampsweep.doctor.state.findings import TriedExact
 from ampsweep.doctor.state.half_integers import find_rounded_integers
 from ampsweep.doctor.state.lost_updates import lost_updates
-from ampsweep.observe.calls import Call
-from ampsweep.user_code import CodeLine
+from ampsweep.observe.calls import Call, observe
+from ampsweep.user_code import CodeLine, is_own_source, place_of_caller
 
 AnyFinding = TypeVar("AnyFinding", bound=DoctorFinding)
 _LARGE_EPS: Final = 2.0**-12  # the root of float16's smallest number: smaller gradients have a square of zero there
-_MOST_LINES: Final = 3  # lines that are edited in turn
+_MOST_LINES: Final = 8  # lines that are edited in turn
 
 
 def examine_loss(examined: ExaminedTraining) -> Iterator[DoctorFinding]:
@@ -73,8 +75,37 @@ def _under_autocast(case: LossCase, signs: FaultSigns) -> DoctorFinding:
         name = "scaler_off_mends" if precision.grad_scaler else "scaler_on_mends"
         switches = replace(switches, **{name: case.is_fixed_by(Variant(precision=switched))})
     if not switches.autocast_off_mends:
-        return kinds.Unexplained(signs=signs, switches=switches)
-    return replace(_in_float32(case, signs), switches=switches)
+        return replace(_with_the_scaler(case, signs, switches), switches=switches)
+    found = _in_float32(case, signs)
+    if found.change == Change() and signs.sign in NOT_FINITE:
+        case.needs_equal_loss = False
+        found = _in_float32(case, signs)
+    return replace(found, switches=switches)
+
+
+def _with_the_scaler(case: LossCase, signs: FaultSigns, switches: kinds.Switches) -> LossFinding:
+    """The finding of a fault that autocast does not cause: of gradients that are changed while they are scaled."""
+    changed = Variant(precision=replace(case.precision, grad_scaler=False))
+    proof = _tried(case, changed) if switches.scaler_off_mends else None
+    if proof is None or not proof.mends:
+        return kinds.Unexplained(signs=signs)
+    change = Change(overrides=["precision.grad_scaler=false"])
+    return kinds.ChangedWhileScaled(signs=signs, place=_first_in_backward(case), change=change, proof=proof)
+
+
+def _first_in_backward(case: LossCase) -> CodeLine | None:
+    """The first line of the user's own code that runs in a backward pass, such as a hook's."""
+    found: list[CodeLine] = []
+
+    def on_call(call: Call, *_: object) -> None:
+        line = place_of_caller() if call.phase == "backward" else None
+        if line is not None and is_own_source(Path(line.file)):
+            found.append(line)
+
+    replay = Variant(precision=case.precision).replay(case.examined)
+    with observe(replay.model, on_call, places=False):
+        replay.step()
+    return found[0] if found else None
 
 
 def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
@@ -84,17 +115,18 @@ def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
     replay = Variant(precision=case.precision).replay(case.examined)
     containers = {name for name, module in replay.model.named_modules() if any(True for _ in module.children())}
     forward = [origin.call for origin in tracer.origins if origin.phase != "update"]
-    is_broad = bool(forward) and (not case.autocast or not forward[0].module or forward[0].module in containers)
-    if is_broad and (found := _of_lines(case, signs, tracer, forward)) is not None:
+    is_leaf = bool(forward and forward[0].module and case.autocast) and forward[0].module not in containers
+    by_error = [] if is_leaf else calls_by_error(case)
+    if not is_leaf and (found := _of_lines(case, signs, tracer, [*forward, *by_error])) is not None:
         return found
-    by_error = calls_by_error(case)
-    culprits = find_culprits(case, tracer, by_error) if case.autocast else None
-    if culprits is None or containers & {*culprits.kept}:
-        known = {call.place: call for call in (*forward[is_broad:], *by_error)}
-        if (found := _of_lines(case, signs, tracer, [*known.values()])) is not None:
-            return found
-    if culprits is not None:
-        return _of_culprits(case, signs, culprits)
+    culprits = find_culprits(case, tracer, by_error or calls_by_error(case)) if case.autocast else None
+    of_modules = None if culprits is None else _of_culprits(case, signs, culprits)
+    if of_modules is not None and of_modules.change.overrides:
+        return of_modules
+    if is_leaf and (found := _of_lines(case, signs, tracer, forward)) is not None:
+        return found
+    if of_modules is not None:
+        return of_modules
     if case.autocast:
         return _in_another_mode(case, kinds.WholeModel(signs=signs))
     if not tracer.origins:
@@ -113,20 +145,20 @@ def _of_lines(
     def mends(edit: CodeEdit) -> bool:
         return case.is_fixed_by(Variant(edit=edit))
 
-    for call in calls[:_MOST_LINES]:
-        if not isinstance(call.place, CodeLine):
-            continue
-        names = names_at(Variant(precision=case.precision).replay(case.examined), call.place, case.fault.replayed)
-        origin = next((origin for origin in tracer.origins if origin.call.place == call.place), None)
+    lines: dict[CodeLine, Call] = {}
+    for call in calls:
+        if isinstance(call.place, CodeLine) and is_own_source(Path(call.place.file)):
+            lines.setdefault(call.place, call)
+    for line, call in islice(lines.items(), _MOST_LINES):
+        names = names_at(Variant(precision=case.precision).replay(case.examined), line, case.fault.replayed)
+        origin = next((origin for origin in tracer.origins if origin.call.place == line), None)
         kind = kinds.CoarseRounding if origin is None else kinds.kind_of(origin)
         if names is None:
             continue
-        edit = next(filter(mends, kind.edits(call.place, names)), None)
-        edit = edit or smallest_edit(call.place, names, mends, autocast=case.autocast)
-        if edit is None:
-            continue
-        proof = _tried(case, Variant(edit=edit, precision=case.precision))
-        if proof is None or proof.mends:
+        edit = next(filter(mends, kind.edits(line, names)), None)
+        edit = edit or smallest_edit(line, names, mends, autocast=case.autocast)
+        proof = None if edit is None else _tried(case, Variant(edit=edit, precision=case.precision))
+        if edit is not None and (proof is None or proof.mends):
             change = Change(code=edit.patch)
             return kind(signs=signs, origin=origin, change=change, proof=proof, **where(call))
     return None
@@ -209,4 +241,5 @@ def _tried(case: LossCase, changed: Variant) -> TriedSteps | None:
         taken = changed.steps(case.examined, case.num_steps)
     except OutOfTimeError:
         return None
-    return TriedSteps(mends=not case.has_fault(taken), num_steps=len(taken.steps))
+    mends, is_equal = not case.has_fault(taken), case.judge.fault(taken.steps) is None
+    return TriedSteps(mends=mends, is_equal=is_equal, num_steps=len(taken.steps))

@@ -173,6 +173,7 @@ class LossCase:
             cache(partial(_perturbed_losses, examined, self.num_steps)),
             cache(partial(_losses_without, examined, self.num_steps)),
         )
+        self.needs_equal_loss = True  # False: a change that leaves a finite loss is enough
         self.precision: PrecisionConfig = examined.config.precision
         """The precision of trials: that of the training, except for a scale at which the fault shows at once."""
         self.fault: FaultSigns | None = self.judge.fault(self.own.steps) or self._both_diverge() or self._vanished()
@@ -219,7 +220,8 @@ class LossCase:
             self.fault = replace(self.fault, replayed=1)
 
     def has_fault(self, taken: TakenSteps) -> bool:
-        return taken.error is not None or self.judge.fault(taken.steps) is not None
+        fault = self.judge.fault(taken.steps)
+        return taken.error is not None or (fault is not None and (self.needs_equal_loss or fault.sign in NOT_FINITE))
 
     def _both_diverge(self) -> FaultSigns | None:
         """The fault of a loss that is not finite in float32 either: precision did not cause it."""

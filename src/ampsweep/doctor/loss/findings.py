@@ -43,11 +43,13 @@ class Switches:
 @dataclass(frozen=True, kw_only=True)
 class TriedSteps(TriedChange):
     num_steps: int
+    is_equal: bool = True  # the loss is that of float32, as far as rounding allows
 
     @property
     def sentence(self) -> str:
-        result = "the fault is gone" if self.mends else "it helps, but the loss is still worse than in float32"
-        return f"tried for {self.num_steps} steps: {result}"
+        fixed = "the fault is gone" if self.is_equal else "the loss is finite, if still worse than in float32"
+        result = fixed if self.mends else "it helps, but the loss is still worse than in float32"
+        return f"tried for {plural(self.num_steps, 'step')}: {result}"
 
 
 class LossFinding(DoctorFinding):
@@ -75,12 +77,17 @@ class Unsearched(LossFinding):
 
 
 class Unexplained(LossFinding):
-    template = "the loss goes wrong in {dtype} but not in float32, and none of the changes tried fixes it"
+    template = "the loss goes wrong in {dtype} but not in float32"
     remedy_by_overrides = "train in another mode"
 
 
 class WholeModel(Unexplained):
     template = "keeping a few modules in float32 does not fix the loss in {dtype}"
+
+
+class ChangedWhileScaled(LossFinding):
+    template = "gradients are changed while they are multiplied by the scale{at}"
+    remedy = "train without a scaler, or change gradients after they are unscaled (a tensor's hook comes too early)"
 
 
 class ScalerFault(LossFinding):

@@ -41,9 +41,11 @@ _MIN_COST_PCT: Final = 8.0  # the smallest share of the peak that is a finding
 _MOST_CAUSES: Final = 4  # the most causes of one kind that are tried or reported
 _SHRUNK_SHARE: Final = 0.03  # a peak that is this much smaller than in float32 has shrunk; below, it is mostly state
 _MOST_TRIALS: Final = 8  # edits of what is kept from step to step
-_MIN_GROWTH_PCT: Final = 1.0
+_MANY_STEPS: Final = 1000  # in which a leak shows
 _MIN_WIDE_PCT: Final = 12.0  # smallest share of the peak in float32 activations that is tried: half of it may be saved
 _MOSTLY_PCT: Final = 50.0  # the least share of the peak that is mostly state
+_LEAST_BYTES: Final = 2**20  # the smallest peak of which activations are examined
+_LITTLE_SAVED: Final = 0.75  # the share of float32's peak from which its loss may be why
 _MANY_CLASSES: Final = 1024
 _MOST_PARTS: Final = 5  # kinds of tensors of a loss that are listed
 _LOSS_PCT: Final = 35.0  # the least reported share of the peak of the loss's own tensors
@@ -62,7 +64,10 @@ def examine_memory(examined: ExaminedTraining) -> list[MemoryFinding]:
     for name, memory in (("own", own), ("baseline", baseline)):
         examined.facts[f"memory/{name}_peak_bytes"] = memory.peak_bytes
         examined.facts |= {f"memory/{name}_{category}_bytes": size for category, size in memory.peak.items()}
-    found = [*_growth(examined, own), *_wide(examined, own), *_cast_again(examined, own), *_loss(examined, own)]
+    found = [*_growth(examined, own)]
+    if own.peak_bytes >= _LEAST_BYTES:
+        found += [*_wide(examined, own), *_cast_again(examined, own)]
+        found += _loss(examined, own) if own.peak_bytes > _LITTLE_SAVED * baseline.peak_bytes else []
     return sorted(found or _unshrinkable(examined, own, baseline), key=lambda finding: -(finding.cost_pct or 0))
 
 
@@ -94,7 +99,9 @@ def _size(allocations: Iterable[Held]) -> int:
 
 
 def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
-    if own.pct(own.growth_bytes) < _MIN_GROWTH_PCT:
+    later_bytes = _MANY_STEPS * own.growth_bytes
+    cost_pct = 100 * later_bytes / (own.peak_bytes + later_bytes)
+    if cost_pct < _MIN_COST_PCT:
         return
     made = _spot(held for held in own.held if held.is_stale)
     made_in = made.modules[:_MOST_CAUSES]
@@ -104,11 +111,12 @@ def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFin
         if trial is not None and trial.growth_bytes < (own.growth_bytes / 2 if proof is None else proof.growth_bytes):
             name, edit, proof = holder, tried, kinds.GrowthAgain(mends=True, growth_bytes=trial.growth_bytes)
     yield kinds.GrowsFromStepToStep(
-        cost_pct=own.pct(own.growth_bytes),
+        cost_pct=cost_pct,
         modules=made_in,
         place=made.place if edit is None else edit.place,
         attribute=name,
         growth_bytes=own.growth_bytes,
+        num_steps=_MANY_STEPS,
         made_in=made_in,
         change=Change(code=None if edit is None else edit.patch),
         proof=proof,
@@ -202,7 +210,7 @@ def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
         return
     of_loss = [held for held in made if math.prod(held.shape) == math.prod(largest.shape) or _is_outside(held)]
     num_bytes = _size(of_loss)
-    if own.pct(num_bytes) < _LOSS_PCT:
+    if own.pct(num_bytes) < _LOSS_PCT or 2 * _size(filter(_is_of_loss, of_loss)) < num_bytes:
         return
     config, batch_size = examined.config, int(examined.config.data["batch_size"])
     overrides, proof = list[str](), None

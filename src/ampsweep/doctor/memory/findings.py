@@ -105,6 +105,7 @@ class GrowsFromStepToStep(MemoryFinding):
     remedy = "keep numbers (.item()); a tensor keeps its storage, and with a graph all that backward would need"
     attribute: str | None  # None: the holder was not found
     growth_bytes: int
+    num_steps: int
     made_in: list[str]  # modules that made what the step before left behind
 
     @property
@@ -113,8 +114,8 @@ class GrowsFromStepToStep(MemoryFinding):
 
     @property
     def evidence(self) -> list[str]:
-        made = listed(map(module_name, self.made_in))
-        return [f"what the step before left behind was made in {made}{self.at}"] if self.made_in else []
+        made = f" and is made in {listed(map(module_name, self.made_in))}" if self.made_in else ""
+        return [self.filled("after {num_steps} steps it is {price}") + made]
 
 
 class LargeLoss(MemoryFinding):
