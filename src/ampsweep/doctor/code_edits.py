@@ -6,13 +6,13 @@ import gc
 import linecache
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
 from itertools import accumulate
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, Final
 
 from ampsweep.user_code import shown_path
@@ -110,8 +110,8 @@ class CodeEdit:
                     function.__code__ = after
                     num_swapped += 1
             for name, line, decorators in redecorated:
-                found = [function for function in running if function.__code__.co_firstlineno == line]
-                num_swapped += sum(_redecorate(function, name, decorators, undo) for function in found)
+                for function in (function for function in running if function.__code__.co_firstlineno == line):
+                    num_swapped += _redecorate(function, name, decorators, undo) or _without_context(function, undo)
             if not num_swapped:
                 raise NotAppliedError
             undo.callback(linecache.cache.__setitem__, self.file, linecache.cache[self.file])
@@ -172,3 +172,16 @@ def _redecorate(function: FunctionType, name: str, decorators: list[ast.expr], u
     undo.callback(setattr, owner, name, known)
     setattr(owner, name, value)
     return True
+
+
+def _without_context(function: FunctionType, undo: ExitStack) -> bool:
+    """Let the decorators of a function that is in no class or module any more enter no context around it."""
+    found = False
+    for wrapper in [wrapper for wrapper in gc.get_referrers(*gc.get_referrers(function)) if type(wrapper) is tuple]:
+        cells = [cell for cell in wrapper if type(cell) is CellType]
+        contexts = [cell for cell in cells if isinstance(cell.cell_contents, AbstractContextManager)]
+        if any(cell.cell_contents is function for cell in cells):
+            for cell in contexts:
+                undo.callback(setattr, cell, "cell_contents", cell.cell_contents)
+                cell.cell_contents, found = nullcontext(), True
+    return found

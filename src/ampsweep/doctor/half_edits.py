@@ -1,7 +1,9 @@
 """Edits of a training's code that let it compute and keep its values in half precision."""
 
 import ast
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import unwrap
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -90,28 +92,41 @@ def autocast_on_at(examined: ExaminedTraining, identity: CallIdentity) -> CodeEd
 
 
 def autocast_switches(frame: FrameType | None) -> Iterator[CodeEdit]:
-    """Edits that leave autocast on in the code of a stack, where a decorator or a block switches it off."""
+    """Edits that leave autocast on in the code of a stack, where a decorator or a block switches it off, or a context
+    of the user's own that a block enters."""
     while frame is not None:
         file, line = frame.f_code.co_filename, frame.f_lineno
         if is_own_source(Path(file)):
-            for node in [*ast.walk(tree_of(file))][::-1]:
-                decorators = getattr(node, "decorator_list", ()) if spans(node, line) else ()
-                for call in decorators:
-                    if _is_off(call, frame):
+            for node in [node for node in ast.walk(tree_of(file)) if spans(node, line)][::-1]:
+                for call in getattr(node, "decorator_list", ()):
+                    if next(_switches_off(call, frame), None):
                         yield CodeEdit.of(file, [Splice((call.lineno, 0), ((call.end_lineno or 0) + 1, 0), "")])
-                for item in node.items if isinstance(node, ast.With) and spans(node, line) else ():
-                    for value in _is_off(item.context_expr, frame):
-                        end = Splice.after(value, "").start
-                        yield CodeEdit.of(file, [Splice(Splice.before(value, "").start, end, "True")])
+                for item in node.items if isinstance(node, ast.With) else ():
+                    yield from (_with_true(file, value) for value in _switches_off(item.context_expr, frame))
+                    yield from _in_own_context(item.context_expr, frame)
         frame = frame.f_back
 
 
-def _is_off(call: ast.expr, frame: FrameType) -> list[ast.expr]:
-    """The argument that switches off autocast in a call that makes a context; none in other calls."""
-    if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith("autocast"):
-        return []
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return [value for value in given if getattr(value, "value", value_in(value, frame)) is False]
+def _in_own_context(entered: ast.expr, frame: FrameType) -> Iterator[CodeEdit]:
+    context = unwrap(value_in(entered.func, frame)) if isinstance(entered, ast.Call) else None
+    module, name = (str(getattr(context, known, "")) for known in ("__module__", "__name__"))
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is not None and is_own_source(Path(file)):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+                off = (value for call in ast.walk(node) for value in _switches_off(call, frame))
+                yield from (_with_true(file, value) for value in off)
+
+
+def _with_true(file: str, value: ast.expr) -> CodeEdit:
+    return CodeEdit.of(file, [Splice(Splice.before(value, "").start, Splice.after(value, "").start, "True")])
+
+
+def _switches_off(call: ast.AST, frame: FrameType) -> Iterator[ast.expr]:
+    """The argument that switches autocast off in a call that makes a context; none in other calls."""
+    if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("autocast"):
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        yield from (value for value in given if getattr(value, "value", value_in(value, frame)) is False)
 
 
 def cast_once(codes: Sequence[tuple[RunningCode, Tensors]], half: torch.dtype) -> CodeEdit | None:

@@ -1,8 +1,9 @@
 """Matrix products, convolutions and attention: computed in float32, or on a device without fast units."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -10,13 +11,15 @@ from typing import Any, Final
 import torch
 
 from ampsweep.config.modes import PRECISION_MODES, step_dtypes
+from ampsweep.config.schema import Config
 from ampsweep.doctor.code_edits import CodeEdit
-from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.diagnosis import Change, TriedChange
 from ampsweep.doctor.hot_spots import HotSpot, common_module
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
-from ampsweep.doctor.speed.step_times import timed_ms
-from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
+from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
+from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn, total_ms
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.text import percent
 
 _HALF: Final = ("bfloat16", "float16")
 _SIZES: Final = {"cpu": (192, 512, 1024)}  # edges of square matrices
@@ -35,6 +38,17 @@ class NoFastUnits(SpeedFinding):
     gflops_per_s: float
     rate_x: float
     products_pct: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsInHalf(TriedChange):
+    half_pct: float  # of the step's operations of products in half precision
+    former_pct: float
+
+    @property
+    def sentence(self) -> str:
+        now, then = percent(self.former_pct), percent(self.half_pct)
+        return f"tried: {then} of its products then run in half precision, now {now}"
 
 
 class AutocastIsOff(OperatorFinding):
@@ -92,22 +106,41 @@ def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> Iterator[NoFas
 
 
 def autocast_is_off(measured: MeasuredSteps) -> Iterator[AutocastIsOff]:
-    """Find what switches autocast off around much of the arithmetic of a step, and costs time by it."""
+    """Find what switches autocast off around much of the arithmetic of a step, and costs time by it; or around most of
+    it, whatever that costs at this size."""
     regions: dict[CodeEdit | None, list[TimedCall]] = defaultdict(list)
     for call in measured.calls():
         if call.flops and call.is_float32 and (call.switch is not None or measured.training.precision.fp32_modules):
             regions[call.switch].append(call)
     for edit, calls in regions.items():
         spot, config = HotSpot.of((call, call.ms) for call in calls), measured.examined.config
-        if measured.share_pct(spot.cost) < MIN_COST_PCT:
-            continue
-        if edit is not None:
-            proof, change = measured.tried(config, around=edit.applied), Change(code=edit.patch)
-        else:
+        around: Callable[[], AbstractContextManager[object]] = nullcontext
+        change = Change(overrides=["precision.fp32_modules=[]"])
+        if edit is None:
             config = replace(config, precision=replace(config.precision, fp32_modules=[]))
-            proof, change = measured.tried(config), Change(overrides=["precision.fp32_modules=[]"])
+        else:
+            around, change = edit.applied, Change(code=edit.patch)
+        timed = measured.tried(config, around=around) if measured.share_pct(spot.cost) >= MIN_COST_PCT else None
+        cost_ms = spot.cost if timed is None else timed.gain_pct / 100 * measured.own_ms
+        proof: TriedChange | None = timed
+        if proof is None and sum(call.flops for call in calls) > sum(call.flops for call in measured.step) / 2:
+            proof = _runs_in_half(measured, config, around)
         if proof is not None:
             where: dict[str, Any] = {"operator": None, "place": None if edit is None else edit.place}
             where["modules"] = [*dict.fromkeys([common_module(spot.modules), *spot.modules])]
-            cost_ms = proof.gain_pct / 100 * measured.own_ms
             yield measured.finding(AutocastIsOff, spot, change, cost_ms=cost_ms, proof=proof, **where)
+
+
+def _runs_in_half(
+    measured: MeasuredSteps, config: Config, around: Callable[[], AbstractContextManager[object]]
+) -> RunsInHalf | None:
+    try:
+        with around():
+            (step,) = timed_in_turn([BareTraining(measured.examined, config)], measured.moments, seconds=0.0)
+    except Exception:  # noqa: BLE001  a change may not suit the training in any way
+        return None
+    before, after = (
+        100 * sum(call.flops for call in calls if call.is_half) / max(sum(call.flops for call in calls), 1)
+        for calls in (measured.step, step)
+    )
+    return RunsInHalf(mends=True, half_pct=after, former_pct=before) if after > before else None
