@@ -114,6 +114,7 @@ class CodeEdit:
                     num_swapped += _redecorate(function, name, decorators, undo) or _without_context(function, undo)
             if not num_swapped:
                 raise NotAppliedError
+            linecache.getlines(self.file)
             undo.callback(linecache.cache.__setitem__, self.file, linecache.cache[self.file])
             linecache.cache[self.file] = len(self.new), None, self.new.splitlines(keepends=True), self.file
             yield
