@@ -125,6 +125,17 @@ class SpreadEverywhere(nn.Sequential):
                 narrow.weight *= 2.0**-20
 
 
+class Clamped(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(FEATURES, FEATURES), nn.GELU(), nn.Linear(FEATURES, FEATURES))
+
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        if outputs.requires_grad:
+            outputs.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+        return outputs
+
+
 class Likelihood(nn.Module):
     def __init__(self):
         super().__init__()
@@ -179,6 +190,7 @@ def net(inner, mode, *more, width=FEATURES, task=None, num_layers=0, **settings)
 _case = partial(Planted, "loss")
 _small, _deep = partial(net, "gelu", width=128), partial(model, "DeepNet", "amp_fp16")
 _likely = partial(model, "Likelihood")
+_RATE = ("optimizer=sgd", "optimizer.lr=0.5")
 _no_scaler = "precision.grad_scaler=false"
 
 PLANTED: tuple[Planted, ...] = (
@@ -198,6 +210,7 @@ PLANTED: tuple[Planted, ...] = (
     _case("variance below zero in bf16", net("variance", "amp_bf16", shift=20), "cancellation", "inner", "aten.sqrt"),
     _case("gradient leaves the range", net("steep", "amp_fp16"), "gradient_overflow", "inner"),
     _case("gradients vanish without scaler", _small("amp_fp16", _no_scaler, task="SmallLoss"), "gradients_vanish"),
+    _case("a hook clamps while scaled", model("Clamped", "amp_fp16", *_RATE, task=None), "changed_while_scaled"),
     _case("scale too small", _small("amp_fp16", "precision.init_scale=0.01", task="SmallLoss"), "wrong_scale"),
     _case("scale too large", _small("amp_fp16", "precision.init_scale=1e30"), "wrong_scale"),
     _case("eps of Adam in fp16", _small("pure_fp16"), "optimizer_eps"),

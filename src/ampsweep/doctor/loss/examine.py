@@ -151,7 +151,8 @@ def _of_lines(
             lines.setdefault(call.place, call)
     for line, call in islice(lines.items(), _MOST_LINES):
         names = names_at(Variant(precision=case.precision).replay(case.examined), line, case.fault.replayed)
-        origin = next((origin for origin in tracer.origins if origin.call.place == line), None)
+        first = tracer.origins[0] if tracer.origins and signs.sign in NOT_FINITE else None
+        origin = next((origin for origin in tracer.origins if origin.call.place == line), first)
         kind = kinds.CoarseRounding if origin is None else kinds.kind_of(origin)
         if names is None:
             continue
@@ -159,8 +160,8 @@ def _of_lines(
         edit = edit or smallest_edit(line, names, mends, autocast=case.autocast)
         proof = None if edit is None else _tried(case, Variant(edit=edit, precision=case.precision))
         if edit is not None and (proof is None or proof.mends):
-            change = Change(code=edit.patch)
-            return kind(signs=signs, origin=origin, change=change, proof=proof, **where(call))
+            facts = where(call) if origin is None else where(origin.call) | {"modules": where(call)["modules"]}
+            return kind(signs=signs, origin=origin, change=Change(code=edit.patch), proof=proof, **facts)
     return None
 
 
