@@ -148,7 +148,8 @@ def test_batches_are_read_once_and_forgotten():
     assert read == [0, 1, 0]
 
 
-def test_models_of_earlier_replays_are_collected():
+def test_models_of_earlier_replays_are_collected(monkeypatch):
+    monkeypatch.setattr("ampsweep.doctor.replay._UNCOLLECTED_BYTES", 0)
     examined, models = examined_of("precision=amp_bf16", *SMALL), []
     for _ in range(4):
         replay = examined.replay(replace(examined.config.precision, fp32_modules=["*.0"]))

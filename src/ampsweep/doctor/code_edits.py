@@ -6,13 +6,13 @@ import gc
 import linecache
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
 from itertools import accumulate
 from pathlib import Path
-from types import CellType, CodeType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 from ampsweep.user_code import shown_path
@@ -99,7 +99,8 @@ class CodeEdit:
         """Let the functions of the file run as edited, and its source be read so; NotAppliedError if none changes."""
         old, new = (compile(text, self.file, "exec", dont_inherit=True) for text in (self.old, self.new))
         changed, redecorated = [*_changed(old, new)], [*_redecorated(_parsed(self.old), _parsed(self.new))]
-        running = [*_functions_of(self.file)]
+        functions = _functions()
+        running = [function for function in functions if function.__code__.co_filename == self.file]
         with ExitStack() as undo:
             num_swapped = 0
             for before, after in changed:
@@ -111,7 +112,9 @@ class CodeEdit:
                     num_swapped += 1
             for name, line, decorators in redecorated:
                 for function in (function for function in running if function.__code__.co_firstlineno == line):
-                    num_swapped += _redecorate(function, name, decorators, undo) or _without_context(function, undo)
+                    num_swapped += _redecorate(function, name, decorators, undo) or _without_context(
+                        function, functions, undo
+                    )
             if not num_swapped:
                 raise NotAppliedError
             linecache.getlines(self.file)
@@ -120,11 +123,20 @@ class CodeEdit:
             yield
 
 
-def _functions_of(file: str) -> Iterator[FunctionType]:
-    gc.unfreeze()  # what is frozen is not listed
-    for found in gc.get_objects():
-        if type(found) is FunctionType and found.__code__.co_filename == file:
-            yield found
+def _functions() -> list[FunctionType]:
+    return [*_frozen_functions(), *(found for found in gc.get_objects() if type(found) is FunctionType)]
+
+
+@cache
+def _frozen_functions() -> tuple[FunctionType, ...]:
+    """The functions among the objects that are never collected, which are not listed."""
+    if not gc.get_freeze_count():
+        return ()
+    gc.unfreeze()
+    found = [found for found in gc.get_objects() if type(found) is FunctionType]
+    gc.collect()
+    gc.freeze()
+    return tuple(found)
 
 
 def _changed(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
@@ -175,14 +187,14 @@ def _redecorate(function: FunctionType, name: str, decorators: list[ast.expr], u
     return True
 
 
-def _without_context(function: FunctionType, undo: ExitStack) -> bool:
+def _without_context(function: FunctionType, wrappers: Iterable[FunctionType], undo: ExitStack) -> bool:
     """Let the decorators of a function that is in no class or module any more enter no context around it."""
     found = False
-    for wrapper in [wrapper for wrapper in gc.get_referrers(*gc.get_referrers(function)) if type(wrapper) is tuple]:
-        cells = [cell for cell in wrapper if type(cell) is CellType]
-        contexts = [cell for cell in cells if isinstance(cell.cell_contents, AbstractContextManager)]
-        if any(cell.cell_contents is function for cell in cells):
-            for cell in contexts:
-                undo.callback(setattr, cell, "cell_contents", cell.cell_contents)
+    for wrapper in wrappers:
+        with suppress(ValueError):  # a cell that is not filled yet
+            held = [(cell, cell.cell_contents) for cell in wrapper.__closure__ or ()]
+            contexts = [known for known in held if isinstance(known[1], AbstractContextManager)]
+            for cell, context in contexts if any(value is function for _, value in held) else ():
+                undo.callback(setattr, cell, "cell_contents", context)
                 cell.cell_contents, found = nullcontext(), True
     return found

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import torch
 from torch.optim import Optimizer
@@ -89,18 +89,26 @@ def assembled(
     return built, trainer
 
 
+_UNCOLLECTED_BYTES: Final = 2**28
+
+
 class Replay:
     """The training of `config` before a step, which it can take and take back, from a checkpoint or the initial state.
     Replays of the same config, or of configs that differ in precision, have the same initial weights and batches."""
 
+    _uncollected_bytes: ClassVar[int] = 0  # of parameters of earlier replays
+
     def __init__(
         self, config: Config, device: torch.device, data: KeptBatches, checkpoint: FoundCheckpoint | None = None
     ) -> None:
-        gc.collect()  # earlier replays: trainer and instruments refer to each other and stay
+        if Replay._uncollected_bytes > _UNCOLLECTED_BYTES:  # trainers and instruments refer to each other and stay
+            gc.collect()
+            Replay._uncollected_bytes = 0
         self.config, self.device, self.data = config, device, data
         self.built, self.trainer = assembled(config, device, data, checkpoint)
         self.built.precision.scale()  # makes a scaler create it now, so that each step calls the same operators
         self.model = self.trainer.model
+        Replay._uncollected_bytes += sum(parameter.nbytes for parameter in self.model.parameters())
         self._has_nonfinite_gradients = False
         for optimizer in self.trainer.optimizers.values():
             optimizer.register_step_pre_hook(self._check_gradients)
