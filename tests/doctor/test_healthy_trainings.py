@@ -57,11 +57,7 @@ def test_a_step_that_raises_an_error_is_a_complaint_of_types():
     examined = examined_of(*planted_types.net("refusing_bfloat16", "amp_bf16"), num_steps=2)
     (found,), unexamined = examine(examined, ("types", "loss", "memory", "speed"))
     assert (found.kind(), found.modules, found.error) == ("stops_with_error", ["inner"], "ValueError: no bfloat16 here")
-    assert [one.reason.partition(" (")[0] for one in unexamined] == [
-        "its steps end with an error",
-        "its step cannot be traced: no bfloat16 here",
-        "its first step ends with an error",
-    ]
+    assert {one.reason for one in unexamined} == {"its steps end with an error (ValueError)"}
 
 
 ODD = ("model=gan_digits", "data.batch_size=17", "model.latent_size=7", "optimizer=adam")

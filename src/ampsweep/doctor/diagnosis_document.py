@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections import defaultdict
 from functools import partial
 from typing import Any, Final
 
@@ -30,9 +31,12 @@ _line: Final = partial(scatter, line=2, size=5)
 def diagnosis_document(diagnosis: Diagnosis, numerics: RunNumerics | None) -> Document:
     """The findings, complaints that were not examined and all figures, with the magnitudes if known."""
     findings = [_finding(number, finding) for number, finding in enumerate(diagnosis.findings, start=1)]
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for each in diagnosis.unexamined:
+        reasons[f"not examined{' to the end' * each.is_begun}: {each.reason}"].append(_NAMES[each.complaint])
     unexamined = (
-        Item(as_sentence(f"{_NAMES[each.complaint]} was not examined{' to the end' * each.is_begun}: {each.reason}"))
-        for each in diagnosis.unexamined
+        Item(as_sentence(f"{listed(names)} {'was' if len(names) == 1 else 'were'} {reason}"))
+        for reason, names in reasons.items()
     )
     shown = () if numerics is None else numerics_blocks(numerics, _faults(diagnosis))
     headroom = [block for block in shown if isinstance(block, Items)]

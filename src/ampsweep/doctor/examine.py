@@ -51,6 +51,8 @@ def examine(
                 raise NotExaminedError(f"the mode is emulated on this device: {emulated}")
             if complaint == "numerics" and compute.startswith("float8_"):
                 raise NotExaminedError(f"operators are judged by {precision.dtype}, and the layers round to {compute}")
+            if complaint != "types" and (stopped := examined.own_steps.error) is not None:
+                raise NotExaminedError(f"its steps end with an error ({type(stopped).__name__})")
             for finding in EXAMINATIONS[complaint](examined):
                 findings.append(finding)
         except NotExaminedError as error:
