@@ -13,7 +13,7 @@ from ampsweep.doctor.diagnosis import Change, DoctorFinding, kept_in_float32, wh
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.float32_edits import names_at, smallest_edit
 from ampsweep.doctor.loss import findings as kinds
-from ampsweep.doctor.loss.fault import NOT_FINITE, FaultSigns, LossCase
+from ampsweep.doctor.loss.fault import NOT_FINITE, Accepted, FaultSigns, LossCase
 from ampsweep.doctor.loss.findings import LossFinding, TriedSteps
 from ampsweep.doctor.loss.needed_fp32_modules import Culprits, calls_by_error, find_culprits, trace_fault
 from ampsweep.doctor.loss.nonfinite_origins import OriginTracer
@@ -74,11 +74,7 @@ def _under_autocast(case: LossCase, signs: FaultSigns) -> DoctorFinding:
         switches = replace(switches, **{name: case.is_fixed_by(Variant(precision=switched))})
     if not switches.autocast_off_mends:
         return replace(_with_the_scaler(case, signs, switches), switches=switches)
-    found = _in_float32(case, signs)
-    if found.change == Change() and signs.sign in NOT_FINITE:
-        case.needs_equal_loss = False
-        found = _in_float32(case, signs)
-    return replace(found, switches=switches)
+    return replace(_in_float32(case, signs), switches=switches)
 
 
 def _with_the_scaler(case: LossCase, signs: FaultSigns, switches: kinds.Switches) -> LossFinding:
@@ -107,9 +103,26 @@ def _first_in_backward(case: LossCase) -> CodeLine | None:
 
 
 def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
-    """The finding with the smallest part of the step that must compute in float32: lines of the user's own code, where
-    a module has others inside that need not, or else modules, which only autocast can keep in float32."""
+    """The finding with the smallest part of the step that must compute in float32, by what comes closest to float32;
+    else with another precision mode."""
     tracer = trace_fault(case)
+    levels: tuple[Accepted, ...] = ("close", "equal", "finite") if signs.sign in NOT_FINITE else ("close", "equal")
+    for case.accepted in levels:
+        if (found := _smallest(case, signs, tracer)) is not None:
+            return found
+    case.accepted = "equal"
+    if case.autocast:
+        return _in_another_mode(case, kinds.WholeModel(signs=signs))
+    if not tracer.origins:
+        kind = kinds.Unexplained if signs.sign in NOT_FINITE else kinds.CoarseRounding
+        return _in_another_mode(case, kind(signs=signs))
+    origin = tracer.origins[0]
+    return _in_another_mode(case, kinds.kind_of(origin)(signs=signs, origin=origin, **where(origin.call)))
+
+
+def _smallest(case: LossCase, signs: FaultSigns, tracer: OriginTracer) -> LossFinding | None:
+    """Lines of the user's own code, where a module has others inside that need no float32, or else modules, which only
+    autocast can keep in float32."""
     replay = Variant(precision=case.precision).replay(case.examined)
     containers = {name for name, module in replay.model.named_modules() if any(True for _ in module.children())}
     forward = [origin.call for origin in tracer.origins if origin.phase != "update"]
@@ -121,17 +134,7 @@ def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
     of_modules = None if culprits is None else _of_culprits(case, signs, culprits)
     if of_modules is not None and of_modules.change.overrides:
         return of_modules
-    if is_leaf and (found := _of_lines(case, signs, tracer, forward)) is not None:
-        return found
-    if of_modules is not None:
-        return of_modules
-    if case.autocast:
-        return _in_another_mode(case, kinds.WholeModel(signs=signs))
-    if not tracer.origins:
-        kind = kinds.Unexplained if signs.sign in NOT_FINITE else kinds.CoarseRounding
-        return _in_another_mode(case, kind(signs=signs))
-    origin = tracer.origins[0]
-    return _in_another_mode(case, kinds.kind_of(origin)(signs=signs, origin=origin, **where(origin.call)))
+    return _of_lines(case, signs, tracer, forward) if is_leaf else None
 
 
 def _of_lines(

@@ -38,6 +38,10 @@ _SENTENCES: Final[dict[Sign, str]] = {
     "vanished_gradients": "{vanished_pct} % of the gradient is zero where it is not in float32",
 }
 
+Accepted = Literal["close", "equal", "finite"]
+"""What a change has to reach: a first loss within the margin, losses as far from float32's as rounding explains, or a
+finite loss."""
+
 NOT_FINITE: Final[frozenset[Sign]] = frozenset({"nonfinite_loss", "nonfinite_gradients", "skipped_steps"})
 
 _MOST_SKIPS: Final = int(math.log2(PrecisionConfig.init_scale)) + 1  # skips from torch's scale to below 1
@@ -102,6 +106,10 @@ class Judge:
             replayed=number,
             **facts,
         )
+
+    def is_close(self, steps: Sequence[TakenStep]) -> bool:
+        """Return True if the first loss, of the same weights, is within the margin."""
+        return abs(steps[0].loss - self._base[0]) <= self.margin_pct / 100 * abs(self._base[0])
 
     def _nonfinite(self, steps: Sequence[TakenStep]) -> FaultSigns | None:
         for number, (own, base) in enumerate(zip(steps, self.baseline, strict=False), start=1):
@@ -173,7 +181,7 @@ class LossCase:
             cache(partial(_perturbed_losses, examined, self.num_steps)),
             cache(partial(_losses_without, examined, self.num_steps)),
         )
-        self.needs_equal_loss = True  # False: a change that leaves a finite loss is enough
+        self.accepted: Accepted = "equal"
         self.precision: PrecisionConfig = examined.config.precision
         """The precision of trials: that of the training, except for a scale at which the fault shows at once."""
         self.fault: FaultSigns | None = self.judge.fault(self.own.steps) or self._both_diverge() or self._vanished()
@@ -221,7 +229,10 @@ class LossCase:
 
     def has_fault(self, taken: TakenSteps) -> bool:
         fault = self.judge.fault(taken.steps)
-        return taken.error is not None or (fault is not None and (self.needs_equal_loss or fault.sign in NOT_FINITE))
+        if self.accepted == "finite":
+            return taken.error is not None or (fault is not None and fault.sign in NOT_FINITE)
+        is_far = self.accepted == "close" and not self.judge.is_close(taken.steps)
+        return taken.error is not None or fault is not None or is_far
 
     def _both_diverge(self) -> FaultSigns | None:
         """The fault of a loss that is not finite in float32 either: precision did not cause it."""
