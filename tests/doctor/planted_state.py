@@ -218,7 +218,7 @@ PLANTED = (
     (_case("angles", net("Angles", "amp_bf16"), "integers_rounded", ""), "positions[:, None] @"),
     (_case("slots", net("Slots", "amp_bf16"), "integers_rounded", "", "aten.cumsum"), "taken.cumsum"),
     (_case("slots in fp16", net("Slots", "pure_fp16"), "integers_rounded", "", "aten.cumsum"), "taken.cumsum"),
-    (_case("positions that are held", net("Positions", "pure_bf16"), "integers_rounded", ""), ""),
+    (_case("positions that are held", net("Positions", "pure_bf16"), "integers_rounded", ""), "positions.long()"),
     (_case("time", net("Steps", "amp_bf16"), "integers_rounded", ""), ".to(h.dtype)"),
 )
 

@@ -20,15 +20,15 @@ def _in_empty_directory(tmp_path, monkeypatch):
 def test_a_finding_is_printed_and_kept(tmp_path, capsys):
     assert main(["doctor", *SMALL]) == 0
     printed = capsys.readouterr().out
-    assert "planted.fast_exp of inner" in printed
+    assert "planted.fast_exp in inner" in printed
     assert "precision.fp32_modules=[inner]" in printed
     (directory,) = (path.parent for path in tmp_path.rglob(DIAGNOSIS_NAME))
     assert {path.name for path in directory.iterdir()} == {"diagnosis.json", "diagnosis.html", "diagnosis.md"}
     diagnosis = json.loads((directory / DIAGNOSIS_NAME).read_text())
     assert (diagnosis["schema"], diagnosis["unexamined"], diagnosis["run"]) == (1, [], None)
     (finding,) = diagnosis["findings"]
-    assert (finding["kind"], finding["proof"]["mends"]) == ("unexplained_error", True)
-    assert finding["evidence"]["error"] > finding["evidence"]["explained_error"]
+    assert (finding["kind"], finding["proof"]["mends"]) == ("large_error", True)
+    assert finding["evidence"]["error_pct"] > finding["evidence"]["explained_pct"]
     assert finding["change"]["overrides"] == ["precision.fp32_modules=[inner]"]
     assert finding["sentences"]["change"] == "compute it in float32"
 

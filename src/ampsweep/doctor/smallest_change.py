@@ -22,11 +22,10 @@ def smallest_change(
     place: str | None,
     modules: Sequence[Sequence[str]],
     mends: Callable[[Replay], bool],
-    also: Callable[[Variant], bool] = lambda _: True,
+    also: Callable[[Variant], bool] | None = None,
 ) -> Change | None:
     """The first change that `mends` and `also` accept. In order: edits of the line, modules in float32 (each of some
-    sets), autocast with float32 parameters. None if there is none, or no time for it. The last trial is that of the
-    change."""
+    sets), autocast with float32 parameters. None if there is none, or no time for it."""
     precision = examined.config.precision
     autocast = examined.device.type if precision.autocast else None
 
@@ -37,17 +36,16 @@ def smallest_change(
                     return False
         except Exception:  # noqa: BLE001  the model's own code may raise anything
             return False
-        return also(changed)
+        return also is None or also(changed)
 
     def is_mended_by(edit: CodeEdit) -> bool:
         return is_mended(Variant(edit=edit))
 
     try:
-        names = names_at(examined.replay(), place, _FIRST_STEPS) if isinstance(place, CodeLine) else None
-        if names is not None and isinstance(place, CodeLine):
+        if isinstance(place, CodeLine) and (names := names_at(examined.replay(), place, _FIRST_STEPS)) is not None:
             edit = next(filter(is_mended_by, _in_float32(place)), None)
             edit = edit or smallest_edit(place, names, is_mended_by, autocast=autocast)
-            if edit is not None and is_mended_by(edit):
+            if edit is not None:
                 return Change(code=edit.patch)
         for kept in modules if precision.autocast else ():
             if any(kept) and is_mended(Variant(kept=frozenset(kept))):

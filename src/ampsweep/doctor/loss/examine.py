@@ -19,8 +19,6 @@ from ampsweep.doctor.loss.needed_fp32_modules import Culprits, calls_by_error, f
 from ampsweep.doctor.loss.nonfinite_origins import OriginTracer
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import OutOfTimeError
-from ampsweep.doctor.side_by_side.comparison import SideBySide
-from ampsweep.doctor.state.findings import TriedExact
 from ampsweep.doctor.state.half_integers import find_rounded_integers
 from ampsweep.doctor.state.lost_updates import lost_updates
 from ampsweep.observe.calls import Call, observe
@@ -52,9 +50,9 @@ def examine_loss(examined: ExaminedTraining) -> Iterator[DoctorFinding]:
         return
     try:
         if signs.sign in ("different_loss", "worse_loss"):
-            rounded = find_rounded_integers(examined, SideBySide(examined), case.is_fixed_by)
-            if rounded is not None and rounded.proof is not None:
-                yield replace(rounded, also=[signs.sentence], proof=TriedExact(mends=True, mends_loss=True))
+            rounded = find_rounded_integers(examined, case.is_fixed_by)
+            if rounded is not None:
+                yield replace(rounded, also=[signs.sentence])
                 return
         find = _under_autocast if examined.config.precision.autocast else _without_autocast
         yield find(case, signs)
@@ -219,7 +217,7 @@ def _without_autocast(case: LossCase, signs: FaultSigns) -> DoctorFinding:
             change = Change(overrides=[f"optimizer.eps={_LARGE_EPS!r}"])
             return kinds.OptimizerEps(signs=signs, eps=eps, change=change, proof=_tried(case, larger))
     if signs.sign not in NOT_FINITE and (lost := lost_updates(examined)) is not None:
-        return _in_another_mode(case, replace(lost, signs=signs))
+        return _in_another_mode(case, replace(lost, also=[signs.sentence]))
     return _in_float32(case, signs)
 
 

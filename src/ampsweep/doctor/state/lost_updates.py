@@ -1,8 +1,10 @@
-"""Updates of weights that rounding discards, as part of each step's movement of the weights in float32."""
+"""Updates of weights that rounding discards."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -10,153 +12,135 @@ from torch import Tensor
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import MODES, PRECISION_MODES
-from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.diagnosis import Change, DoctorFinding, TriedChange
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import Replay
-from ampsweep.doctor.state.findings import TriedMovement, UpdatesLost
 from ampsweep.monitors.magnitudes import flat, taken
 from ampsweep.monitors.numerics import has_gradient
 from ampsweep.numeric_formats import dtype_name
-from ampsweep.observe.step import parameters_of
 from ampsweep.precision.parameter_chunks import HALF
-from ampsweep.training.update_observers import UpdateObserver
 
 _MOST_STEPS: Final = 6
-_MOST_LOST: Final = 0.5  # the share of a parameter's elements, of its movement, and of all weights that may be lost
+_MOST_LOST: Final = 0.5  # the share of a tensor's elements, of their movement, and of all weights that may be lost
 _LOOKED_AT: Final = 10_000  # steps in which the highest learning rate is looked for
 _NUDGE: Final = 2.0**-6  # a relative change that every half-precision format can hold
 
-Updates = list[dict[str, tuple[Tensor, Tensor]]]
-"""By step, then by parameter, the changes of an even selection of elements, and whether each has a gradient."""
+Updates = Sequence[dict[str, Tensor]]
+"""By step, then by parameter, what is added to an even selection of its elements: NaN to those without a gradient."""
 
 
 @dataclass(frozen=True)
-class ParameterUpdates:
-    name: str
-    num_elements: int
-    lost: float  # the share of the elements with a gradient that a step leaves unchanged
-    moved: float  # the elements' movement in the direction of float32's, as a share of it
+class Movement:
+    unchanged: float  # the share of the elements that a step does not change
+    moved: float  # how far they move in float32's direction, as a share of its movement
+
+    @staticmethod
+    def of(added: Tensor, exact: Tensor) -> "Movement":
+        """From what steps add to some elements, and what float32 adds; NaN if that moves none of them."""
+        is_known = added.isfinite() & exact.isfinite() & (exact != 0)
+        added, exact = added[is_known], exact[is_known]
+        moved = float((added * exact.sign()).sum() / exact.abs().sum())
+        return Movement(float((added == 0).double().mean()), moved)
 
     @property
     def is_lost(self) -> bool:
-        return self.lost >= _MOST_LOST and self.moved <= _MOST_LOST
+        return self.unchanged >= _MOST_LOST and self.moved <= _MOST_LOST
+
+
+class UpdatesLost(DoctorFinding):
+    template = "{unchanged_pct} of weights with a gradient do not change in a step: {dtype} rounds their updates away"
+    complaint = "loss"
+    seen = ("at the full learning rate the weights move by {moved_pct} of what float32 moves them",)
+    remedy = "keep the exact weights, or round them stochastically"
+    remedy_by_overrides = "let the optimizer update in float32"
+    dtype: str
+    unchanged_pct: float
+    moved_pct: float
+
+
+def at_full_rate(replay: Replay) -> Replay:
+    """Let a replay train at the highest learning rate of its schedule, so that a warm-up is no fault."""
+    schedule, rates = replay.trainer.schedule, list[float]()
+    for step in range(min(replay.trainer.num_steps, _LOOKED_AT)):
+        schedule.set(step)
+        rates.append(float(schedule.learning_rate() or 0.0))
+    schedule.set(rates.index(max(rates)))
+    schedule.is_constant = True  # the trainer leaves it there
+    return replay
 
 
 def lost_updates(examined: ExaminedTraining) -> UpdatesLost | None:
     """Find out if half of the weights do not move although the optimizer would move them in float32, at the highest
-    learning rate of the schedule, so that a warm-up is no fault. The cheapest mode that moves them is the change."""
+    learning rate of the schedule. The cheapest mode that moves them is the change."""
     replay, num_steps = examined.replay(), min(len(examined.own_steps.steps), _MOST_STEPS)
-    dtype = next((p.dtype for p in replay.model.parameters() if p.requires_grad and p.dtype in HALF), None)
-    if dtype is None:
+    half: list[Tensor] = [p for p in replay.model.parameters() if p.requires_grad and p.dtype in HALF]
+    if not half:
         return None
     exact = _updates(examined.baseline(), num_steps)
-    found = _compared(replay, exact)
-    lost = [updates for updates in found if updates.is_lost]
-    if sum(each.num_elements for each in lost) < _MOST_LOST * sum(each.num_elements for each in found):
+    found = _movements(replay, exact)
+    sizes = {name: parameter.numel() for name, parameter in replay.model.named_parameters() if name in found}
+    lost = sorted((name for name in sizes if found[name].is_lost), key=lambda name: -sizes[name])
+    num_all, num_lost = sum(sizes.values()), sum(sizes[name] for name in lost)
+    if num_lost <= _MOST_LOST * num_all or _is_overwritten(replay, half):
         return None
-    if _is_overwritten(replay):
-        return None
-    names, largest_first = {each.name for each in lost}, sorted(lost, key=lambda each: -each.num_elements)
     finding = UpdatesLost(
-        modules=list(dict.fromkeys(each.name.rpartition(".")[0] for each in largest_first)),
-        dtype=dtype_name(dtype),
-        num_steps=num_steps,
-        unchanged_pct=100 * _mean(found, "lost"),
-        moved_pct=100 * _mean(found, "moved"),
+        modules=list(dict.fromkeys(name.rpartition(".")[0] for name in lost)),
+        dtype=dtype_name(half[0].dtype),
+        unchanged_pct=100 * sum(found[name].unchanged * size for name, size in sizes.items()) / num_all,
+        moved_pct=100 * sum(found[name].moved * size for name, size in sizes.items()) / num_all,
     )
-    for mode in _modes_with_exact_updates(examined.config.precision):
+    own = examined.config.precision
+    kept = (mode for mode in MODES.values() if mode.implementation and mode.settings.mode != own.mode)
+    modes = [mode.name for mode in kept if mode.settings.parameters == own.parameters]
+    for mode in (*modes, "amp_fp16" if own.parameters == "float16" else "amp_bf16"):
         if examined.seconds_left <= 0:
             break
         try:
-            moved = _compared(Variant(precision=PRECISION_MODES[mode]).replay(examined), exact)
+            after = _movements(Variant(precision=PRECISION_MODES[mode]).replay(examined), exact)
         except UserError:  # the mode does not take this optimizer or device
             continue
-        if _mean([each for each in moved if each.name in names], "moved") > _MOST_LOST:
-            proof = TriedMovement(mends=True, moved_pct=100 * _mean(moved, "moved"))
-            return replace(finding, change=Change(overrides=[f"precision={mode}"]), proof=proof)
+        moved = sum(after[name].moved * sizes[name] for name in lost if name in after) / num_lost
+        if moved > _MOST_LOST:
+            change, proof = Change(overrides=[f"precision={mode}"]), TriedChange(mends=True)
+            return replace(finding, change=change, proof=proof)
     return finding
 
 
-def _modes_with_exact_updates(precision: PrecisionConfig) -> Iterator[str]:
-    """The modes that keep the parameters' dtype, then the one with float32 parameters."""
-    kept = (mode for mode in MODES.values() if mode.implementation and mode.settings.mode != precision.mode)
-    yield from (mode.name for mode in kept if mode.settings.parameters == precision.parameters)
-    yield "amp_fp16" if precision.parameters == "float16" else "amp_bf16"
-
-
-class _Movement(UpdateObserver):
-    def __init__(self, replay: Replay) -> None:
-        self._names = {parameter: name for name, parameter in replay.model.named_parameters()}
-        self._before: dict[str, tuple[Tensor, Tensor]] = {}
-        self.changes: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        with_gradient = ((p, p.grad) for p in parameters_of(optimizer) if p.grad is not None)
-        self._before = {self._names[p]: (taken(flat(p)), has_gradient(p, grad)) for p, grad in with_gradient}
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        for parameter in parameters_of(optimizer):
-            if (before := self._before.get(self._names[parameter])) is not None:
-                self.changes[self._names[parameter]] = taken(flat(parameter)) - before[0], before[1]
-
-
-def at_full_rate(replay: Replay) -> Replay:
-    """Let a replay train at the highest learning rate of its schedule."""
-    schedule = replay.trainer.schedule
-    if not schedule.is_constant:
-
-        def rate(step: int) -> float:
-            schedule.set(step)
-            return float(schedule.learning_rate() or 0.0)
-
-        schedule.set(max(range(min(replay.trainer.num_steps, _LOOKED_AT)), key=rate))
-        schedule.is_constant = True  # the trainer leaves it there
-    return replay
-
-
 def _updates(replay: Replay, num_steps: int) -> Updates:
-    movement, found = _Movement(at_full_rate(replay)), Updates()
-    replay.trainer.observers.append(movement)
+    weights = {name: p for name, p in at_full_rate(replay).model.named_parameters() if p.requires_grad}
+    used: dict[str, Tensor] = {}
+
+    def note(name: str, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            used[name] = has_gradient(parameter, parameter.grad)
+
+    for name, parameter in weights.items():
+        parameter.register_post_accumulate_grad_hook(partial(note, name))  # type: ignore[no-untyped-call]
+    found: list[dict[str, Tensor]] = []
     for _ in range(num_steps):
-        movement.changes = {}
+        used.clear()
+        before = {name: taken(flat(parameter)) for name, parameter in weights.items()}
         is_skipped = replay.step().is_skipped
-        found.append({} if is_skipped else movement.changes)
-    replay.trainer.observers.remove(movement)
+        added = {name: taken(flat(weights[name])) - before[name] for name in used if not is_skipped}
+        found.append({name: of.masked_fill(~used[name], math.nan).cpu().double() for name, of in added.items()})
     return found
 
 
-def _compared(replay: Replay, exact: Updates) -> list[ParameterUpdates]:
-    """Compare the updates of each parameter with those of the same steps in float32; steps that are skipped in either
-    training do not count."""
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+def _movements(replay: Replay, exact: Updates) -> dict[str, Movement]:
+    """The movement of each parameter, beside the same steps in float32; those that either skips do not count."""
+    pairs: dict[str, list[Tensor]] = defaultdict(list)
     for own, base in zip(_updates(replay, len(exact)), exact, strict=True):
-        for name in [name for name in base if name in own]:
-            (change, has_own), (wide, has_gradient) = own[name], base[name]
-            is_updated = has_own & has_gradient & (wide != 0)
-            change, wide = (part[is_updated].cpu().double() for part in (change, wide))
-            added = (change == 0).sum(), is_updated.sum(), (change * wide.sign()).sum(), wide.abs().sum()
-            sums[name] = [total + float(more) for total, more in zip(sums[name], added, strict=True)]
-    sizes = {name: parameter.numel() for name, parameter in replay.model.named_parameters()}
-    return [
-        ParameterUpdates(name, sizes[name], unchanged / num, moved / movement)
-        for name, (unchanged, num, moved, movement) in sums.items()
-        if num
-    ]
+        for name in own.keys() & base.keys():
+            pairs[name].append(torch.stack([own[name], base[name]]))
+    found = {name: Movement.of(*torch.cat(of, 1)) for name, of in pairs.items()}
+    return {name: movement for name, movement in found.items() if not math.isnan(movement.moved)}
 
 
-def _mean(updates: Sequence[ParameterUpdates], share: str) -> float:
-    total = sum(each.num_elements for each in updates)
-    return sum(getattr(each, share) * each.num_elements for each in updates) / total if total else 0.0
-
-
-def _is_overwritten(replay: Replay) -> bool:
-    """Return True if a step overwrites what the parameters hold, as from exact copies that an optimizer keeps."""
-    parameters: list[Tensor] = [p for p in replay.model.parameters() if p.requires_grad and p.dtype in HALF]
+def _is_overwritten(replay: Replay, weights: list[Tensor]) -> bool:
+    """Return True if a step overwrites what the weights hold, as from exact copies that an optimizer keeps."""
     with torch.no_grad():
-        torch._foreach_mul_(parameters, 1 + _NUDGE)
-    nudged = [taken(flat(parameter)) for parameter in parameters]
-    replay.step()
-    changed = [(taken(flat(p)) != before) for p, before in zip(parameters, nudged, strict=True)]
-    return float(torch.cat(changed).float().mean()) > _MOST_LOST
+        torch._foreach_mul_(weights, 1 + _NUDGE)
+    (added,) = _updates(replay, 1)
+    with_gradient = torch.cat([of[~of.isnan()] for of in added.values()])
+    return float((with_gradient != 0).double().mean()) > _MOST_LOST
