@@ -46,7 +46,7 @@ def with_layer(body):
 
 FAULTS = {
     "exp": ({"model": with_layer("return x / torch.exp((x * 30).half())")}, "exp_overflow", "float16"),
-    "float64": ({"model": with_layer("return x.double()")}, "mixed_dtypes", "float64"),
+    "float64": ({"model": with_layer("return x.double()")}, "stops_with_error", "float64"),
     "NaN in the data": (
         {"model": PLAIN + "own = batch\ndef batch(n): x, y = own(n); return (x.log() if n == 2 else x), y"},
         "makes_nonfinite",
@@ -81,7 +81,9 @@ def test_a_fault_in_a_script_is_named(name, tmp_path, monkeypatch, capfd):
     found = {finding["kind"]: finding for finding in json.loads(out)["findings"]}
     finding = found[kind]
     assert words in finding["headline"]
-    assert ("the script's last line" in err) == (kind != "mixed_dtypes"), "the script's output is not the diagnosis's"
+    assert ("the script's last line" in err) == (kind != "stops_with_error"), (
+        "the script's output is not the diagnosis's"
+    )
     if kind != "scale_too_high":
         assert finding["place"].startswith("loop.py, line ")
 

@@ -18,7 +18,7 @@ from ampsweep.user_code import CodeLine, frame_of_caller
 Place = tuple[int | str, ...]
 """The place of a tensor among the arguments of a call: `(0,)` the first, `(1, 0)` the first of a list that is the
 second, `("out",)` a keyword argument."""
-Remedy = dict[Place, torch.dtype | float]  # dtypes to cast to, or new numbers
+Remedy = dict[Place, torch.dtype]  # dtypes to cast to
 
 _COMPREHENSIONS: Final = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
 _MAX_FLOAT16: Final = torch.finfo(torch.float16).max
@@ -88,8 +88,6 @@ class RunningCode:
         nodes = {place: self.values.get(id(tensor)) or self._argument(place) for place, tensor in tensors.items()}
         splices: list[Splice] = []
         for place, new in remedy.items():
-            if not isinstance(new, torch.dtype):
-                return next(limits_of_dtype(self.line, self.names), None)
             node = nodes.get(place)
             if node is None:
                 return None

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any, Final, Self
 
-import torch
-
 from ampsweep.doctor.diagnosis import DoctorFinding, where
 from ampsweep.doctor.loss import findings as of_loss
 from ampsweep.doctor.loss.fault import FaultSigns, Sign
@@ -12,7 +10,7 @@ from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
 from ampsweep.doctor.script.watched_calls import NonfiniteTensor
 from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.doctor.types.failing_call import FailedCall
-from ampsweep.doctor.types.findings import NoSuchDtype, WrongDtypes
+from ampsweep.doctor.types.findings import StopsWithError
 from ampsweep.text import number
 
 _PROVED: Final = (of_loss.MaskOverflow, of_loss.ExpOverflow, of_loss.LongSum, of_loss.ValueOverflow)
@@ -112,9 +110,6 @@ def of_origin(origin: NonfiniteOrigin, signs: ScriptSigns) -> of_loss.OfOperator
     return kind(signs=signs, origin=origin, **where(origin.call))
 
 
-def of_error(failed: FailedCall | None, step: int) -> WrongDtypes | None:
+def of_error(failed: FailedCall | None, step: int) -> StopsWithError | None:
     """The finding on the call that ended the script; None if that was no matter of dtypes."""
-    if failed is None or failed.fault is None:
-        return None
-    is_in_float32 = any(operand.torch_dtype == torch.float32 for operand in failed.operands)
-    return None if failed.fault is NoSuchDtype and is_in_float32 else failed.finding(0, step=step)
+    return failed.finding(step=step) if failed is not None and failed.casts else None
