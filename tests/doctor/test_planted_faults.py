@@ -75,6 +75,6 @@ def test_values_of_very_many_paths_are_followed_back_once():
     for _ in range(60):
         state = made(torch.float32, sources=(state, state))
     promoted = made(torch.float32, sources=(TensorOrigin("batch", torch.bfloat16), state))
-    memory = TracedMemory(8, {}, {}, (Held(8, "activations", False, promoted),), 0)
+    memory = TracedMemory(8, {}, (Held(8, "activations", False, promoted),), 0)
     (group,) = wide_activations(memory, autocasts=True)
     assert (group.kind.kind(), group.modules, group.num_bytes) == ("float32_promoted", ["inner"], 8)

@@ -197,11 +197,6 @@ def test_calls_are_grouped_by_what_holds_them():
     blocks = [(call(0, 1.0, module="blocks.0.norm"), 1.0), (call(1, 3.0, module="blocks.1.norm"), 3.0)]
     (spot,) = hot_spots(blocks)
     assert (spot.modules, spot.cost) == (["blocks.1.norm", "blocks.0.norm"], 4.0)
-    line = "net.py, line 3"
-    costs = [(call(n, 1.0, module=f"b.0.{name}", place=line), 2.0 - n) for n, name in enumerate(("up", "down"))]
-    (spot,) = hot_spots(costs, by_line=True)
-    assert spot.modules == ["b.0", "b.0.up", "b.0.down"]
-    assert [spot.modules for spot in hot_spots(costs)] == [["b.0.up"], ["b.0.down"]]
 
 
 def test_reading_a_number_is_seen_with_its_line():

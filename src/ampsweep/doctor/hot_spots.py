@@ -37,23 +37,14 @@ class HotSpot(Generic[AnyCall]):
         return HotSpot(ranked("module")[:_MAX_MODULES], place, operator, cost, calls)
 
 
-def hot_spots(costs: Iterable[tuple[AnyCall, float]], *, by_line: bool = False) -> list[HotSpot[AnyCall]]:
+def hot_spots(costs: Iterable[tuple[AnyCall, float]]) -> list[HotSpot[AnyCall]]:
     """Group calls by module, or by line outside all modules; the most expensive spot first. Modules that differ only in
-    numbers (`blocks.0`, `blocks.1`) are a group and, with `by_line`, those that a line of a parent calls, after it."""
+    numbers (`blocks.0`, `blocks.1`) are a group."""
     found: dict[tuple[str | None, str | None], list[tuple[AnyCall, float]]] = defaultdict(list)
     for call, cost in costs:
-        kind = None if call.module is None else unnumbered(call.module)
-        if kind is None or (by_line and call.place is not None):
-            key = (kind and kind.rpartition(".")[0], call.place)
-        else:
-            key = (kind, None)
+        key = (None, call.place) if call.module is None else (unnumbered(call.module), None)
         found[key].append((call, cost))
-    grouped = [HotSpot.of(group) for group in found.values()]
-    for spot in grouped:
-        parent = common_module(spot.modules)
-        if len({*map(unnumbered, spot.modules)}) > 1 and parent not in ("", *spot.modules):
-            spot.modules.insert(0, parent)
-    return sorted(grouped, key=lambda spot: -spot.cost)
+    return sorted((HotSpot.of(group) for group in found.values()), key=lambda spot: -spot.cost)
 
 
 def unnumbered(module: str) -> str:

@@ -1,17 +1,17 @@
 """The examination of a training whose memory did not shrink."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from ampsweep.analysis.step_limits import MIN_PEAK_BYTES
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.doctor.code_edits import CodeEdit
-from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.diagnosis import Change, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.half_edits import (
     autocast_on_at,
@@ -30,6 +30,7 @@ from ampsweep.doctor.memory.findings import MemoryFinding
 from ampsweep.doctor.memory.traced_memory import STATE, Held, TracedMemory, trace_memory
 from ampsweep.doctor.memory.wide_activations import WideActivations, wide_activations
 from ampsweep.doctor.replay import OutOfTimeError
+from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call
 from ampsweep.observe.functions import CallIdentity
@@ -83,11 +84,19 @@ def _try(examined: ExaminedTraining, config: Config | None = None, edit: CodeEdi
     return None if is_worse else changed
 
 
-def _proof(own: TracedMemory, changed: TracedMemory | None) -> kinds.TracedAgain | None:
-    if changed is None:
-        return None
-    is_fixed, before, after = own.saved_pct(changed) >= _MIN_COST_PCT, own.peak_bytes, changed.peak_bytes
-    return kinds.TracedAgain(mends=is_fixed, peak_bytes_before=before, peak_bytes_after=after)
+def _mended(
+    examined: ExaminedTraining, own: TracedMemory, overrides: list[str], edit: CodeEdit | None = None, **changed: Any
+) -> dict[str, Any]:
+    """What a finding says of a change by overrides, which set these parts of the config, or of an edit; empty if it
+    saves too little, or there is none."""
+    if not (overrides or edit):
+        return {}
+    traced = _try(examined, replace(examined.config, **changed), edit)
+    if traced is None or own.saved_pct(traced) < _MIN_COST_PCT:
+        return {}
+    proof = kinds.TracedAgain(mends=True, peak_bytes_before=own.peak_bytes, peak_bytes_after=traced.peak_bytes)
+    change = Change(overrides=overrides, code=None if edit is None else edit.patch)
+    return {"cost_pct": own.saved_pct(traced), "change": change, "proof": proof}
 
 
 def _spot(allocations: Iterable[Held]) -> HotSpot[Call]:
@@ -104,7 +113,6 @@ def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFin
     if cost_pct < _MIN_COST_PCT:
         return
     made = _spot(held for held in own.held if held.is_stale)
-    made_in = made.modules[:_MOST_CAUSES]
     name, edit, proof = None, None, None
     for holder, tried in islice(numbers_for(made.place) if isinstance(made.place, CodeLine) else (), _MOST_TRIALS):
         trial = _try(examined, edit=tried)
@@ -112,12 +120,11 @@ def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFin
             name, edit, proof = holder, tried, kinds.GrowthAgain(mends=True, growth_bytes=trial.growth_bytes)
     yield kinds.GrowsFromStepToStep(
         cost_pct=cost_pct,
-        modules=made_in,
+        modules=made.modules[:_MOST_CAUSES],
         place=made.place if edit is None else edit.place,
         attribute=name,
         growth_bytes=own.growth_bytes,
         num_steps=_MANY_STEPS,
-        made_in=made_in,
         change=Change(code=None if edit is None else edit.patch),
         proof=proof,
     )
@@ -131,29 +138,26 @@ def _wide(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
         assert function is not None
         if own.pct(group.num_bytes) < _MIN_WIDE_PCT:
             return
-        edit, overrides = None, list[str]()
+        edit = None
         if group.kind is kinds.Float32AutocastOff and precision.fp32_modules:
             overrides = ["precision.fp32_modules=[]"]
-            changed = _try(examined, replace(examined.config, precision=replace(precision, fp32_modules=[])))
+            mended = _mended(examined, own, overrides, precision=replace(precision, fp32_modules=[]))
         else:
             edit = _edit_of(examined, group, function.identity)
-            changed = None if edit is None else _try(examined, edit=edit)
-        if changed is None or own.saved_pct(changed) < _MIN_COST_PCT:
-            continue
+            mended = _mended(examined, own, [], edit)
         partner = next((source.made for source in group.origin.sources if source.dtype == group.origin.dtype), None)
-        yield group.kind(
-            cost_pct=own.saved_pct(changed),
-            modules=group.modules,
-            operator=call.operator,
-            place=function.identity.line if edit is None else edit.place,
-            float32_bytes=group.num_bytes,
-            peak_bytes=own.peak_bytes,
-            function=function.identity.function,
-            partner_by=None if partner is None else partner.kind,
-            partner_name=None if partner is None else partner.name,
-            change=Change(overrides=overrides, code=None if edit is None else edit.patch),
-            proof=_proof(own, changed),
-        )
+        if mended:
+            yield group.kind(
+                modules=group.modules,
+                operator=call.operator,
+                place=function.identity.line if edit is None else edit.place,
+                float32_bytes=group.num_bytes,
+                peak_bytes=own.peak_bytes,
+                function=function.identity.function,
+                partner_by=None if partner is None else partner.kind,
+                partner_name=None if partner is None else partner.name,
+                **mended,
+            )
 
 
 def _edit_of(examined: ExaminedTraining, group: WideActivations, identity: CallIdentity) -> CodeEdit | None:
@@ -163,43 +167,33 @@ def _edit_of(examined: ExaminedTraining, group: WideActivations, identity: CallI
 
 
 def _cast_again(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
-    precision, groups = examined.config.precision, defaultdict[int, list[Held]](list)
+    precision, groups = examined.config.precision, defaultdict[TensorOrigin, list[Held]](list)
     for held in own.held:
         if held.origin is not None and held.origin.kind == "autocast" and held.origin.sources:
-            groups[id(held.origin.sources[0].made)].append(held)
-    again = [sorted(group, key=lambda held: -held.num_bytes)[1:] for group in groups.values() if len(group) > 1]
-    extra = [held for group in again for held in group]
-    extra_bytes, spot = _size(extra), _spot(extra)
-    if own.pct(extra_bytes) < _MIN_COST_PCT:
+            groups[held.origin.sources[0].made].append(held)
+    copies = sorted((group for group in groups.values() if len(group) > 1), key=_size, reverse=True)
+    extra = [held for group in copies for held in sorted(group, key=lambda held: -held.num_bytes)[1:]]
+    if own.pct(_size(extra)) < _MIN_COST_PCT:
         return
-    origin = max(extra, key=lambda held: held.num_bytes).origin
-    assert origin is not None
-    edit, overrides, changed = None, list[str](), None
-    if not precision.cache_enabled:
-        overrides = ["precision.cache_enabled=true"]
-        changed = _try(examined, replace(examined.config, precision=replace(precision, cache_enabled=True)))
+    if precision.cache_enabled:
+        origins = [held.origin for held in copies[0] if held.origin is not None]
+        identities = dict.fromkeys(origin.function.identity for origin in origins if origin.function is not None)
+        edit = cast_once(codes_at(examined, [*identities]), origins[0].dtype)
+        mended = _mended(examined, own, [], edit)
     else:
-        same = (held.origin.function for held in groups[id(origin.sources[0].made)] if held.origin is not None)
-        identities = [*dict.fromkeys(function.identity for function in same if function is not None)]
-        edit = cast_once(codes_at(examined, identities), origin.dtype)
-        changed = None if edit is None else _try(examined, edit=edit)
-    if changed is None or own.saved_pct(changed) < _MIN_COST_PCT:
-        return
-    source = origin.sources[0].made
-    yield kinds.CastAgain(
-        cost_pct=own.saved_pct(changed),
-        modules=spot.modules or [""],
-        operator=spot.operator,
-        place=spot.place,
-        extra_bytes=extra_bytes,
-        num_copies=len(extra) + len(again),
-        num_tensors=len(again),
-        source_by=source.kind,
-        source_name=source.name,
-        cache_enabled=precision.cache_enabled,
-        change=Change(overrides=overrides, code=None if edit is None else edit.patch),
-        proof=_proof(own, changed),
-    )
+        overrides = ["precision.cache_enabled=true"]
+        mended = _mended(examined, own, overrides, precision=replace(precision, cache_enabled=True))
+    spot = _spot(extra)
+    if mended:
+        yield kinds.CastAgain(
+            modules=spot.modules or [""],
+            operator=spot.operator,
+            place=spot.place,
+            extra_bytes=_size(extra),
+            num_copies=len(extra) + len(copies),
+            num_tensors=len(copies),
+            **mended,
+        )
 
 
 def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
@@ -213,32 +207,24 @@ def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
     if own.pct(num_bytes) < _LOSS_PCT or 2 * _size(filter(_is_of_loss, of_loss)) < num_bytes:
         return
     config, batch_size = examined.config, int(examined.config.data["batch_size"])
-    overrides, proof = list[str](), None
-    divisor = next((divisor for divisor in (4, 2) if batch_size % divisor == 0), None)
-    if divisor is not None:
+    mended = dict[str, Any]()
+    if divisor := next((divisor for divisor in (4, 2) if batch_size % divisor == 0), None):
         smaller, accum = batch_size // divisor, config.trainer.grad_accum_steps * divisor
         data, trainer = config.data | {"batch_size": smaller}, replace(config.trainer, grad_accum_steps=accum)
-        proof = _proof(own, _try(examined, replace(config, data=data, trainer=trainer)))
-        if proof is not None and proof.mends:
-            overrides = [f"data.batch_size={smaller}", f"trainer.grad_accum_steps={accum}"]
-    parts = defaultdict[tuple[str, str, str], int](int)
+        overrides = [f"data.batch_size={smaller}", f"trainer.grad_accum_steps={accum}"]
+        mended = _mended(examined, own, overrides, data=data, trainer=trainer)
+    parts = Counter[str]()
     for held in of_loss:
         if held.call is not None and held.origin is not None:
             place = "" if held.call.place is None else f" ({held.call.place})"
-            parts[held.call.operator, place, dtype_name(held.origin.dtype)] += held.num_bytes
-    largest_parts = sorted(parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
-    large = [part for part in largest_parts if part[1] >= num_bytes / 100]
+            parts[f"{held.call.operator}{place} in {dtype_name(held.origin.dtype)}"] += held.num_bytes
+    facts: dict[str, Any] = where(largest.call) | mended
     yield kinds.LargeLoss(
-        cost_pct=own.pct(num_bytes),
-        modules=[] if largest.call.module is None else [largest.call.module],
-        operator=largest.call.operator,
-        place=largest.call.place,
+        **facts | {"cost_pct": own.pct(num_bytes)},
         loss_bytes=num_bytes,
         peak_bytes=own.peak_bytes,
         shape="x".join(map(str, largest.shape)),
-        tensors=[f"{operator}{at}: {num_bytes_text(size)} in {dtype}" for (operator, at, dtype), size in large],
-        change=Change(overrides=overrides),
-        proof=proof if overrides else None,
+        tensors=[f"{part}: {num_bytes_text(size)}" for part, size in parts.most_common(_MOST_PARTS)],
     )
 
 
@@ -253,29 +239,20 @@ def _is_of_loss(held: Held) -> bool:
 
 
 def _unshrinkable(examined: ExaminedTraining, own: TracedMemory, baseline: TracedMemory) -> Iterator[MemoryFinding]:
-    """A peak that is mostly state, which autocast does not shrink, or that autocast's weight copies make larger."""
+    """A peak that is mostly state, which autocast does not shrink, and autocast's copies of weights."""
     if not examined.config.precision.autocast or own.peak_bytes < (1 - _SHRUNK_SHARE) * baseline.peak_bytes:
         return
-    copied = [held for held in own.held if held.category == "autocast_weights"]
-    has_copies = own.pct(_size(copied)) >= _MIN_COST_PCT
-    if not has_copies and own.peak_bytes < MIN_PEAK_BYTES:
-        return
-    if not has_copies and own.pct(own.peak_of(*STATE)) < _MOSTLY_PCT:
+    share_pct = own.pct(own.peak_of(*STATE, "autocast_weights"))
+    if own.peak_bytes < MIN_PEAK_BYTES or share_pct < _MOSTLY_PCT:
         return
     half = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[examined.config.precision.dtype]
-    kind = kinds.CopiesOfWeights if has_copies else kinds.MostlyState
-    most = (max(memory.peak_of("activations"), memory.end_of_forward["activations"]) for memory in (baseline, own))
-    saved = next(most) - next(most)
-    yield kind(
-        cost_pct=own.pct(_size(copied) if has_copies else own.peak_of(*STATE)),
-        modules=_spot(copied).modules if has_copies else [],
+    mended = _mended(examined, own, [f"precision={half}"], precision=PRECISION_MODES[half])
+    yield kinds.MostlyState(
+        **mended | {"cost_pct": share_pct},
         peak_bytes=own.peak_bytes,
         baseline_peak_bytes=baseline.peak_bytes,
         parameters_bytes=own.peak_of("parameters"),
         gradients_bytes=own.peak_of("gradients"),
         optimizer_state_bytes=own.peak_of("optimizer_state"),
-        autocast_weights_bytes=_size(copied),
-        activations_saved_bytes=saved,
-        change=Change(overrides=[f"precision={half}"]),
-        proof=_proof(own, _try(examined, replace(examined.config, precision=PRECISION_MODES[half]))),
+        autocast_weights_bytes=own.peak_of("autocast_weights"),
     )

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange, module_name
+from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange
 from ampsweep.doctor.tensor_origins import OriginKind
-from ampsweep.text import listed, num_bytes, plural
+from ampsweep.text import num_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,45 +77,29 @@ class Float32Promoted(WideFinding):
 
 
 class CastAgain(MemoryFinding):
+    template = (
+        "autocast casts the same tensor again at each use in {all_modules}: {num_copies} copies of {num_tensors} "
+        "tensors are alive at the peak"
+    )
     remedy = "cast it once, and use the copy"
     remedy_by_overrides = "let autocast cache its copies"
     seen = ("all but the first copy of each take {extra_bytes}",)
     extra_bytes: int
     num_copies: int
     num_tensors: int
-    source_by: OriginKind
-    source_name: str | None
-    cache_enabled: bool
-
-    @property
-    def sentence(self) -> str:
-        what = "the weight" if self.source_by == "parameter" else "the same tensor"
-        copies = f"{self.num_copies} copies of {plural(self.num_tensors, 'tensor')}"
-        return f"autocast casts {what} again at each use in {self.all_modules}: {copies} are alive at the peak"
-
-    @property
-    def evidence(self) -> list[str]:
-        if not self.cache_enabled or self.source_by != "parameter":
-            return super().evidence
-        return [*super().evidence, "its cache holds parameters only: not their views, nor what is computed from them"]
 
 
 class GrowsFromStepToStep(MemoryFinding):
     template = "memory grows by {growth_bytes} a step: {holder} keeps tensors of every step"
+    seen = ("after {num_steps} steps it is {price}", "the step before made them{inside}{at}")
     remedy = "keep numbers (.item()); a tensor keeps its storage, and with a graph all that backward would need"
     attribute: str | None  # None: the holder was not found
     growth_bytes: int
     num_steps: int
-    made_in: list[str]  # modules that made what the step before left behind
 
     @property
     def holder(self) -> str:
         return self.attribute or "something"
-
-    @property
-    def evidence(self) -> list[str]:
-        made = f" and is made in {listed(map(module_name, self.made_in))}" if self.made_in else ""
-        return [self.filled("after {num_steps} steps it is {price}") + made]
 
 
 class LargeLoss(MemoryFinding):
@@ -133,22 +117,14 @@ class LargeLoss(MemoryFinding):
 
 class MostlyState(MemoryFinding):
     template = (
-        "{price} is what autocast leaves in float32: parameters {parameters_bytes}, gradients "
-        "{gradients_bytes}, optimizer state {optimizer_state_bytes}"
+        "{price} is what autocast leaves in float32, and its copies of weights: parameters {parameters_bytes}, "
+        "gradients {gradients_bytes}, optimizer state {optimizer_state_bytes}, copies {autocast_weights_bytes}"
     )
-    seen = ("the peak is {peak_bytes}, in float32 {baseline_peak_bytes}; activations save {activations_saved_bytes}",)
-    remedy = "halve the state itself, with parameters in half precision (check what that does to the loss)"
+    seen = ("the peak is {peak_bytes}, in float32 {baseline_peak_bytes}",)
+    remedy_by_overrides = "halve the state itself, with parameters in half precision (check what that does to the loss)"
     peak_bytes: int
     baseline_peak_bytes: int
     parameters_bytes: int
     gradients_bytes: int
     optimizer_state_bytes: int
     autocast_weights_bytes: int
-    activations_saved_bytes: int
-
-
-class CopiesOfWeights(MostlyState):
-    template = (
-        "autocast's copies of weights take {autocast_weights_bytes} beside the weights themselves: parameters "
-        "{parameters_bytes}, gradients {gradients_bytes}, optimizer state {optimizer_state_bytes}"
-    )

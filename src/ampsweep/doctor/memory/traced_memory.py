@@ -39,7 +39,6 @@ class TracedMemory:
 
     peak_bytes: int
     peak: dict[MemoryCategory, int]
-    end_of_forward: dict[MemoryCategory, int]
     held: tuple[Held, ...]  # everything that is alive at the peak
     growth_bytes: int  # bytes that a step leaves behind
 
@@ -53,16 +52,9 @@ class TracedMemory:
         return sum(self.peak.get(category, 0) for category in categories)
 
 
-def trace_memory(
-    examined: ExaminedTraining,
-    config: Config | None = None,
-    *,
-    makers: bool = True,
-) -> TracedMemory:
-    """Trace the second and the third step of a training (`config` if given), which may raise anything.
-
-    Without `makers`, `held` has no origins.
-    """
+def trace_memory(examined: ExaminedTraining, config: Config | None = None, *, makers: bool = True) -> TracedMemory:
+    """Trace the second and the third step of a training (`config` if given), which may raise anything. Without
+    `makers`, `held` has no origins."""
     config = config or examined.config
     is_same = config.data == examined.config.data
     data = examined.data if is_same else KeptBatches(build_data(config, examined.device), examined.data.deadline_s)
@@ -86,13 +78,11 @@ def trace_memory(
         for _ in range(2):  # the second also holds what the first has left behind
             began, bytes_before = ledger.moment, ledger.live_bytes
             step()
-        lives = ledger.lives()
-        peak = lives.peak(since=began)
+        peak = ledger.lives().peak(since=began)
         alive = (allocation for allocation in ledger.allocations if allocation.alive_at(peak.moment))
         return TracedMemory(
             peak_bytes=peak.num_bytes,
             peak=without_zeros(peak.categories),
-            end_of_forward=without_zeros(lives.at(ledger.marked_moment)),
             held=tuple(known.held(allocation, began) for allocation in alive),
             growth_bytes=max(0, ledger.live_bytes - bytes_before),
         )

@@ -1,7 +1,6 @@
 """Activations that stay in float32 although the training computes in half precision, by cause."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +22,6 @@ class WideActivations:
     num_bytes: int
     origin: TensorOrigin  # the call that makes most of them wide
     modules: list[str]  # the modules where it happens, by bytes
-    identities: tuple[CallIdentity, ...]
 
 
 def wide_activations(memory: TracedMemory, *, autocasts: bool) -> list[WideActivations]:
@@ -41,34 +39,10 @@ def wide_activations(memory: TracedMemory, *, autocasts: bool) -> list[WideActiv
 
 
 def _group(kind: type[WideFinding], members: list[tuple[Held, TensorOrigin]]) -> WideActivations:
-    modules = HotSpot.of((origin.call, held.num_bytes) for held, origin in members if origin.call is not None).modules
-    is_off = kind is kinds.Float32AutocastOff
-    if is_off:
-        modules = [*dict.fromkeys([common_module(modules), *modules])]
-    origins = (ancestor for _, origin in members for ancestor in _ancestors(origin, _without_autocast))
-    identities = (*dict.fromkeys(origin.function.identity for origin in origins if origin.function is not None),)
-    return WideActivations(
-        kind=kind,
-        num_bytes=sum(held.num_bytes for held, _ in members),
-        origin=max(members, key=lambda member: member[0].num_bytes)[1],
-        modules=modules,
-        identities=identities if is_off else identities[:1],
-    )
-
-
-def _without_autocast(origin: TensorOrigin) -> list[TensorOrigin]:
-    return [source for source in origin.sources if source.function is not None and not source.function.is_autocast]
-
-
-def _ancestors(origin: TensorOrigin, of: Callable[[TensorOrigin], Iterable[TensorOrigin]]) -> Iterator[TensorOrigin]:
-    seen: set[int] = set()
-    waiting = [origin]
-    while waiting:
-        current = waiting.pop()
-        if id(current) not in seen:
-            seen.add(id(current))
-            yield current
-            waiting += of(current)
+    spot = HotSpot.of((origin.call, held.num_bytes) for held, origin in members if origin.call is not None)
+    first = [common_module(spot.modules)] if kind is kinds.Float32AutocastOff else []
+    origin = max(members, key=lambda member: member[0].num_bytes)[1]
+    return WideActivations(kind, int(spot.cost), origin, [*dict.fromkeys([*first, *spot.modules])])
 
 
 def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[type[WideFinding], TensorOrigin] | None:
@@ -91,9 +65,12 @@ def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[type[WideFinding],
 
 def _is_constant(origin: TensorOrigin) -> bool:
     """Return True if the model holds a tensor, or computes it from such tensors alone, without parameters."""
-    computed = [now for now in _ancestors(origin.made, _made_of) if now.kind not in _CONSTANTS]
-    return all(now.call is not None and all(source.kind != "parameter" for source in now.sources) for now in computed)
-
-
-def _made_of(origin: TensorOrigin) -> list[TensorOrigin]:
-    return [] if origin.kind in _CONSTANTS else [source.made for source in origin.sources]
+    seen, waiting = set[TensorOrigin](), [origin.made]
+    while waiting:
+        current = waiting.pop()
+        if current not in seen and current.kind not in _CONSTANTS:
+            seen.add(current)
+            if current.call is None or any(source.kind == "parameter" for source in current.sources):
+                return False
+            waiting += (source.made for source in current.sources)
+    return True
