@@ -18,6 +18,7 @@ from ampsweep.observe.functions import CallIdentity, FunctionMode
 from ampsweep.user_code import CodeLine, frame_of_caller, is_own_source
 
 Tensors = Mapping[Place, Tensor]
+_CASTS = ("float", "to", "type", "type_as")  # methods
 _Make = Callable[[RunningCode, Tensors], CodeEdit | None]
 
 
@@ -60,12 +61,23 @@ def _step_with(examined: ExaminedTraining, identities: Sequence[CallIdentity], m
 
 
 def without_cast(code: RunningCode, _: Tensors) -> CodeEdit | None:
-    """Leave out the cast; with it the statement, if it does nothing else."""
-    cast = code.expression
-    if not (isinstance(cast, ast.Call) and isinstance(cast.func, ast.Attribute) and code.calls_method):
+    return _without(code.line, code.expression) if code.calls_method else None
+
+
+def casts_at(line: CodeLine) -> Iterator[CodeEdit]:
+    """Edits of a line that leave out one of its casts."""
+    for node in ast.walk(tree_of(line.file)) if is_own_source(Path(line.file)) else ():
+        is_cast = isinstance(node, ast.Call) and getattr(node.func, "attr", None) in _CASTS
+        if is_cast and spans(node, line.number) and (edit := _without(line, node)) is not None:
+            yield edit
+
+
+def _without(line: CodeLine, cast: ast.AST) -> CodeEdit | None:
+    """Leave out a cast; with it the statement, if it does nothing else."""
+    if not (isinstance(cast, ast.Call) and isinstance(cast.func, ast.Attribute)):
         return None
-    kept, file = cast.func.value, code.line.file
-    block, at = blocks_around(code.line)[0]
+    kept, file = cast.func.value, line.file
+    block, at = blocks_around(line)[0]
     statement = block[at]
     targets = statement.targets if isinstance(statement, ast.Assign) and statement.value is cast else ()
     if len(block) > 1 and [*map(ast.unparse, targets)] == [ast.unparse(kept)]:

@@ -218,13 +218,14 @@ def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
         if held.call is not None and held.origin is not None:
             place = "" if held.call.place is None else f" ({held.call.place})"
             parts[f"{held.call.operator}{place} in {dtype_name(held.origin.dtype)}"] += held.num_bytes
+    largest_parts = parts.most_common(_MOST_PARTS)
     facts: dict[str, Any] = where(largest.call) | mended
     yield kinds.LargeLoss(
         **facts | {"cost_pct": own.pct(num_bytes)},
         loss_bytes=num_bytes,
         peak_bytes=own.peak_bytes,
         shape="x".join(map(str, largest.shape)),
-        tensors=[f"{part}: {num_bytes_text(size)}" for part, size in parts.most_common(_MOST_PARTS)],
+        tensors=[f"{part}: {num_bytes_text(size)}" for part, size in largest_parts if size >= num_bytes / 100],
     )
 
 

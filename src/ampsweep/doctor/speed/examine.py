@@ -10,7 +10,7 @@ import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
-from ampsweep.doctor.speed.matrix_products import autocast_is_off, no_fast_units, product_rates
+from ampsweep.doctor.speed.matrix_products import autocast_is_off, no_fast_units
 from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.operators import casts, slower_operators, unfused_optimizer
 from ampsweep.doctor.speed.sampled_lines import sampled_lines
@@ -27,7 +27,6 @@ _MIN_COST_PCT: Final = 1.0
 _WINDOW_S: Final = 0.25  # processor time is counted in ticks of 10 ms
 _STEPS_S: Final = 2.5
 _OPERATORS_S: Final = 1.5
-_RATES_S: Final = 1.0
 _LINES_S: Final = 1.0
 
 
@@ -60,7 +59,6 @@ def _findings(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     facts, baseline = measured.examined.facts, measured.baseline
     facts["speed/own_step_ms"] = median(measured.times)
     facts["speed/num_operators"] = len(measured.step)
-    facts["speed/gflops_per_s"] = {dtype: rate / 1e9 for dtype, rate in measured.product_rates.items()}
     if baseline is not None:
         facts["speed/baseline_step_ms"] = median(baseline.times)
         facts["speed/speedup"] = baseline.speedup.median
@@ -81,17 +79,14 @@ def _measured(examined: ExaminedTraining, own: BareTraining, moments: Moments) -
     times = times_in_turn([training.step for training in trainings], moments, seconds=_within(examined, _STEPS_S))
     steps = timed_in_turn(trainings, moments, seconds=_within(examined, _OPERATORS_S))
     lines = sampled_lines(own, seconds=_within(examined, _LINES_S))
-    rates = product_rates(examined.device, moments, seconds=_within(examined, _RATES_S))
     if len(trainings) > 1:
         baseline = Baseline(times=times[1], step=steps[1], speedup=Ratio.of(times[1], times[0]))
     use = window.use()
     if (load := foreign_load(use)) is not None and examined.device.type == "cpu":
         if num_fitting_threads(use) < torch.get_num_threads():
             raise NotExaminedError(f"{load} while it was timed")
-        load = examined.facts["speed/other_load"] = f"{load}: timed with {plural(torch.get_num_threads(), 'thread')}"
-    return MeasuredSteps(
-        examined, own, moments, rates, times=times[0], step=steps[0], lines=lines, baseline=baseline, other_load=load
-    )
+        examined.facts["speed/other_load"] = f"{load}: timed with {plural(torch.get_num_threads(), 'thread')}"
+    return MeasuredSteps(examined, own, moments, times=times[0], step=steps[0], lines=lines, baseline=baseline)
 
 
 def _within(examined: ExaminedTraining, seconds: float) -> float:

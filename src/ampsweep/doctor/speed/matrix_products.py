@@ -5,37 +5,32 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic
 from typing import Any, Final
 
 import torch
 
-from ampsweep.config.modes import PRECISION_MODES, step_dtypes
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, TriedChange
 from ampsweep.doctor.hot_spots import HotSpot, common_module
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
-from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
+from ampsweep.doctor.speed.step_times import BareTraining, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn, total_ms
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.text import percent
 
 _HALF: Final = ("bfloat16", "float16")
-_SIZES: Final = {"cpu": (192, 512, 1024)}  # edges of square matrices
-_SIZES_OF_ACCELERATORS: Final = (1024, 4096)
-_MAX_PRODUCT_S: Final = 0.1  # a larger product is skipped if it would take longer, judging by the rate of the smaller
-_ROUNDS: Final = 8
+_PRODUCTS_S: Final = 1.0
 _MIN_PRODUCT_RATIO: Final = 1.2  # least speedup of products in half precision on a device with fast units
 _MIN_PRODUCTS_PCT: Final = 20.0
 
 
 class NoFastUnits(SpeedFinding):
     template = "This device has no fast units for {dtype}"
-    seen = ("matrix products, {products_pct} of the step, run {rate_x} as fast as in float32 ({gflops_per_s} GFLOP/s)",)
+    seen = ("matrix products, {products_pct} of the step, run {rate_x} as fast as in float32",)
     remedy = "train in a precision that this device is fast in"
     dtype: str
-    gflops_per_s: float
     rate_x: float
     products_pct: float
 
@@ -58,47 +53,36 @@ class AutocastIsOff(OperatorFinding):
     remedy_by_overrides = remedy
 
 
-def product_rates(device: torch.device, moments: Moments, *, seconds: float) -> dict[str, float]:
-    """Operations per second of products of square matrices, of each dtype at its fastest size."""
-    best: dict[str, float] = {}
-    end_s = monotonic() + seconds
-    for size in _SIZES.get(device.type, _SIZES_OF_ACCELERATORS):
-        quick = {name for name in ("float32", *_HALF) if name not in best or 2 * size**3 / best[name] <= _MAX_PRODUCT_S}
-        # A GPU draws less power for equal numbers, and its clocks stay higher.
-        generator = torch.Generator(device).manual_seed(0)
-        values = torch.randn(size, size, device=device, generator=generator)
-        operands = {name: values.to(getattr(torch, name)) for name in quick}
-        for number in range(1 + _ROUNDS):
-            for dtype, operand in operands.items():
-                per_s = 1e3 * 2 * size**3 / timed_ms(partial(torch.mm, operand, operand), moments)
-                best[dtype] = max(per_s, best.get(dtype, 0.0))
-            if number and monotonic() > end_s:
-                break
-    return best
+def product_rates(device: torch.device, moments: Moments) -> dict[str, float]:
+    """Operations per second of a product of square matrices, by the dtype of its operands."""
+    size = 512 if device.type == "cpu" else 4096
+    # A GPU draws less power for equal numbers, and its clocks stay higher.
+    values = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0))
+    operands = [values.to(getattr(torch, name)) for name in ("float32", *_HALF)]
+    products = [partial(torch.mm, operand, operand) for operand in operands]
+    times = times_in_turn(products, moments, seconds=_PRODUCTS_S)
+    return {name: 2e3 * size**3 / min(ms) for name, ms in zip(("float32", *_HALF), times, strict=True)}
 
 
 def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> Iterator[NoFastUnits]:
-    precision, rate = measured.training.precision, measured.product_rates
-    if precision.dtype not in _HALF or rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
-        return
+    precision = measured.training.precision
     products = [call for call in measured.calls() if call.flops and call.is_half]
     products_ms, former_ms = total_ms(products), total_ms(call for call in baseline.step if call.flops)
     if former_ms >= _MIN_PRODUCT_RATIO * products_ms or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
         return
-    mode, fastest = "fp32", max(_HALF, key=lambda dtype: rate[dtype])
-    if rate[fastest] >= _MIN_PRODUCT_RATIO * rate["float32"]:
-        mode = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[fastest]
-        if fastest == "bfloat16" and precision.parameters == precision.dtype:
-            mode = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
+    rate = product_rates(measured.training.device, measured.moments)
+    if precision.dtype not in _HALF or rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
+        return
+    fastest = max(rate, key=lambda dtype: rate[dtype] / (_MIN_PRODUCT_RATIO if dtype in _HALF else 1))
+    mode = {"float32": "fp32", "bfloat16": "amp_bf16", "float16": "amp_fp16"}[fastest]
     proof = measured.tried(replace(measured.examined.config, precision=PRECISION_MODES[mode]))
-    slow_ms = products_ms * (1 - rate[precision.dtype] / max(rate["float32"], rate[fastest]))
+    slow_ms = products_ms * (1 - rate[precision.dtype] / rate[fastest])
     yield measured.finding(
         NoFastUnits,
         replace(HotSpot.of((call, call.ms) for call in products), modules=[], place=None),
         Change(overrides=[] if proof is None else [f"precision={mode}"]),
         cost_ms=slow_ms if proof is None else proof.gain_pct / 100 * measured.own_ms,
         dtype=precision.dtype,
-        gflops_per_s=rate[precision.dtype] / 1e9,
         rate_x=rate[precision.dtype] / rate["float32"],
         products_pct=100 * products_ms / measured.step_ms,
         proof=proof,

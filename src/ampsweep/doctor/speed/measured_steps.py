@@ -1,7 +1,7 @@
 """The measurements of a training's steps, from which all speed findings follow."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from statistics import median
@@ -16,7 +16,6 @@ from ampsweep.doctor.speed.sampled_lines import SampledLine
 from ampsweep.doctor.speed.step_times import BareTraining, Ratio, StepTimes, TimedAgain, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, total_ms
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.text import milliseconds, ratio
 
 MIN_COST_PCT: Final = 10.0  # least reported share of a step
 _MIN_GAIN_PCT: Final = 5.0  # least gain in three blocks of four of a change that is advised
@@ -30,11 +29,6 @@ class SpeedFinding(DoctorFinding):
     severity = "warning"
     complaint = "speed"
     step_ms: float  # with its wait for data
-    other_load: str | None  # a sentence on other processes that computed meanwhile
-
-    @property
-    def evidence(self) -> list[str]:
-        return [*super().evidence, *([self.other_load] if self.other_load else [])]
 
 
 class OperatorFinding(SpeedFinding):
@@ -42,14 +36,6 @@ class OperatorFinding(SpeedFinding):
 
     own_ms: float
     num_calls: int
-    expected_ms: float | None  # what their work takes by the speed model; None on a device that it does not know
-
-    @property
-    def evidence(self) -> list[str]:
-        if not self.expected_ms:
-            return super().evidence
-        times = ratio(self.own_ms / self.expected_ms)
-        return [*super().evidence, f"{milliseconds(self.own_ms)} is {times} what such work should take on this device"]
 
 
 Kind = TypeVar("Kind", bound=SpeedFinding)
@@ -69,13 +55,11 @@ class MeasuredSteps:
     examined: ExaminedTraining
     training: BareTraining
     moments: Moments
-    product_rates: Mapping[str, float]  # operations per second of matrix products, by the dtype of their operands
     _: KW_ONLY
     times: StepTimes
     step: TimedStep
     lines: Sequence[SampledLine]
     baseline: Baseline | None  # None if the training computes in float32 itself
-    other_load: str | None = None
     wait_ms: float = 0.0  # for the data of each step
     host_ms: float = 0.0  # of the user's code that is no operator
     _claimed_pct: float = 0.0
@@ -127,16 +111,14 @@ class MeasuredSteps:
         **facts: Any,
     ) -> Kind:
         """A finding that costs so many ms of a step, at a spot, if known, or where `facts` say."""
-        known: dict[str, Any] = {"step_ms": self.step_ms, "other_load": self.other_load, "change": change or Change()}
+        known: dict[str, Any] = {"step_ms": self.step_ms, "change": change or Change()}
         known["cost_pct"] = self.share_pct(cost_ms)
         self._claimed_pct += known["cost_pct"]
         if spot is not None:
             self._claimed.update(spot.calls)
             known |= {"modules": spot.modules, "operator": spot.operator, "place": spot.place}
         if spot is not None and issubclass(kind, OperatorFinding):
-            expected = [call.expected_ms for call in spot.calls if call.expected_ms is not None]
             known |= {"own_ms": total_ms(spot.calls), "num_calls": len(spot.calls)}
-            known["expected_ms"] = sum(expected) or None
         return kind(**(known | facts))
 
     def tried(

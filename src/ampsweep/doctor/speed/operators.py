@@ -9,10 +9,11 @@ from ampsweep.analysis.step_limits import MIN_US_PER_OPERATOR_CPU
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.float32_edits import names_at, smallest_edit
+from ampsweep.doctor.half_edits import casts_at
 from ampsweep.doctor.hot_spots import HotSpot, hot_spots
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import TimedAgain
-from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin, total_ms
+from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
 from ampsweep.user_code import CodeLine
 
 _MIN_SLOWER_RATIO: Final = 1.25  # least slowdown against float32 that counts as slower
@@ -31,9 +32,9 @@ class SlowerOperators(OperatorFinding):
 
 
 class ActivationCasts(SpeedFinding):
-    template = "Activations{inside}{at} are cast to float32 and back"
-    seen = ("they and the casts of their gradients take {ms} of a step of {step_ms}",)
-    remedy = "remove the casts, or keep everything between them in the same dtype"
+    template = "Activations{inside}{at} are cast at a cost"
+    seen = ("the casts there and those of their gradients take {ms} of a step of {step_ms}",)
+    remedy = "leave out the cast"
     ms: float
 
 
@@ -44,9 +45,9 @@ class OptimizerBound(OperatorFinding):
 
 
 def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerOperators]:
-    former = by_origin(baseline.step)
+    former = _by_origin(baseline.step)
     costs = []
-    for origin, calls in by_origin(measured.calls()).items():
+    for origin, calls in _by_origin(measured.calls()).items():
         same = former.get(origin, [])
         own_ms, former_ms = total_ms(calls), total_ms(same)
         is_comparable = len(same) == len(calls) and any(call.is_half for call in calls)
@@ -60,6 +61,15 @@ def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[Sl
             change, proof = _in_float32(measured, spot)
             if proof is not None:
                 yield measured.finding(SlowerOperators, spot, change, cost_ms=spot.cost, proof=proof, **facts)
+
+
+def _by_origin(calls: Iterable[TimedCall]) -> dict[tuple[object, ...], list[TimedCall]]:
+    """Group calls by module, line, operator and phase, without casts, which float32 lacks."""
+    found: dict[tuple[object, ...], list[TimedCall]] = defaultdict(list)
+    for call in calls:
+        if not call.is_cast:
+            found[call.module, call.place, call.operator, call.phase].append(call)
+    return found
 
 
 def _in_float32(measured: MeasuredSteps, spot: HotSpot[TimedCall]) -> tuple[Change, TimedAgain | None]:
@@ -89,25 +99,16 @@ def unfused_optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
 
 
 def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
+    """Find the casts in the user's code that cost time, with those of their gradients."""
     measured.examined.facts["speed/casts_ms"] = total_ms(call for call in measured.step if call.is_cast)
-    times = _with_backward(measured.calls())
-    by_index = {call.index: call for call in times}
-    costs: dict[TimedCall, float] = defaultdict(float)
-    for call, ms in times.items():
-        up = by_index.get(call.cast_up) if call.cast_up is not None else None
-        if up is not None and not up.is_of_parameter:
-            costs[up] += ms
-    for spot in hot_spots((up, times[up] + ms) for up, ms in costs.items()):
-        if measured.share_pct(spot.cost) >= _MIN_CASTS_PCT:
-            yield measured.finding(ActivationCasts, spot, cost_ms=spot.cost, ms=spot.cost)
-
-
-def _with_backward(calls: Iterable[TimedCall]) -> dict[TimedCall, float]:
-    forward: dict[int, TimedCall] = {}
-    times: dict[TimedCall, float] = {}
-    for call in calls:
-        if call.is_cast and call.phase == "forward" and {call.inputs[0].itemsize, call.outputs[0].itemsize} == {2, 4}:
-            forward[call.index], times[call] = call, call.ms
-        elif call.is_cast and call.forward is not None and call.forward.index in forward:
-            times[forward[call.forward.index]] += call.ms
-    return times
+    lines: dict[CodeLine, list[TimedCall]] = defaultdict(list)
+    for call in measured.calls():
+        if call.is_cast and isinstance(call.place, CodeLine):
+            lines[call.place].append(call)
+    for line, calls in lines.items():
+        ms = total_ms(calls)
+        for edit in casts_at(line) if measured.share_pct(ms) >= _MIN_CASTS_PCT else ():
+            if (proof := measured.tried(measured.examined.config, around=edit.applied)) is not None:
+                spot = HotSpot.of((call, call.ms) for call in calls)
+                yield measured.finding(ActivationCasts, spot, Change(code=edit.patch), cost_ms=ms, ms=ms, proof=proof)
+                break

@@ -1,4 +1,4 @@
-"""Steps with too little work: loops of tiny operators, or a batch that the device could do at once with others."""
+"""Loops of tiny operators."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -9,8 +9,7 @@ from ampsweep.doctor.hot_spots import HotSpot, unnumbered
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
 
-_MIN_REPEATED: Final = 8  # calls of an operator by a line in one module that are a loop
-_MIN_GAIN_PCT: Final = 25.0  # if doubling the batch saves this share of a sample's time, the device is not filled
+_MIN_REPEATED: Final = 8  # calls by a line in one module of functions with an operator that are a loop
 
 
 class LaunchBound(SpeedFinding):
@@ -28,7 +27,7 @@ class LaunchBound(SpeedFinding):
 def loops(measured: MeasuredSteps) -> Iterator[LaunchBound]:
     """Find loops of the user's code that call tiny operators, by kind of module, or by file outside the model."""
     forward, launch_ms = measured.calls("forward"), measured.launch_ms
-    repeated = Counter(map(_round, forward))
+    repeated = Counter(line for line, _ in {(_round(call), call.function) for call in forward})
     inside = {call.index for call in forward if call.place is not None and repeated[_round(call)] >= _MIN_REPEATED}
     groups: dict[str, list[TimedCall]] = defaultdict(list)
     for call in measured.calls():

@@ -42,12 +42,6 @@ class DataBound(SpeedFinding):
     remedy_by_overrides = "have workers read batches ahead"
     wait_ms: float
     num_steps: int
-    num_workers: int | None
-
-    @property
-    def evidence(self) -> list[str]:
-        workers = [f"{plural(self.num_workers, 'worker')} read ahead"] if self.num_workers else []
-        return [*super().evidence, *workers]
 
 
 class HostBound(SpeedFinding):
@@ -80,7 +74,6 @@ def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
         cost_ms=wait_ms,
         wait_ms=wait_ms,
         num_steps=num_steps,
-        num_workers=num_workers(examined.data.source),
         proof=proof,
     )
 
