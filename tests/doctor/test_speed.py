@@ -119,8 +119,8 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def in_float32(monkeypatch):
+@pytest.fixture
+def invented(monkeypatch):
     """An edit that takes a fifth of the time, and a device whose products are fast in float16."""
     rates = {"bfloat16": 1e9, "float16": 4e9, "float32": 2e9}
     monkeypatch.setattr(matrix_products, "product_rates", lambda *_: rates)
@@ -128,7 +128,7 @@ def in_float32(monkeypatch):
     monkeypatch.setattr(operators, "_in_float32", lambda *_: (Change(code="x.float()"), proof))
 
 
-def test_findings_of_invented_times(golden):
+def test_findings_of_invented_times(golden, invented):
     """The page has what each finding costs, where, its evidence and its change."""
     lines = []
     for name, findings in CASES.items():
@@ -141,7 +141,7 @@ def test_findings_of_invented_times(golden):
     golden("speed.md", "\n".join(lines))
 
 
-def test_each_millisecond_is_counted_once():
+def test_each_millisecond_is_counted_once(invented):
     steps, baseline = measured([*UNCAST, call(3, 10.0, half=True, **SAMPLER)], [call(0, 2.0, **SAMPLER)])
     found = [*autocast_is_off(steps), *slower_operators(steps, baseline)]
     assert [one.cost_pct for one in found] == [pytest.approx(50), pytest.approx(40)]
