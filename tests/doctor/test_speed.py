@@ -16,10 +16,9 @@ from ampsweep.doctor.hot_spots import hot_spots
 from ampsweep.doctor.speed import examine, matrix_products, operators, waiting
 from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.speed.matrix_products import autocast_is_off, no_fast_units, product_rates
-from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps
-from ampsweep.doctor.speed.operators import slower_operators, unfused_optimizer
-from ampsweep.doctor.speed.small_steps import loops
-from ampsweep.doctor.speed.step_times import BareTraining, Ratio, TimedAgain, times_in_turn
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps
+from ampsweep.doctor.speed.operators import loops, slower_operators, unfused_optimizer
+from ampsweep.doctor.speed.step_times import BareTraining, TimedAgain, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn
 from ampsweep.monitors.processors import ProcessorUse
 from ampsweep.monitors.step_clock import Moments
@@ -45,18 +44,18 @@ class Measured(MeasuredSteps):
         return self.timed_again([8.0], [4.0])
 
 
-def measured(own, baseline=(), speedup=1.0, step_ms=0.0, **facts):
+def measured(own, baseline=(), step_ms=0.0):
     """A step of these calls, and that in float32."""
     config = compose_one(["device=cpu", "precision=amp_bf16", "optimizer.fused=false", "data.batch_size=8"])
-    found = Measured(
+    return Measured(
         SimpleNamespace(facts={}, config=config, data=SimpleNamespace(batch_size=8), seconds_left=60.0),
         SimpleNamespace(precision=config.precision, device=CPU),
         Moments(CPU),
         times=(step_ms,),
         step=own,
-        **{"lines": (), "baseline": None} | facts,
+        lines=(),
+        baseline=baseline,
     )
-    return found, Baseline(times=(8.0,), step=baseline, speedup=Ratio(speedup, speedup))
 
 
 @pytest.mark.slow
@@ -107,15 +106,15 @@ OFF = {"switch": CodeEdit("net.py", "@off\ndef f(): ...\n", "def f(): ...\n")}
 UNCAST = [call(0, 4.0, flops=9, **OFF), call(1, 2.0, operator="aten.add", **OFF)]
 UNCAST += [call(2, 4.0, flops=9, **OFF, phase="backward", forward=UNCAST[0])]
 CASES = {
-    "slower than in float32": slower_operators(*measured(SAMPLED, [call(0, 2.0, **SAMPLER), call(1, 4.0, flops=9)])),
-    "a fifth slower": slower_operators(*measured(SAMPLED, [call(0, 5.0, **SAMPLER)])),
-    "slow products": no_fast_units(*measured(PRODUCTS, [call(0, 8.0, flops=9)])),
-    "products faster here all the same": no_fast_units(*measured(PRODUCTS, [call(0, 12.0, flops=9)])),
-    "an update of 60%": unfused_optimizer(measured([*UPDATE, call(6, 4.0)])[0]),
-    "an update of 30%": unfused_optimizer(measured([*UPDATE, call(6, 14.0)])[0]),
-    "tiny operators": loops(measured(TINY, step_ms=0.6)[0]),
-    "one call with many operators": loops(measured(RECURRENT, step_ms=0.6)[0]),
-    "a decorator that switches autocast off": autocast_is_off(measured(UNCAST)[0]),
+    "slower than in float32": slower_operators(measured(SAMPLED, [call(0, 2.0, **SAMPLER), call(1, 4.0, flops=9)])),
+    "a fifth slower": slower_operators(measured(SAMPLED, [call(0, 5.0, **SAMPLER)])),
+    "slow products": no_fast_units(measured(PRODUCTS, [call(0, 8.0, flops=9)])),
+    "products faster here all the same": no_fast_units(measured(PRODUCTS, [call(0, 12.0, flops=9)])),
+    "an update of 60%": unfused_optimizer(measured([*UPDATE, call(6, 4.0)])),
+    "an update of 30%": unfused_optimizer(measured([*UPDATE, call(6, 14.0)])),
+    "tiny operators": loops(measured(TINY, step_ms=0.6)),
+    "one call with many operators": loops(measured(RECURRENT, step_ms=0.6)),
+    "a decorator that switches autocast off": autocast_is_off(measured(UNCAST)),
 }
 
 
@@ -142,10 +141,10 @@ def test_findings_of_invented_times(golden, invented):
 
 
 def test_each_millisecond_is_counted_once(invented):
-    steps, baseline = measured([*UNCAST, call(3, 10.0, half=True, **SAMPLER)], [call(0, 2.0, **SAMPLER)])
-    found = [*autocast_is_off(steps), *slower_operators(steps, baseline)]
+    steps = measured([*UNCAST, call(3, 10.0, half=True, **SAMPLER)], [call(0, 2.0, **SAMPLER)])
+    found = [*autocast_is_off(steps), *slower_operators(steps)]
     assert [one.cost_pct for one in found] == [pytest.approx(50), pytest.approx(40)]
-    assert not [*autocast_is_off(steps), *slower_operators(steps, baseline)], "their calls are claimed"
+    assert not [*autocast_is_off(steps), *slower_operators(steps)], "their calls are claimed"
     assert steps.share_pct(20.0) == pytest.approx(10)
 
 
@@ -160,7 +159,7 @@ def test_a_wait_for_data_costs_its_share_of_the_step_and_hides_what_it_causes(mo
     for clock in ("monotonic", "perf_counter"):
         monkeypatch.setattr(waiting, clock, lambda: now_s)
     for wait_s in (0.004, 0.0005):
-        steps, _ = measured([call(0, 6.0)])
+        steps = measured([call(0, 6.0)])
         steps.training.step, steps.training.trainer = step, training
         steps.examined.data = SimpleNamespace(next_unread=0, source=None, wait_s=wait_s, batch_size=8)
         steps.examined.device = torch.device("meta")
@@ -170,9 +169,7 @@ def test_a_wait_for_data_costs_its_share_of_the_step_and_hides_what_it_causes(mo
         assert steps.share_pct(10.0) == pytest.approx(60 if found else 100)
 
 
-def test_a_speedup_is_that_of_blocks_taken_in_turn():
-    drifting, half_of_it = (10.0, 20.0, 40.0, 80.0), (5.0, 10.0, 20.0, 40.0)
-    assert Ratio.of(drifting, half_of_it) == Ratio(2.0, 2.0)
+def test_steps_are_timed_in_turn():
     order = []
     times = times_in_turn([lambda: order.append("own"), lambda: order.append("other")], Moments(CPU), seconds=0.0)
     assert len(times) == 2
@@ -188,9 +185,9 @@ def test_calls_are_grouped_by_what_holds_them():
 def test_reading_a_number_is_seen_with_its_line():
     examined = examined_of(*planted_speed.net("checked"))
     (step,) = timed_in_turn([BareTraining(examined, examined.config)], Moments(CPU), seconds=0.0)
-    (spot,) = waiting.host_waits(step)
-    assert (spot.modules, spot.operator) == (["inner"], "aten._local_scalar_dense")
-    assert "planted_speed.py" in spot.place
+    (read,) = [call for call in step if call.reads_device and call.phase != "update"]
+    assert (read.module, read.operator) == ("inner", "aten._local_scalar_dense")
+    assert "planted_speed.py" in read.place
     assert {call.flops for call in step if call.operator == "aten.addmm"} == {2 * 256 * 512 * 1024}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import truediv
 from statistics import median
 from time import monotonic
 from typing import Final
@@ -11,11 +12,10 @@ import torch
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
 from ampsweep.doctor.speed.matrix_products import autocast_is_off, no_fast_units
-from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps, SpeedFinding
-from ampsweep.doctor.speed.operators import casts, slower_operators, unfused_optimizer
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
+from ampsweep.doctor.speed.operators import casts, loops, slower_operators, unfused_optimizer
 from ampsweep.doctor.speed.sampled_lines import sampled_lines
-from ampsweep.doctor.speed.small_steps import loops
-from ampsweep.doctor.speed.step_times import BareTraining, Ratio, times_in_turn
+from ampsweep.doctor.speed.step_times import BareTraining, times_in_turn
 from ampsweep.doctor.speed.timed_calls import timed_in_turn
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
 from ampsweep.monitors.contamination import foreign_load, num_fitting_threads
@@ -56,37 +56,37 @@ def examine_speed(examined: ExaminedTraining) -> Iterator[SpeedFinding]:
 
 def _findings(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     """Yield the causes before what they cause: what one has claimed is not found again."""
-    facts, baseline = measured.examined.facts, measured.baseline
+    facts = measured.examined.facts
     facts["speed/own_step_ms"] = median(measured.times)
     facts["speed/num_operators"] = len(measured.step)
-    if baseline is not None:
-        facts["speed/baseline_step_ms"] = median(baseline.times)
-        facts["speed/speedup"] = baseline.speedup.median
     for find in (data_wait, host_code, loops, synchronizations, unfused_optimizer):
         yield from find(measured)
-    if baseline is not None:
+    if measured.baseline:
         yield from autocast_is_off(measured)
-        units = [*no_fast_units(measured, baseline)]
+        units = [*no_fast_units(measured)]
         yield from (*units, *casts(measured))
         if not units:  # else each product would be reported again
-            yield from slower_operators(measured, baseline)
+            yield from slower_operators(measured)
 
 
 def _measured(examined: ExaminedTraining, own: BareTraining, moments: Moments) -> MeasuredSteps:
-    trainings, window, baseline = [own], ProcessorWindow(), None
+    trainings, window, facts = [own], ProcessorWindow(), examined.facts
     if not examined.is_baseline:
         trainings.append(BareTraining(examined, replace(examined.config, precision=PRECISION_MODES["fp32"])))
     times = times_in_turn([training.step for training in trainings], moments, seconds=_within(examined, _STEPS_S))
     steps = timed_in_turn(trainings, moments, seconds=_within(examined, _OPERATORS_S))
     lines = sampled_lines(own, seconds=_within(examined, _LINES_S))
+    measured = MeasuredSteps(examined, own, moments, times=times[0], step=steps[0], lines=lines)
     if len(trainings) > 1:
-        baseline = Baseline(times=times[1], step=steps[1], speedup=Ratio.of(times[1], times[0]))
+        facts["speed/baseline_step_ms"] = median(times[1])
+        facts["speed/speedup"] = speedup = median(map(truediv, times[1], times[0]))
+        measured = replace(measured, baseline=steps[1], speedup=speedup)
     use = window.use()
     if (load := foreign_load(use)) is not None and examined.device.type == "cpu":
         if num_fitting_threads(use) < torch.get_num_threads():
             raise NotExaminedError(f"{load} while it was timed")
-        examined.facts["speed/other_load"] = f"{load}: timed with {plural(torch.get_num_threads(), 'thread')}"
-    return MeasuredSteps(examined, own, moments, times=times[0], step=steps[0], lines=lines, baseline=baseline)
+        facts["speed/other_load"] = f"{load}: timed with {plural(torch.get_num_threads(), 'thread')}"
+    return measured
 
 
 def _within(examined: ExaminedTraining, seconds: float) -> float:

@@ -14,7 +14,7 @@ from ampsweep.config.schema import Config
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, TriedChange
 from ampsweep.doctor.hot_spots import HotSpot, common_module
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import BareTraining, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn, total_ms
 from ampsweep.monitors.step_clock import Moments
@@ -64,14 +64,15 @@ def product_rates(device: torch.device, moments: Moments) -> dict[str, float]:
     return {name: 2e3 * size**3 / min(ms) for name, ms in zip(("float32", *_HALF), times, strict=True)}
 
 
-def no_fast_units(measured: MeasuredSteps, baseline: Baseline) -> Iterator[NoFastUnits]:
+def no_fast_units(measured: MeasuredSteps) -> Iterator[NoFastUnits]:
     precision = measured.training.precision
     products = [call for call in measured.calls() if call.flops and call.is_half]
-    products_ms, former_ms = total_ms(products), total_ms(call for call in baseline.step if call.flops)
-    if former_ms >= _MIN_PRODUCT_RATIO * products_ms or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
+    products_ms, former_ms = total_ms(products), total_ms(call for call in measured.baseline if call.flops)
+    is_faster = former_ms >= _MIN_PRODUCT_RATIO * products_ms
+    if precision.dtype not in _HALF or is_faster or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
         return
     rate = product_rates(measured.training.device, measured.moments)
-    if precision.dtype not in _HALF or rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
+    if rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
         return
     fastest = max(rate, key=lambda dtype: rate[dtype] / (_MIN_PRODUCT_RATIO if dtype in _HALF else 1))
     mode = {"float32": "fp32", "bfloat16": "amp_bf16", "float16": "amp_fp16"}[fastest]

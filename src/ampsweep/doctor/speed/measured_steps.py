@@ -7,13 +7,15 @@ from dataclasses import KW_ONLY, dataclass, field
 from statistics import median
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from ampsweep.config.schema import Config
 from ampsweep.doctor.diagnosis import Change, DoctorFinding
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.hot_spots import HotSpot
 from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.doctor.speed.sampled_lines import SampledLine
-from ampsweep.doctor.speed.step_times import BareTraining, Ratio, StepTimes, TimedAgain, times_in_turn
+from ampsweep.doctor.speed.step_times import BareTraining, StepTimes, TimedAgain, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, total_ms
 from ampsweep.monitors.step_clock import Moments
 
@@ -41,13 +43,6 @@ class OperatorFinding(SpeedFinding):
 Kind = TypeVar("Kind", bound=SpeedFinding)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Baseline:
-    times: StepTimes
-    step: TimedStep
-    speedup: Ratio  # time in float32 over the own time
-
-
 @dataclass
 class MeasuredSteps:
     """Each finding claims its share of the step and its calls, and later ones get what is left: causes come first."""
@@ -59,7 +54,8 @@ class MeasuredSteps:
     times: StepTimes
     step: TimedStep
     lines: Sequence[SampledLine]
-    baseline: Baseline | None  # None if the training computes in float32 itself
+    baseline: TimedStep = ()  # in float32; empty if the training itself computes in it
+    speedup: float = 1.0  # time in float32 over the own time
     wait_ms: float = 0.0  # for the data of each step
     host_ms: float = 0.0  # of the user's code that is no operator
     _claimed_pct: float = 0.0
@@ -142,6 +138,6 @@ class MeasuredSteps:
             own, changed = times_in_turn(steps, self.moments, seconds=max(_TRIAL_S, least_s), around_last=around)
         except (Exception, OutOfTimeError):  # noqa: BLE001  a change may not suit the training in any way
             return None
-        if len(own) < _MIN_ROUNDS or 100 * (1 - Ratio.of(changed, own).high) < _MIN_GAIN_PCT:
+        if len(own) < _MIN_ROUNDS or 100 * (1 - np.quantile(np.divide(changed, own), 0.75)) < _MIN_GAIN_PCT:
             return None
         return self.timed_again(own, changed)

@@ -1,17 +1,17 @@
-"""Operators that are slower in half precision than in float32, needless casts, and optimizers that are not fused."""
+"""Operators that are slower in half precision than in float32, or tiny, needless casts, and unfused optimizers."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ampsweep.analysis.step_limits import MIN_US_PER_OPERATOR_CPU
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.float32_edits import names_at, smallest_edit
 from ampsweep.doctor.half_edits import casts_at
-from ampsweep.doctor.hot_spots import HotSpot, hot_spots
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, Baseline, MeasuredSteps, OperatorFinding, SpeedFinding
+from ampsweep.doctor.hot_spots import HotSpot, hot_spots, unnumbered
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import TimedAgain
 from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
 from ampsweep.user_code import CodeLine
@@ -20,6 +20,7 @@ _MIN_SLOWER_RATIO: Final = 1.25  # least slowdown against float32 that counts as
 _LITTLE_GAIN: Final = 1.2  # a speedup below this is what people complain of
 _MIN_SLOWER_PCT: Final = 30.0  # least share of a step reported even if the step as a whole is faster
 _MOST_EDITS: Final = 4  # that are tried for one finding
+_MIN_REPEATED: Final = 8  # calls by a line in one module of functions with an operator that are a loop
 _MIN_CASTS_PCT: Final = 6.0  # least reported share of a step; autocast needs some casts
 
 
@@ -38,14 +39,26 @@ class ActivationCasts(SpeedFinding):
     ms: float
 
 
+class LaunchBound(SpeedFinding):
+    template = "A loop{inside}{at} calls operators that are too small"
+    seen = (
+        "it calls {num_operators} operators in a step, most often {operator}; with what launches them they take "
+        "{us_per_operator} us each, {loop_ms} of a step of {step_ms}",
+    )
+    remedy = "do the work of all its rounds in a single call, on larger tensors"
+    num_operators: int
+    us_per_operator: float
+    loop_ms: float
+
+
 class OptimizerBound(OperatorFinding):
     template = "The optimizer takes much of the step"
     seen = ("{num_calls} operators after backward take {own_ms} of a step of {step_ms}, in the parameters' dtype",)
     remedy_by_overrides = "use the optimizer's fused kernel"
 
 
-def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[SlowerOperators]:
-    former = _by_origin(baseline.step)
+def slower_operators(measured: MeasuredSteps) -> Iterator[SlowerOperators]:
+    former = _by_origin(measured.baseline)
     costs = []
     for origin, calls in _by_origin(measured.calls()).items():
         same = former.get(origin, [])
@@ -54,7 +67,7 @@ def slower_operators(measured: MeasuredSteps, baseline: Baseline) -> Iterator[Sl
         is_tiny = 1e3 * own_ms < MIN_US_PER_OPERATOR_CPU * len(calls)  # mostly the host's work, which has no dtype
         if is_comparable and not is_tiny and own_ms > _MIN_SLOWER_RATIO * former_ms:
             costs += [(call, (own_ms - former_ms) * (call.ms / own_ms)) for call in calls]
-    least_pct = MIN_COST_PCT if baseline.speedup.median < _LITTLE_GAIN else _MIN_SLOWER_PCT
+    least_pct = MIN_COST_PCT if measured.speedup < _LITTLE_GAIN else _MIN_SLOWER_PCT
     for spot in hot_spots(costs):
         if measured.share_pct(spot.cost) >= least_pct:
             facts = {"float32_ms": total_ms(spot.calls) - spot.cost, "dtype": measured.training.precision.dtype}
@@ -112,3 +125,30 @@ def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
                 spot = HotSpot.of((call, call.ms) for call in calls)
                 yield measured.finding(ActivationCasts, spot, Change(code=edit.patch), cost_ms=ms, ms=ms, proof=proof)
                 break
+
+
+def loops(measured: MeasuredSteps) -> Iterator[LaunchBound]:
+    """Find loops of the user's code that call tiny operators, by kind of module, or by file outside the model."""
+    forward, launch_ms = measured.calls("forward"), measured.launch_ms
+    repeated = Counter(line for line, _ in {(_round(call), call.function) for call in forward})
+    inside = {call.index for call in forward if call.place is not None and repeated[_round(call)] >= _MIN_REPEATED}
+    groups: dict[str, list[TimedCall]] = defaultdict(list)
+    for call in measured.calls():
+        if (call if call.forward is None else call.forward).index in inside:
+            groups[str(call.place).partition(",")[0] if call.module is None else unnumbered(call.module)].append(call)
+    for calls in groups.values():
+        if 1e3 * total_ms(calls) > MIN_US_PER_OPERATOR_CPU * len(calls):
+            continue
+        spot = HotSpot.of((call, call.ms + launch_ms) for call in calls)
+        loop_ms = spot.cost
+        if measured.moments.has_queue:  # the device computes what was queued before
+            loop_ms = min(loop_ms, measured.idle_ms)
+        if measured.share_pct(loop_ms) >= MIN_COST_PCT:
+            own = HotSpot.of((call, call.ms + launch_ms) for call in calls if call.phase == "forward")
+            facts: dict[str, Any] = {"operator": own.operator, "place": own.place, "loop_ms": loop_ms}
+            facts |= {"num_operators": len(calls), "us_per_operator": 1e3 * loop_ms / len(calls)}
+            yield measured.finding(LaunchBound, spot, cost_ms=loop_ms, **facts)
+
+
+def _round(call: TimedCall) -> tuple[str | None, ...]:
+    return call.module, call.place, call.operator

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,19 +58,6 @@ class Repeated(KeptBatches):
     def train_batch(self, index: int) -> Any:
         self.check_time()
         return self._batches[index % len(self._batches)]
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Median and upper quartile of the quotients of two kinds of steps, block by block."""
-
-    median: float
-    high: float
-
-    @staticmethod
-    def of(above: StepTimes, below: StepTimes) -> "Ratio":
-        median, high = np.quantile(np.divide(above, below), (0.5, 0.75))
-        return Ratio(float(median), float(high))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Steps that wait: for data, for Python code of the user, or for the device, whose results the host reads."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 from statistics import median
@@ -15,12 +15,11 @@ from ampsweep.data.base import Data, num_workers, stop_workers
 from ampsweep.data.batch_reader import BatchReader
 from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.examined_training import ExaminedTraining
-from ampsweep.doctor.hot_spots import HotSpot, hot_spots
+from ampsweep.doctor.hot_spots import hot_spots
 from ampsweep.doctor.replay import KeptBatches, OutOfTimeError
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.sampled_lines import SampledLine
 from ampsweep.doctor.speed.step_times import TimedAgain
-from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.text import plural
 from ampsweep.training.components.built import build_data
 
@@ -168,7 +167,7 @@ def host_code(measured: MeasuredSteps) -> Iterator[HostBound]:
 
 def synchronizations(measured: MeasuredSteps) -> Iterator[Synchronizations]:
     """Find the lines where the host waits for the device; on a CPU, where waiting costs nothing, only note them."""
-    waits = host_waits(measured.step)
+    waits = hot_spots((call, 1.0) for call in measured.step if call.reads_device and call.phase != "update")
     measured.examined.facts["speed/synchronizations"] = [
         f"{spot.place or spot.modules[0]}: {spot.operator} ({len(spot.calls)} in a step)"
         for spot in waits
@@ -178,7 +177,3 @@ def synchronizations(measured: MeasuredSteps) -> Iterator[Synchronizations]:
     if measured.moments.has_queue and waits and measured.share_pct(idle_ms) >= _MIN_IDLE_PCT:
         num_waits = sum(len(spot.calls) for spot in waits)
         yield measured.finding(Synchronizations, waits[0], cost_ms=idle_ms, num_waits=num_waits, idle_ms=idle_ms)
-
-
-def host_waits(calls: Sequence[TimedCall]) -> list[HotSpot[TimedCall]]:
-    return hot_spots((call, 1.0) for call in calls if call.reads_device and call.phase != "update")

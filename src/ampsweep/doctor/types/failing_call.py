@@ -102,12 +102,12 @@ class CallWatch(FunctionMode):
         """Keep what is needed to describe a call that has raised an error."""
         assert self.running is not None
         identity, below, call = self.running.identity, self._below, self._observer.failed
-        operator = identity.function
+        operator, module = identity.function, self._observer.module
         if getattr(torch.ops.aten, operator, None) is not None:
             operator = f"aten.{operator}"
         if below is not None and below[0] is error and call is not None:
-            operator = call.operator
-        where = identity, operator, self._observer.phase, self._module
+            operator, module = call.operator, call.module
+        where = identity, operator, self._observer.phase, module
         autocast = torch.get_autocast_dtype(self._device_type) if self.running.is_autocast else None
         self._failures.append(_Seen((error, func, args, kwargs), where, RunningCode.here(), autocast))
 
@@ -117,12 +117,6 @@ class CallWatch(FunctionMode):
         except Exception as error:
             self._below = error, func, args, kwargs
             raise
-
-    @property
-    def _module(self) -> str | None:
-        """The running module; in backward that of the forward call, unless a checkpoint runs its forward again."""
-        running, forward = self._observer.module, self._observer.running
-        return running if forward is None or running is not None else forward.module
 
     def _failed(self, seen: _Seen) -> FailedCall:
         """Describe a call that raised an error."""
