@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -15,7 +16,7 @@ from ampsweep.doctor.float32_edits import names_at, smallest_edit
 from ampsweep.doctor.loss import findings as kinds
 from ampsweep.doctor.loss.fault import NOT_FINITE, Accepted, FaultSigns, LossCase
 from ampsweep.doctor.loss.findings import LossFinding, TriedSteps
-from ampsweep.doctor.loss.needed_fp32_modules import Culprits, calls_by_error, find_culprits, trace_fault
+from ampsweep.doctor.loss.needed_fp32_modules import calls_by_error, find_culprits, trace_fault
 from ampsweep.doctor.loss.nonfinite_origins import OriginTracer
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import OutOfTimeError
@@ -101,13 +102,28 @@ def _first_in_backward(case: LossCase) -> CodeLine | None:
 
 
 def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
-    """The finding with the smallest part of the step that must compute in float32, by what comes closest to float32;
-    else with another precision mode."""
+    """The finding with the smallest part of the step that must compute in float32: lines of the user's own code, where
+    a module has others inside that need no float32, or else modules, which only autocast can keep in float32. Without
+    either it is another precision mode that mends the loss."""
     tracer = trace_fault(case)
-    levels: tuple[Accepted, ...] = ("close", "equal", "finite") if signs.sign in NOT_FINITE else ("close", "equal")
-    for case.accepted in levels:
-        if (found := _smallest(case, signs, tracer)) is not None:
-            return found
+    replay = Variant(precision=case.precision).replay(case.examined)
+    containers = {name for name, module in replay.model.named_modules() if any(True for _ in module.children())}
+    forward = [origin.call for origin in tracer.origins if origin.phase != "update"]
+    is_leaf = bool(forward and forward[0].module and case.autocast) and forward[0].module not in containers
+    by_error = calls_by_error(case)
+    lines = forward if is_leaf else [*forward, *by_error]
+    searches = [
+        partial(_of_lines, case, signs, tracer, lines, "close"),
+        partial(_of_lines, case, signs, tracer, lines, "equal"),
+        partial(_of_modules, case, signs, tracer, by_error, "equal"),
+    ]
+    searches = [*searches[2:], *searches[:2]] if is_leaf else searches
+    if signs.sign in NOT_FINITE:
+        searches += [partial(_of_lines, case, signs, tracer, lines, "finite")]
+        searches += [partial(_of_modules, case, signs, tracer, by_error, "finite")]
+    found = next((found for search in searches if (found := search()) is not None), None)
+    if found is not None:
+        return found
     case.accepted = "equal"
     if case.autocast:
         return _in_another_mode(case, kinds.WholeModel(signs=signs))
@@ -118,28 +134,12 @@ def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
     return _in_another_mode(case, kinds.kind_of(origin)(signs=signs, origin=origin, **where(origin.call)))
 
 
-def _smallest(case: LossCase, signs: FaultSigns, tracer: OriginTracer) -> LossFinding | None:
-    """Lines of the user's own code, where a module has others inside that need no float32, or else modules, which only
-    autocast can keep in float32."""
-    replay = Variant(precision=case.precision).replay(case.examined)
-    containers = {name for name, module in replay.model.named_modules() if any(True for _ in module.children())}
-    forward = [origin.call for origin in tracer.origins if origin.phase != "update"]
-    is_leaf = bool(forward and forward[0].module and case.autocast) and forward[0].module not in containers
-    by_error = [] if is_leaf else calls_by_error(case)
-    if not is_leaf and (found := _of_lines(case, signs, tracer, [*forward, *by_error])) is not None:
-        return found
-    culprits = find_culprits(case, tracer, by_error or calls_by_error(case)) if case.autocast else None
-    of_modules = None if culprits is None else _of_culprits(case, signs, culprits)
-    if of_modules is not None and of_modules.change.overrides:
-        return of_modules
-    return _of_lines(case, signs, tracer, forward) if is_leaf else None
-
-
 def _of_lines(
-    case: LossCase, signs: FaultSigns, tracer: OriginTracer, calls: Sequence[Call]
+    case: LossCase, signs: FaultSigns, tracer: OriginTracer, calls: Sequence[Call], accepted: Accepted
 ) -> kinds.OfOperator | None:
     """The finding of a fault that an edit of the lines that made one of these calls mends."""
     assert case.fault is not None
+    case.accepted = accepted
 
     def mends(edit: CodeEdit) -> bool:
         return case.is_fixed_by(Variant(edit=edit))
@@ -186,8 +186,14 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> kinds.ScalerFault | None:
     return None
 
 
-def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> kinds.OfOperator:
+def _of_modules(
+    case: LossCase, signs: FaultSigns, tracer: OriginTracer, by_error: Sequence[Call], accepted: Accepted
+) -> kinds.OfOperator | None:
     """The finding of the modules that must compute in float32, with all others in which the same line goes wrong."""
+    case.accepted = accepted
+    culprits = find_culprits(case, tracer, by_error) if case.autocast else None
+    if culprits is None:
+        return None
     origins = [origin for origin in culprits.origins if origin.call.module in culprits.kept] or culprits.origins
     origin = origins[0] if origins else None
     kind = kinds.CoarseRounding if origin is None else kinds.kind_of(origin)
@@ -195,7 +201,8 @@ def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> kinds
     same = (own.call.module for own in culprits.origins if (own.call.place, own.call.operator) in places)
     modules = [*dict.fromkeys((*culprits.kept, *filter(None, same)))]
     proof = _tried(case, Variant(kept=frozenset(modules), precision=case.precision))
-    overrides = [kept_in_float32(case.examined.config.precision, modules)]
+    if proof is not None and not proof.mends:
+        return None
     return kind(
         signs=signs,
         modules=modules,
@@ -203,7 +210,7 @@ def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits) -> kinds
         place=None if origin is None else origin.call.place,
         origin=origin,
         mending=culprits.mending,
-        change=Change(overrides=overrides if proof is None or proof.mends else []),
+        change=Change(overrides=[kept_in_float32(case.examined.config.precision, modules)]),
         proof=proof,
     )
 
