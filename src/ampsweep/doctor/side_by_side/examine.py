@@ -91,14 +91,10 @@ def _first_wrong(examined: ExaminedTraining, sides: SideBySide, calls: Sequence[
     change = smallest_change(examined, None, [modules[:end] for end in range(1, len(modules) + 1)], mends)
     if change is None and (culprit.call.operator.startswith("aten.") or not is_unexplained):
         return None
-    return LargeError(
-        **where(culprit.call),
-        dtype=dtype_name(next(dtype for dtype in culprit.call.outputs if dtype.is_floating_point)),
-        error_pct=100 * call.error,
-        explained_pct=100 * call.explained,
-        change=change or Change(),
-        proof=None if change is None else TriedChange(mends=True),
-    )
+    facts = where(culprit.call) | {"error_pct": 100 * call.error, "explained_pct": 100 * call.explained}
+    dtype = dtype_name(next(dtype for dtype in culprit.call.outputs if dtype.is_floating_point))
+    proof = None if change is None else TriedChange(mends=True)
+    return LargeError(**facts, dtype=dtype, change=change or Change(), proof=proof)
 
 
 def _baseline_magnitudes(examined: ExaminedTraining) -> RunNumerics:

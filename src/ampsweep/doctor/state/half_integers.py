@@ -75,11 +75,10 @@ def _rounded_in(sides: SideBySide) -> dict[Site, Facts]:
 
 def _first_rounded(tensor: Tensor, dtype: torch.dtype) -> Facts | None:
     values = selected(tensor)
-    if not bool((values == values.round()).all()) or not bool((values.abs() <= _LARGEST).all()):
-        return None
     rounded = to_nearest(values, dtype)
+    are_integers = bool(((values == values.round()) & (values.abs() <= _LARGEST)).all())
     is_other = (values != rounded) & rounded.isfinite()
-    if not bool(is_other.any()):
+    if not are_integers or not bool(is_other.any()):
         return None
     return {"exact": int(values[is_other][0]), "rounded": int(rounded[is_other][0]), "dtype": dtype_name(dtype)}
 
