@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
 from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.running_code import Names, blocks_around, is_load, spans
@@ -19,9 +17,12 @@ _OF_NO_VALUES: Final = frozenset(
     ("shape", "dtype", "device", "ndim", "size", "dim", "numel", "new_zeros", "new_ones", "new_full", "new_tensor")
 )
 """Attributes of tensors that no value is computed from."""
-_COMPREHENSIONS: Final = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
-_MAX_FLOAT16: Final = torch.finfo(torch.float16).max
+_CASTING: Final = frozenset(("to", "type", "type_as", "half", "bfloat16"))
 _MOST_LINES: Final = 16  # of a longer edit nobody sees what it does
+
+
+LineEdits = Callable[[CodeLine, Names], Iterator[CodeEdit]]
+"""Makes edits of a line that are tried before computing it in float32."""
 
 
 def names_at(replay: Replay, line: CodeLine, num_steps: int) -> Names | None:
@@ -80,6 +81,24 @@ def smallest_edit(
         last = block[end - 1]
         return found if (last.end_lineno or 0) - block[first].lineno < _MOST_LINES else None
     return None
+
+
+def edit_of_running(
+    first: str | None, last: str | None, edits: LineEdits, *, autocast: str | None, casts_back: bool
+) -> CodeEdit | None:
+    """An edit of the running line, the last, or else that which computes in float32 the statements of its block from
+    the first on; None if the function is not the user's, or casts by itself."""
+    frame = frame_of_caller()
+    line = None if frame is None else CodeLine.of(frame)
+    if frame is None or line is None or line != last or not is_own_source(Path(line.file)):
+        return None
+    names, (block, at) = Names.of(frame), blocks_around(line)[0]
+    begin = first.number if isinstance(first, CodeLine) and first.file == line.file else line.number
+    statements = block[next((n for n in range(at) if spans(block[n], begin)), at) : at + 1]
+    nodes = (node for own in statements for node in ast.walk(own) if isinstance(node, ast.Attribute))
+    is_casting = any(node.attr in _CASTING for node in nodes)
+    wide = None if is_casting else _Region(line.file, statements, names, autocast, casts_back).edit()
+    return next(edits(line, names), wide)
 
 
 def own_function_edit(line: CodeLine, names: Names, device_type: str) -> CodeEdit | None:

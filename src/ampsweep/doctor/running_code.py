@@ -21,7 +21,6 @@ second, `("out",)` a keyword argument."""
 Remedy = dict[Place, torch.dtype]  # dtypes to cast to
 
 _COMPREHENSIONS: Final = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
-_MAX_FLOAT16: Final = torch.finfo(torch.float16).max
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Final
+
+import torch
 
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.step_limits import limits_text, step_limits
@@ -11,12 +14,15 @@ from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.diagnosis import Change, Diagnosis, DoctorFinding, Unexamined, merged
 from ampsweep.doctor.loss.findings import LossFinding
 from ampsweep.doctor.script import findings as kinds
+from ampsweep.doctor.script import scaler_edits
 from ampsweep.doctor.script.examining_watcher import ScriptObservations
 from ampsweep.integrations.script.launcher import EndedCommand
 from ampsweep.records import RunRecord, read_history
 
 WATCHER: Final = "ampsweep.doctor.script.examining_watcher:ExaminingWatcher"
 _MIN_SKIPS: Final = 8  # skipped steps that are no more the scaler's ordinary search for its scale
+_WIDE: Final = (torch.float32, torch.float64)
+_MIN_STEPS: Final = 3  # observed steps in which a line does what is its habit
 _FIGURES: Final = ("perf/step_ms", "perf/launch_ms", "perf/data_wait_ms", "device/utilization_pct")
 
 
@@ -45,6 +51,11 @@ def diagnose(
         if not any(isinstance(finding, LossFinding) for finding in findings):
             findings += _of_scaler(recorded, first)
         findings += _of_precision(recorded, first)
+        findings += (
+            kinds.HostReads(num_reads=int(median(counts)), place=place)
+            for place, counts in first.reads.items()
+            if len(counts) >= _MIN_STEPS
+        )
         if limits := step_limits([recorded]):
             findings.append(kinds.LimitedStep(limits=limits_text(limits)))
         if "perf/step_ms" not in record.summary:
@@ -86,11 +97,18 @@ def _of_precision(run: Run, seen: ScriptObservations) -> Iterator[DoctorFinding]
         claim, is_half = f"{claimed.mode} was asked for", step_dtypes(claimed).compute in ("float16", "bfloat16")
     elif seen.init_scale is not None and flops and not half:
         facts = ["none of the step's matmul and convolution operations ran in half precision"]
-    if facts and is_half and 2 * half <= sum(flops.values()) and seen.wide_products:
+    devices, wide = {of.device for of in seen.products}, {of: n for of, n in seen.products.items() if of.dtype in _WIDE}
+    if wide and seen.autocasts and not devices & seen.autocasts.keys():
+        (asked, at), device = next(iter(seen.autocasts.items())), min(devices)
+        change = kinds.change_of(scaler_edits.for_device, at, asked, device)
+        yield kinds.AutocastElsewhere(asked=asked, device=device, place=at, change=change)
+        return
+    if facts and is_half and 2 * half <= sum(flops.values()) and wide:
         first, *facts = facts
-        module, place, is_autocast = max(seen.wide_products, key=seen.wide_products.__getitem__)
-        fact = f"{first}; autocast is {'on' if is_autocast else 'off'} where most ran in float32"
-        yield kinds.Disproof(claim=claim, fact=fact, place=place, modules=[module] if module is not None else [])
+        most = max(wide, key=wide.__getitem__)
+        fact = f"{first}; autocast is {'on' if most.is_autocast else 'off'} where most ran in float32"
+        modules = [most.module] if most.module is not None else []
+        yield kinds.Disproof(claim=claim, fact=fact, place=most.place, modules=modules)
     yield from (kinds.Disproof(claim=claim, fact=fact) for fact in facts)
 
 

@@ -10,28 +10,36 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ampsweep.doctor.diagnosis import DoctorFinding
+from ampsweep.doctor.diagnosis import Change, DoctorFinding
 from ampsweep.doctor.loss.findings import LossFinding
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, all_finite
 from ampsweep.doctor.script import findings as kinds
-from ampsweep.doctor.script.watched_calls import WatchedCalls, WideProduct
+from ampsweep.doctor.script import scaler_edits
+from ampsweep.doctor.script.findings import change_of
+from ampsweep.doctor.script.scaler_edits import Stack
+from ampsweep.doctor.script.watched_calls import Product, WatchedCalls
 from ampsweep.integrations.script.hooks import is_plain, scalar_of
 from ampsweep.integrations.script.session import Session
 from ampsweep.integrations.script.watcher import ScriptWatcher
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.step import parameters_of
 from ampsweep.text import one_line
-from ampsweep.user_code import place_of_caller
+from ampsweep.user_code import CodeLine, place_of_caller
 
 if TYPE_CHECKING:
     from ampsweep.integrations.own_training import OwnTraining
 
 _FIRST: Final = 5  # steps observed at first
 _LEFT_ALONE: Final = 40  # the least steps after them that are timed and traced
+_SCALE: Final = 2.0**15  # which float16 can hold
+_MOST_ZEROS: Final = 0.5  # of the elements of gradients
+_LEAST_NORM: Final = 1e-3  # of gradients that somebody has limited with the scale in mind, when they are unscaled
+_MANY_READS: Final = 32  # single numbers that a line reads in a step
 _LEFT_ALONE_S: Final = 4.0  # the least time of these on an accelerator, which has to warm up
 
 
@@ -44,7 +52,9 @@ class ScriptObservations:
     num_steps: int = 0
     skip_origin: NonfiniteOrigin | None = None  # of the last observed step that was skipped after a finite loss
     init_scale: float | None = None  # of the scaler, if one that is enabled has stepped
-    wide_products: dict[WideProduct, int] = field(default_factory=dict)
+    products: dict[Product, int] = field(default_factory=dict)
+    autocasts: dict[str, CodeLine | None] = field(default_factory=dict)  # by types of devices, where it is switched on
+    reads: dict[CodeLine, list[int]] = field(default_factory=dict)  # of single numbers, in steps with many at a line
     error: str | None = None  # that ended the script
     failure: str | None = None  # what failed in observing
 
@@ -54,9 +64,11 @@ class ExaminingWatcher(ScriptWatcher):
         assert session.examination is not None
         self._asked, self._seen, self._calls = session.examination, ScriptObservations(), WatchedCalls()
         self._scale_before, self._left_alone_at = math.inf, 0.0
+        self._suspect: tuple[Optimizer, CodeLine | None, Stack] | None = None  # most gradients were zero at its step
         self._forget_step()
         super().__init__(session)
         self.hooks.wrap(os, "_exit", lambda *_: self._report())
+        self.hooks.wrap(torch.autocast, "__init__", self._autocast_made)
         self._calls.enter()
         atexit.register(self._report)
 
@@ -64,7 +76,7 @@ class ExaminingWatcher(ScriptWatcher):
         self._calls.begin_step()
         self._has_nonfinite_loss = self._is_unscaled = False
         self._given: list[object] = []  # losses that were given to a scaler
-        self._backward_place: str | None = None
+        self._backward: CodeLine | None = None
 
     @property
     def _step(self) -> int:
@@ -76,8 +88,15 @@ class ExaminingWatcher(ScriptWatcher):
         return any(isinstance(known, LossFinding) for known in self._seen.findings)
 
     def _add(self, finding: DoctorFinding | None) -> None:
-        if finding is not None and not self._is_explained:
+        is_known = finding is not None and any(type(known) is type(finding) for known in self._seen.findings)
+        if finding is not None and not (is_known or self._is_explained):
             self._seen.findings.append(finding)
+
+    def _autocast_made(
+        self, _: object, device_type: str, dtype: object = None, enabled: bool = True, *__: object
+    ) -> None:
+        if enabled and device_type not in self._seen.autocasts:
+            self._seen.autocasts[device_type] = place_of_caller()
 
     def loss_scaled(self, loss: object, scaled: object) -> None:
         with self._calls.paused():
@@ -92,20 +111,44 @@ class ExaminingWatcher(ScriptWatcher):
                     self._loss_known(root)
 
     def _loss_known(self, root: Tensor) -> None:
-        self._is_unscaled = all(given is root for given in self._given)
-        self._backward_place = place_of_caller()
+        self._is_unscaled, self._backward = all(given is root for given in self._given), place_of_caller()
         self._has_nonfinite_loss |= not all_finite([root])
         if (found := self._calls.source_of(root)) is not None:
             signs = kinds.ScriptSigns.at("nonfinite_loss", self._step, loss=float(scalar_of(root)))
             self._add(kinds.of_tensor(*found, signs))
+        elif self._suspect is not None:
+            self._calls.guard(self._look_at_zeros, root, *self._suspect)
+
+    def _look_at_zeros(self, root: Tensor, optimizer: Optimizer, step: CodeLine | None, use: Stack) -> None:
+        """Find out if gradients are zero for want of scaling, from two more backward passes on the graph of a loss."""
+        trained = [p for p in parameters_of(optimizer) if p.requires_grad]
+        own, scaled = (
+            torch.autograd.grad(root, trained, torch.full_like(root, by), retain_graph=True, materialize_grads=True)
+            for by in (1, _SCALE)
+        )
+        are_there = [gradient.isfinite() & (gradient != 0) for gradient in scaled]
+        num = sum(int(are.sum()) for are in are_there)
+        num_lost = sum(int((are & (gradient == 0)).sum()) for are, gradient in zip(are_there, own, strict=True))
+        if num_lost > _MOST_ZEROS * num:
+            signs = kinds.ScriptSigns.at("vanished_gradients", self._step, vanished_pct=100 * num_lost / num)
+            kind, scale, backward = kinds.GradientsTooSmall, self._seen.init_scale, self._backward
+            change = change_of(scaler_edits.with_scaler, use, backward, step, root.device.type)
+            if scale is not None:
+                kind, change = kinds.ScaleTooLow, Change()
+            self._add(kind(signs=signs, init_scale=scale, times=_SCALE, place=backward, change=change))
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         with self._calls.paused():
             if self._calls.is_on and scaler.is_enabled():
-                self._scale_before = scaler.get_scale()
-                self._seen.init_scale = self._seen.init_scale or self._scale_before
+                scale, limited, step = scaler.get_scale(), self._calls.limited_at, place_of_caller()
+                self._scale_before, self._seen.init_scale = scale, self._seen.init_scale or scale
                 if self._is_unscaled and type(scaler).scale is GradScaler.scale:
-                    self._add(kinds.NotScaled(scale=self._scale_before, place=self._backward_place))
+                    change = change_of(scaler_edits.scaled, self._backward, step)
+                    self._add(kinds.NotScaled(scale=scale, place=self._backward, change=change))
+                gradients = [gradient.float().norm() for gradient in _gradients(optimizer)]
+                if limited is not None and (norm := float(torch.stack(gradients).norm())) < _LEAST_NORM * scale:
+                    change, left = change_of(scaler_edits.unscaled, self._calls.gradients_use, step), norm / scale
+                    self._add(kinds.LimitedScaled(scale=scale, norm=norm, left=left, place=limited, change=change))
             super().scaler_steps(scaler, optimizer)
 
     def scaler_updated(self, scaler: GradScaler) -> None:
@@ -117,11 +160,14 @@ class ExaminingWatcher(ScriptWatcher):
 
     def step_begins(self, optimizer: Optimizer) -> None:
         with self._calls.paused():
-            origin = self._calls.first_in_backward
-            if self._calls.is_on and self._seen.init_scale is None and origin is not None:
-                gradients = [p.grad for p in parameters_of(optimizer) if p.grad is not None and is_plain(p.grad)]
-                if not self._has_nonfinite_loss and not all_finite(gradients):
+            if self._calls.is_on and not self._has_nonfinite_loss:
+                gradients, origin, self._suspect = _gradients(optimizer), self._calls.first_in_backward, None
+                num_zeros = sum(int((gradient == 0).sum()) for gradient in gradients)
+                is_half = any(product.dtype == torch.float16 for product in self._calls.products)
+                if self._seen.init_scale is None and origin is not None and not all_finite(gradients):
                     self._add(kinds.of_origin(origin, kinds.ScriptSigns.at("nonfinite_gradients", self._step)))
+                elif is_half and num_zeros > _MOST_ZEROS * sum(gradient.numel() for gradient in gradients):
+                    self._suspect = optimizer, place_of_caller(), self._calls.gradients_use
             super().step_begins(optimizer)
 
     def is_observed(self, run: "OwnTraining") -> bool:
@@ -131,6 +177,9 @@ class ExaminingWatcher(ScriptWatcher):
             return calls.is_on
         if self._asked.steps is not None and taken >= self._asked.steps:
             raise SystemExit(0)
+        for place, num in calls.reads.items():
+            if num >= _MANY_READS and place is not None:
+                self._seen.reads.setdefault(place, []).append(num)
         calls.leave()
         self._forget_step()
         if self._is_wanted(taken, run) and not calls.is_on:
@@ -157,7 +206,7 @@ class ExaminingWatcher(ScriptWatcher):
                 seen.findings += [finding] if finding is not None else []
         except Exception as failure:  # noqa: BLE001 - the training is worth more than what is seen of it
             self._calls.failure = one_line(failure)
-        seen.wide_products, seen.failure = dict(self._calls.wide_products), self._calls.failure or None
+        seen.products, seen.failure = dict(self._calls.products), self._calls.failure or None
         try:
             (Path(self._asked.folder) / f"{os.getpid()}.pickle").write_bytes(pickle.dumps(seen))
         except Exception as failure:  # noqa: BLE001 - as above
@@ -167,6 +216,11 @@ class ExaminingWatcher(ScriptWatcher):
         atexit.unregister(self._report)
         self._calls.failure = "forked"
         super()._forked()
+
+
+def _gradients(optimizer: Optimizer) -> list[Tensor]:
+    held = (parameter.grad for parameter in parameters_of(optimizer))
+    return [gradient for gradient in held if gradient is not None and is_plain(gradient)]
 
 
 def observations(folder: Path) -> list[ScriptObservations]:

@@ -1,9 +1,12 @@
 """Findings about a training that only ran once: what its own calls prove, and nothing that would need a replay."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from ampsweep.doctor.diagnosis import DoctorFinding, where
+from ampsweep.doctor.code_edits import CodeEdit
+from ampsweep.doctor.diagnosis import Change, DoctorFinding, where
 from ampsweep.doctor.loss import findings as of_loss
 from ampsweep.doctor.loss.fault import FaultSigns, Sign
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
@@ -12,9 +15,6 @@ from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.doctor.types.failing_call import FailedCall
 from ampsweep.doctor.types.findings import StopsWithError
 from ampsweep.text import number
-
-_PROVED: Final = (of_loss.MaskOverflow, of_loss.ExpOverflow, of_loss.LongSum, of_loss.ValueOverflow)
-"""Causes that the single call proves by which float32 stays finite."""
 
 
 class ScriptSigns(FaultSigns):
@@ -26,7 +26,7 @@ class ScriptSigns(FaultSigns):
 
     @property
     def sentence(self) -> str:
-        return super().sentence.partition(";")[0]
+        return re.split(";| where it", super().sentence)[0]
 
 
 class MakesNonfinite(of_loss.OfOperator):
@@ -59,7 +59,7 @@ class NotScaled(DoctorFinding):
     template = (
         "the scaler divides gradients by {scale} that it has not multiplied: backward began at an unscaled loss{at}"
     )
-    remedy = "call scaler.scale(loss).backward()"
+    remedy = "scale the loss"
     scale: float
 
 
@@ -89,10 +89,48 @@ class LimitedStep(DoctorFinding):
     limits: str
 
 
+class GradientsTooSmall(of_loss.ScalerFault):
+    template = "gradients are too small for float16{at}, and no scaler scales them up"
+    seen = ("that part of it is not zero in a backward pass from {times} times the loss",)
+    remedy = "scale the loss"
+    times: float
+
+
+class ScaleTooLow(GradientsTooSmall):
+    template = "gradients are too small for float16{at}, in spite of the scaler's {init_scale}"
+    remedy = "begin with torch's default scale"
+
+
+class LimitedScaled(DoctorFinding):
+    complaint = "loss"
+    template = "gradients are clipped while they are multiplied by the scaler's {scale}{at}"
+    seen = ("after that their norm is {norm}, of which the scaler's step leaves {left}",)
+    remedy = "unscale them first"
+    scale: float
+    norm: float
+    left: float
+
+
+class AutocastElsewhere(DoctorFinding):
+    complaint = "numerics"
+    template = "autocast is on for {asked}{at}, and never for {device}, where the products of matrices run in float32"
+    remedy = "ask for it where the tensors are"
+    asked: str
+    device: str
+
+
+class HostReads(DoctorFinding):
+    severity = "warning"
+    complaint = "speed"
+    template = "a line reads {num_reads} single numbers of tensors a step{at}"
+    remedy = "read them together: on an accelerator the host waits for the device at each"
+    num_reads: int
+
+
 def of_tensor(origin: TensorOrigin, bad: NonfiniteTensor, signs: ScriptSigns) -> of_loss.LossFinding | None:
     """The finding on where inf or NaN in a loss began."""
     if bad.made is not None:
-        return of_origin(bad.made, signs)
+        return of_origin(bad.made, signs, bad.edit)
     if bad.arrived_in is None:
         return None
     is_held = origin.kind in ("parameter", "buffer", "attribute")
@@ -100,14 +138,19 @@ def of_tensor(origin: TensorOrigin, bad: NonfiniteTensor, signs: ScriptSigns) ->
     return NonfiniteInput(signs=signs, source=source, **where(bad.arrived_in))
 
 
-def of_origin(origin: NonfiniteOrigin, signs: ScriptSigns) -> of_loss.OfOperator:
-    dtype, kind = of_loss.dtype_of(origin), of_loss.kind_of(origin)
-    if origin.eps is not None and origin.divisor_zeros:
-        kind = of_loss.EpsVanishes
-    elif kind not in _PROVED or not origin.is_range or dtype == "float32":
-        kind = MakesNonfinite
-    signs = replace(signs, dtype=dtype)
-    return kind(signs=signs, origin=origin, **where(origin.call))
+def of_origin(origin: NonfiniteOrigin, signs: ScriptSigns, edit: CodeEdit | None = None) -> of_loss.OfOperator:
+    """Its cause is known where the same few calls stay finite in float32."""
+    dtype = of_loss.dtype_of(origin)
+    is_proved = origin.is_range and origin.phase == "forward" and dtype != "float32"
+    kind = of_loss.kind_of(origin) if is_proved else MakesNonfinite
+    change = Change(code=None if edit is None else edit.patch)
+    return kind(signs=replace(signs, dtype=dtype), origin=origin, change=change, **where(origin.call))
+
+
+def change_of(make: Callable[..., CodeEdit | None], *places: Any) -> Change:
+    """The change by an edit that is made of places in the code, if all of them are known."""
+    edit = None if None in places else make(*places)
+    return Change(code=None if edit is None else edit.patch)
 
 
 def of_error(failed: FailedCall | None, step: int) -> StopsWithError | None:

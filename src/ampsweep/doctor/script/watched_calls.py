@@ -1,28 +1,38 @@
-"""The calls of a running training, of which nothing is changed: errors, the first inf or NaN, products in float32."""
+"""The calls of a running training, of which nothing is changed: errors, the first inf or NaN, what precision did."""
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from traceback import walk_stack
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from ampsweep.doctor.code_edits import CodeEdit
+from ampsweep.doctor.float32_edits import edit_of_running
 from ampsweep.doctor.loss import nonfinite_origins as origins
+from ampsweep.doctor.loss.findings import kind_of
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
+from ampsweep.doctor.script.scaler_edits import Stack
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.doctor.types.failing_call import CallWatch
+from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.calls import UNWRITTEN, Call
 from ampsweep.observe.flops import formulas
-from ampsweep.observe.operators import TorchDispatchMode, innermost_mode, schema_of
+from ampsweep.observe.operators import TorchDispatchMode, innermost_mode, schema_of, storage_id
 from ampsweep.text import one_line
+from ampsweep.user_code import CodeLine, place_of_caller
 
 _MAX_CALLS: Final = 50_000  # calls after which the memory of earlier ones is given up, as in a long evaluation
+_MOST_AGAIN: Final = 12  # operators that are computed again in float32 at most, to tell what rounding has done
 _WRAPPERS: Final = r"^((module|_orig_mod|_forward_module|_original_module)\.)+"
+_SEEDED: Final = torch.Tag.nondeterministic_seeded
 
 
 @dataclass(frozen=True)
@@ -31,12 +41,23 @@ class NonfiniteTensor:
 
     has_nan: bool
     made: NonfiniteOrigin | None = None  # None: it inherited them, or has them from elsewhere
+    edit: CodeEdit | None = None  # of the code that made it, in float32
     is_written: bool = False  # its infinities may be intended, as those of a mask
     arrived_in: Call | None = None  # nothing that was observed made it; the call that got it
 
 
-WideProduct = tuple[str | None, str | None, bool]
-"""Module and place of matmuls or convolutions in float32 or float64 in forward, and whether autocast was on."""
+_Recent = tuple[Call, Any, Sequence[Any], dict[str, Any], list[Tensor]]
+"""A call, its operator, arguments and results."""
+
+
+class Product(NamedTuple):
+    """Matrix products or convolutions of a line in forward."""
+
+    device: str  # its type
+    dtype: torch.dtype
+    module: str | None
+    place: str | None
+    is_autocast: bool  # autocast was on
 
 
 class WatchedCalls(CallWatch):
@@ -49,7 +70,7 @@ class WatchedCalls(CallWatch):
         self._mode: TorchDispatchMode | None = None
         self._is_paused, self.failure = False, ""  # what has failed in observing
         self._is_found = False  # the model is known
-        self.wide_products: Counter[WideProduct] = Counter()  # operations
+        self.products: Counter[Product] = Counter()  # their operations
         self.begin_step()
 
     @property
@@ -75,8 +96,14 @@ class WatchedCalls(CallWatch):
         self._below = None
         self.origins = TensorOrigins(self._model, (), self)
         self._bad: dict[TensorOrigin, NonfiniteTensor] = {}
-        self._lost: dict[TensorOrigin, float] = {}
+        self._recent: deque[_Recent] = deque(maxlen=_MOST_AGAIN)
         self.first_in_backward: NonfiniteOrigin | None = None
+        self.reads: Counter[CodeLine | None] = Counter()  # of single numbers, by the line that reads them
+        self._gradients: set[int] = set()  # storages of those that the last backward pass has left
+        self._of_gradients: set[TensorOrigin] = set()  # what was computed from them
+        self.gradients_use: Stack = ()  # where they are first used
+        self.limited_at: CodeLine | None = None  # where they are first changed by what their size asks for
+        self._is_size_read = self.is_unscaled = False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -96,9 +123,9 @@ class WatchedCalls(CallWatch):
         return super().around(func, args, kwargs)
 
     def note_error(self, error: Exception, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self._guard(super().note_error, error, func, args, kwargs)
+        self.guard(super().note_error, error, func, args, kwargs)
 
-    def _guard(self, note: Callable[..., None], *args: Any) -> None:
+    def guard(self, note: Callable[..., None], *args: Any) -> None:
         """Let the training go on whatever fails in observing it, and observe no more."""
         try:
             with self.paused():
@@ -108,7 +135,7 @@ class WatchedCalls(CallWatch):
 
     def _module_begins(self, module: nn.Module, _: object) -> None:
         if module not in self._names and not self.failure:
-            self._guard(self._name, module)
+            self.guard(self._name, module)
 
     def _name(self, module: nn.Module) -> None:
         """Name a module that no named module contains: the model is the first with parameters."""
@@ -125,15 +152,24 @@ class WatchedCalls(CallWatch):
         has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         is_capturing = has_cuda and torch.cuda.is_current_stream_capturing()  # nothing can be read
         if not (self._is_paused or self.failure or is_capturing):
-            self._guard(self._note, *call)
+            self.guard(self._note, *call)
 
     def _note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         self.origins.note(call, args, kwargs, result)
-        outputs, inputs = _floats((result,)), _floats((args, kwargs))
-        if call.phase == "forward":
+        func, outputs, inputs = self._operator_called, _floats((result,)), _floats((args, kwargs))
+        if call.phase == "backward":
+            self._recent.clear()
+            self._gradients.clear()
+        elif call.phase == "update":
+            self._note_update(call, args, inputs, result)
+        else:
             self._count(call, args, kwargs, result, inputs)
-            if outputs and (lost := origins.lost_scalar(args, outputs)) is not None:
-                self._lost[self.origins.of(outputs[0])] = lost
+            if schema_of(func).is_mutable or _SEEDED in func.tags:
+                self._recent.clear()
+            elif outputs:
+                self._recent.append((call, func, args, kwargs, outputs))
+        if call.operator == "aten._local_scalar_dense" and (args[0].requires_grad or not args[0].is_cpu):
+            self.reads[place_of_caller()] += 1
         if call.operator not in UNWRITTEN and not origins.all_finite(outputs):
             self._note_nonfinite(call, args, kwargs, inputs, outputs)
         if call.index % _MAX_CALLS == _MAX_CALLS - 1:
@@ -141,9 +177,30 @@ class WatchedCalls(CallWatch):
 
     def _count(self, call: Call, args: Any, kwargs: Any, result: Any, inputs: list[Tensor]) -> None:
         formula = self._formulas.get(getattr(self._operator_called, "overloadpacket", None))
-        if formula is not None and inputs and inputs[0].itemsize >= 4 and torch.is_grad_enabled():
-            product = call.module, call.place, self.running is not None and self.running.is_autocast
-            self.wide_products[product] += formula(*args, **kwargs, out_val=result)
+        if formula is not None and inputs and torch.is_grad_enabled():
+            kind, is_autocast = (inputs[0].device.type, inputs[0].dtype), self.running and self.running.is_autocast
+            product = Product(*kind, call.module, call.place, bool(is_autocast))
+            self.products[product] += formula(*args, **kwargs, out_val=result)
+
+    def _note_update(self, call: Call, args: Sequence[Any], inputs: list[Tensor], result: Any) -> None:
+        """Note the first use of gradients after backward, and the first change of them that depends on their size."""
+        if not self._gradients:
+            held = [p.grad for module in self._names for p in module.parameters(recurse=False) if p.grad is not None]
+            self._gradients = {storage_id(grad.untyped_storage()) for grad in _floats(held)}
+        self.is_unscaled |= "unscale" in call.operator
+        used = [tensor for tensor in inputs if storage_id(tensor.untyped_storage()) in self._gradients]
+        derived = [tensor for tensor in inputs if self.origins.of(tensor) in self._of_gradients]
+        if self.is_unscaled or not (used or derived):
+            return
+        if used:
+            self.gradients_use = self.gradients_use or [(frame.f_code.co_filename, n) for frame, n in walk_stack(None)]
+        name = call.operator.removeprefix("aten._foreach_").removeprefix("aten.").partition("_")[0]
+        is_written = schema_of(self._operator_called).is_mutable and used and next(tensors_in(args)) is used[0]
+        if not is_written:
+            self._of_gradients |= {self.origins.of(tensor) for tensor in tensors_in(result)}
+            self._is_size_read |= call.operator == "aten._local_scalar_dense"
+        elif name == "clamp" or (name in ("mul", "div") and (derived or self._is_size_read)):
+            self.limited_at = self.limited_at or place_of_caller()
 
     def _note_nonfinite(
         self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor]
@@ -161,17 +218,40 @@ class WatchedCalls(CallWatch):
         bad = NonfiniteTensor(has_nan, is_written=all(each.is_written for each in before))
         if not before or (has_nan and not any(each.has_nan for each in before)):
             facts = origins.facts_of(read) | origins.facts_of_result(self._operator_called, args, kwargs, outputs)
-            eps = origins.lost_on_the_way([self.origins.of(tensor) for tensor in inputs[-1:]], self._lost)
+            again, more = self._again_in_float32()
+            eps = next((lost for *_, given, _, own in again if (lost := origins.lost_scalar(given, own))), None)
             site = (call.phase, call.module, call.place, call.operator, 0)
-            made = NonfiniteOrigin(phase=call.phase, call=call, site=site, has_nan=has_nan, eps=eps, **facts)
+            made = NonfiniteOrigin(phase=call.phase, call=call, site=site, has_nan=has_nan, eps=eps, **(facts | more))
             is_fill = call.operator.removeprefix("aten.") in origins.FILLS
-            bad = NonfiniteTensor(has_nan, made, is_written=is_fill and not made.is_range)
+            edit = self._edit(again, made) if again else None
+            bad = NonfiniteTensor(has_nan, made, edit, is_written=is_fill and not made.is_range)
             if call.phase == "backward" and not is_fill:
                 self.first_in_backward = self.first_in_backward or made
         for tensor in outputs:
             origin = self.origins.of(tensor)
             if not origins.all_finite([tensor]) and (bad.made is not None or origin not in self._bad):
                 self._bad[origin] = bad
+
+    def _again_in_float32(self) -> tuple[list[_Recent], dict[str, Any]]:
+        """The fewest of the latest calls in which float32 keeps the last result finite, and what that shows."""
+        for number in range(len(self._recent))[::-1]:
+            again, wide, results = [*self._recent][number:], dict[int, Tensor](), list[Tensor]()
+            for _, func, args, kwargs, outputs in again:
+                args, kwargs = map_tensors((args, kwargs), partial(_replaced, wide))
+                if (found := origins.in_float32(func, args, kwargs)) is None:
+                    return [], {}
+                results = found
+                wide |= {id(own): result for own, result in zip(outputs, results, strict=False)}
+            if origins.all_finite(results):
+                return again, {"is_range": True, "float32_max_abs": origins.max_abs(results)}
+        return [], {}
+
+    def _edit(self, again: list[_Recent], made: NonfiniteOrigin) -> CodeEdit | None:
+        is_autocast = self.running is not None and self.running.is_autocast
+        is_cast = is_autocast and any(func.overloadpacket in self._formulas for _, func, *_ in again)
+        device = self._device_type if is_cast else None
+        first, last, kind = again[0][0].place, made.call.place, kind_of(made)
+        return edit_of_running(first, last, kind.edits, autocast=device, casts_back=not is_autocast)
 
     def source_of(self, tensor: Tensor) -> tuple[TensorOrigin, NonfiniteTensor] | None:
         """Follow inf or NaN in a tensor back to where it began; an infinity that the code wrote by intent counts only
@@ -186,6 +266,10 @@ class WatchedCalls(CallWatch):
                 return origin, own
             origin = (with_nan or sources)[0]
         return None
+
+
+def _replaced(others: Mapping[int, Tensor], tensor: Tensor) -> Tensor:
+    return others.get(id(tensor), tensor)
 
 
 def _floats(values: Any) -> list[Tensor]:
