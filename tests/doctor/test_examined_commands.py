@@ -21,7 +21,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale={scale})
 for step in range({steps}):
     x, y = batch(step)
     optimizer.zero_grad()
-    with torch.autocast("cpu", torch.float16):
+    with torch.autocast("{device}", torch.float16):
         loss = criterion(model(x), y)
     {backward}
     scaler.step(optimizer)
@@ -44,6 +44,9 @@ def with_layer(body):
     return WITH_LAYER.format(LAYER.format(body))
 
 
+SCALED = "scaler.scale(loss).backward()"
+CLIPPED = SCALED + "\n    nn.utils.clip_grad_{}_(model.parameters(), {})"
+UNSCALED = "\n+    scaler.unscale_(optimizer)\n     nn.utils.clip_grad_"
 FAULTS = {
     "exp": ({"model": with_layer("return x / torch.exp((x * 30).half())")}, "exp_overflow", "float16"),
     "float64": ({"model": with_layer("return x.double()")}, "stops_with_error", "float64"),
@@ -54,6 +57,22 @@ FAULTS = {
     ),
     "eps": ({"model": with_layer("return x / (x.half().relu() * 0 + 1e-8)")}, "eps_vanishes", "1.00e-08"),
     "not scaled": ({"backward": "scaler.scale(loss); loss.backward()"}, "not_scaled", "unscaled loss"),
+    "no scaler": (
+        {"backward": "loss *= 1e-7\n    loss.backward()\n    optimizer.step()\n    continue"},
+        "gradients_too_small",
+        "\n+    grad_scaler.scale(loss).backward()\n+    grad_scaler.step(optimizer)\n+    grad_scaler.update()\n",
+    ),
+    "clipped": ({"backward": CLIPPED.format("norm", 1.0)}, "limited_scaled", UNSCALED),
+    "cut off": ({"backward": CLIPPED.format("value", 0.1)}, "limited_scaled", UNSCALED),
+    "log of one less": (
+        {"model": with_layer("\n        y = torch.tanh(3 * x)\n        return (1 - y ** 2).log()")},
+        "log_of_zero",
+        "\n+        y = torch.tanh(3 * x.float())\n",
+    ),
+    "elsewhere": ({"device": "cuda", "steps": 60}, "autocast_elsewhere", '\n+    with torch.autocast("cpu", '),
+    "read one by one": (
+        {"backward": "for n in range(40): loss.item()\n    " + SCALED, "steps": 60}, "host_reads", " 40 single numbers"
+    ),
     "scale": ({"scale": 2.0**40, "steps": 80}, "scale_too_high", "1099511627776"),
     "root at zero": ({"model": with_layer("return (x.float() * 0).sqrt()")}, "makes_nonfinite", "aten.div"),
     "autocast off": (
@@ -65,8 +84,8 @@ FAULTS = {
 }  # fmt: skip
 
 
-def write(folder, *, model=PLAIN, scale=2.0**16, steps=30, backward="scaler.scale(loss).backward()"):
-    text = LOOP.format(model=model, scale=scale, steps=steps, backward=backward)
+def write(folder, *, model=PLAIN, scale=2.0**16, steps=30, backward=SCALED, device="cpu"):
+    text = LOOP.format(model=model, scale=scale, steps=steps, backward=backward, device=device)
     (folder / "loop.py").write_text(text)
     return "loop.py"
 
@@ -80,7 +99,8 @@ def test_a_fault_in_a_script_is_named(name, tmp_path, monkeypatch, capfd):
     out, err = capfd.readouterr()
     found = {finding["kind"]: finding for finding in json.loads(out)["findings"]}
     finding = found[kind]
-    assert words in finding["headline"]
+    assert words in f"{finding['headline']}\n{finding['change']['code']}"
+    assert finding["proof"] is None, "nothing is tried"
     assert ("the script's last line" in err) == (kind != "stops_with_error"), (
         "the script's output is not the diagnosis's"
     )
@@ -91,7 +111,8 @@ def test_a_fault_in_a_script_is_named(name, tmp_path, monkeypatch, capfd):
 @pytest.mark.nightly
 def test_a_healthy_script_ends_after_the_steps_asked_for(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    command = ["--steps", "55", "format=json", "--", sys.executable, write(tmp_path, steps=10**9), "--fp16"]
+    script = write(tmp_path, steps=10**9, backward=CLIPPED.format("norm", "0.01 * scaler.get_scale()"))
+    command = ["--steps", "55", "format=json", "--", sys.executable, script, "--fp16"]
     assert main(["doctor", *command]) == 0
     diagnosis = json.loads(capfd.readouterr().out)
     assert {finding["complaint"] for finding in diagnosis["findings"]} <= {"speed"}

@@ -63,7 +63,8 @@ class RunningCode:
         if frame is None:
             return None
         first, last, start, end = [*frame.f_code.co_positions()][frame.f_lasti // 2]
-        nodes = [node for node in ast.walk(tree_of(frame.f_code.co_filename)) if isinstance(node, ast.expr | ast.stmt)]
+        tree = tree_of(frame.f_code.co_filename)
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.Assign | ast.AugAssign)]
         found = [node for node in nodes if (node.end_lineno, node.end_col_offset) == (last, end)]
         # The call of a method that stands on a line of its own is said to begin there.
         exact = [node for node in found if (node.lineno, node.col_offset) == (first, start)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ampsweep.doctor.diagnosis import Change, DoctorFinding
+from ampsweep.doctor.diagnosis import DoctorFinding
 from ampsweep.doctor.loss.findings import LossFinding
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, all_finite
 from ampsweep.doctor.script import findings as kinds
@@ -64,7 +64,7 @@ class ExaminingWatcher(ScriptWatcher):
         assert session.examination is not None
         self._asked, self._seen, self._calls = session.examination, ScriptObservations(), WatchedCalls()
         self._scale_before, self._left_alone_at = math.inf, 0.0
-        self._suspect: tuple[Optimizer, CodeLine | None, Stack] | None = None  # most gradients were zero at its step
+        self._suspect: tuple[list[Tensor], CodeLine | None, Stack] | None = None  # most gradients were zero at its step
         self._forget_step()
         super().__init__(session)
         self.hooks.wrap(os, "_exit", lambda *_: self._report())
@@ -119,36 +119,37 @@ class ExaminingWatcher(ScriptWatcher):
         elif self._suspect is not None:
             self._calls.guard(self._look_at_zeros, root, *self._suspect)
 
-    def _look_at_zeros(self, root: Tensor, optimizer: Optimizer, step: CodeLine | None, use: Stack) -> None:
+    def _look_at_zeros(self, root: Tensor, trained: list[Tensor], step: CodeLine | None, use: Stack) -> None:
         """Find out if gradients are zero for want of scaling, from two more backward passes on the graph of a loss."""
-        trained = [p for p in parameters_of(optimizer) if p.requires_grad]
         own, scaled = (
             torch.autograd.grad(root, trained, torch.full_like(root, by), retain_graph=True, materialize_grads=True)
             for by in (1, _SCALE)
         )
         are_there = [gradient.isfinite() & (gradient != 0) for gradient in scaled]
-        num = sum(int(are.sum()) for are in are_there)
+        num, scale, backward = sum(int(are.sum()) for are in are_there), self._seen.init_scale, self._backward
         num_lost = sum(int((are & (gradient == 0)).sum()) for are, gradient in zip(are_there, own, strict=True))
+        self._suspect = None if num else self._suspect  # None of it may belong to this loss
         if num_lost > _MOST_ZEROS * num:
             signs = kinds.ScriptSigns.at("vanished_gradients", self._step, vanished_pct=100 * num_lost / num)
-            kind, scale, backward = kinds.GradientsTooSmall, self._seen.init_scale, self._backward
-            change = change_of(scaler_edits.with_scaler, use, backward, step, root.device.type)
-            if scale is not None:
-                kind, change = kinds.ScaleTooLow, Change()
+            kind = kinds.ScaleTooLow if scale is not None else kinds.GradientsTooSmall
+            places = (use, backward, step, root.device.type) if scale is None else (None,)
+            change = change_of(scaler_edits.with_scaler, *places)
             self._add(kind(signs=signs, init_scale=scale, times=_SCALE, place=backward, change=change))
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         with self._calls.paused():
             if self._calls.is_on and scaler.is_enabled():
-                scale, limited, step = scaler.get_scale(), self._calls.limited_at, place_of_caller()
+                scale, step = scaler.get_scale(), place_of_caller()
                 self._scale_before, self._seen.init_scale = scale, self._seen.init_scale or scale
                 if self._is_unscaled and type(scaler).scale is GradScaler.scale:
                     change = change_of(scaler_edits.scaled, self._backward, step)
                     self._add(kinds.NotScaled(scale=scale, place=self._backward, change=change))
-                gradients = [gradient.float().norm() for gradient in _gradients(optimizer)]
-                if limited is not None and (norm := float(torch.stack(gradients).norm())) < _LEAST_NORM * scale:
+                if self._calls.limit is not None:
+                    limited, order = self._calls.limit
+                    norm = _norm(_trained(optimizer), order)
                     change, left = change_of(scaler_edits.unscaled, self._calls.gradients_use, step), norm / scale
-                    self._add(kinds.LimitedScaled(scale=scale, norm=norm, left=left, place=limited, change=change))
+                    if 0 < left < _LEAST_NORM:
+                        self._add(kinds.LimitedScaled(scale=scale, norm=norm, left=left, place=limited, change=change))
             super().scaler_steps(scaler, optimizer)
 
     def scaler_updated(self, scaler: GradScaler) -> None:
@@ -161,13 +162,14 @@ class ExaminingWatcher(ScriptWatcher):
     def step_begins(self, optimizer: Optimizer) -> None:
         with self._calls.paused():
             if self._calls.is_on and not self._has_nonfinite_loss:
-                gradients, origin, self._suspect = _gradients(optimizer), self._calls.first_in_backward, None
+                trained, origin = _trained(optimizer), self._calls.first_in_backward
+                gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
                 num_zeros = sum(int((gradient == 0).sum()) for gradient in gradients)
                 is_half = any(product.dtype == torch.float16 for product in self._calls.products)
                 if self._seen.init_scale is None and origin is not None and not all_finite(gradients):
                     self._add(kinds.of_origin(origin, kinds.ScriptSigns.at("nonfinite_gradients", self._step)))
                 elif is_half and num_zeros > _MOST_ZEROS * sum(gradient.numel() for gradient in gradients):
-                    self._suspect = optimizer, place_of_caller(), self._calls.gradients_use
+                    self._suspect = trained, place_of_caller(), self._calls.gradients_use
             super().step_begins(optimizer)
 
     def is_observed(self, run: "OwnTraining") -> bool:
@@ -218,9 +220,15 @@ class ExaminingWatcher(ScriptWatcher):
         super()._forked()
 
 
-def _gradients(optimizer: Optimizer) -> list[Tensor]:
-    held = (parameter.grad for parameter in parameters_of(optimizer))
-    return [gradient for gradient in held if gradient is not None and is_plain(gradient)]
+def _trained(optimizer: Optimizer) -> list[Tensor]:
+    """The parameters whose gradients can be read."""
+    held = ((parameter, parameter.grad) for parameter in parameters_of(optimizer))
+    return [own for own, grad in held if grad is not None and is_plain(grad) and grad.layout is torch.strided]
+
+
+def _norm(tensors: list[Tensor], order: float) -> float:
+    norms = [torch.linalg.vector_norm(own.grad.float(), order).cpu() for own in tensors if own.grad is not None]
+    return float(torch.linalg.vector_norm(torch.stack(norms), order)) if norms else 0.0
 
 
 def observations(folder: Path) -> list[ScriptObservations]:

@@ -1,5 +1,6 @@
 """The calls of a running training, of which nothing is changed: errors, the first inf or NaN, what precision did."""
 
+import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,7 +103,7 @@ class WatchedCalls(CallWatch):
         self._gradients: set[int] = set()  # storages of those that the last backward pass has left
         self._of_gradients: set[TensorOrigin] = set()  # what was computed from them
         self.gradients_use: Stack = ()  # where they are first used
-        self.limited_at: CodeLine | None = None  # where they are first changed by what their size asks for
+        self.limit: tuple[CodeLine | None, float] | None = None  # where their size is first limited, in which norm
         self._is_size_read = self.is_unscaled = False
 
     @contextmanager
@@ -199,8 +200,8 @@ class WatchedCalls(CallWatch):
         if not is_written:
             self._of_gradients |= {self.origins.of(tensor) for tensor in tensors_in(result)}
             self._is_size_read |= call.operator == "aten._local_scalar_dense"
-        elif name == "clamp" or (name in ("mul", "div") and (derived or self._is_size_read)):
-            self.limited_at = self.limited_at or place_of_caller()
+        elif name == "clamp" or (name in ("mul", "div") and (derived or self._is_size_read) and not _is_one(args[1])):
+            self.limit = self.limit or (place_of_caller(), math.inf if name == "clamp" else 2)
 
     def _note_nonfinite(
         self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor]
@@ -270,6 +271,10 @@ class WatchedCalls(CallWatch):
 
 def _replaced(others: Mapping[int, Tensor], tensor: Tensor) -> Tensor:
     return others.get(id(tensor), tensor)
+
+
+def _is_one(factor: Any) -> bool:
+    return isinstance(factor, Tensor | int | float) and bool(torch.as_tensor(factor == 1).all())
 
 
 def _floats(values: Any) -> list[Tensor]:
