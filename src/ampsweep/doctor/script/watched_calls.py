@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -81,7 +81,7 @@ class WatchedCalls(CallWatch):
     def enter(self) -> None:
         with ExitStack() as entered:
             entered.enter_context(self.watching())
-            entered.callback(register_module_forward_pre_hook(self._module_begins).remove)
+            entered.callback(register_module_forward_pre_hook(partial(self.guard, self._name)).remove)
             self._observer.names, self._mode = self._names, innermost_mode()
             self._entered = entered.pop_all()
 
@@ -100,11 +100,15 @@ class WatchedCalls(CallWatch):
         self._recent: deque[_Recent] = deque(maxlen=_MOST_AGAIN)
         self.first_in_backward: NonfiniteOrigin | None = None
         self.reads: Counter[CodeLine | None] = Counter()  # of single numbers, by the line that reads them
-        self._gradients: set[int] = set()  # storages of those that the last backward pass has left
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
+        """Forget what was done with those of earlier backward passes."""
+        self._gradients: set[int] | None = None  # their storages
         self._of_gradients: set[TensorOrigin] = set()  # what was computed from them
         self.gradients_use: Stack = ()  # where they are first used
         self.limit: tuple[CodeLine | None, float] | None = None  # where their size is first limited, in which norm
-        self._is_size_read = self.is_unscaled = False
+        self._is_size_read = self._is_unscaled = False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -134,12 +138,10 @@ class WatchedCalls(CallWatch):
         except Exception as error:  # noqa: BLE001 - the training is worth more than what is seen of it
             self.failure = one_line(error)
 
-    def _module_begins(self, module: nn.Module, _: object) -> None:
-        if module not in self._names and not self.failure:
-            self.guard(self._name, module)
-
-    def _name(self, module: nn.Module) -> None:
+    def _name(self, module: nn.Module, _: object) -> None:
         """Name a module that no named module contains: the model is the first with parameters."""
+        if module in self._names:
+            return
         first = None if self._is_found else next(module.parameters(), None)
         if first is not None:
             self._is_found, self._model, self._device_type = True, module, first.device.type
@@ -160,7 +162,7 @@ class WatchedCalls(CallWatch):
         func, outputs, inputs = self._operator_called, _floats((result,)), _floats((args, kwargs))
         if call.phase == "backward":
             self._recent.clear()
-            self._gradients.clear()
+            self._forget_gradients()
         elif call.phase == "update":
             self._note_update(call, args, inputs, result)
         else:
@@ -185,22 +187,23 @@ class WatchedCalls(CallWatch):
 
     def _note_update(self, call: Call, args: Sequence[Any], inputs: list[Tensor], result: Any) -> None:
         """Note the first use of gradients after backward, and the first change of them that depends on their size."""
-        if not self._gradients:
+        if self._gradients is None:
             held = [p.grad for module in self._names for p in module.parameters(recurse=False) if p.grad is not None]
             self._gradients = {storage_id(grad.untyped_storage()) for grad in _floats(held)}
-        self.is_unscaled |= "unscale" in call.operator
+        self._is_unscaled |= "unscale" in call.operator
         used = [tensor for tensor in inputs if storage_id(tensor.untyped_storage()) in self._gradients]
         derived = [tensor for tensor in inputs if self.origins.of(tensor) in self._of_gradients]
-        if self.is_unscaled or not (used or derived):
+        if self._is_unscaled or not (used or derived):
             return
         if used:
             self.gradients_use = self.gradients_use or [(frame.f_code.co_filename, n) for frame, n in walk_stack(None)]
         name = call.operator.removeprefix("aten._foreach_").removeprefix("aten.").partition("_")[0]
+        is_changing = any(bool((tensor != 1).any()) for tensor in derived)
         is_written = schema_of(self._operator_called).is_mutable and used and next(tensors_in(args)) is used[0]
         if not is_written:
             self._of_gradients |= {self.origins.of(tensor) for tensor in tensors_in(result)}
             self._is_size_read |= call.operator == "aten._local_scalar_dense"
-        elif name == "clamp" or (name in ("mul", "div") and (derived or self._is_size_read) and not _is_one(args[1])):
+        elif name == "clamp" or (name in ("mul", "div") and (is_changing or self._is_size_read)):
             self.limit = self.limit or (place_of_caller(), math.inf if name == "clamp" else 2)
 
     def _note_nonfinite(
@@ -219,12 +222,12 @@ class WatchedCalls(CallWatch):
         bad = NonfiniteTensor(has_nan, is_written=all(each.is_written for each in before))
         if not before or (has_nan and not any(each.has_nan for each in before)):
             facts = origins.facts_of(read) | origins.facts_of_result(self._operator_called, args, kwargs, outputs)
-            again, more = self._again_in_float32()
+            is_fill = call.operator.removeprefix("aten.") in origins.FILLS
+            again, more = ([], {}) if is_fill else self._again_in_float32()
             eps = next((lost for *_, given, _, own in again if (lost := origins.lost_scalar(given, own))), None)
             site = (call.phase, call.module, call.place, call.operator, 0)
             made = NonfiniteOrigin(phase=call.phase, call=call, site=site, has_nan=has_nan, eps=eps, **(facts | more))
-            is_fill = call.operator.removeprefix("aten.") in origins.FILLS
-            edit = self._edit(again, made) if again else None
+            edit = self._edit(again, made) if made.is_range and call.phase == "forward" else None
             bad = NonfiniteTensor(has_nan, made, edit, is_written=is_fill and not made.is_range)
             if call.phase == "backward" and not is_fill:
                 self.first_in_backward = self.first_in_backward or made
@@ -236,22 +239,18 @@ class WatchedCalls(CallWatch):
     def _again_in_float32(self) -> tuple[list[_Recent], dict[str, Any]]:
         """The fewest of the latest calls in which float32 keeps the last result finite, and what that shows."""
         for number in range(len(self._recent))[::-1]:
-            again, wide, results = [*self._recent][number:], dict[int, Tensor](), list[Tensor]()
-            for _, func, args, kwargs, outputs in again:
-                args, kwargs = map_tensors((args, kwargs), partial(_replaced, wide))
-                if (found := origins.in_float32(func, args, kwargs)) is None:
-                    return [], {}
-                results = found
-                wide |= {id(own): result for own, result in zip(outputs, results, strict=False)}
-            if origins.all_finite(results):
-                return again, {"is_range": True, "float32_max_abs": origins.max_abs(results)}
+            again = [*self._recent][number:]
+            if (wide := _in_float32(again)) is None:
+                break
+            if origins.all_finite(wide):
+                return again, {"is_range": True, "float32_max_abs": origins.max_abs(wide)}
         return [], {}
 
     def _edit(self, again: list[_Recent], made: NonfiniteOrigin) -> CodeEdit | None:
         is_autocast = self.running is not None and self.running.is_autocast
         is_cast = is_autocast and any(func.overloadpacket in self._formulas for _, func, *_ in again)
         device = self._device_type if is_cast else None
-        first, last, kind = again[0][0].place, made.call.place, kind_of(made)
+        first, last, kind = again[0][0].place if again else None, made.call.place, kind_of(made)
         return edit_of_running(first, last, kind.edits, autocast=device, casts_back=not is_autocast)
 
     def source_of(self, tensor: Tensor) -> tuple[TensorOrigin, NonfiniteTensor] | None:
@@ -269,12 +268,16 @@ class WatchedCalls(CallWatch):
         return None
 
 
-def _replaced(others: Mapping[int, Tensor], tensor: Tensor) -> Tensor:
-    return others.get(id(tensor), tensor)
-
-
-def _is_one(factor: Any) -> bool:
-    return isinstance(factor, Tensor | int | float) and bool(torch.as_tensor(factor == 1).all())
+def _in_float32(calls: Sequence[_Recent]) -> list[Tensor] | None:
+    """The results of the last call, if each gets what those before it return in float32; None if one of them cannot."""
+    wide: dict[int, Tensor] = {}
+    results: list[Tensor] | None = None
+    for _, func, args, kwargs, outputs in calls:
+        args, kwargs = map_tensors((args, kwargs), lambda tensor: wide.get(id(tensor), tensor))
+        if (results := origins.in_float32(func, args, kwargs)) is None:
+            return None
+        wide.update((id(own), result) for own, result in zip(outputs, results, strict=False))
+    return results
 
 
 def _floats(values: Any) -> list[Tensor]:
