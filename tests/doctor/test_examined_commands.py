@@ -59,7 +59,7 @@ FAULTS = {
     "not scaled": ({"backward": "scaler.scale(loss); loss.backward()"}, "not_scaled", "unscaled loss"),
     "no scaler": (
         {"backward": "loss *= 1e-7\n    loss.backward()\n    optimizer.step()\n    continue"},
-        "gradients_too_small",
+        "gradients_vanish",
         "\n+    grad_scaler.scale(loss).backward()\n+    grad_scaler.step(optimizer)\n+    grad_scaler.update()\n",
     ),
     "clipped": ({"backward": CLIPPED.format("norm", 1.0)}, "limited_scaled", UNSCALED),
@@ -73,7 +73,7 @@ FAULTS = {
     "read one by one": (
         {"backward": "for n in range(40): loss.item()\n    " + SCALED, "steps": 60}, "host_reads", " 40 single numbers"
     ),
-    "scale": ({"scale": 2.0**40, "steps": 80}, "scale_too_high", "1099511627776"),
+    "scale": ({"scale": 2.0**40, "steps": 80}, "wrong_scale", "1099511627776"),
     "root at zero": ({"model": with_layer("return (x.float() * 0).sqrt()")}, "makes_nonfinite", "aten.div"),
     "autocast off": (
         {"model": WITHOUT + PLAIN + "model[0].forward = lambda x: off(x, model[0].weight)\n"
@@ -101,10 +101,11 @@ def test_a_fault_in_a_script_is_named(name, tmp_path, monkeypatch, capfd):
     finding = found[kind]
     assert words in f"{finding['headline']}\n{finding['change']['code']}"
     assert finding["proof"] is None, "nothing is tried"
+    assert words in f"{finding['headline']}\n{finding['change']['code']}"
+    assert finding["proof"] is None, "nothing is tried"
     assert ("the script's last line" in err) == (kind != "stops_with_error"), (
         "the script's output is not the diagnosis's"
     )
-    if kind != "scale_too_high":
         assert finding["place"].startswith("loop.py, line ")
 
 

@@ -11,8 +11,8 @@ from ampsweep.analysis.runs import Run
 from ampsweep.analysis.step_limits import limits_text, step_limits
 from ampsweep.config.modes import step_dtypes
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.diagnosis import Change, Diagnosis, DoctorFinding, Unexamined, merged
-from ampsweep.doctor.loss.findings import LossFinding
+from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, Unexamined, merged
+from ampsweep.doctor.loss.findings import LossFinding, WrongScale
 from ampsweep.doctor.script import findings as kinds
 from ampsweep.doctor.script import scaler_edits
 from ampsweep.doctor.script.examining_watcher import ScriptObservations
@@ -78,10 +78,8 @@ def _of_scaler(run: Run, seen: ScriptObservations) -> Iterator[DoctorFinding]:
     before = next((row for row in reversed(rows) if row["step"] <= steps - _MIN_SKIPS), {})
     since, steps_since = skipped - int(before.get("amp/skipped_steps", 0)), steps - int(before.get("step", 0))
     if since == 0 and seen.init_scale is not None:
-        change = Change(code=f"scaler = torch.amp.GradScaler(device, init_scale={scale:g})")
-        yield kinds.ScaleTooHigh(
-            num_skipped=skipped, num_steps=steps, init_scale=seen.init_scale, scale=scale, change=change
-        )
+        signs = kinds.ScriptSigns.at("skipped_steps", steps, num_skipped=skipped, scale=scale)
+        yield WrongScale(signs=signs, init_scale=seen.init_scale)
     elif 2 * since >= steps_since and (scale < 1.0 or since == steps_since) and seen.skip_origin is not None:
         signs = kinds.ScriptSigns.at("skipped_steps", steps, num_skipped=skipped, scale=scale)
         yield kinds.of_origin(seen.skip_origin, signs)

@@ -16,7 +16,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ampsweep.doctor.diagnosis import DoctorFinding
-from ampsweep.doctor.loss.findings import LossFinding
+from ampsweep.doctor.loss.findings import GradientsVanish, LossFinding, WrongScale
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, all_finite
 from ampsweep.doctor.script import findings as kinds
 from ampsweep.doctor.script import scaler_edits
@@ -131,10 +131,12 @@ class ExaminingWatcher(ScriptWatcher):
         self._suspect = None if num else self._suspect  # None of it may belong to this loss
         if num_lost > _MOST_ZEROS * num:
             signs = kinds.ScriptSigns.at("vanished_gradients", self._step, vanished_pct=100 * num_lost / num)
-            kind = kinds.ScaleTooLow if scale is not None else kinds.GradientsTooSmall
-            places = (use, backward, step, root.device.type) if scale is None else (None,)
+            also = [f"in a backward pass from {_SCALE:,.0f} times the loss that part of it is not zero"]
+            kind, places = (
+                (WrongScale, (None,)) if scale else (GradientsVanish, (use, backward, step, root.device.type))
+            )
             change = change_of(scaler_edits.with_scaler, *places)
-            self._add(kind(signs=signs, init_scale=scale, times=_SCALE, place=backward, change=change))
+            self._add(kind(signs=signs, init_scale=scale, place=backward, change=change, also=also))
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         with self._calls.paused():

@@ -63,16 +63,6 @@ class NotScaled(DoctorFinding):
     scale: float
 
 
-class ScaleTooHigh(DoctorFinding):
-    complaint = "loss"
-    template = "{num_skipped} of {num_steps} steps are skipped, until the scale has fallen from {init_scale} to {scale}"
-    remedy = "begin with the scale that it comes to"
-    num_skipped: int
-    num_steps: int
-    init_scale: float
-    scale: float
-
-
 class Disproof(DoctorFinding):
     complaint = "numerics"
     template = "{claim}; {fact}{inside}{at}"
@@ -87,18 +77,6 @@ class LimitedStep(DoctorFinding):
     template = "the step is limited by {limits}"
     remedy = "no precision changes that"
     limits: str
-
-
-class GradientsTooSmall(of_loss.ScalerFault):
-    template = "gradients are too small for float16{at}, and no scaler scales them up"
-    seen = ("that part of it is not zero in a backward pass from {times} times the loss",)
-    remedy = "scale the loss"
-    times: float
-
-
-class ScaleTooLow(GradientsTooSmall):
-    template = "gradients are too small for float16{at}, in spite of the scaler's {init_scale}"
-    remedy = "begin with torch's default scale"
 
 
 class LimitedScaled(DoctorFinding):
