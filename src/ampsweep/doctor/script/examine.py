@@ -51,12 +51,9 @@ def diagnose(
         if not any(isinstance(finding, LossFinding) for finding in findings):
             findings += _of_scaler(recorded, first)
         findings += _of_precision(recorded, first)
-        findings += (
-            kinds.HostReads(num_reads=int(median(counts)), place=place)
-            for place, counts in first.reads.items()
-            if len(counts) >= _MIN_STEPS
-        )
-        if limits := step_limits([recorded]):
+        reads = {place: int(median(counts)) for place, counts in first.reads.items() if len(counts) >= _MIN_STEPS}
+        findings += (kinds.HostReads(num_reads=count, place=place) for place, count in reads.items())
+        if (limits := step_limits([recorded])) and not reads:  # which limit a step by themselves
             findings.append(kinds.LimitedStep(limits=limits_text(limits)))
         if "perf/step_ms" not in record.summary:
             why = record.absent.get("perf/step_ms", "no step was timed, of which a script needs about fifty")

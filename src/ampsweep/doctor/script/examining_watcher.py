@@ -132,10 +132,9 @@ class ExaminingWatcher(ScriptWatcher):
         if num_lost > _MOST_ZEROS * num:
             signs = kinds.ScriptSigns.at("vanished_gradients", self._step, vanished_pct=100 * num_lost / num)
             also = [f"in a backward pass from {_SCALE:,.0f} times the loss that part of it is not zero"]
-            kind, places = (
-                (WrongScale, (None,)) if scale else (GradientsVanish, (use, backward, step, root.device.type))
-            )
-            change = change_of(scaler_edits.with_scaler, *places)
+            kind = GradientsVanish if scale is None else WrongScale
+            device = root.device.type if scale is None else None  # there is a scaler: none is to be made
+            change = change_of(scaler_edits.with_scaler, use, backward, step, device)
             self._add(kind(signs=signs, init_scale=scale, place=backward, change=change, also=also))
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:

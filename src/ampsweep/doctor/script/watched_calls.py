@@ -26,7 +26,7 @@ from ampsweep.doctor.types.failing_call import CallWatch
 from ampsweep.nested_tensors import map_tensors, tensors_in
 from ampsweep.observe.calls import UNWRITTEN, Call
 from ampsweep.observe.flops import formulas
-from ampsweep.observe.operators import TorchDispatchMode, innermost_mode, schema_of, storage_id
+from ampsweep.observe.operators import OpOverload, TorchDispatchMode, innermost_mode, schema_of, storage_id
 from ampsweep.text import one_line
 from ampsweep.user_code import CodeLine, place_of_caller
 
@@ -167,7 +167,7 @@ class WatchedCalls(CallWatch):
             self._note_update(call, args, inputs, result)
         else:
             self._count(call, args, kwargs, result, inputs)
-            if schema_of(func).is_mutable or _SEEDED in func.tags:
+            if not isinstance(func, OpOverload) or schema_of(func).is_mutable or _SEEDED in func.tags:
                 self._recent.clear()
             elif outputs:
                 self._recent.append((call, func, args, kwargs, outputs))
