@@ -13,7 +13,7 @@ from ampsweep.config.compose import compose_one
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, in_order
 from ampsweep.doctor.hot_spots import hot_spots
-from ampsweep.doctor.speed import examine, matrix_products, operators, waiting
+from ampsweep.doctor.speed import examine, matrix_products, operators, timed_calls, waiting
 from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.speed.matrix_products import autocast_is_off, no_fast_units, product_rates
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps
@@ -22,6 +22,7 @@ from ampsweep.doctor.speed.step_times import BareTraining, TimedAgain, times_in_
 from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn
 from ampsweep.monitors.processors import ProcessorUse
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.speed.devices import DEVICES
 
 CPU = torch.device("cpu")
 FLAWS = {planted.name: planted for planted in planted_speed.PLANTED}
@@ -167,6 +168,20 @@ def test_a_wait_for_data_costs_its_share_of_the_step_and_hides_what_it_causes(mo
         assert steps.examined.facts["speed/data_wait_ms"] == pytest.approx(1e3 * wait_s)
         assert [one.cost_pct for one in found] == ([pytest.approx(40)] if wait_s == 0.004 else [])
         assert steps.share_pct(10.0) == pytest.approx(60 if found else 100)
+
+
+@pytest.mark.parametrize("device", [None, DEVICES["A100-80"]])
+def test_calls_have_the_time_that_their_work_takes_on_a_known_device(device, monkeypatch):
+    monkeypatch.setattr(timed_calls, "timed_device", lambda *_: device)
+    monkeypatch.setattr(timed_calls, "kept_calibration", lambda _: None)
+    examined = examined_of(*planted_speed.net("relu"))
+    (step,) = timed_in_turn([BareTraining(examined, examined.config)], Moments(CPU), seconds=0.0)
+    products = [call for call in step if call.flops]
+    assert len(products) == 5
+    if device is None:
+        assert {call.expected_ms for call in step} == {None}
+    else:
+        assert all(call.flops / 1e9 / device.bfloat16 < call.expected_ms < 1 for call in products)
 
 
 def test_steps_are_timed_in_turn():

@@ -18,6 +18,7 @@ from ampsweep.doctor.speed.sampled_lines import SampledLine
 from ampsweep.doctor.speed.step_times import BareTraining, StepTimes, TimedAgain, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, total_ms
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.text import milliseconds, ratio
 
 MIN_COST_PCT: Final = 10.0  # least reported share of a step
 _MIN_GAIN_PCT: Final = 5.0  # least gain in three blocks of four of a change that is advised
@@ -38,6 +39,14 @@ class OperatorFinding(SpeedFinding):
 
     own_ms: float
     num_calls: int
+    expected_ms: float | None  # what their work takes by the speed model; None on a device that it does not know
+
+    @property
+    def evidence(self) -> list[str]:
+        if not self.expected_ms:
+            return super().evidence
+        times = ratio(self.own_ms / self.expected_ms)
+        return [*super().evidence, f"{milliseconds(self.own_ms)} is {times} what such work should take on this device"]
 
 
 Kind = TypeVar("Kind", bound=SpeedFinding)
@@ -114,7 +123,9 @@ class MeasuredSteps:
             self._claimed.update(spot.calls)
             known |= {"modules": spot.modules, "operator": spot.operator, "place": spot.place}
         if spot is not None and issubclass(kind, OperatorFinding):
+            expected = [call.expected_ms for call in spot.calls if call.expected_ms is not None]
             known |= {"own_ms": total_ms(spot.calls), "num_calls": len(spot.calls)}
+            known["expected_ms"] = sum(expected) or None
         return kind(**(known | facts))
 
     def tried(

@@ -1,7 +1,7 @@
 """The operators of a step with their times."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from time import monotonic, thread_time
 from typing import Any, Final
@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from ampsweep.config.modes import fp32_matmul
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.half_edits import autocast_switches
 from ampsweep.doctor.speed.sampled_lines import line_frame
@@ -16,9 +17,11 @@ from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
-from ampsweep.observe.flops import formulas
 from ampsweep.observe.functions import FunctionCalls
-from ampsweep.observe.operator_work import reads_device
+from ampsweep.observe.operator_work import WorkLog, reads_device
+from ampsweep.observe.operators import is_in_backward
+from ampsweep.predict.calibrations import kept_calibration, timed_device
+from ampsweep.speed.step_time import StepWork
 from ampsweep.user_code import CodeLine
 
 _MAX_PASSES: Final = 7
@@ -30,6 +33,7 @@ _LONGER: Final = 3.0  # factor by which passes may exceed their time until there
 class TimedCall(Call):
     ms: float = 0.0  # the minimum over several steps: other load makes an operator longer, never shorter
     flops: int = 0  # operations of a matrix product, a convolution or attention; 0 for all else
+    expected_ms: float | None = None  # what its work takes by the speed model; None on a device that it does not know
     function: int = 0  # the number of the call of torch's function that calls it: a recurrent layer is a single one
     line: str | None = None  # of the user's own code that runs meanwhile, in any phase
     switch: CodeEdit | None = None  # leaves autocast on, if the user's own code around it or its forward call does not
@@ -78,14 +82,14 @@ class _ObservedSteps:
 
     def __init__(self, training: BareTraining, moments: Moments) -> None:
         self._training, self._moments = training, moments
-        self._formulas, self._functions = formulas(), _CountedFunctions()
+        self._log, self._num_works, self._functions = WorkLog(), list[int](), _CountedFunctions()
         self._calls, self._switches = list[TimedCall](), dict[str | None, CodeEdit | None]()
         with self._functions:
             self._ms = [self._observe(self._study, places=True)]
 
     def _study(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         frame, name = line_frame(sys._getframe()), call.operator.removeprefix("aten.")
-        switch, formula = None, self._formulas.get(getattr(torch.ops.aten, name, None))
+        switch = None
         if call.forward is not None:
             switch = self._calls[call.forward.index].switch
         elif self._training.precision.autocast and call.phase == "forward" and torch.float32 in call.inputs:
@@ -94,7 +98,6 @@ class _ObservedSteps:
             switch = self._switches[call.place]
         studied = TimedCall(
             **{field.name: getattr(call, field.name) for field in fields(call)},
-            flops=0 if formula is None else formula(*args, **kwargs, out_val=result),
             function=self._functions.num_calls,
             line=None if frame is None else CodeLine.of(frame),
             switch=switch,
@@ -112,8 +115,20 @@ class _ObservedSteps:
     def timed_step(self) -> TimedStep:
         tensor, detach = torch.zeros(()), torch.ops.aten.detach.default
         empty_ms = min(timed_ms(lambda: detach(tensor), self._moments) for _ in range(50))
-        times = np.min(self._ms, axis=0).tolist()
-        return [replace(call, ms=max(ms - empty_ms, 0.0)) for call, ms in zip(self._calls, times, strict=True)]
+        times = zip(self._calls, np.min(self._ms, axis=0).tolist(), self._works(), strict=True)
+        return [replace(call, ms=max(ms - empty_ms, 0.0), **work) for call, ms, work in times]
+
+    def _works(self) -> Iterator[dict[str, Any]]:
+        """What each call computes, and how long that should take."""
+        works, precision = self._log.works, self._training.precision
+        device, expected_us = timed_device(self._training.device, precision), None
+        if device is not None:
+            tf32, calibration = fp32_matmul(precision) != "highest", kept_calibration(device.name)
+            expected_us = StepWork(works).kernels_us(device, tf32=tf32, calibration=calibration)
+        for end, number in zip(np.cumsum(self._num_works).tolist(), self._num_works, strict=True):
+            own = slice(end - number, end)
+            expected_ms = None if expected_us is None else float(expected_us[own].sum()) / 1e3
+            yield {"flops": sum(work.flops for work in works[own]), "expected_ms": expected_ms}
 
     def _observe(self, on_call: Callable[..., None], *, places: bool) -> list[float]:
         """Take a step; return the time of each operator."""
@@ -125,6 +140,9 @@ class _ObservedSteps:
             start = now()
             result = operator(*args, **kwargs)
             noted.append((start, now()))
+            if places:
+                inputs, in_backward = [*tensors_in((args, kwargs))], is_in_backward()
+                self._num_works.append(self._log.add(operator, args, kwargs, inputs, result, in_backward=in_backward))
             return result
 
         moments.wait()
