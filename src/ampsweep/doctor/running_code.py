@@ -54,7 +54,6 @@ class RunningCode:
     expression: ast.expr | ast.stmt
     values: dict[int, ast.expr]  # the expressions in it whose values are known, by the identity of these
     names: Names
-    calls_module: bool
     calls_method: bool
 
     @staticmethod
@@ -74,13 +73,10 @@ class RunningCode:
         inner = [node for node in ast.walk(expression) if isinstance(node, ast.expr)]
         values = {id(value): node for node in inner if (value := value_in(node, frame)) is not None}
         called = expression.func if isinstance(expression, ast.Call) else expression
-        is_module = isinstance(value_in(called, frame), nn.Module)
-        is_method = isinstance(called, ast.Attribute) and not isinstance(
-            value_in(called.value, frame), ModuleType | type
-        )
-        return RunningCode(
-            CodeLine.of(frame), expression, values, Names.of(frame), is_module, is_method and not is_module
-        )
+        owner = value_in(called.value, frame) if isinstance(called, ast.Attribute) else None
+        is_function = not isinstance(called, ast.Attribute) or isinstance(owner, ModuleType | type)
+        is_method = not is_function and not isinstance(value_in(called, frame), nn.Module)
+        return RunningCode(CodeLine.of(frame), expression, values, Names.of(frame), is_method)
 
     def edit(self, remedy: Remedy, tensors: dict[Place, Tensor], *, in_statement: bool = False) -> CodeEdit | None:
         """The edit that gives the call other arguments, wherever its statement has them or in the call alone; None if
