@@ -197,8 +197,8 @@ def _is_of(cause: DoctorFinding, finding: DoctorFinding) -> bool:
         return True
     is_same_line = cause.place is not None and cause.place == finding.place
     if finding.complaint == "numerics" and cause.complaint in ("loss", "types", "numerics"):
-        is_nowhere = not cause.place and not cause.modules
-        return is_same_line or is_nowhere or bool({*cause.modules} & {*finding.modules})
+        is_vague = not (cause.place or cause.modules) or (cause.complaint == "loss" and finding.kind() == "large_error")
+        return is_same_line or is_vague or bool({*cause.modules} & {*finding.modules})
     return is_same_line and (finding.proof is None or finding.complaint == cause.complaint)
 
 
