@@ -202,7 +202,8 @@ def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
     largest = max(filter(_is_of_loss, made), key=lambda held: held.num_bytes, default=None)
     if largest is None or largest.call is None:
         return
-    of_loss = [held for held in made if math.prod(held.shape) == math.prod(largest.shape) or _is_outside(held)]
+    size = math.prod(largest.shape) if largest.shape[-1:] >= (_MANY_CLASSES,) else None  # a small one others have, too
+    of_loss = [held for held in made if _is_outside(held) or math.prod(held.shape) == size]
     num_bytes = _size(of_loss)
     if own.pct(num_bytes) < _LOSS_PCT or 2 * _size(filter(_is_of_loss, of_loss)) < num_bytes:
         return
