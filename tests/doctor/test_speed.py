@@ -23,6 +23,7 @@ from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn
 from ampsweep.monitors.processors import ProcessorUse
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.speed.devices import DEVICES
+from ampsweep.user_code import CodeLine
 
 CPU = torch.device("cpu")
 FLAWS = {planted.name: planted for planted in planted_speed.PLANTED}
@@ -101,8 +102,10 @@ SAMPLER = {"operator": "aten.grid_sampler_2d"}
 SAMPLED = [call(0, 6.0, half=True, **SAMPLER), call(1, 4.0, half=True, flops=9)]
 PRODUCTS = [call(0, 8.0, half=True, flops=9), call(1, 2.0)]
 UPDATE = [call(number, 1.0, module=None, phase="update") for number in range(6)]
-TINY = [call(number, 0.001, place="net.py, line 3", function=number) for number in range(100)]
-RECURRENT = [call(number, 0.001, place="net.py, line 3") for number in range(100)]
+LINE = CodeLine("net.py, line 3")
+LINE.file, LINE.number = __file__, 3
+TINY = [call(number, 0.001, place=LINE, function=number) for number in range(100)]
+RECURRENT = [call(number, 0.001, place=LINE) for number in range(100)]
 OFF = {"switch": CodeEdit("net.py", "@off\ndef f(): ...\n", "def f(): ...\n")}
 UNCAST = [call(0, 4.0, flops=9, **OFF), call(1, 2.0, operator="aten.add", **OFF)]
 UNCAST += [call(2, 4.0, flops=9, **OFF, phase="backward", forward=UNCAST[0])]

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.analysis.step_limits import MIN_US_PER_OPERATOR_CPU
@@ -14,7 +15,7 @@ from ampsweep.doctor.hot_spots import HotSpot, hot_spots, unnumbered
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import TimedAgain
 from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
-from ampsweep.user_code import CodeLine
+from ampsweep.user_code import CodeLine, is_own_source
 
 _MIN_SLOWER_RATIO: Final = 1.25  # least slowdown against float32 that counts as slower
 _LITTLE_GAIN: Final = 1.2  # a speedup below this is what people complain of
@@ -131,7 +132,10 @@ def loops(measured: MeasuredSteps) -> Iterator[LaunchBound]:
     """Find loops of the user's code that call tiny operators, by kind of module, or by file outside the model."""
     forward, launch_ms = measured.calls("forward"), measured.launch_ms
     repeated = Counter(line for line, _ in {(_round(call), call.function) for call in forward})
-    inside = {call.index for call in forward if call.place is not None and repeated[_round(call)] >= _MIN_REPEATED}
+    rounds = [call for call in forward if repeated[_round(call)] >= _MIN_REPEATED]
+    inside = {
+        call.index for call in rounds if isinstance(call.place, CodeLine) and is_own_source(Path(call.place.file))
+    }
     groups: dict[str, list[TimedCall]] = defaultdict(list)
     for call in measured.calls():
         if (call if call.forward is None else call.forward).index in inside:
