@@ -44,8 +44,11 @@ def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
     return parts
 
 
-def trained_turns(turns: Sequence[Turn], optimizers: Mapping[str, Optimizer]) -> tuple[TrainedTurn, ...]:
-    """Give each turn its optimizers, and end a round of turns before an optimizer steps twice."""
+def trained_turns(
+    turns: Sequence[Turn], optimizers: Mapping[str, Optimizer], *, compiled: bool = False
+) -> tuple[TrainedTurn, ...]:
+    """Give each turn its optimizers, and end a round of turns before an optimizer steps twice. A compiled loss is one
+    graph with its model: logits of a large vocabulary are never written in float32."""
     trained: list[TrainedTurn] = []
     stepped: set[str] = set()
     for number, turn in enumerate(turns):
@@ -56,7 +59,8 @@ def trained_turns(turns: Sequence[Turn], optimizers: Mapping[str, Optimizer]) ->
         ends_round = number + 1 == len(turns) or not stepped.isdisjoint(turns[number + 1].trains)
         if ends_round:
             stepped.clear()
-        trained.append(TrainedTurn(turn.name, turn.loss, own, inputs, ends_round))
+        loss = torch.compile(turn.loss) if compiled else turn.loss
+        trained.append(TrainedTurn(turn.name, loss, own, inputs, ends_round))
     return tuple(trained)
 
 

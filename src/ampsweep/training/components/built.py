@@ -90,7 +90,10 @@ def build_around(
                 parameter.grad_dtype = getattr(torch, config.trainer.accumulate_dtype)
     optimizers = build_optimizers(config.optimizer, model, trained_parts(turns), precision, device=device)
     num_steps = steps_of(config, data, len(turns))
-    return Built(model, data, task, precision, optimizers, trained_turns(turns, optimizers), num_steps)
+    # Across processes the model alone is compiled: their engines, which each loss calls, break its graph.
+    compiled = config.trainer.compile and config.parallel.strategy == "single"
+    trained = trained_turns(turns, optimizers, compiled=compiled)
+    return Built(model, data, task, precision, optimizers, trained, num_steps)
 
 
 def build_model(config: Config) -> nn.Module:
