@@ -39,6 +39,7 @@ from ampsweep.text import duration, num_bytes
 TITLES: Final = {
     "recipe": "The PyTorch AMP recipe",
     "gpt_small": "GPT-2 124M",
+    "nanogpt": "GPT-2 124M beside nanoGPT",
     "resnet50": "ResNet-50",
     "memory_by_batch": "Peak memory against batch size, and its prediction",
     "smoke": "Does everything run here?",

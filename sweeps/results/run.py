@@ -1,4 +1,4 @@
-"""Run one of the three calls of plan.yaml: see README.md.
+"""Run one of the calls of plan.yaml: see README.md.
 
     python sweeps/results/run.py CALL --out DIR [KEY=VALUE ...]
 
@@ -212,7 +212,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("call", type=int, choices=[*PLAN["calls"]], metavar="CALL", help="1, 2 or 3")
+    parser.add_argument("call", type=int, choices=[*PLAN["calls"]], metavar="CALL", help="the number of a call")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="of this call alone")
     parser.add_argument("--tiny", action="store_true", help="shows on any machine that it works")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for every sweep, such as device=cpu")
