@@ -70,9 +70,11 @@ class DeviceSampler:
         began_s, counts = time.perf_counter(), self._counts
         counts_since_s, began_j = began_s, source.energy_j()
         try:
-            while not self._is_over:
+            is_over = False
+            while not is_over:
                 self._sample_now.wait(self._interval_s)
                 self._sample_now.clear()
+                is_over = self._is_over  # read before the last sample, which there always is
                 sample, energy_j, now_s = source.readings(), source.energy_j(), time.perf_counter()
                 if began_j is not None and energy_j is not None:
                     sample["device/energy_j"] = energy_j - began_j

@@ -51,7 +51,8 @@ class Parameters:
     forward_us: float  # of the host, for an operator in forward
     backward_us: float  # of the host, for an operator in backward and in the update
     compiled_us: float  # of the host, for a compiled kernel
-    step_us: float  # of the host, for a step
+    step_us: float  # of the host, for a step of this suite
+    others_step_us: float  # of the host, for a step of the loops whose speeds were published
 
 
 def chip(device: Device) -> str:

@@ -72,7 +72,8 @@ START: Final = Parameters(
     forward_us=30.0,
     backward_us=12.0,
     compiled_us=6.0,
-    step_us=3000.0,
+    step_us=500.0,
+    others_step_us=3000.0,
 )
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "watts": (1, 4),
@@ -95,7 +96,8 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "forward_us": (4, 60),
     "backward_us": (4, 40),
     "compiled_us": (1, 30),
-    "step_us": (200, 20000),
+    "step_us": (1, 20000),
+    "others_step_us": (200, 20000),
 }
 """What each may be, its starting value and its bounds: physics, not data; where a fit has no data the start stays."""
 

@@ -3,7 +3,7 @@
 import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -33,13 +33,17 @@ class Row:
     def is_known(self) -> bool:
         """Whether it is of a family that the published aims are for, without a doubt about it."""
         table, is_family = self.table, self.table["family"] in ("bert", "gpt", "opt")
-        is_family = is_family or table["recipe"].startswith("resnet50")
+        is_family = is_family or table["recipe"].startswith(("resnet50", "suite_resnet50"))
         return is_family and not table["doubt"] and not table["source"].startswith(_OTHERS)
 
     @property
     def weight(self) -> float:
         of_source = _WEIGHT_OF_OTHERS if self.table["source"].startswith(_OTHERS) else _WEIGHT_OF_UNKNOWN
         return (1.0 if self.is_known else of_source) * (_WEIGHT_OF_DOUBT if self.table["doubt"] else 1.0)
+
+    def launching(self, parameters: Parameters) -> Floats:
+        is_own = self.table["source"].startswith("ampsweep")
+        return self.work.launching(parameters if is_own else replace(parameters, step_us=parameters.others_step_us))
 
     @property
     def step_ms(self) -> float:
@@ -76,7 +80,7 @@ class OnDevice:
 
     def steps_us(self, parameters: Parameters) -> list[float]:
         return [
-            elapsed_us(kernels, row.work.launching(parameters), row.work.waits)
+            elapsed_us(kernels, row.launching(parameters), row.work.waits)
             for row, kernels in zip(self.rows, self.kernels(parameters), strict=True)
         ]
 

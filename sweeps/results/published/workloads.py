@@ -9,6 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ampsweep.models.gpt import GPT
+from ampsweep.models.mlp import MLP
+from ampsweep.models.resnet import ResNet
+from ampsweep.tasks.classification import Classification
+from ampsweep.tasks.language_modeling import LanguageModeling
+from ampsweep.tasks.regression import Regression
 from published.language_models import (
     Classifier,
     LanguageModel,
@@ -174,6 +180,17 @@ def _no_mask(size: int, length: int) -> Batch:
     return ()
 
 
+def _suite_gpt(vocab_size: int) -> Workload:
+    def batch(size: int) -> Batch:
+        return _ids(size, 1024), _ids(size, 1024)
+
+    return Workload("gpt", partial(GPT, vocab_size, 1024, 12, 768, 12), batch, LanguageModeling().loss)
+
+
+def _values(batch: int) -> Batch:
+    return torch.zeros(batch, 4096), torch.zeros(batch, 4096)
+
+
 def _hugging_face(family: str, name: str, length: int, **sizes: int) -> Workload:
     """A class of transformers, by default in its default size, as in torch's benchmarks of its compiler."""
 
@@ -250,6 +267,10 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "gpt2_sdpa_50304": _language(
         "gpt", replace(_SCRATCH_SDPA, vocab=50304), 1024, _unshifted_loss, _no_mask, tied=False
     ),
+    "suite_gpt_small": _suite_gpt(50257),
+    "suite_gpt_small_50304": _suite_gpt(50304),
+    "suite_mlp_recipe": Workload("mlp", partial(MLP, 4096, 4096, 4096, 3), _values, Regression().loss),
+    "suite_resnet50": _images("resnet", partial(ResNet, 50, 1000, 3, 224), Classification().loss),
     "albert_language": _hugging_face("albert", "AlbertForMaskedLM", 512),
     "albert_answers": _hugging_face("albert", "AlbertForQuestionAnswering", 512),
     "bart": _hugging_face("bart", "BartForConditionalGeneration", 1024),
