@@ -30,7 +30,7 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # where p
 _TEMPORARY = tempfile.mkdtemp(prefix="tests-")
 os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY
 os.environ["XDG_CACHE_HOME"] = f"{_TEMPORARY}/cache"  # no calibration of this machine changes a prediction
-os.mkdir(os.environ["XDG_CACHE_HOME"])  # torch, which keeps CUDA kernels there, warns where it is missing
+Path(os.environ["XDG_CACHE_HOME"]).mkdir()  # torch, which keeps CUDA kernels there, warns where it is missing
 util.Finalize(None, shutil.rmtree, args=(_TEMPORARY, True), exitpriority=-200)  # after multiprocessing's own folders
 # The profiler's library reads its log level at its first use: here, as in a training.
 with measure_host_peak():

@@ -114,7 +114,7 @@ def test_an_exchange_hides_behind_backward_as_far_as_that_goes():
 
 def test_ranges_hold_the_prediction_and_are_wider_where_nothing_was_fitted():
     work = StepWork([product(8192, 8192, 8192), elementwise(2**26)] * 10)
-    known, unknown = work.on(A100), work.on(H100)
+    known, unknown = work.on(A100), work.on(DEVICES["L4"])
     assert known.step_ms.low < known.step_ms.expected < known.step_ms.high
     assert (known.is_extrapolated, unknown.is_extrapolated) == (False, True)
     assert unknown.spread > known.spread

@@ -19,7 +19,15 @@ def fused(works: Iterable[OperatorWork]) -> Iterator[OperatorWork]:
         if is_fused and phase != "update":
             yield _as_one([*chain])
         else:
-            yield from chain
+            yield from map(_padded, chain)
+
+
+def _padded(work: OperatorWork) -> OperatorWork:
+    """A product as the compiler calls it: its rows are padded to whole loads of tensor cores."""
+    if work.kind != "product" or work.sizes is None:
+        return work
+    batch, m, n, k = work.sizes
+    return replace(work, sizes=(batch, m, -(-n // 8) * 8, -(-k // 8) * 8))
 
 
 def _as_one(chain: list[OperatorWork]) -> OperatorWork:

@@ -30,8 +30,8 @@ class Parameters:
     tensor_share: Mapping[str, float]  # of the tensor cores' peak, within a tile; by chip
     float32_share: float  # of the peak without tensor cores, within a tile
     convolution_share: Mapping[str, float]
-    """Of a product's rate without tensor cores: `half`, `float32`, and `float32 3x3`, where Winograd's algorithm saves
-    operations."""
+    """Of a product's rate without tensor cores: `half`, `float32`, `float32 3x3`, where Winograd's algorithm saves
+    operations, and `float32 9.0`, of all sizes on Hopper and later."""
     convolution_reading: Mapping[str, float]
     """Of the rate at which a product on tensor cores reads its operands: `half` precision channels last, `half channels
     first`, `tf32`."""
@@ -135,6 +135,8 @@ class _KernelModel:
         works, parameters = self._works, self._parameters
         rates = parameters.elements_per_clock
         rate = np.select([works.kinds == kind for kind in rates], [*rates.values()], rates["elementwise"])
+        is_torchs = (works.kinds == "batch_norm") & (works.dtypes == "bfloat16")  # not cuDNN's
+        rate = np.where(is_torchs, rates["batch_norm bfloat16"], rate)
         is_matrix = np.isin(works.kinds, ("product", "convolution", "attention"))
         clocks = self._device.num_sms * self._device.boost_ghz * 1e3
         return np.where(is_matrix, 0.0, works.num_elements / (rate * clocks))
@@ -170,9 +172,10 @@ class _KernelModel:
         is_misaligned = (works.kinds == "product") & self._on_tensor_cores & rows.any(axis=1)
         share = np.where(is_misaligned, share * parameters.misaligned_share, share)
         plain = parameters.convolution_share
-        of_plain = np.where(
-            self._is_half, plain["half"], np.where(works.taps == 9, plain["float32 3x3"], plain["float32"])
-        )
+        of_float32 = np.where(works.taps == 9, plain["float32 3x3"], plain["float32"])
+        if self._device.capability >= (9, 0):
+            of_float32 = np.full_like(of_float32, plain["float32 9.0"])
+        of_plain = np.where(self._is_half, plain["half"], of_float32)
         of_convolution = np.where(self._on_tensor_cores, 1.0, of_plain)
         of_groups = self._by_layout(parameters.grouped_share, parameters.grouped_share["float32"])
         of_convolution = np.where(works.sizes[:, 0] > 1, of_groups, of_convolution)

@@ -50,7 +50,13 @@ _OPTIMIZERS: Final[dict[str, Callable[[Sequence[Tensor]], Optimizer]]] = {
     "sgd_fused": partial(SGD, lr=0.01, fused=True),
     "momentum_fused": partial(SGD, lr=0.01, momentum=0.9, fused=True),
 }
-_DROPS_GRADIENTS: Final = ("adamw_foreach", "adamw_fused", "sgd_foreach", "sgd_fused", "momentum_fused")  # as torch does since these exist
+_DROPS_GRADIENTS: Final = (
+    "adamw_foreach",
+    "adamw_fused",
+    "sgd_foreach",
+    "sgd_fused",
+    "momentum_fused",
+)  # as torch does since these exist
 
 
 def trace(recipe: str, batch_size: int, dtype: torch.dtype) -> list[OperatorWork]:

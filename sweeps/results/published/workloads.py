@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,7 @@ class Workload:
     family: str  # an architecture; `measurements.csv` repeats it for each row
     model: Callable[[], nn.Module]
     batch: Callable[[int], Batch]
-    loss: Callable[[nn.Module, Batch], Tensor]
+    loss: Callable[[nn.Module, Any], Tensor]
 
 
 def _ids(batch: int, length: int) -> Tensor:
@@ -151,7 +151,7 @@ def _language(
 
 
 def _images(
-    family: str, model: Callable[[], nn.Module], loss: Callable[[nn.Module, Batch], Tensor] = _classification_loss
+    family: str, model: Callable[[], nn.Module], loss: Callable[[nn.Module, Any], Tensor] = _classification_loss
 ) -> Workload:
     def batch(size: int) -> Batch:
         images = torch.zeros(size, 3, 224, 224)
