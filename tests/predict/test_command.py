@@ -213,7 +213,7 @@ def test_pytorchs_amp_recipe_is_bound_by_its_arithmetic_and_its_bytes(mode, tflo
     computing_ms = 2 * batch_size * width**2 * (3 * num_layers - 1) / 1e9 / tflops  # no gradient of the inputs
     moving_ms = bytes_of_weight * num_layers * (width**2 + width) / 3350e6
     assert 1.0 < found.least_ms / (computing_ms + moving_ms) < 1.2, "with passes over activations, many from L2"
-    assert found.least_ms < found.step_ms_low
+    assert found.least_ms <= found.step_ms_low
 
 
 def test_a_gpu_that_does_not_answer_leaves_a_run_on_a_cpu_alone(monkeypatch):

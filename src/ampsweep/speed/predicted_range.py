@@ -9,7 +9,8 @@ NINE_OF_TEN: Final = 1.645  # standard deviations of a normal distribution on ei
 
 @dataclass(frozen=True)
 class PredictedRange:
-    """A prediction, and the range in which nine of ten measurements lie: as far below as above it, by a factor."""
+    """A prediction, and the range in which nine of ten measurements lie: as far below as above it, by a factor,
+    but a time not below the least possible."""
 
     expected: float
     low: float

@@ -1,7 +1,7 @@
 """The time of a training step on a device, from the work of its operators."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final, Literal, get_args
 
@@ -75,9 +75,13 @@ class StepWork:
         elif step_us - kernels.sum() > (0.5 if is_host else _IDLE) * step_us:
             bound = "launch"
         least_us = least_times(self.columns, device, parameters, tf32=tf32)[self.order] if device.driver_names else None
+        least_ms = None if least_us is None else float(least_us.sum()) / 1e3
+        step_ms = in_range((step_us + exposed_us) / 1e3, spread)
+        if least_ms is not None:
+            step_ms = replace(step_ms, low=max(step_ms.low, min(least_ms, step_ms.expected)))
         return StepTime(
-            step_ms=in_range((step_us + exposed_us) / 1e3, spread),
-            least_ms=None if least_us is None else float(least_us.sum()) / 1e3,
+            step_ms=step_ms,
+            least_ms=least_ms,
             bound=bound,
             spread=spread,
             is_calibrated=calibration is not None,
