@@ -20,8 +20,8 @@ from ampsweep.config.compose import compose_one, compose_points
 from ampsweep.config.sweep_file import read_sweep
 
 
-def command(directory):
-    return [sys.executable, "-W", "error", run.__file__, "4", "device=cpu", "--tiny", "--out", str(directory)]
+def command(directory, number=4):
+    return [sys.executable, "-W", "error", run.__file__, str(number), "device=cpu", "--tiny", "--out", str(directory)]
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def test_a_call_packs_all_of_its_commands_and_names_no_machine(packed, tmp_path)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_call_that_is_cut_keeps_the_runs_that_ended(environment, tmp_path, number):
     """Also those of the command that it was cut in, which ends within its time."""
-    packed, deadline = tmp_path / "out/call4.tar.xz", time.monotonic() + 120
+    packed, deadline = tmp_path / "out/call5.tar.xz", time.monotonic() + 120
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command(packed.parent), env=environment, **silent)
+    process = subprocess.Popen(command(packed.parent, number=5), env=environment, **silent)
     while not packed.is_file():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
