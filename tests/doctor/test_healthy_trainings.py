@@ -38,11 +38,9 @@ EXAMINED = ("types", "loss", "numerics")
 def test_nothing_is_found_in_a_healthy_training(name, mode):
     examined = examined_of(*WORKLOADS[name], f"precision={mode}", "tracking=disabled", num_steps=10, seconds=1000.0)
     assert examine(examined, EXAMINED) == ([], [])
-    steps, growth = examined.facts["loss/steps"], examined.facts["numerics/error_growth"]
+    steps = examined.facts["loss/steps"]
     assert [step["step"] for step in steps] == [*range(1, 11)]
     assert all(step["own"] == pytest.approx(step["baseline"], rel=0.1) for step in steps)
-    assert len(growth) > 2
-    assert all(0 <= point["error"] < 0.2 for point in growth)
 
 
 def test_float32_itself_has_nothing_to_compare_with():

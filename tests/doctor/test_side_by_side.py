@@ -6,7 +6,6 @@ from planted import CPU, examined_of
 from planted_numerics import net
 
 from ampsweep.doctor.side_by_side.comparison import SideBySide
-from ampsweep.doctor.side_by_side.examine import growth
 from ampsweep.doctor.side_by_side.recorded_step import RandomRounding, relative_error, selected, to_nearest
 
 GPT = ("model=gpt_tiny", "data.batch_size=4", "data.seq_len=16")
@@ -62,7 +61,3 @@ def test_few_elements_stand_for_many():
     kept = selected(torch.arange(1e6))
     assert 2**13 < len(kept) <= 2**14
     assert (kept.diff() == kept.diff()[0]).all()
-
-
-def test_a_growth_without_values_is_empty():
-    assert growth([]) == [], "as of a training whose first values are NaN in both dtypes"

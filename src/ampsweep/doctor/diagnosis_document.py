@@ -6,7 +6,6 @@ from collections import defaultdict
 from functools import partial
 from typing import Any, Final
 
-from ampsweep.analysis.headroom import layer_text
 from ampsweep.config.schema import COMPLAINTS
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
 from ampsweep.records.numerics import RunNumerics
@@ -21,8 +20,6 @@ _NAMES: Final = {complaint: complaint.capitalize() for complaint in COMPLAINTS} 
 _TRIED: Final[dict[bool, Tone]] = {True: "good", False: "bad"}
 _ENDS: Final = ((True, "not examined to the end"), (False, "not examined"))
 _MOST_MODULES: Final = 6
-ERROR_GROWTH: Final = "numerics/error_growth"
-"""A point per operator: `module`, `operator`, the relative `error` of its results, and the `explained` error."""
 LOSSES: Final = "loss/steps"  # a point per step: `step`, the loss of the training (`own`) and in float32 (`baseline`)
 _BASELINE: Final = "fp32"
 _line: Final = partial(scatter, line=2, size=5)
@@ -41,13 +38,12 @@ def diagnosis_document(diagnosis: Diagnosis, numerics: RunNumerics | None) -> Do
     shown = () if numerics is None else numerics_blocks(numerics, _faults(diagnosis))
     headroom = [block for block in shown if isinstance(block, Items)]
     maps = section_of("Magnitudes", "", [block for block in shown if block not in headroom], on_screen=False)
-    figures = [figure for figure in (_losses(diagnosis), _error_growth(diagnosis)) if figure]
     summary = Prose(as_sentence(_summary(diagnosis)), "headline")
     sections = [
         Section(title="Findings", key="findings", blocks=(*findings, summary)),
         section_of("Not examined", "unexamined", items_of(unexamined)),
         section_of("Headroom in low precision", "numerics", [*headroom, *([maps] if maps else [])]),
-        section_of("Figures", "curves", figures, on_screen=False),
+        section_of("Figures", "curves", filter(None, [_losses(diagnosis)]), on_screen=False),
         section_of("What was measured", "facts", _facts(diagnosis), on_screen=False),
     ]
     return Document(
@@ -101,30 +97,6 @@ def _facts(diagnosis: Diagnosis) -> list[Section]:
             rows.append((complaint, without_unit(name), fact_text(name, value)))
     table = text_table("facts", ("complaint", "figure", "value"), rows)
     return [Section(title="Every figure", blocks=(table,), folded=True)] if rows else []
-
-
-def _error_growth(diagnosis: Diagnosis) -> Figure | None:
-    points: Any = diagnosis.facts.get(ERROR_GROWTH)
-    if not points:
-        return None
-    texts = [f"{layer_text(point['module'])}: {point['operator']}" for point in points]
-    infinite = [text for text, point in zip(texts, points, strict=True) if not math.isfinite(point["error"])]
-    explained, own = ([_finite(point[key]) or None for point in points] for key in ("explained", "error"))
-    places, name = [*range(1, len(points) + 1)], "explained by dtype and inputs"
-    remark = "From {} on there are values that are not finite, which are not drawn."
-    return Figure(
-        key="error-growth",
-        title="Growth of the error through the net",
-        question="Where does the error become larger than the dtype explains?",
-        traces=[
-            _line(name, places, explained, MODE_COLOURS[_BASELINE], dash="dash", hover=texts),
-            _line(diagnosis.arm, places, own, arm_colour(diagnosis.arm) or OTHER_COLOUR, symbol="circle", hover=texts),
-        ],
-        x=axis("operator of the step"),
-        y=axis("relative error", log=True),
-        remarks=tuple(map(remark.format, infinite[:1])),
-        legend=True,
-    )
 
 
 def _losses(diagnosis: Diagnosis) -> Figure | None:

@@ -1,11 +1,9 @@
 """The complaint `numerics`: the first operator whose error is larger than its inputs and its dtype explain."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -29,7 +27,6 @@ from ampsweep.records.numerics import INPUT_LAYER, RunNumerics
 from ampsweep.training.update_observers import WatchedUpdates
 
 _STEPS_BEFORE: Final = 3  # steps in float32 before the compared one: initial zeros hide what follows
-_MOST_POINTS: Final = 200
 _MOST_MODULES: Final = 4  # that are tried in float32: the culprit's and those before it
 _MAGNITUDE_STEPS: Final = 4  # in float32, whose magnitudes are observed
 
@@ -55,22 +52,10 @@ def examine_numerics(examined: ExaminedTraining) -> Iterator[DoctorFinding]:
     found: DoctorFinding | None = find_rounded_integers(examined)
     if found is None:
         sides = SideBySide(examined, _STEPS_BEFORE)
-        examined.facts["numerics/error_growth"] = growth(calls := sides.compared())
-        found = _first_wrong(examined, sides, calls)
+        found = _first_wrong(examined, sides, sides.compared())
     if found is not None:
         yield found
     yield from find_stuck_state(examined)
-
-
-def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
-    """The error through the forward pass: of the last call of each module, in order."""
-    known = [call for call in calls if 0 < call.explained < math.inf]
-    ends = [call for call, after in pairwise(known) if after.own.call.module != call.own.call.module] + known[-1:]
-    points = ((of.own.call, of) for of in ends[:: -(-len(ends) // _MOST_POINTS) or 1])
-    return [
-        {"module": own.module or "", "operator": own.operator, "error": of.error, "explained": of.explained}
-        for own, of in points
-    ]
 
 
 def _first_wrong(examined: ExaminedTraining, sides: SideBySide, calls: Sequence[ComparedCall]) -> LargeError | None:
