@@ -7,7 +7,7 @@ batches resident on the device, three linear layers of 4096, SGD, gradients set 
 
 import pytest
 import torch
-from steps import trace_program
+from steps import composed, trace_program
 from torch import nn
 
 from ampsweep.config.errors import UserError
@@ -16,6 +16,7 @@ from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.step_memory import events, timeline
 from ampsweep.predict.target_device import TargetDevice, resolve_target
+from ampsweep.predict.workload_prediction import predict_arm
 from ampsweep.text import MIB
 
 SMALL, LARGE = (2 * 4096 + 8 * 16) * 1024, 32 * MIB
@@ -108,6 +109,14 @@ def test_since_2_15_a_product_has_its_workspace_while_it_runs(version, bias, scr
         layer(torch.ones(4, 8)).sum().backward()
     lives = timeline(trace.ledger, optimizer_step=0)
     assert sorted(lives.sizes[lives.categories < 0].tolist()) == scratch  # forward, and the weight's gradient
+
+
+def test_the_backward_pass_takes_its_workspace_from_a_block_of_the_logits():
+    """Bytes that an H200 with torch 2.11 reserved: the next step takes a block more for its logits."""
+    sizes = ("model.num_layers=4", "data.seq_len=512", "data.batch_size=8", "data.num_batches=4")
+    target = TargetDevice("cuda", H100, (2, 11))
+    memory = predict_arm(composed("model=gpt_small", *sizes, "precision=pure_bf16"), [target])[target].memory
+    assert memory.reserved_bytes == pytest.approx(4_328_521_728, rel=0.01)
 
 
 def test_the_capability_is_that_of_the_device_that_is_meant(monkeypatch):

@@ -40,7 +40,7 @@ def measured_on_gpu(*overrides, parallel=SINGLE):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("workload", "reserved_error"), [(MLP, 0.01), (PENALIZED, 0.01), (GPT, 0.2), (RESNET, 0.3)])
+@pytest.mark.parametrize(("workload", "reserved_error"), [(MLP, 0.01), (PENALIZED, 0.01), (GPT, 0.02), (RESNET, 0.3)])
 def test_the_peak_is_the_predicted_peak(workload, reserved_error, mode):
     """What an H200 has shown: workspaces of cuDNN in float32 are more than is predicted, up to half of a small peak."""
     memory = predicted_for_gpu(*workload, f"precision={mode}")

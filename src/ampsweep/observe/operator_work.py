@@ -73,6 +73,8 @@ class WorkLog:
         self._works: list[OperatorWork] = []
         self._formulas = formulas()
         self._phase: Phase = "forward"
+        self.first_products: dict[Phase, int] = {}
+        """The moment at which each phase first multiplies matrices."""
         self._same: dict[OperatorWork, OperatorWork] = {}
 
     def add(
@@ -84,13 +86,16 @@ class WorkLog:
         result: Any,
         *,
         in_backward: bool,
+        moment: int = 0,
     ) -> int:
-        """Add an operator that has run; return the number of its works."""
+        """Add an operator that has run, at a moment of the ledger; return the number of its works."""
         operator = getattr(func, "overloadpacket", func)
         self._phase = "backward" if in_backward else "forward"
         before = len(self._works)
         for work in self._of(func, operator, args, kwargs, inputs, result):
             self._works.append(self._same.setdefault(work, work))
+            if work.kind == "product":
+                self.first_products.setdefault(self._phase, moment)
         return len(self._works) - before
 
     @property

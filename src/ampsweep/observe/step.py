@@ -132,7 +132,9 @@ class OperatorTracer(StorageCounter):
             self.ledger.scratch(num_bytes)
         # Scalars that an optimizer keeps on the host are no work of the device, and reading them is no wait.
         if self._log is not None and any(map(self.ledger.counts, (*inputs, *tensors_in(result)))):
-            self._log.add(func, args, kwargs, inputs, result, in_backward=self._in_backward)
+            self._log.add(
+                *(func, args, kwargs, inputs, result), in_backward=self._in_backward, moment=self.ledger.moment
+            )
 
     def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
         sources = {found.category for tensor in inputs if (found := self.ledger.find(tensor))}

@@ -126,7 +126,8 @@ class FakeTraining:
         if isinstance(trainer.task, PrecedesStep):
             unvouched += (UnvouchedOperator(name="a model that the task prepares for each step", doubt="varies"),)
         found = timeline(trace.ledger, optimizer_step=begins[0], unvouched=unvouched)
-        return replace(found, works=tuple(log.works)), trained
+        forward, backward = (log.first_products.get(phase, 0) for phase in ("forward", "backward"))
+        return replace(found, works=tuple(log.works), first_products=(forward, backward)), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
         """Drop optimizer state of parameters without gradients, except master weights; return True if any was there."""

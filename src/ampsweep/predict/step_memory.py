@@ -24,6 +24,8 @@ class Timeline(Lives):
     optimizer_step: int
     unvouched: tuple[UnvouchedOperator, ...] = ()  # operators of the step that may allocate differently
     works: tuple[OperatorWork, ...] = ()
+    first_products: tuple[int, int] = (0, 0)
+    """The moments at which the forward and the backward pass first multiply matrices, and take their workspaces."""
 
 
 def same_course(first: Timeline, second: Timeline) -> bool:
@@ -85,12 +87,10 @@ def after_two_steps(step: Timeline, workspaces: tuple[int, ...], limit: int | No
     that of the second, a steady step. None if they take more than `limit` bytes from the device."""
     allocator = CudaAllocatorModel(limit)
     try:
-        for number, num_bytes in enumerate(workspaces):
-            allocator.allocate(-1 - number, num_bytes)
         course = events(step)
-        _take_step(allocator, step, course, has_state=False)
+        _take_step(allocator, step, course, workspaces)
         allocator.max_allocated = allocator.allocated
-        _take_step(allocator, step, course, has_state=True)
+        _take_step(allocator, step, course)
     except DeviceFullError:
         return None
     return allocator
@@ -106,8 +106,13 @@ def events(step: Timeline) -> list[tuple[int, int, bool]]:
 
 
 def _take_step(
-    allocator: CudaAllocatorModel, step: Timeline, course: list[tuple[int, int, bool]], *, has_state: bool
+    allocator: CudaAllocatorModel,
+    step: Timeline,
+    course: list[tuple[int, int, bool]],
+    workspaces: tuple[int, ...] | None = None,
 ) -> None:
+    """Take a step, with `workspaces` the first one: it creates them, in the middle of its blocks, and the state."""
+    has_state, waiting = workspaces is None, _by_moment(step, workspaces or ())
     sizes, categories, end = step.sizes.tolist(), step.categories.tolist(), step.end
     resident = [number for number, moment in enumerate(step.born.tolist()) if moment == 0]
     state = [number for number in resident if categories[number] == _STATE]
@@ -115,6 +120,9 @@ def _take_step(
         if number not in allocator.in_use and (has_state or categories[number] != _STATE):
             allocator.allocate(number, sizes[number])
     for moment, number, is_birth in course:
+        while waiting and moment > waiting[-1][0]:
+            _, workspace, num_bytes = waiting.pop()
+            allocator.allocate(workspace, num_bytes)
         if not has_state and moment > step.optimizer_step:
             has_state = True
             for late in state:
@@ -123,6 +131,14 @@ def _take_step(
             allocator.allocate(number, sizes[number])
         else:
             allocator.free(number)
+    for _, workspace, num_bytes in waiting[::-1]:
+        allocator.allocate(workspace, num_bytes)
     for number, moment in enumerate(step.died.tolist()):
         if moment >= end and step.born[number]:
             allocator.free(number)  # a step's leftovers are freed before the next
+
+
+def _by_moment(step: Timeline, workspaces: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """The moment, number and bytes of each workspace, the latest first: the second is that of backward."""
+    moments = (step.first_products[number == 1] for number in range(len(workspaces)))
+    return sorted(zip(moments, range(-1, -1 - len(workspaces), -1), workspaces, strict=True), reverse=True)
