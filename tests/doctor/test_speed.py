@@ -18,7 +18,7 @@ from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.speed.matrix_products import autocast_is_off, no_fast_units, product_rates
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps
 from ampsweep.doctor.speed.operators import loops, slower_operators, unfused_optimizer
-from ampsweep.doctor.speed.step_times import BareTraining, TimedAgain, times_in_turn
+from ampsweep.doctor.speed.step_times import BareTraining, TimedAgain, timed_ms, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn
 from ampsweep.monitors.processors import ProcessorUse
 from ampsweep.monitors.step_clock import Moments
@@ -41,9 +41,9 @@ def call(index, ms, *, half=False, operator="aten.mm", module="net", **facts) ->
 class Measured(MeasuredSteps):
     """Steps whose trials take half of the time."""
 
-    def tried(self, config, around=None):
+    def tried(self, config, edit=None):
         self.examined.tried = config
-        return self.timed_again([8.0], [4.0])
+        return TimedAgain(mends=True, former_step_ms=8.0, step_ms=4.0)
 
 
 def measured(own, baseline=(), step_ms=0.0):
@@ -51,8 +51,7 @@ def measured(own, baseline=(), step_ms=0.0):
     config = compose_one(["device=cpu", "precision=amp_bf16", "optimizer.fused=false", "data.batch_size=8"])
     return Measured(
         SimpleNamespace(facts={}, config=config, data=SimpleNamespace(batch_size=8), seconds_left=60.0),
-        SimpleNamespace(precision=config.precision, device=CPU),
-        Moments(CPU),
+        SimpleNamespace(precision=config.precision, device=CPU, moments=Moments(CPU)),
         times=(step_ms,),
         step=own,
         lines=(),
@@ -106,7 +105,7 @@ LINE = CodeLine("net.py, line 3")
 LINE.file, LINE.number = __file__, 3
 TINY = [call(number, 0.001, place=LINE, function=number) for number in range(100)]
 RECURRENT = [call(number, 0.001, place=LINE) for number in range(100)]
-OFF = {"switch": CodeEdit("net.py", "@off\ndef f(): ...\n", "def f(): ...\n")}
+OFF = {"place": LINE}
 UNCAST = [call(0, 4.0, flops=9, **OFF), call(1, 2.0, operator="aten.add", **OFF)]
 UNCAST += [call(2, 4.0, flops=9, **OFF, phase="backward", forward=UNCAST[0])]
 CASES = {
@@ -124,10 +123,12 @@ CASES = {
 
 @pytest.fixture
 def invented(monkeypatch):
-    """An edit that takes a fifth of the time, and a device whose products are fast in float16."""
+    """Edits that take a fifth of the time or leave autocast on, and a device whose products are fast in float16."""
     rates = {"bfloat16": 1e9, "float16": 4e9, "float32": 2e9}
     monkeypatch.setattr(matrix_products, "product_rates", lambda *_: rates)
-    proof = TimedAgain(mends=True, former_sample_ms=1.0, sample_ms=0.2, with_that="with that")
+    edit = CodeEdit("net.py", "@off\ndef f(): ...\n", "def f(): ...\n")
+    monkeypatch.setattr(matrix_products, "autocast_on_at", lambda *_: {LINE: edit})
+    proof = TimedAgain(mends=True, former_step_ms=1.0, step_ms=0.2)
     monkeypatch.setattr(operators, "_in_float32", lambda *_: (Change(code="x.float()"), proof))
 
 
@@ -178,7 +179,7 @@ def test_calls_have_the_time_that_their_work_takes_on_a_known_device(device, mon
     monkeypatch.setattr(timed_calls, "timed_device", lambda *_: device)
     monkeypatch.setattr(timed_calls, "kept_calibration", lambda _: None)
     examined = examined_of(*planted_speed.net("relu"))
-    (step,) = timed_in_turn([BareTraining(examined, examined.config)], Moments(CPU), seconds=0.0)
+    (step,) = timed_in_turn([BareTraining(examined, examined.config)], seconds=0.0)
     products = [call for call in step if call.flops]
     assert len(products) == 5
     if device is None:
@@ -189,7 +190,8 @@ def test_calls_have_the_time_that_their_work_takes_on_a_known_device(device, mon
 
 def test_steps_are_timed_in_turn():
     order = []
-    times = times_in_turn([lambda: order.append("own"), lambda: order.append("other")], Moments(CPU), seconds=0.0)
+    blocks = [partial(timed_ms, partial(order.append, name), Moments(CPU)) for name in ("own", "other")]
+    times = times_in_turn(blocks, seconds=0.0)
     assert len(times) == 2
     assert order.index("other") < len(order) - 1 - order[::-1].index("own")
 
@@ -202,7 +204,7 @@ def test_calls_are_grouped_by_what_holds_them():
 
 def test_reading_a_number_is_seen_with_its_line():
     examined = examined_of(*planted_speed.net("checked"))
-    (step,) = timed_in_turn([BareTraining(examined, examined.config)], Moments(CPU), seconds=0.0)
+    (step,) = timed_in_turn([BareTraining(examined, examined.config)], seconds=0.0)
     (read,) = [call for call in step if call.reads_device and call.phase != "update"]
     assert (read.module, read.operator) == ("inner", "aten._local_scalar_dense")
     assert "planted_speed.py" in read.place

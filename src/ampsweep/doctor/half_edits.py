@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from inspect import unwrap
 from pathlib import Path
 from types import FrameType
@@ -14,6 +14,7 @@ from torch import Tensor
 from ampsweep.doctor.code_edits import CodeEdit, Splice, tree_of
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.running_code import Place, RunningCode, arguments_of, blocks_around, spans, value_in
+from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.functions import CallIdentity, FunctionMode
 from ampsweep.user_code import CodeLine, frame_of_caller, is_own_source
 
@@ -50,14 +51,10 @@ def codes_at(examined: ExaminedTraining, identities: Sequence[CallIdentity]) -> 
             given = arguments_of(args, kwargs).items()
             found.append((code, {place: value for place, value in given if isinstance(value, Tensor)}))
 
-    _step_with(examined, identities, make)
-    return found
-
-
-def _step_with(examined: ExaminedTraining, identities: Sequence[CallIdentity], make: Callable[..., None]) -> None:
     replay = examined.replay()
     with _CallsOfInterest(replay.device.type, identities, make).watching():
         replay.step()
+    return found
 
 
 def without_cast(code: RunningCode, _: Tensors) -> CodeEdit | None:
@@ -92,18 +89,22 @@ def to_half(code: RunningCode, tensors: Tensors) -> CodeEdit | None:
     return None if half is None else code.edit(dict.fromkeys(wide, half), dict(tensors), in_statement=True)
 
 
-def autocast_on_at(examined: ExaminedTraining, identity: CallIdentity) -> CodeEdit | None:
-    """Leave autocast on where a call runs: without the decorator that switches it off, or with the block's True."""
-    found: list[CodeEdit | None] = []
+def autocast_on_at(examined: ExaminedTraining, places: Collection[str | None]) -> dict[str, CodeEdit]:
+    """Leave autocast on at some lines of calls: the edit of each that needs one, without the decorator that switches
+    it off, or with the block's True."""
+    found: dict[str, CodeEdit | None] = {}
 
-    def make(*_: object) -> None:
-        found.append(next(autocast_switches(frame_of_caller()), None))
+    def on_call(call: Call, *_: object) -> None:
+        if call.place is not None and call.place in places and call.place not in found and call.phase == "forward":
+            found[call.place] = next(_switched_on(frame_of_caller()), None)
 
-    _step_with(examined, [identity], make)
-    return found[0] if found else None
+    replay = examined.replay()
+    with observe(replay.model, on_call):
+        replay.step()
+    return {place: edit for place, edit in found.items() if edit is not None}
 
 
-def autocast_switches(frame: FrameType | None) -> Iterator[CodeEdit]:
+def _switched_on(frame: FrameType | None) -> Iterator[CodeEdit]:
     """Edits that leave autocast on in the code of a stack, where a decorator or a block switches it off, or a context
     of the user's own that a block enters."""
     while frame is not None:

@@ -162,7 +162,7 @@ def _wide(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
 
 def _edit_of(examined: ExaminedTraining, group: WideActivations, identity: CallIdentity) -> CodeEdit | None:
     if group.kind is kinds.Float32AutocastOff:
-        return autocast_on_at(examined, identity)
+        return autocast_on_at(examined, [identity.line]).get(str(identity.line))
     return edit_at(examined, identity, without_cast if group.kind is kinds.Float32Cast else to_half)
 
 

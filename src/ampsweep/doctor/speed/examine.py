@@ -20,7 +20,6 @@ from ampsweep.doctor.speed.timed_calls import timed_in_turn
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
 from ampsweep.monitors.contamination import foreign_load, num_fitting_threads
 from ampsweep.monitors.processors import ProcessorWindow
-from ampsweep.monitors.step_clock import Moments
 from ampsweep.text import plural
 
 _MIN_COST_PCT: Final = 1.0
@@ -32,22 +31,10 @@ _LINES_S: Final = 1.0
 
 def examine_speed(examined: ExaminedTraining) -> Iterator[SpeedFinding]:
     """Find what keeps a training from gaining time by its precision, and how much of the step it costs; raise
-    NotExaminedError if a step raises an error, both trainings do not fit into memory side by side, or other processes
-    disturb them."""
-    moments, window, num_threads = Moments(examined.device), ProcessorWindow(), torch.get_num_threads()
-    own = BareTraining(examined, examined.config)
+    NotExaminedError if both trainings do not fit into memory side by side, or other processes disturb them."""
+    num_threads = torch.get_num_threads()
     try:
-        end_s = monotonic() + _WINDOW_S
-        while own.first_loss is None or monotonic() < end_s:
-            own.step()
-            moments.wait()
-    except Exception as error:
-        raise NotExaminedError(f"its first step ends with an error ({type(error).__name__})") from error
-    try:
-        if examined.device.type == "cpu":  # threads that share an operator wait for the one that other load holds up
-            torch.set_num_threads(min(num_threads, num_fitting_threads(window.use())))
-        measured = _measured(examined, own, moments)
-        yield from (found for found in _findings(measured) if (found.cost_pct or 0.0) >= _MIN_COST_PCT)
+        yield from (found for found in _findings(_measured(examined)) if (found.cost_pct or 0.0) >= _MIN_COST_PCT)
     except torch.OutOfMemoryError as error:
         raise NotExaminedError("it does not fit into memory beside itself in float32") from error
     finally:
@@ -56,9 +43,6 @@ def examine_speed(examined: ExaminedTraining) -> Iterator[SpeedFinding]:
 
 def _findings(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     """Yield the causes before what they cause: what one has claimed is not found again."""
-    facts = measured.examined.facts
-    facts["speed/own_step_ms"] = median(measured.times)
-    facts["speed/num_operators"] = len(measured.step)
     for find in (data_wait, host_code, loops, synchronizations, unfused_optimizer):
         yield from find(measured)
     if measured.baseline:
@@ -69,25 +53,32 @@ def _findings(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
             yield from slower_operators(measured)
 
 
-def _measured(examined: ExaminedTraining, own: BareTraining, moments: Moments) -> MeasuredSteps:
-    trainings, window, facts = [own], ProcessorWindow(), examined.facts
+def _measured(examined: ExaminedTraining) -> MeasuredSteps:
+    def within(seconds: float) -> float:
+        return max(min(seconds, examined.seconds_left / 4), 0.0)
+
+    facts, window, is_cpu = examined.facts, ProcessorWindow(), examined.device.type == "cpu"
+    own = BareTraining(examined, examined.config)
+    end_s = monotonic() + _WINDOW_S
+    while own.first_loss is None or monotonic() < end_s:
+        own.timed_ms()
+    if is_cpu:  # threads that share an operator wait for the one that other load holds up
+        torch.set_num_threads(min(torch.get_num_threads(), num_fitting_threads(window.use())))
+    trainings, window = [own], ProcessorWindow()
     if not examined.is_baseline:
         trainings.append(BareTraining(examined, replace(examined.config, precision=PRECISION_MODES["fp32"])))
-    times = times_in_turn([training.step for training in trainings], moments, seconds=_within(examined, _STEPS_S))
-    steps = timed_in_turn(trainings, moments, seconds=_within(examined, _OPERATORS_S))
-    lines = sampled_lines(own, seconds=_within(examined, _LINES_S))
-    measured = MeasuredSteps(examined, own, moments, times=times[0], step=steps[0], lines=lines)
-    if len(trainings) > 1:
-        facts["speed/baseline_step_ms"] = median(times[1])
-        facts["speed/speedup"] = speedup = median(map(truediv, times[1], times[0]))
-        measured = replace(measured, baseline=steps[1], speedup=speedup)
+    times, *baseline_times = times_in_turn([training.timed_ms for training in trainings], seconds=within(_STEPS_S))
+    step, *baseline = timed_in_turn(trainings, seconds=within(_OPERATORS_S))
+    lines = sampled_lines(own, seconds=within(_LINES_S))
+    measured = MeasuredSteps(examined, own, times=times, step=step, lines=lines)
+    facts |= {"speed/own_step_ms": median(times), "speed/num_operators": len(step)}
+    if baseline:
+        speedup = median(map(truediv, baseline_times[0], times))
+        facts |= {"speed/baseline_step_ms": median(baseline_times[0]), "speed/speedup": speedup}
+        measured = replace(measured, baseline=baseline[0], speedup=speedup)
     use = window.use()
-    if (load := foreign_load(use)) is not None and examined.device.type == "cpu":
+    if is_cpu and (load := foreign_load(use)) is not None:
         if num_fitting_threads(use) < torch.get_num_threads():
             raise NotExaminedError(f"{load} while it was timed")
         facts["speed/other_load"] = f"{load}: timed with {plural(torch.get_num_threads(), 'thread')}"
     return measured
-
-
-def _within(examined: ExaminedTraining, seconds: float) -> float:
-    return max(min(seconds, examined.seconds_left / 4), 0.0)

@@ -1,8 +1,7 @@
 """Matrix products, convolutions and attention: computed in float32, or on a device without fast units."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -13,9 +12,10 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, TriedChange
+from ampsweep.doctor.half_edits import autocast_on_at
 from ampsweep.doctor.hot_spots import HotSpot, common_module
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, OperatorFinding, SpeedFinding
-from ampsweep.doctor.speed.step_times import BareTraining, times_in_turn
+from ampsweep.doctor.speed.step_times import BareTraining, timed_ms, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn, total_ms
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.text import percent
@@ -59,8 +59,8 @@ def product_rates(device: torch.device, moments: Moments) -> dict[str, float]:
     # A GPU draws less power for equal numbers, and its clocks stay higher.
     values = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0))
     operands = [values.to(getattr(torch, name)) for name in ("float32", *_HALF)]
-    products = [partial(torch.mm, operand, operand) for operand in operands]
-    times = times_in_turn(products, moments, seconds=_PRODUCTS_S)
+    products = [partial(timed_ms, partial(torch.mm, operand, operand), moments) for operand in operands]
+    times = times_in_turn(products, seconds=_PRODUCTS_S)
     return {name: 2e3 * size**3 / min(ms) for name, ms in zip(("float32", *_HALF), times, strict=True)}
 
 
@@ -71,7 +71,7 @@ def no_fast_units(measured: MeasuredSteps) -> Iterator[NoFastUnits]:
     is_faster = former_ms >= _MIN_PRODUCT_RATIO * products_ms
     if precision.dtype not in _HALF or is_faster or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
         return
-    rate = product_rates(measured.training.device, measured.moments)
+    rate = product_rates(measured.training.device, measured.training.moments)
     if rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
         return
     fastest = max(rate, key=lambda dtype: rate[dtype] / (_MIN_PRODUCT_RATIO if dtype in _HALF else 1))
@@ -93,35 +93,35 @@ def no_fast_units(measured: MeasuredSteps) -> Iterator[NoFastUnits]:
 def autocast_is_off(measured: MeasuredSteps) -> Iterator[AutocastIsOff]:
     """Find what switches autocast off around much of the arithmetic of a step, and costs time by it; or around most of
     it, whatever that costs at this size."""
-    regions: dict[CodeEdit | None, list[TimedCall]] = defaultdict(list)
-    for call in measured.calls():
-        if call.flops and call.is_float32 and (call.switch is not None or measured.training.precision.fp32_modules):
-            regions[call.switch].append(call)
+    precision, regions = measured.training.precision, defaultdict[CodeEdit | None, list[TimedCall]](list)
+    products = [call for call in measured.calls() if call.flops and call.is_float32]
+    is_searched = precision.autocast and bool(products)
+    edits = autocast_on_at(measured.examined, {call.place for call in products}) if is_searched else {}
+    for call in products:
+        edit = edits.get(str(call.place))
+        if edit is not None or precision.fp32_modules:
+            regions[edit].append(call)
     for edit, calls in regions.items():
         spot, config = HotSpot.of((call, call.ms) for call in calls), measured.examined.config
-        around: Callable[[], AbstractContextManager[object]] = nullcontext
-        change = Change(overrides=["precision.fp32_modules=[]"])
+        where: dict[str, Any] = {"operator": None, "place": None if edit is None else edit.place}
+        where["modules"] = [*dict.fromkeys([common_module(spot.modules), *spot.modules])]
         if edit is None:
+            change = Change(overrides=["precision.fp32_modules=[]"])
             config = replace(config, precision=replace(config.precision, fp32_modules=[]))
         else:
-            around, change = edit.applied, Change(code=edit.patch)
-        timed = measured.tried(config, around=around) if measured.share_pct(spot.cost) >= MIN_COST_PCT else None
+            change = Change(code=edit.patch)
+        timed = measured.tried(config, edit) if measured.share_pct(spot.cost) >= MIN_COST_PCT else None
         cost_ms = spot.cost if timed is None else timed.gain_pct / 100 * measured.own_ms
         proof: TriedChange | None = timed
         if proof is None and sum(call.flops for call in calls) > sum(call.flops for call in measured.step) / 2:
-            proof = _runs_in_half(measured, config, around)
+            proof = _runs_in_half(measured, config, edit)
         if proof is not None:
-            where: dict[str, Any] = {"operator": None, "place": None if edit is None else edit.place}
-            where["modules"] = [*dict.fromkeys([common_module(spot.modules), *spot.modules])]
             yield measured.finding(AutocastIsOff, spot, change, cost_ms=cost_ms, proof=proof, **where)
 
 
-def _runs_in_half(
-    measured: MeasuredSteps, config: Config, around: Callable[[], AbstractContextManager[object]]
-) -> RunsInHalf | None:
+def _runs_in_half(measured: MeasuredSteps, config: Config, edit: CodeEdit | None) -> RunsInHalf | None:
     try:
-        with around():
-            (step,) = timed_in_turn([BareTraining(measured.examined, config)], measured.moments, seconds=0.0)
+        (step,) = timed_in_turn([BareTraining(measured.examined, config, edit)], seconds=0.0)
     except Exception:  # noqa: BLE001  a change may not suit the training in any way
         return None
     before, after = (

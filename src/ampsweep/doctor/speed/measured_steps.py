@@ -1,8 +1,7 @@
 """The measurements of a training's steps, from which all speed findings follow."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from statistics import median
 from typing import Any, Final, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from ampsweep.config.schema import Config
+from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, DoctorFinding
 from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.hot_spots import HotSpot
@@ -17,7 +17,6 @@ from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.doctor.speed.sampled_lines import SampledLine
 from ampsweep.doctor.speed.step_times import BareTraining, StepTimes, TimedAgain, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, total_ms
-from ampsweep.monitors.step_clock import Moments
 from ampsweep.text import milliseconds, ratio
 
 MIN_COST_PCT: Final = 10.0  # least reported share of a step
@@ -58,7 +57,6 @@ class MeasuredSteps:
 
     examined: ExaminedTraining
     training: BareTraining
-    moments: Moments
     _: KW_ONLY
     times: StepTimes
     step: TimedStep
@@ -93,11 +91,6 @@ class MeasuredSteps:
         """The host's time to launch an operator, of what is left of the step beside operators and the user's code."""
         return min(max(self.idle_ms - self.host_ms, 0.0) / max(len(self.step), 1), _MAX_LAUNCH_MS)
 
-    def timed_again(self, own: StepTimes, changed: StepTimes, with_that: str = "with that") -> TimedAgain:
-        num_samples = self.examined.data.batch_size * self.examined.config.trainer.grad_accum_steps
-        own_ms, changed_ms = (median(times) / num_samples for times in (own, changed))
-        return TimedAgain(mends=True, former_sample_ms=own_ms, sample_ms=changed_ms, with_that=with_that)
-
     def share_pct(self, ms: float) -> float:
         """The share of a step, of what no finding has claimed."""
         return max(min(100 * ms / self.step_ms, 100 - self._claimed_pct), 0.0)
@@ -116,39 +109,33 @@ class MeasuredSteps:
         **facts: Any,
     ) -> Kind:
         """A finding that costs so many ms of a step, at a spot, if known, or where `facts` say."""
-        known: dict[str, Any] = {"step_ms": self.step_ms, "change": change or Change()}
-        known["cost_pct"] = self.share_pct(cost_ms)
-        self._claimed_pct += known["cost_pct"]
+        cost_pct = self.share_pct(cost_ms)
+        self._claimed_pct += cost_pct
+        known: dict[str, Any] = {"step_ms": self.step_ms, "change": change or Change(), "cost_pct": cost_pct}
         if spot is not None:
             self._claimed.update(spot.calls)
             known |= {"modules": spot.modules, "operator": spot.operator, "place": spot.place}
-        if spot is not None and issubclass(kind, OperatorFinding):
-            expected = [call.expected_ms for call in spot.calls if call.expected_ms is not None]
-            known |= {"own_ms": total_ms(spot.calls), "num_calls": len(spot.calls)}
-            known["expected_ms"] = sum(expected) or None
-        return kind(**(known | facts))
+            if issubclass(kind, OperatorFinding):
+                expected_ms = sum(call.expected_ms or 0.0 for call in spot.calls) or None
+                known |= {"own_ms": total_ms(spot.calls), "num_calls": len(spot.calls), "expected_ms": expected_ms}
+        return kind(**known | facts)
 
-    def tried(
-        self, config: Config, around: Callable[[], AbstractContextManager[object]] = nullcontext
-    ) -> TimedAgain | None:
-        """Time the training with another config against the own; None if it fails, its first loss is another, or it
-        gains less in a quarter of the blocks."""
+    def tried(self, config: Config, edit: CodeEdit | None = None) -> TimedAgain | None:
+        """Time the training with another config or an edit against the own; None if it fails, its first loss is
+        another, or it gains less in a quarter of the blocks."""
         least_s = 4e-3 * _MIN_ROUNDS * median(self.times)
         if self.examined.seconds_left < 2 * least_s:
             return None
         try:
-            with around():
-                other = BareTraining(self.examined, config)
-                other.step()
-            assert self.training.first_loss is not None
-            assert other.first_loss is not None
-            own_loss, loss = float(self.training.first_loss), float(other.first_loss)
-            if math.isfinite(own_loss) and abs(loss - own_loss) > _MAX_LOSS_CHANGE * abs(own_loss):
+            other = BareTraining(self.examined, config, edit)
+            other.timed_ms()
+            own_loss, loss = (training.first_loss or math.nan for training in (self.training, other))
+            if math.isfinite(own_loss) and not math.isclose(loss, own_loss, rel_tol=_MAX_LOSS_CHANGE):
                 return None
-            steps = (self.training.step, other.step)
-            own, changed = times_in_turn(steps, self.moments, seconds=max(_TRIAL_S, least_s), around_last=around)
+            blocks = (self.training.timed_ms, other.timed_ms)
+            own, changed = times_in_turn(blocks, seconds=max(_TRIAL_S, least_s))
         except (Exception, OutOfTimeError):  # noqa: BLE001  a change may not suit the training in any way
             return None
         if len(own) < _MIN_ROUNDS or 100 * (1 - np.quantile(np.divide(changed, own), 0.75)) < _MIN_GAIN_PCT:
             return None
-        return self.timed_again(own, changed)
+        return TimedAgain(mends=True, former_step_ms=median(own), step_ms=median(changed))

@@ -92,7 +92,7 @@ def _in_float32(measured: MeasuredSteps, spot: HotSpot[TimedCall]) -> tuple[Chan
 
     def mends(edit: CodeEdit) -> bool:
         if len(proofs) < _MOST_EDITS:
-            proofs[edit] = measured.tried(measured.examined.config, around=edit.applied)
+            proofs[edit] = measured.tried(measured.examined.config, edit)
         return proofs.get(edit) is not None
 
     if isinstance(spot.place, CodeLine) and (names := names_at(measured.examined.replay(), spot.place, 1)) is not None:
@@ -122,7 +122,7 @@ def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
     for line, calls in lines.items():
         ms = total_ms(calls)
         for edit in casts_at(line) if measured.share_pct(ms) >= _MIN_CASTS_PCT else ():
-            if (proof := measured.tried(measured.examined.config, around=edit.applied)) is not None:
+            if (proof := measured.tried(measured.examined.config, edit)) is not None:
                 spot = HotSpot.of((call, call.ms) for call in calls)
                 yield measured.finding(ActivationCasts, spot, Change(code=edit.patch), cost_ms=ms, ms=ms, proof=proof)
                 break
@@ -145,7 +145,7 @@ def loops(measured: MeasuredSteps) -> Iterator[LaunchBound]:
             continue
         spot = HotSpot.of((call, call.ms + launch_ms) for call in calls)
         loop_ms = spot.cost
-        if measured.moments.has_queue:  # the device computes what was queued before
+        if measured.training.moments.has_queue:  # the device computes what was queued before
             loop_ms = min(loop_ms, measured.idle_ms)
         if measured.share_pct(loop_ms) >= MIN_COST_PCT:
             own = HotSpot.of((call, call.ms + launch_ms) for call in calls if call.phase == "forward")

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event, Thread, get_ident
 from time import monotonic
 from types import FrameType
@@ -24,16 +24,14 @@ class SampledLine:
     place: CodeLine
     function: str
     module: str | None  # the innermost module of the model that runs it; None outside
-    share: float  # of the step's time that it takes while no operator runs
+    share: float = 0.0  # of the step's time that it takes while no operator runs
 
 
 def sampled_lines(training: BareTraining, *, seconds: float) -> list[SampledLine]:
     """Take steps for so many seconds; return the user's lines between operators, those that take most time first."""
-    thread, ended, counts, num_samples, is_computing = get_ident(), Event(), Counter[CodeLine](), 0, False
-    names, where = (
-        {module: name for name, module in training.model.named_modules()},
-        dict[CodeLine, tuple[str, str | None]](),
-    )
+    thread, ended, num_samples, is_computing = get_ident(), Event(), 0, False
+    counts, known = Counter[CodeLine](), dict[CodeLine, SampledLine]()
+    names = {module: name for name, module in training.model.named_modules()}
 
     def sample() -> None:
         nonlocal num_samples
@@ -43,8 +41,9 @@ def sampled_lines(training: BareTraining, *, seconds: float) -> list[SampledLine
             if (frame := line_frame(stack)) is not None:
                 line = CodeLine.of(frame)
                 counts[line] += 1
-                if line not in where:
-                    where[line] = frame.f_code.co_qualname.partition(".<locals>")[0], _module(frame, names)
+                if line not in known:
+                    function = frame.f_code.co_qualname.partition(".<locals>")[0]
+                    known[line] = SampledLine(line, function, _module(frame, names))
 
     def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         nonlocal is_computing
@@ -67,7 +66,7 @@ def sampled_lines(training: BareTraining, *, seconds: float) -> list[SampledLine
         ended.set()
         sampler.join()
         sys.setswitchinterval(interval)
-    return [SampledLine(line, *where[line], count / num_samples) for line, count in counts.most_common()]
+    return [replace(known[line], share=count / num_samples) for line, count in counts.most_common()]
 
 
 def line_frame(stack: FrameType | None) -> FrameType | None:

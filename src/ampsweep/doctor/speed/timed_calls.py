@@ -10,15 +10,12 @@ import numpy as np
 import torch
 
 from ampsweep.config.modes import fp32_matmul
-from ampsweep.doctor.code_edits import CodeEdit
-from ampsweep.doctor.half_edits import autocast_switches
 from ampsweep.doctor.speed.sampled_lines import line_frame
 from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
-from ampsweep.monitors.step_clock import Moments
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.functions import FunctionCalls
-from ampsweep.observe.operator_work import WorkLog, reads_device
+from ampsweep.observe.operator_work import WorkLog
 from ampsweep.observe.operators import is_in_backward
 from ampsweep.predict.calibrations import kept_calibration, timed_device
 from ampsweep.speed.step_time import StepWork
@@ -34,10 +31,9 @@ class TimedCall(Call):
     ms: float = 0.0  # the minimum over several steps: other load makes an operator longer, never shorter
     flops: int = 0  # operations of a matrix product, a convolution or attention; 0 for all else
     expected_ms: float | None = None  # what its work takes by the speed model; None on a device that it does not know
+    reads_device: bool = False  # on a device with a queue, the host waits for the device in it
     function: int = 0  # the number of the call of torch's function that calls it: a recurrent layer is a single one
     line: str | None = None  # of the user's own code that runs meanwhile, in any phase
-    switch: CodeEdit | None = None  # leaves autocast on, if the user's own code around it or its forward call does not
-    reads_device: bool = False  # on a device with a queue, the host waits for the device in it
 
     @property
     def is_float32(self) -> bool:
@@ -56,11 +52,11 @@ def total_ms(calls: Iterable[TimedCall]) -> float:
     return sum(call.ms for call in calls)
 
 
-def timed_in_turn(trainings: Sequence[BareTraining], moments: Moments, *, seconds: float) -> list[TimedStep]:
+def timed_in_turn(trainings: Sequence[BareTraining], *, seconds: float) -> list[TimedStep]:
     """Time the operators of a step of some trainings, in turn for so many seconds, or longer for four passes."""
     end_s = monotonic() + seconds
     late_s = end_s + (_LONGER - 1) * seconds
-    observed = [_ObservedSteps(training, moments) for training in trainings]
+    observed = [_ObservedSteps(training) for training in trainings]
     for num_passes in range(1, _MAX_PASSES):
         if monotonic() > (end_s if num_passes >= _MIN_PASSES else late_s):
             break
@@ -80,41 +76,29 @@ class _CountedFunctions(FunctionCalls):
 class _ObservedSteps:
     """Several passes over a step of a training; the first also records what each operator is and who calls it."""
 
-    def __init__(self, training: BareTraining, moments: Moments) -> None:
-        self._training, self._moments = training, moments
-        self._log, self._num_works, self._functions = WorkLog(), list[int](), _CountedFunctions()
-        self._calls, self._switches = list[TimedCall](), dict[str | None, CodeEdit | None]()
-        with self._functions:
-            self._ms = [self._observe(self._study, places=True)]
+    def __init__(self, training: BareTraining) -> None:
+        self._training, self._calls = training, list[TimedCall]()
+        self._log, self._num_works = WorkLog(), list[int]()
+        with _CountedFunctions() as functions:
 
-    def _study(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        frame, name = line_frame(sys._getframe()), call.operator.removeprefix("aten.")
-        switch = None
-        if call.forward is not None:
-            switch = self._calls[call.forward.index].switch
-        elif self._training.precision.autocast and call.phase == "forward" and torch.float32 in call.inputs:
-            if call.place not in self._switches:
-                self._switches[call.place] = next(autocast_switches(frame), None)
-            switch = self._switches[call.place]
-        studied = TimedCall(
-            **{field.name: getattr(call, field.name) for field in fields(call)},
-            function=self._functions.num_calls,
-            line=None if frame is None else CodeLine.of(frame),
-            switch=switch,
-            reads_device=reads_device(name, [*tensors_in((args, kwargs))], [*tensors_in(result)]),
-        )
-        self._calls.append(studied)
+            def study(call: Call, *_: object) -> None:
+                known = {field.name: getattr(call, field.name) for field in fields(call)}
+                frame = line_frame(sys._getframe())
+                line = None if frame is None else CodeLine.of(frame)
+                self._calls.append(TimedCall(**known, function=functions.num_calls, line=line))
+
+            self._ms = [self._observe(study, is_first=True)]
 
     def take(self) -> None:
         """Take a step for its times alone; a step with other operators than the first is dropped."""
         seen: list[str] = []
-        ms = self._observe(lambda call, *_: seen.append(call.operator), places=False)
+        ms = self._observe(lambda call, *_: seen.append(call.operator), is_first=False)
         if seen == [call.operator for call in self._calls]:
             self._ms.append(ms)
 
     def timed_step(self) -> TimedStep:
         tensor, detach = torch.zeros(()), torch.ops.aten.detach.default
-        empty_ms = min(timed_ms(lambda: detach(tensor), self._moments) for _ in range(50))
+        empty_ms = min(timed_ms(lambda: detach(tensor), self._training.moments) for _ in range(50))
         times = zip(self._calls, np.min(self._ms, axis=0).tolist(), self._works(), strict=True)
         return [replace(call, ms=max(ms - empty_ms, 0.0), **work) for call, ms, work in times]
 
@@ -127,26 +111,30 @@ class _ObservedSteps:
             expected_us = StepWork(works).kernels_us(device, tf32=tf32, calibration=calibration)
         for end, number in zip(np.cumsum(self._num_works).tolist(), self._num_works, strict=True):
             own = slice(end - number, end)
-            expected_ms = None if expected_us is None else float(expected_us[own].sum()) / 1e3
-            yield {"flops": sum(work.flops for work in works[own]), "expected_ms": expected_ms}
+            yield {
+                "flops": sum(work.flops for work in works[own]),
+                "expected_ms": None if expected_us is None else float(expected_us[own].sum()) / 1e3,
+                "reads_device": any(work.kind == "wait" for work in works[own]),
+            }
 
-    def _observe(self, on_call: Callable[..., None], *, places: bool) -> list[float]:
+    def _observe(self, on_call: Callable[..., None], *, is_first: bool) -> list[float]:
         """Take a step; return the time of each operator."""
-        moments, noted, now = self._moments, list[tuple[Any, Any]](), self._moments.now
-        if self._training.device.type == "cpu" and torch.get_num_threads() == 1:
+        training, moments, noted = self._training, self._training.moments, list[tuple[Any, Any]]()
+        now = moments.now
+        if training.device.type == "cpu" and torch.get_num_threads() == 1:
             now = thread_time  # without the time slices of other processes
 
         def around(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             start = now()
             result = operator(*args, **kwargs)
             noted.append((start, now()))
-            if places:
+            if is_first:
                 inputs, in_backward = [*tensors_in((args, kwargs))], is_in_backward()
                 self._num_works.append(self._log.add(operator, args, kwargs, inputs, result, in_backward=in_backward))
             return result
 
         moments.wait()
-        with observe(self._training.model, on_call, around=around, places=places):
-            self._training.step()
+        with training.changed(), observe(training.model, on_call, around=around, places=is_first):
+            training.step()
         moments.wait()
         return [moments.between_ms(start, end) for start, end in noted]

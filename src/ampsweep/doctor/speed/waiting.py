@@ -9,14 +9,14 @@ from time import monotonic, perf_counter
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from ampsweep.analysis.step_limits import MIN_WAIT_SHARE
 from ampsweep.data.base import Data, num_workers, stop_workers
 from ampsweep.data.batch_reader import BatchReader
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.hot_spots import hot_spots
-from ampsweep.doctor.replay import KeptBatches, OutOfTimeError
+from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.sampled_lines import SampledLine
 from ampsweep.doctor.speed.step_times import TimedAgain
@@ -66,15 +66,8 @@ def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
     if wait_ms < MIN_WAIT_SHARE * step_ms:
         return
     change, proof = _with_workers(measured, step_ms)
-    yield measured.finding(
-        DataBound,
-        None,
-        change,
-        cost_ms=wait_ms,
-        wait_ms=wait_ms,
-        num_steps=num_steps,
-        proof=proof,
-    )
+    known: dict[str, Any] = {"wait_ms": wait_ms, "num_steps": num_steps, "proof": proof}
+    yield measured.finding(DataBound, None, change, cost_ms=wait_ms, **known)
 
 
 def _with_workers(measured: MeasuredSteps, former_ms: float) -> tuple[Change, TimedAgain | None]:
@@ -82,15 +75,17 @@ def _with_workers(measured: MeasuredSteps, former_ms: float) -> tuple[Change, Ti
     examined, config = measured.examined, measured.examined.config
     own, first = num_workers(examined.data.source), examined.data.next_unread
     number = min(ceil(measured.wait_ms / measured.own_ms) + 1, _MOST_WORKERS)
-    data: Data | None = None
-    overrides: list[str] = []
+    workers = plural(number, "worker")
+    data: Any = None
     try:
         if own is None and examined.device.type == "cpu":
-            data = _ReadAhead(examined, number)
+            words = f"have {workers} read batches ahead, as ampsweep.data.map_dataset.MapDataset does"
+            change = Change(words=words)
+            data = _ReadAhead(examined.data.source, number, examined.device)
         elif own is not None and own < number:
-            overrides = [f"{'' if 'num_workers' in config.data else '+'}data.num_workers={number}"]
+            change = Change(overrides=[f"{'' if 'num_workers' in config.data else '+'}data.num_workers={number}"])
             data = build_data(replace(config, data=config.data | {"num_workers": number}), examined.device)
-        if data is None:
+        else:
             return Change(), None
         step_ms, *_ = _reading_ms(measured, data, first, settling=2 * number + 2, seconds=_TRIAL_S)
     except (Exception, OutOfTimeError):  # noqa: BLE001  the user's data may not suit workers in any way
@@ -98,32 +93,23 @@ def _with_workers(measured: MeasuredSteps, former_ms: float) -> tuple[Change, Ti
     finally:
         stop_workers(data)
     former_ms = min(former_ms, _reading_ms(measured, examined.data, examined.data.next_unread)[0])
-    workers = plural(number, "worker")
     if step_ms > (1 - _MIN_GAIN) * former_ms:
         return Change(words=f"prepare batches once: {workers} that read ahead gain nothing here"), None
-    with_that = "with that" if overrides else f"with {workers}"
-    return Change(overrides=overrides), measured.timed_again([former_ms], [step_ms], with_that)
+    return change, TimedAgain(mends=True, former_step_ms=former_ms, step_ms=step_ms)
 
 
-class _ReadAhead(KeptBatches):
+class _ReadAhead:
     """Batches that workers read ahead, of data whose own class has none."""
 
-    def __init__(self, examined: ExaminedTraining, number: int) -> None:
-        super().__init__(examined.data.source, examined.data.deadline_s)
-        self._reader = BatchReader(self, number, None, examined.device)
-
-    def train_batch(self, index: int) -> Any:
-        self.check_time()
-        return self._reader(index)
+    def __init__(self, source: Data, number: int, device: torch.device) -> None:
+        self._source, reader = source, BatchReader(self, number, None, device)
+        self.train_batch, self.stop_workers = reader, reader.stop_workers
 
     def __getitem__(self, index: int) -> Any:
-        return self.source.train_batch(index)
+        return self._source.train_batch(index)
 
     def close(self) -> None:
         """Nothing is open that a worker must not share."""
-
-    def stop_workers(self) -> None:
-        self._reader.stop_workers()
 
 
 def _reading_ms(
@@ -139,11 +125,11 @@ def _reading_ms(
             break
         began_s, waited_s = perf_counter(), trainer.instruments.data_wait_s
         measured.training.step(data)
-        measured.moments.wait()
+        measured.training.moments.wait()
         times.append((1e3 * (perf_counter() - began_s), 1e3 * (trainer.instruments.data_wait_s - waited_s)))
     settled = times[max(min(settling, len(times) - _MIN_STEPS), 0) :]
     step_ms, wait_ms = map(float, np.mean(settled, axis=0))
-    if measured.moments.has_queue:  # the device computes while the host waits
+    if measured.training.moments.has_queue:  # the device computes while the host waits
         wait_ms = min(wait_ms, max(step_ms - median(measured.times), 0.0))
     return step_ms, wait_ms, len(settled)
 
@@ -151,29 +137,28 @@ def _reading_ms(
 def host_code(measured: MeasuredSteps) -> Iterator[HostBound]:
     """Find the user's functions that take much time while no operator runs, more than calling operators takes."""
     calls = Counter(call.line for call in measured.step)
-    functions: dict[tuple[str, str], list[tuple[SampledLine, float]]] = defaultdict(list)
+    functions = defaultdict[tuple[str, str], list[tuple[SampledLine, float]]](list)
     for line in measured.lines:
         ms = min(line.share * measured.own_ms, measured.idle_ms)
         if 1e3 * ms > _MIN_HOST_US * calls[line.place]:
             functions[line.place.file, line.function].append((line, ms))
             measured.host_ms += ms
     for lines in functions.values():
-        host_ms, (first, _) = sum(ms for _, ms in lines), max(lines, key=lambda known: known[1])
+        longest, host_ms = lines[0][0], sum(ms for _, ms in lines)
         if measured.share_pct(host_ms) >= MIN_COST_PCT:
-            modules = [] if first.module is None else [first.module]
-            where: dict[str, Any] = {"modules": modules, "place": first.place}
+            modules = [] if longest.module is None else [longest.module]
+            where: dict[str, Any] = {"modules": modules, "place": longest.place}
             yield measured.finding(HostBound, None, cost_ms=host_ms, host_ms=host_ms, **where)
 
 
 def synchronizations(measured: MeasuredSteps) -> Iterator[Synchronizations]:
     """Find the lines where the host waits for the device; on a CPU, where waiting costs nothing, only note them."""
     waits = hot_spots((call, 1.0) for call in measured.step if call.reads_device and call.phase != "update")
+    lines = [(spot.place or "".join(spot.modules[:1]), spot) for spot in waits]
     measured.examined.facts["speed/synchronizations"] = [
-        f"{spot.place or spot.modules[0]}: {spot.operator} ({len(spot.calls)} in a step)"
-        for spot in waits
-        if spot.place is not None or spot.modules
+        f"{place}: {spot.operator} ({len(spot.calls)} in a step)" for place, spot in lines if place
     ]
-    idle_ms = measured.idle_ms
-    if measured.moments.has_queue and waits and measured.share_pct(idle_ms) >= _MIN_IDLE_PCT:
+    idle_ms, has_queue = measured.idle_ms, measured.training.moments.has_queue
+    if has_queue and waits and measured.share_pct(idle_ms) >= _MIN_IDLE_PCT:
         num_waits = sum(len(spot.calls) for spot in waits)
         yield measured.finding(Synchronizations, waits[0], cost_ms=idle_ms, num_waits=num_waits, idle_ms=idle_ms)
