@@ -48,14 +48,12 @@ def test_a_planted_fault_is_named_and_fixed(planted):
         assert found.mending.num_modules >= 60
         assert found.change.overrides == [f"precision.fp32_modules=[{','.join(found.modules)}]"]
     if planted.name == "cast to float32":
-        assert found.sentence.startswith(
-            f"float in inner ({found.place}) casts to float32, and what follows stays there: "
-        )
-        saved = found.proof.peak_bytes_before - found.proof.peak_bytes_after
+        assert found.sentence == f"float in inner ({found.place}) casts to float32, and what follows stays there"
+        saved = found.proof.bytes_before - found.proof.bytes_after
         assert found.cost_pct == pytest.approx(100 * saved / found.peak_bytes)
     if planted.name == "probes for the log":
-        assert found.attribute == "self.total"
-        assert found.proof.growth_bytes < found.growth_bytes / 10
+        assert found.holder == "self.total"
+        assert found.proof.bytes_after < found.growth_bytes / 10
 
 
 def test_activations_that_halve_have_no_finding():
@@ -77,4 +75,4 @@ def test_values_of_very_many_paths_are_followed_back_once():
     promoted = made(torch.float32, sources=(TensorOrigin("batch", torch.bfloat16), state))
     memory = TracedMemory(8, {}, (Held(8, "activations", False, promoted),), 0)
     (group,) = wide_activations(memory, autocasts=True)
-    assert (group.kind.kind(), group.modules, group.num_bytes) == ("float32_promoted", ["inner"], 8)
+    assert (group.kind.kind(), group.modules, group.spot.cost) == ("float32_promoted", ["inner"], 8)

@@ -13,27 +13,17 @@ from ampsweep.config.schema import Config
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, where
 from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
-from ampsweep.doctor.half_edits import (
-    autocast_on_at,
-    cast_once,
-    codes_at,
-    edit_at,
-    numbers_for,
-    to_half,
-    without_cast,
-)
+from ampsweep.doctor.half_edits import autocast_on_at, cast_once, codes_at, edit_at, numbers_for, to_half, without_cast
 from ampsweep.doctor.hot_spots import HotSpot
 from ampsweep.doctor.loss.fault import LossCase
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.memory import findings as kinds
 from ampsweep.doctor.memory.findings import MemoryFinding
 from ampsweep.doctor.memory.traced_memory import STATE, Held, TracedMemory, trace_memory
-from ampsweep.doctor.memory.wide_activations import WideActivations, wide_activations
+from ampsweep.doctor.memory.wide_activations import wide_activations
 from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.doctor.tensor_origins import TensorOrigin
-from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call
-from ampsweep.observe.functions import CallIdentity
 from ampsweep.text import num_bytes as num_bytes_text
 from ampsweep.text import one_line
 from ampsweep.user_code import CodeLine
@@ -89,14 +79,14 @@ def _mended(
 ) -> dict[str, Any]:
     """What a finding says of a change by overrides, which set these parts of the config, or of an edit; empty if it
     saves too little, or there is none."""
-    if not (overrides or edit):
-        return {}
-    traced = _try(examined, replace(examined.config, **changed), edit)
+    traced = _try(examined, replace(examined.config, **changed), edit) if overrides or edit else None
     if traced is None or own.saved_pct(traced) < _MIN_COST_PCT:
         return {}
-    proof = kinds.TracedAgain(mends=True, peak_bytes_before=own.peak_bytes, peak_bytes_after=traced.peak_bytes)
-    change = Change(overrides=overrides, code=None if edit is None else edit.patch)
-    return {"cost_pct": own.saved_pct(traced), "change": change, "proof": proof}
+    return {
+        "cost_pct": own.saved_pct(traced),
+        "change": Change(overrides=overrides, code=None if edit is None else edit.patch),
+        "proof": kinds.TracedAgain(mends=True, bytes_before=own.peak_bytes, bytes_after=traced.peak_bytes),
+    }
 
 
 def _spot(allocations: Iterable[Held]) -> HotSpot[Call]:
@@ -108,62 +98,46 @@ def _size(allocations: Iterable[Held]) -> int:
 
 
 def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
-    later_bytes = _MANY_STEPS * own.growth_bytes
+    later_bytes, least_bytes = _MANY_STEPS * own.growth_bytes, own.growth_bytes // 2
     cost_pct = 100 * later_bytes / (own.peak_bytes + later_bytes)
     if cost_pct < _MIN_COST_PCT:
         return
     made = _spot(held for held in own.held if held.is_stale)
-    name, edit, proof = None, None, None
-    for holder, tried in islice(numbers_for(made.place) if isinstance(made.place, CodeLine) else (), _MOST_TRIALS):
-        trial = _try(examined, edit=tried)
-        if trial is not None and trial.growth_bytes < (own.growth_bytes / 2 if proof is None else proof.growth_bytes):
-            name, edit, proof = holder, tried, kinds.GrowthAgain(mends=True, growth_bytes=trial.growth_bytes)
-    yield kinds.GrowsFromStepToStep(
-        cost_pct=cost_pct,
-        modules=made.modules[:_MOST_CAUSES],
-        place=made.place if edit is None else edit.place,
-        attribute=name,
-        growth_bytes=own.growth_bytes,
-        num_steps=_MANY_STEPS,
-        change=Change(code=None if edit is None else edit.patch),
-        proof=proof,
-    )
+    known: dict[str, Any] = {"holder": "something", "place": made.place, "modules": made.modules[:_MOST_CAUSES]}
+    for holder, edit in islice(numbers_for(made.place) if isinstance(made.place, CodeLine) else (), _MOST_TRIALS):
+        trial = _try(examined, edit=edit)
+        if trial is not None and trial.growth_bytes < least_bytes:
+            least_bytes = trial.growth_bytes
+            known |= {"holder": holder, "place": edit.place, "change": Change(code=edit.patch)}
+            sizes = {"bytes_before": own.growth_bytes, "bytes_after": least_bytes}
+            known["proof"] = kinds.TracedAgain(mends=True, what="a step leaves behind", **sizes)
+    known |= {"growth_bytes": own.growth_bytes, "num_steps": _MANY_STEPS}
+    yield kinds.GrowsFromStepToStep(cost_pct=cost_pct, **known)
 
 
 def _wide(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
     precision = examined.config.precision
     for group in wide_activations(own, autocasts=precision.autocast)[:_MOST_CAUSES]:
-        call, function = group.origin.call, group.origin.function
-        assert call is not None
-        assert function is not None
-        if own.pct(group.num_bytes) < _MIN_WIDE_PCT:
+        if own.pct(group.spot.cost) < _MIN_WIDE_PCT:
             return
-        edit = None
-        if group.kind is kinds.Float32AutocastOff and precision.fp32_modules:
-            overrides = ["precision.fp32_modules=[]"]
-            mended = _mended(examined, own, overrides, precision=replace(precision, fp32_modules=[]))
+        identity, edit, overrides, changed = group.identity, None, list[str](), precision
+        if group.kind is not kinds.Float32AutocastOff:
+            edit = edit_at(examined, identity, without_cast if group.kind is kinds.Float32Cast else to_half)
+        elif precision.fp32_modules:
+            overrides, changed = ["precision.fp32_modules=[]"], replace(precision, fp32_modules=[])
         else:
-            edit = _edit_of(examined, group, function.identity)
-            mended = _mended(examined, own, [], edit)
-        partner = next((source.made for source in group.origin.sources if source.dtype == group.origin.dtype), None)
-        if mended:
+            edit = autocast_on_at(examined, [identity.line]).get(str(identity.line))
+        if mended := _mended(examined, own, overrides, edit, precision=changed):
             yield group.kind(
                 modules=group.modules,
-                operator=call.operator,
-                place=function.identity.line if edit is None else edit.place,
-                float32_bytes=group.num_bytes,
+                operator=group.spot.operator,
+                place=identity.line if edit is None else edit.place,
+                float32_bytes=int(group.spot.cost),
                 peak_bytes=own.peak_bytes,
-                function=function.identity.function,
-                partner_by=None if partner is None else partner.kind,
-                partner_name=None if partner is None else partner.name,
+                function=identity.function,
+                partner=group.partner,
                 **mended,
             )
-
-
-def _edit_of(examined: ExaminedTraining, group: WideActivations, identity: CallIdentity) -> CodeEdit | None:
-    if group.kind is kinds.Float32AutocastOff:
-        return autocast_on_at(examined, [identity.line]).get(str(identity.line))
-    return edit_at(examined, identity, without_cast if group.kind is kinds.Float32Cast else to_half)
 
 
 def _cast_again(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
@@ -178,13 +152,12 @@ def _cast_again(examined: ExaminedTraining, own: TracedMemory) -> Iterator[Memor
     if precision.cache_enabled:
         origins = [held.origin for held in copies[0] if held.origin is not None]
         identities = dict.fromkeys(origin.function.identity for origin in origins if origin.function is not None)
-        edit = cast_once(codes_at(examined, [*identities]), origins[0].dtype)
-        mended = _mended(examined, own, [], edit)
+        mended = _mended(examined, own, [], cast_once(codes_at(examined, [*identities]), origins[0].dtype))
     else:
         overrides = ["precision.cache_enabled=true"]
         mended = _mended(examined, own, overrides, precision=replace(precision, cache_enabled=True))
-    spot = _spot(extra)
     if mended:
+        spot = _spot(extra)
         yield kinds.CastAgain(
             modules=spot.modules or [""],
             operator=spot.operator,
@@ -198,14 +171,17 @@ def _cast_again(examined: ExaminedTraining, own: TracedMemory) -> Iterator[Memor
 
 def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
     """A loss over many classes: the logits and what has their size, made in the model or outside."""
-    made = [held for held in own.held if held.call is not None and held.category in ("activations", "temporary")]
-    largest = max(filter(_is_of_loss, made), key=lambda held: held.num_bytes, default=None)
-    if largest is None or largest.call is None:
+    made = {held: held.call for held in own.held if held.call and held.category in ("activations", "temporary")}
+    outside = {held for held, call in made.items() if call.module is None}
+    many = {held for held in made if held.shape[-1:] >= (_MANY_CLASSES,)}
+    surely = outside | {held for held in many if made[held].module == ""}  # of many classes, the model's own code, too
+    largest = max(surely, key=lambda held: held.num_bytes, default=None)
+    if largest is None:
         return
-    size = math.prod(largest.shape) if largest.shape[-1:] >= (_MANY_CLASSES,) else None  # a small one others have, too
-    of_loss = [held for held in made if _is_outside(held) or math.prod(held.shape) == size]
+    size = math.prod(largest.shape) if largest in many else None  # a small one others have, too
+    of_loss = [held for held in made if held in outside or math.prod(held.shape) == size]
     num_bytes = _size(of_loss)
-    if own.pct(num_bytes) < _LOSS_PCT or 2 * _size(filter(_is_of_loss, of_loss)) < num_bytes:
+    if own.pct(num_bytes) < _LOSS_PCT or 2 * _size(surely.intersection(of_loss)) < num_bytes:
         return
     config, batch_size = examined.config, int(examined.config.data["batch_size"])
     mended = dict[str, Any]()
@@ -216,45 +192,28 @@ def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
         mended = _mended(examined, own, overrides, data=data, trainer=trainer)
     parts = Counter[str]()
     for held in of_loss:
-        if held.call is not None and held.origin is not None:
-            place = "" if held.call.place is None else f" ({held.call.place})"
-            parts[f"{held.call.operator}{place} in {dtype_name(held.origin.dtype)}"] += held.num_bytes
-    largest_parts = parts.most_common(_MOST_PARTS)
-    facts: dict[str, Any] = where(largest.call) | mended
+        parts[held.maker] += held.num_bytes
+    largest_parts = [f"{maker}: {num_bytes_text(size)}" for maker, size in parts.most_common(_MOST_PARTS)]
     yield kinds.LargeLoss(
-        **facts | {"cost_pct": own.pct(num_bytes)},
+        **where(made[largest]) | mended | {"cost_pct": own.pct(num_bytes)},
         loss_bytes=num_bytes,
         peak_bytes=own.peak_bytes,
         shape="x".join(map(str, largest.shape)),
-        tensors=[f"{part}: {num_bytes_text(size)}" for part, size in largest_parts if size >= num_bytes / 100],
+        tensors=largest_parts,
     )
-
-
-def _is_outside(held: Held) -> bool:
-    return held.call is not None and held.call.module is None
-
-
-def _is_of_loss(held: Held) -> bool:
-    """Return True for what is made outside the model or, of many classes, by the model's own code."""
-    is_of_model = held.call is not None and held.call.module == ""
-    return _is_outside(held) or (is_of_model and bool(held.shape) and held.shape[-1] >= _MANY_CLASSES)
 
 
 def _unshrinkable(examined: ExaminedTraining, own: TracedMemory, baseline: TracedMemory) -> Iterator[MemoryFinding]:
     """A peak that is mostly state, which autocast does not shrink, and autocast's copies of weights."""
-    if not examined.config.precision.autocast or own.peak_bytes < (1 - _SHRUNK_SHARE) * baseline.peak_bytes:
+    precision, has_shrunk = examined.config.precision, own.peak_bytes < (1 - _SHRUNK_SHARE) * baseline.peak_bytes
+    state = {category: size for category, size in own.peak.items() if category in (*STATE, "autocast_weights")}
+    cost_pct = own.pct(sum(state.values()))
+    if not precision.autocast or has_shrunk or own.peak_bytes < MIN_PEAK_BYTES or cost_pct < _MOSTLY_PCT:
         return
-    share_pct = own.pct(own.peak_of(*STATE, "autocast_weights"))
-    if own.peak_bytes < MIN_PEAK_BYTES or share_pct < _MOSTLY_PCT:
-        return
-    half = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[examined.config.precision.dtype]
-    mended = _mended(examined, own, [f"precision={half}"], precision=PRECISION_MODES[half])
+    half = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[precision.dtype]
     yield kinds.MostlyState(
-        **mended | {"cost_pct": share_pct},
+        **_mended(examined, own, [f"precision={half}"], precision=PRECISION_MODES[half]) | {"cost_pct": cost_pct},
         peak_bytes=own.peak_bytes,
         baseline_peak_bytes=baseline.peak_bytes,
-        parameters_bytes=own.peak_of("parameters"),
-        gradients_bytes=own.peak_of("gradients"),
-        optimizer_state_bytes=own.peak_of("optimizer_state"),
-        autocast_weights_bytes=own.peak_of("autocast_weights"),
+        state=[f"{category.replace('_', ' ')} {num_bytes_text(size)}" for category, size in state.items()],
     )

@@ -11,9 +11,10 @@ from ampsweep.doctor.replay import KeptBatches, assembled
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.nested_tensors import tensors_in
+from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.functions import FunctionMode
-from ampsweep.observe.ledger import Allocation, Ledger, without_zeros
+from ampsweep.observe.ledger import Allocation, without_zeros
 from ampsweep.observe.step import trace_step
 from ampsweep.training.components.built import build_data
 
@@ -32,6 +33,14 @@ class Held:
     def call(self) -> Call | None:
         return None if self.origin is None else self.origin.call
 
+    @property
+    def maker(self) -> str:
+        """What made it, and its dtype: `aten.exp (nets.py, line 3) in float32`."""
+        if self.origin is None or self.origin.call is None:
+            return "unknown"
+        place = f" ({self.origin.call.place})" if self.origin.call.place else ""
+        return f"{self.origin.call.operator}{place} in {dtype_name(self.origin.dtype)}"
+
 
 @dataclass(frozen=True)
 class TracedMemory:
@@ -48,58 +57,46 @@ class TracedMemory:
     def saved_pct(self, changed: "TracedMemory") -> float:
         return self.pct(self.peak_bytes - changed.peak_bytes)
 
-    def peak_of(self, *categories: MemoryCategory) -> int:
-        return sum(self.peak.get(category, 0) for category in categories)
-
 
 def trace_memory(examined: ExaminedTraining, config: Config | None = None, *, makers: bool = True) -> TracedMemory:
     """Trace the second and the third step of a training (`config` if given), which may raise anything. Without
     `makers`, `held` has no origins."""
-    config = config or examined.config
-    is_same = config.data == examined.config.data
-    data = examined.data if is_same else KeptBatches(build_data(config, examined.device), examined.data.deadline_s)
+    config, data = config or examined.config, examined.data
+    if config.data != examined.config.data:
+        data = KeptBatches(build_data(config, examined.device), examined.data.deadline_s)
     built, trainer = assembled(config, examined.device, data, examined.checkpoint)
-    functions = FunctionMode(examined.device.type)
+    functions, optimizers = FunctionMode(examined.device.type), trainer.optimizers.values()
+    origins = TensorOrigins(trainer.model, optimizers, functions)
+    made: dict[Allocation, tuple[TensorOrigin, tuple[int, ...]]] = {}
 
     def step() -> None:
         trainer.step += 1
         trainer.train_step()
 
-    with ExitStack() as entered:
-        entered.enter_context(built.precision.flags())
+    def note(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        origins.note(call, args, kwargs, result)
+        for tensor in tensors_in(result):
+            allocation = ledger.find(tensor)
+            if allocation is not None and allocation.born > 0:
+                made.setdefault(allocation, (origins.of(tensor), tuple(tensor.shape)))
+
+    def held(allocation: Allocation) -> Held:
+        is_stale = 0 < allocation.born <= began and allocation.category not in STATE
+        return Held(allocation.num_bytes, allocation.category, is_stale, *made.get(allocation, ()))
+
+    with built.precision.flags(), ExitStack() as entered:
+        step()
+        ledger = entered.enter_context(trace_step(trainer.model, *optimizers)).ledger
         if makers:
             entered.enter_context(functions.watching())
-        step()
-        optimizers = trainer.optimizers.values()
-        ledger = entered.enter_context(trace_step(trainer.model, *optimizers)).ledger
-        known = _Makers(TensorOrigins(trainer.model, optimizers, functions), ledger)
-        if makers:
-            entered.enter_context(observe(trainer.model, known.note))
+            entered.enter_context(observe(trainer.model, note))
         for _ in range(2):  # the second also holds what the first has left behind
             began, bytes_before = ledger.moment, ledger.live_bytes
             step()
         peak = ledger.lives().peak(since=began)
-        alive = (allocation for allocation in ledger.allocations if allocation.alive_at(peak.moment))
         return TracedMemory(
             peak_bytes=peak.num_bytes,
             peak=without_zeros(peak.categories),
-            held=tuple(known.held(allocation, began) for allocation in alive),
+            held=tuple(held(allocation) for allocation in ledger.allocations if allocation.alive_at(peak.moment)),
             growth_bytes=max(0, ledger.live_bytes - bytes_before),
         )
-
-
-class _Makers:
-    def __init__(self, origins: TensorOrigins, ledger: Ledger) -> None:
-        self._origins, self._ledger = origins, ledger
-        self._made: dict[Allocation, tuple[TensorOrigin, tuple[int, ...]]] = {}
-
-    def note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        self._origins.note(call, args, kwargs, result)
-        for tensor in tensors_in(result):
-            allocation = self._ledger.find(tensor)
-            if allocation is not None and allocation.born > 0 and allocation not in self._made:
-                self._made[allocation] = self._origins.of(tensor), tuple(tensor.shape)
-
-    def held(self, allocation: Allocation, began: int) -> Held:
-        is_stale = 0 < allocation.born <= began and allocation.category not in STATE
-        return Held(allocation.num_bytes, allocation.category, is_stale, *self._made.get(allocation, ()))

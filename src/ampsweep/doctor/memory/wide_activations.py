@@ -11,6 +11,7 @@ from ampsweep.doctor.memory import findings as kinds
 from ampsweep.doctor.memory.findings import WideFinding
 from ampsweep.doctor.memory.traced_memory import Held, TracedMemory
 from ampsweep.doctor.tensor_origins import TensorOrigin
+from ampsweep.observe.calls import Call
 from ampsweep.observe.functions import CallIdentity
 
 _CONSTANTS: Final = ("parameter", "buffer", "attribute", "constant")
@@ -19,9 +20,10 @@ _CONSTANTS: Final = ("parameter", "buffer", "attribute", "constant")
 @dataclass(frozen=True)
 class WideActivations:
     kind: type[WideFinding]
-    num_bytes: int
-    origin: TensorOrigin  # the call that makes most of them wide
-    modules: list[str]  # the modules where it happens, by bytes
+    spot: HotSpot[Call]  # its costs are bytes
+    modules: list[str]  # where it happens: of autocast first the one around all, else by bytes
+    identity: CallIdentity  # of the call that makes most of them wide
+    partner: str  # what that gets in float32: the name of a tensor, or a constant
 
 
 def wide_activations(memory: TracedMemory, *, autocasts: bool) -> list[WideActivations]:
@@ -29,20 +31,22 @@ def wide_activations(memory: TracedMemory, *, autocasts: bool) -> list[WideActiv
     groups: dict[tuple[type[WideFinding], CallIdentity | None], list[tuple[Held, TensorOrigin]]] = defaultdict(list)
     for held in memory.held:
         if held.category in ("activations", "other") and held.origin is not None and held.origin.dtype == torch.float32:
-            found = _cause(held.origin, autocasts=autocasts)
-            if found is None or found[1].call is None or found[1].call.module is None:
-                continue  # a loss has its own reasons for float32
-            kind, origin = found
-            assert origin.function is not None
-            groups[kind, None if kind is kinds.Float32AutocastOff else origin.function.identity].append((held, origin))
-    return sorted((_group(kind, held) for (kind, _), held in groups.items()), key=lambda group: -group.num_bytes)
+            kind, origin = _cause(held.origin, autocasts=autocasts) or (None, held.origin)
+            is_of_model = origin.call is not None and origin.call.module is not None  # a loss has reasons for float32
+            if kind is not None and origin.function is not None and is_of_model:
+                identity = None if kind is kinds.Float32AutocastOff else origin.function.identity
+                groups[kind, identity].append((held, origin))
+    return sorted((_group(kind, held) for (kind, _), held in groups.items()), key=lambda group: -group.spot.cost)
 
 
 def _group(kind: type[WideFinding], members: list[tuple[Held, TensorOrigin]]) -> WideActivations:
     spot = HotSpot.of((origin.call, held.num_bytes) for held, origin in members if origin.call is not None)
     first = [common_module(spot.modules)] if kind is kinds.Float32AutocastOff else []
     origin = max(members, key=lambda member: member[0].num_bytes)[1]
-    return WideActivations(kind, int(spot.cost), origin, [*dict.fromkeys([*first, *spot.modules])])
+    partner = next((source.made.name for source in origin.sources if source.dtype == origin.dtype), None)
+    assert origin.function is not None
+    modules = [*dict.fromkeys([*first, *spot.modules])]
+    return WideActivations(kind, spot, modules, origin.function.identity, partner or "a constant")
 
 
 def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[type[WideFinding], TensorOrigin] | None:
