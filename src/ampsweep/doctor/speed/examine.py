@@ -25,7 +25,7 @@ from ampsweep.text import plural
 _MIN_COST_PCT: Final = 1.0
 _WINDOW_S: Final = 0.25  # processor time is counted in ticks of 10 ms
 _STEPS_S: Final = 2.5
-_OPERATORS_S: Final = 1.5
+_OPERATORS_S: Final = 3.0
 _LINES_S: Final = 1.0
 
 
@@ -70,15 +70,13 @@ def _measured(examined: ExaminedTraining) -> MeasuredSteps:
     times, *baseline_times = times_in_turn([training.timed_ms for training in trainings], seconds=within(_STEPS_S))
     step, *baseline = timed_in_turn(trainings, seconds=within(_OPERATORS_S))
     lines = sampled_lines(own, seconds=within(_LINES_S))
-    measured = MeasuredSteps(examined, own, times=times, step=step, lines=lines)
     facts |= {"speed/own_step_ms": median(times), "speed/num_operators": len(step)}
     if baseline:
-        speedup = median(map(truediv, baseline_times[0], times))
-        facts |= {"speed/baseline_step_ms": median(baseline_times[0]), "speed/speedup": speedup}
-        measured = replace(measured, baseline=baseline[0], speedup=speedup)
+        facts["speed/baseline_step_ms"] = median(baseline_times[0])
+        facts["speed/speedup"] = median(map(truediv, baseline_times[0], times))
     use = window.use()
     if is_cpu and (load := foreign_load(use)) is not None:
         if num_fitting_threads(use) < torch.get_num_threads():
             raise NotExaminedError(f"{load} while it was timed")
         facts["speed/other_load"] = f"{load}: timed with {plural(torch.get_num_threads(), 'thread')}"
-    return measured
+    return MeasuredSteps(examined, own, times=times, step=step, lines=lines, baseline=baseline[0] if baseline else ())

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -16,7 +16,7 @@ from ampsweep.doctor.half_edits import autocast_on_at
 from ampsweep.doctor.hot_spots import HotSpot, common_module
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, OperatorFinding, SpeedFinding
 from ampsweep.doctor.speed.step_times import BareTraining, timed_ms, times_in_turn
-from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn, total_ms
+from ampsweep.doctor.speed.timed_calls import TimedCall, timed_in_turn, total_flops, total_ms
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.text import percent
 
@@ -38,12 +38,10 @@ class NoFastUnits(SpeedFinding):
 @dataclass(frozen=True, kw_only=True)
 class RunsInHalf(TriedChange):
     half_pct: float  # of the step's operations of products in half precision
-    former_pct: float
 
     @property
     def sentence(self) -> str:
-        now, then = percent(self.former_pct), percent(self.half_pct)
-        return f"tried: {then} of its products then run in half precision, now {now}"
+        return f"tried: {percent(self.half_pct)} of its products then run in half precision"
 
 
 class AutocastIsOff(OperatorFinding):
@@ -65,29 +63,22 @@ def product_rates(device: torch.device, moments: Moments) -> dict[str, float]:
 
 
 def no_fast_units(measured: MeasuredSteps) -> Iterator[NoFastUnits]:
-    precision = measured.training.precision
+    config, dtype = measured.examined.config, measured.training.precision.dtype
     products = [call for call in measured.calls() if call.flops and call.is_half]
     products_ms, former_ms = total_ms(products), total_ms(call for call in measured.baseline if call.flops)
     is_faster = former_ms >= _MIN_PRODUCT_RATIO * products_ms
-    if precision.dtype not in _HALF or is_faster or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
+    if dtype not in _HALF or is_faster or measured.share_pct(products_ms) < _MIN_PRODUCTS_PCT:
         return
     rate = product_rates(measured.training.device, measured.training.moments)
-    if rate[precision.dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
+    if rate[dtype] >= _MIN_PRODUCT_RATIO * rate["float32"]:
         return
     fastest = max(rate, key=lambda dtype: rate[dtype] / (_MIN_PRODUCT_RATIO if dtype in _HALF else 1))
     mode = {"float32": "fp32", "bfloat16": "amp_bf16", "float16": "amp_fp16"}[fastest]
-    proof = measured.tried(replace(measured.examined.config, precision=PRECISION_MODES[mode]))
-    slow_ms = products_ms * (1 - rate[precision.dtype] / rate[fastest])
-    yield measured.finding(
-        NoFastUnits,
-        replace(HotSpot.of((call, call.ms) for call in products), modules=[], place=None),
-        Change(overrides=[] if proof is None else [f"precision={mode}"]),
-        cost_ms=slow_ms if proof is None else proof.gain_pct / 100 * measured.own_ms,
-        dtype=precision.dtype,
-        rate_x=rate[precision.dtype] / rate["float32"],
-        products_pct=100 * products_ms / measured.step_ms,
-        proof=proof,
-    )
+    if (proof := measured.tried(replace(config, precision=PRECISION_MODES[mode]))) is not None:
+        spot = replace(HotSpot.of((call, call.ms) for call in products), modules=[], place=None)
+        change, cost_ms = Change(overrides=[f"precision={mode}"]), proof.gain_pct / 100 * measured.own_ms
+        facts = {"products_pct": 100 * products_ms / measured.step_ms, "rate_x": rate[dtype] / rate["float32"]}
+        yield measured.finding(NoFastUnits, spot, change, cost_ms=cost_ms, proof=proof, dtype=dtype, **facts)
 
 
 def autocast_is_off(measured: MeasuredSteps) -> Iterator[AutocastIsOff]:
@@ -103,20 +94,21 @@ def autocast_is_off(measured: MeasuredSteps) -> Iterator[AutocastIsOff]:
             regions[edit].append(call)
     for edit, calls in regions.items():
         spot, config = HotSpot.of((call, call.ms) for call in calls), measured.examined.config
-        where: dict[str, Any] = {"operator": None, "place": None if edit is None else edit.place}
-        where["modules"] = [*dict.fromkeys([common_module(spot.modules), *spot.modules])]
         if edit is None:
-            change = Change(overrides=["precision.fp32_modules=[]"])
+            change, place = Change(overrides=["precision.fp32_modules=[]"]), None
             config = replace(config, precision=replace(config.precision, fp32_modules=[]))
         else:
-            change = Change(code=edit.patch)
-        timed = measured.tried(config, edit) if measured.share_pct(spot.cost) >= MIN_COST_PCT else None
-        cost_ms = spot.cost if timed is None else timed.gain_pct / 100 * measured.own_ms
-        proof: TriedChange | None = timed
-        if proof is None and sum(call.flops for call in calls) > sum(call.flops for call in measured.step) / 2:
+            change, place = Change(code=edit.patch), edit.place
+        proof: TriedChange | None = None
+        cost_ms = spot.cost
+        if measured.share_pct(cost_ms) >= MIN_COST_PCT and (timed := measured.tried(config, edit)) is not None:
+            proof, cost_ms = timed, timed.gain_pct / 100 * measured.own_ms
+        elif total_flops(calls) > total_flops(measured.step) / 2:
             proof = _runs_in_half(measured, config, edit)
         if proof is not None:
-            yield measured.finding(AutocastIsOff, spot, change, cost_ms=cost_ms, proof=proof, **where)
+            spot = replace(spot, operator=None, place=place)
+            modules = [*dict.fromkeys([common_module(spot.modules), *spot.modules])]
+            yield measured.finding(AutocastIsOff, spot, change, cost_ms=cost_ms, proof=proof, modules=modules)
 
 
 def _runs_in_half(measured: MeasuredSteps, config: Config, edit: CodeEdit | None) -> RunsInHalf | None:
@@ -125,7 +117,7 @@ def _runs_in_half(measured: MeasuredSteps, config: Config, edit: CodeEdit | None
     except Exception:  # noqa: BLE001  a change may not suit the training in any way
         return None
     before, after = (
-        100 * sum(call.flops for call in calls if call.is_half) / max(sum(call.flops for call in calls), 1)
+        100 * total_flops(call for call in calls if call.is_half) / max(total_flops(calls), 1)
         for calls in (measured.step, step)
     )
-    return RunsInHalf(mends=True, half_pct=after, former_pct=before) if after > before else None
+    return RunsInHalf(mends=True, half_pct=after) if after > before else None

@@ -30,13 +30,13 @@ _MIN_ROUNDS: Final = 3
 class SpeedFinding(DoctorFinding):
     severity = "warning"
     complaint = "speed"
+    own_ms: float  # of what it names, in a step
     step_ms: float  # with its wait for data
 
 
 class OperatorFinding(SpeedFinding):
     """Some calls take much of a step."""
 
-    own_ms: float
     num_calls: int
     expected_ms: float | None  # what their work takes by the speed model; None on a device that it does not know
 
@@ -62,7 +62,6 @@ class MeasuredSteps:
     step: TimedStep
     lines: Sequence[SampledLine]
     baseline: TimedStep = ()  # in float32; empty if the training itself computes in it
-    speedup: float = 1.0  # time in float32 over the own time
     wait_ms: float = 0.0  # for the data of each step
     host_ms: float = 0.0  # of the user's code that is no operator
     _claimed_pct: float = 0.0
@@ -111,7 +110,8 @@ class MeasuredSteps:
         """A finding that costs so many ms of a step, at a spot, if known, or where `facts` say."""
         cost_pct = self.share_pct(cost_ms)
         self._claimed_pct += cost_pct
-        known: dict[str, Any] = {"step_ms": self.step_ms, "change": change or Change(), "cost_pct": cost_pct}
+        known: dict[str, Any] = {"change": change or Change(), "cost_pct": cost_pct}
+        known |= {"own_ms": cost_ms, "step_ms": self.step_ms}
         if spot is not None:
             self._claimed.update(spot.calls)
             known |= {"modules": spot.modules, "operator": spot.operator, "place": spot.place}

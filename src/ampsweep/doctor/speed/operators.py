@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ampsweep.analysis.step_limits import MIN_US_PER_OPERATOR_CPU
 from ampsweep.doctor.code_edits import CodeEdit
@@ -18,8 +18,6 @@ from ampsweep.doctor.speed.timed_calls import TimedCall, total_ms
 from ampsweep.user_code import CodeLine, is_own_source
 
 _MIN_SLOWER_RATIO: Final = 1.25  # least slowdown against float32 that counts as slower
-_LITTLE_GAIN: Final = 1.2  # a speedup below this is what people complain of
-_MIN_SLOWER_PCT: Final = 30.0  # least share of a step reported even if the step as a whole is faster
 _MOST_EDITS: Final = 4  # that are tried for one finding
 _MIN_REPEATED: Final = 8  # calls by a line in one module of functions with an operator that are a loop
 _MIN_CASTS_PCT: Final = 6.0  # least reported share of a step; autocast needs some casts
@@ -35,21 +33,19 @@ class SlowerOperators(OperatorFinding):
 
 class ActivationCasts(SpeedFinding):
     template = "Activations{inside}{at} are cast at a cost"
-    seen = ("the casts there and those of their gradients take {ms} of a step of {step_ms}",)
+    seen = ("the casts there and those of their gradients take {own_ms} of a step of {step_ms}",)
     remedy = "leave out the cast"
-    ms: float
 
 
 class LaunchBound(SpeedFinding):
     template = "A loop{inside}{at} calls operators that are too small"
     seen = (
         "it calls {num_operators} operators in a step, most often {operator}; with what launches them they take "
-        "{us_per_operator} us each, {loop_ms} of a step of {step_ms}",
+        "{us_per_operator} us each, {own_ms} of a step of {step_ms}",
     )
     remedy = "do the work of all its rounds in a single call, on larger tensors"
     num_operators: int
     us_per_operator: float
-    loop_ms: float
 
 
 class OptimizerBound(OperatorFinding):
@@ -68,9 +64,8 @@ def slower_operators(measured: MeasuredSteps) -> Iterator[SlowerOperators]:
         is_tiny = 1e3 * own_ms < MIN_US_PER_OPERATOR_CPU * len(calls)  # mostly the host's work, which has no dtype
         if is_comparable and not is_tiny and own_ms > _MIN_SLOWER_RATIO * former_ms:
             costs += [(call, (own_ms - former_ms) * (call.ms / own_ms)) for call in calls]
-    least_pct = MIN_COST_PCT if measured.speedup < _LITTLE_GAIN else _MIN_SLOWER_PCT
     for spot in hot_spots(costs):
-        if measured.share_pct(spot.cost) >= least_pct:
+        if measured.share_pct(spot.cost) >= MIN_COST_PCT:
             facts = {"float32_ms": total_ms(spot.calls) - spot.cost, "dtype": measured.training.precision.dtype}
             change, proof = _in_float32(measured, spot)
             if proof is not None:
@@ -104,7 +99,6 @@ def _in_float32(measured: MeasuredSteps, spot: HotSpot[TimedCall]) -> tuple[Chan
 def unfused_optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
     update, config = measured.calls("update"), measured.examined.config
     spot = HotSpot.of((call, call.ms + measured.launch_ms) for call in update)
-    measured.examined.facts["speed/optimizer_pct"] = 100 * spot.cost / measured.step_ms
     if config.optimizer.get("fused") is False and measured.share_pct(spot.cost) >= MIN_COST_PCT:
         proof = measured.tried(replace(config, optimizer={**config.optimizer, "fused": True}))
         if proof is not None:
@@ -114,7 +108,6 @@ def unfused_optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
 
 def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
     """Find the casts in the user's code that cost time, with those of their gradients."""
-    measured.examined.facts["speed/casts_ms"] = total_ms(call for call in measured.step if call.is_cast)
     lines: dict[CodeLine, list[TimedCall]] = defaultdict(list)
     for call in measured.calls():
         if call.is_cast and isinstance(call.place, CodeLine):
@@ -124,35 +117,30 @@ def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
         for edit in casts_at(line) if measured.share_pct(ms) >= _MIN_CASTS_PCT else ():
             if (proof := measured.tried(measured.examined.config, edit)) is not None:
                 spot = HotSpot.of((call, call.ms) for call in calls)
-                yield measured.finding(ActivationCasts, spot, Change(code=edit.patch), cost_ms=ms, ms=ms, proof=proof)
+                yield measured.finding(ActivationCasts, spot, Change(code=edit.patch), cost_ms=ms, proof=proof)
                 break
 
 
 def loops(measured: MeasuredSteps) -> Iterator[LaunchBound]:
     """Find loops of the user's code that call tiny operators, by kind of module, or by file outside the model."""
     forward, launch_ms = measured.calls("forward"), measured.launch_ms
-    repeated = Counter(line for line, _ in {(_round(call), call.function) for call in forward})
-    rounds = [call for call in forward if repeated[_round(call)] >= _MIN_REPEATED]
-    inside = {
-        call.index for call in rounds if isinstance(call.place, CodeLine) and is_own_source(Path(call.place.file))
-    }
+    num_rounds = Counter(site for site, _ in {(_site(call), call.function) for call in forward})
+    own = [call for call in forward if isinstance(call.place, CodeLine) and is_own_source(Path(call.place.file))]
+    repeated = {call.index for call in own if num_rounds[_site(call)] >= _MIN_REPEATED}
     groups: dict[str, list[TimedCall]] = defaultdict(list)
     for call in measured.calls():
-        if (call if call.forward is None else call.forward).index in inside:
+        if (call.forward or call).index in repeated:
             groups[str(call.place).partition(",")[0] if call.module is None else unnumbered(call.module)].append(call)
     for calls in groups.values():
-        if 1e3 * total_ms(calls) > MIN_US_PER_OPERATOR_CPU * len(calls):
-            continue
         spot = HotSpot.of((call, call.ms + launch_ms) for call in calls)
         loop_ms = spot.cost
         if measured.training.moments.has_queue:  # the device computes what was queued before
             loop_ms = min(loop_ms, measured.idle_ms)
-        if measured.share_pct(loop_ms) >= MIN_COST_PCT:
-            own = HotSpot.of((call, call.ms + launch_ms) for call in calls if call.phase == "forward")
-            facts: dict[str, Any] = {"operator": own.operator, "place": own.place, "loop_ms": loop_ms}
-            facts |= {"num_operators": len(calls), "us_per_operator": 1e3 * loop_ms / len(calls)}
-            yield measured.finding(LaunchBound, spot, cost_ms=loop_ms, **facts)
+        is_tiny = 1e3 * total_ms(calls) <= MIN_US_PER_OPERATOR_CPU * len(calls)
+        if is_tiny and measured.share_pct(loop_ms) >= MIN_COST_PCT:
+            num, us_each = len(calls), 1e3 * loop_ms / len(calls)
+            yield measured.finding(LaunchBound, spot, cost_ms=loop_ms, num_operators=num, us_per_operator=us_each)
 
 
-def _round(call: TimedCall) -> tuple[str | None, ...]:
+def _site(call: TimedCall) -> tuple[str | None, ...]:
     return call.module, call.place, call.operator

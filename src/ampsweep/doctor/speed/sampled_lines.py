@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Event, Thread, get_ident
 from time import monotonic
 from types import FrameType
@@ -22,28 +22,23 @@ _MIN_STEPS: Final = 3
 @dataclass(frozen=True)
 class SampledLine:
     place: CodeLine
-    function: str
     module: str | None  # the innermost module of the model that runs it; None outside
-    share: float = 0.0  # of the step's time that it takes while no operator runs
+    share: float  # of the step's time that it takes while no operator runs
 
 
 def sampled_lines(training: BareTraining, *, seconds: float) -> list[SampledLine]:
     """Take steps for so many seconds; return the user's lines between operators, those that take most time first."""
-    thread, ended, num_samples, is_computing = get_ident(), Event(), 0, False
-    counts, known = Counter[CodeLine](), dict[CodeLine, SampledLine]()
+    thread, ended, is_computing = get_ident(), Event(), False
+    counts, modules = Counter[CodeLine | None](), dict[CodeLine, str | None]()
     names = {module: name for name, module in training.model.named_modules()}
 
     def sample() -> None:
-        nonlocal num_samples
         while not ended.wait(_PERIOD_S):
-            num_samples += 1
-            stack = None if is_computing else sys._current_frames().get(thread)
-            if (frame := line_frame(stack)) is not None:
-                line = CodeLine.of(frame)
-                counts[line] += 1
-                if line not in known:
-                    function = frame.f_code.co_qualname.partition(".<locals>")[0]
-                    known[line] = SampledLine(line, function, _module(frame, names))
+            frame = line_frame(None if is_computing else sys._current_frames().get(thread))
+            line = None if frame is None else CodeLine.of(frame)
+            counts[line] += 1
+            if line is not None and line not in modules:
+                modules[line] = _module(frame, names)
 
     def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         nonlocal is_computing
@@ -66,7 +61,8 @@ def sampled_lines(training: BareTraining, *, seconds: float) -> list[SampledLine
         ended.set()
         sampler.join()
         sys.setswitchinterval(interval)
-    return [replace(known[line], share=count / num_samples) for line, count in counts.most_common()]
+    known = [(line, count) for line, count in counts.most_common() if line is not None]
+    return [SampledLine(line, modules[line], count / counts.total()) for line, count in known]
 
 
 def line_frame(stack: FrameType | None) -> FrameType | None:

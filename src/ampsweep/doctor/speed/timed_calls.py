@@ -21,9 +21,7 @@ from ampsweep.predict.calibrations import kept_calibration, timed_device
 from ampsweep.speed.step_time import StepWork
 from ampsweep.user_code import CodeLine
 
-_MAX_PASSES: Final = 7
-_MIN_PASSES: Final = 4
-_LONGER: Final = 3.0  # factor by which passes may exceed their time until there are enough of them
+_MAX_PASSES: Final = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,15 +50,16 @@ def total_ms(calls: Iterable[TimedCall]) -> float:
     return sum(call.ms for call in calls)
 
 
+def total_flops(calls: Iterable[TimedCall]) -> int:
+    return sum(call.flops for call in calls)
+
+
 def timed_in_turn(trainings: Sequence[BareTraining], *, seconds: float) -> list[TimedStep]:
-    """Time the operators of a step of some trainings, in turn for so many seconds, or longer for four passes."""
+    """Time the operators of a step of some trainings, in turn for so many seconds, or six passes."""
     end_s = monotonic() + seconds
-    late_s = end_s + (_LONGER - 1) * seconds
     observed = [_ObservedSteps(training) for training in trainings]
-    for num_passes in range(1, _MAX_PASSES):
-        if monotonic() > (end_s if num_passes >= _MIN_PASSES else late_s):
-            break
-        for steps in observed:
+    for _ in range(_MAX_PASSES - 1):
+        for steps in observed if monotonic() < end_s else ():
             steps.take()
     return [steps.timed_step() for steps in observed]
 
@@ -90,10 +89,9 @@ class _ObservedSteps:
             self._ms = [self._observe(study, is_first=True)]
 
     def take(self) -> None:
-        """Take a step for its times alone; a step with other operators than the first is dropped."""
-        seen: list[str] = []
-        ms = self._observe(lambda call, *_: seen.append(call.operator), is_first=False)
-        if seen == [call.operator for call in self._calls]:
+        """Take a step for its times alone; a step with more or fewer operators than the first is dropped."""
+        ms = self._observe(lambda *_: None, is_first=False)
+        if len(ms) == len(self._calls):
             self._ms.append(ms)
 
     def timed_step(self) -> TimedStep:

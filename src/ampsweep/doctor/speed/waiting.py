@@ -36,26 +36,23 @@ _MIN_HOST_US: Final = 100.0  # of the host for each operator of a line: less may
 
 class DataBound(SpeedFinding):
     template = "Steps wait for data, which no precision speeds up"
-    seen = ("a step waits {wait_ms} of its {step_ms} for its batch (mean of {num_steps} steps on unread batches)",)
+    seen = ("a step waits {own_ms} of its {step_ms} for its batch (mean of {num_steps} steps on unread batches)",)
     remedy = "prepare batches once, or have workers read them ahead, as ampsweep.data.map_dataset.MapDataset does"
     remedy_by_overrides = "have workers read batches ahead"
-    wait_ms: float
     num_steps: int
 
 
 class HostBound(SpeedFinding):
     template = "Python code{inside}{at} holds up the step"
-    seen = ("there the host spends {host_ms} of a step of {step_ms}, while no operator runs",)
+    seen = ("there the host spends {own_ms} of a step of {step_ms}, while no operator runs",)
     remedy = "write it as operators on tensors, or move it out of the step"
-    host_ms: float
 
 
 class Synchronizations(SpeedFinding):
     template = "The host waits for the device{inside}{at}"
-    seen = ("{num_waits} times in a step; the device has nothing to do for {idle_ms} of {step_ms}",)
+    seen = ("{num_waits} times in a step; the device has nothing to do for {own_ms} of {step_ms}",)
     remedy = "leave numbers on the device: no .item(), .cpu(), print or condition on a tensor within the step"
     num_waits: int
-    idle_ms: float
 
 
 def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
@@ -66,8 +63,7 @@ def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
     if wait_ms < MIN_WAIT_SHARE * step_ms:
         return
     change, proof = _with_workers(measured, step_ms)
-    known: dict[str, Any] = {"wait_ms": wait_ms, "num_steps": num_steps, "proof": proof}
-    yield measured.finding(DataBound, None, change, cost_ms=wait_ms, **known)
+    yield measured.finding(DataBound, None, change, cost_ms=wait_ms, num_steps=num_steps, proof=proof)
 
 
 def _with_workers(measured: MeasuredSteps, former_ms: float) -> tuple[Change, TimedAgain | None]:
@@ -118,11 +114,8 @@ def _reading_ms(
     """The mean time of settled steps on unread batches, how long of it they wait for them, and the number of steps."""
     trainer = measured.training.trainer
     trainer.next_batch = first
-    end_s = monotonic() + seconds
-    times: list[tuple[float, float]] = []
-    for number in range(settling + _MAX_STEPS):
-        if monotonic() > end_s and number > _MIN_STEPS:
-            break
+    end_s, times = monotonic() + seconds, list[tuple[float, float]]()
+    while len(times) <= _MIN_STEPS or (monotonic() <= end_s and len(times) < settling + _MAX_STEPS):
         began_s, waited_s = perf_counter(), trainer.instruments.data_wait_s
         measured.training.step(data)
         measured.training.moments.wait()
@@ -135,20 +128,19 @@ def _reading_ms(
 
 
 def host_code(measured: MeasuredSteps) -> Iterator[HostBound]:
-    """Find the user's functions that take much time while no operator runs, more than calling operators takes."""
+    """Find the modules, or files outside the model, whose lines take much time while no operator runs."""
     calls = Counter(call.line for call in measured.step)
-    functions = defaultdict[tuple[str, str], list[tuple[SampledLine, float]]](list)
+    groups = defaultdict[tuple[str | None, str], list[tuple[SampledLine, float]]](list)
     for line in measured.lines:
         ms = min(line.share * measured.own_ms, measured.idle_ms)
         if 1e3 * ms > _MIN_HOST_US * calls[line.place]:
-            functions[line.place.file, line.function].append((line, ms))
+            groups[line.module, line.place.file].append((line, ms))
             measured.host_ms += ms
-    for lines in functions.values():
-        longest, host_ms = lines[0][0], sum(ms for _, ms in lines)
+    for (module, _), lines in groups.items():
+        host_ms = sum(ms for _, ms in lines)
         if measured.share_pct(host_ms) >= MIN_COST_PCT:
-            modules = [] if longest.module is None else [longest.module]
-            where: dict[str, Any] = {"modules": modules, "place": longest.place}
-            yield measured.finding(HostBound, None, cost_ms=host_ms, host_ms=host_ms, **where)
+            modules, place = [] if module is None else [module], lines[0][0].place
+            yield measured.finding(HostBound, None, cost_ms=host_ms, modules=modules, place=place)
 
 
 def synchronizations(measured: MeasuredSteps) -> Iterator[Synchronizations]:
@@ -161,4 +153,4 @@ def synchronizations(measured: MeasuredSteps) -> Iterator[Synchronizations]:
     idle_ms, has_queue = measured.idle_ms, measured.training.moments.has_queue
     if has_queue and waits and measured.share_pct(idle_ms) >= _MIN_IDLE_PCT:
         num_waits = sum(len(spot.calls) for spot in waits)
-        yield measured.finding(Synchronizations, waits[0], cost_ms=idle_ms, num_waits=num_waits, idle_ms=idle_ms)
+        yield measured.finding(Synchronizations, waits[0], cost_ms=idle_ms, num_waits=num_waits)
