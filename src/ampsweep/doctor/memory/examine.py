@@ -12,7 +12,7 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, where
-from ampsweep.doctor.examined_training import ExaminedTraining, NotExaminedError
+from ampsweep.doctor.examined_training import ExaminedTraining
 from ampsweep.doctor.half_edits import autocast_on_at, cast_once, codes_at, edit_at, numbers_for, to_half, without_cast
 from ampsweep.doctor.hot_spots import HotSpot
 from ampsweep.doctor.loss.fault import LossCase
@@ -24,8 +24,7 @@ from ampsweep.doctor.memory.wide_activations import wide_activations
 from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.observe.calls import Call
-from ampsweep.text import num_bytes as num_bytes_text
-from ampsweep.text import one_line
+from ampsweep.text import num_bytes
 from ampsweep.user_code import CodeLine
 
 _MIN_COST_PCT: Final = 8.0  # the smallest share of the peak that is a finding
@@ -33,25 +32,20 @@ _MOST_CAUSES: Final = 4  # the most causes of one kind that are tried or reporte
 _SHRUNK_SHARE: Final = 0.03  # a peak that is this much smaller than in float32 has shrunk; below, it is mostly state
 _MOST_TRIALS: Final = 8  # edits of what is kept from step to step
 _MANY_STEPS: Final = 1000  # in which a leak shows
-_MIN_WIDE_PCT: Final = 12.0  # smallest share of the peak in float32 activations that is tried: half of it may be saved
 _MOSTLY_PCT: Final = 50.0  # the least share of the peak that is mostly state
 _LEAST_BYTES: Final = 2**20  # the smallest peak of which activations are examined
 _LITTLE_SAVED: Final = 0.75  # the share of float32's peak from which its loss may be why
 _MANY_CLASSES: Final = 1024
-_MOST_PARTS: Final = 5  # kinds of tensors of a loss that are listed
 _LOSS_PCT: Final = 35.0  # the least reported share of the peak of the loss's own tensors
 
 
 def examine_memory(examined: ExaminedTraining) -> list[MemoryFinding]:
-    """Find what keeps the peak from being smaller than in float32; NotExaminedError: a step cannot be traced."""
+    """Find what keeps the peak from being smaller than in float32."""
     precision = examined.config.precision
-    if examined.is_baseline or not (precision.autocast or precision.parameters != "float32"):
+    if not precision.autocast and precision.parameters == "float32":
         return []
-    try:
-        own = trace_memory(examined)
-        baseline = trace_memory(examined, replace(examined.config, precision=PRECISION_MODES["fp32"]), makers=False)
-    except Exception as error:  # the model's own code may raise anything
-        raise NotExaminedError(f"its step cannot be traced: {one_line(error)}") from error
+    own = trace_memory(examined)
+    baseline = trace_memory(examined, replace(examined.config, precision=PRECISION_MODES["fp32"]), makers=False)
     for name, memory in (("own", own), ("baseline", baseline)):
         examined.facts[f"memory/{name}_peak_bytes"] = memory.peak_bytes
         examined.facts |= {f"memory/{name}_{category}_bytes": size for category, size in memory.peak.items()}
@@ -118,7 +112,7 @@ def _growth(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFin
 def _wide(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFinding]:
     precision = examined.config.precision
     for group in wide_activations(own, autocasts=precision.autocast)[:_MOST_CAUSES]:
-        if own.pct(group.spot.cost) < _MIN_WIDE_PCT:
+        if own.pct(group.spot.cost) < _MIN_COST_PCT:
             return
         identity, edit, overrides, changed = group.identity, None, list[str](), precision
         if group.kind is not kinds.Float32AutocastOff:
@@ -175,15 +169,14 @@ def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
     outside = {held for held, call in made.items() if call.module is None}
     many = {held for held in made if held.shape[-1:] >= (_MANY_CLASSES,)}
     surely = outside | {held for held in many if made[held].module == ""}  # of many classes, the model's own code, too
-    largest = max(surely, key=lambda held: held.num_bytes, default=None)
-    if largest is None:
+    if not surely:
         return
+    largest = max(surely, key=lambda held: held.num_bytes)
     size = math.prod(largest.shape) if largest in many else None  # a small one others have, too
     of_loss = [held for held in made if held in outside or math.prod(held.shape) == size]
-    num_bytes = _size(of_loss)
-    if own.pct(num_bytes) < _LOSS_PCT or 2 * _size(surely.intersection(of_loss)) < num_bytes:
+    loss_bytes, config, batch_size = _size(of_loss), examined.config, int(examined.config.data["batch_size"])
+    if own.pct(loss_bytes) < _LOSS_PCT or 2 * _size(surely.intersection(of_loss)) < loss_bytes:
         return
-    config, batch_size = examined.config, int(examined.config.data["batch_size"])
     mended = dict[str, Any]()
     if divisor := next((divisor for divisor in (4, 2) if batch_size % divisor == 0), None):
         smaller, accum = batch_size // divisor, config.trainer.grad_accum_steps * divisor
@@ -192,14 +185,13 @@ def _loss(examined: ExaminedTraining, own: TracedMemory) -> Iterator[MemoryFindi
         mended = _mended(examined, own, overrides, data=data, trainer=trainer)
     parts = Counter[str]()
     for held in of_loss:
-        parts[held.maker] += held.num_bytes
-    largest_parts = [f"{maker}: {num_bytes_text(size)}" for maker, size in parts.most_common(_MOST_PARTS)]
+        parts[f"{made[held].operator} ({made[held].place or made[held].phase})"] += held.num_bytes
     yield kinds.LargeLoss(
-        **where(made[largest]) | mended | {"cost_pct": own.pct(num_bytes)},
-        loss_bytes=num_bytes,
+        **where(made[largest]) | mended | {"cost_pct": own.pct(loss_bytes)},
+        loss_bytes=loss_bytes,
         peak_bytes=own.peak_bytes,
         shape="x".join(map(str, largest.shape)),
-        tensors=largest_parts,
+        tensors=[f"{part}: {num_bytes(size)}" for part, size in parts.most_common(_MOST_CAUSES)],
     )
 
 
@@ -215,5 +207,5 @@ def _unshrinkable(examined: ExaminedTraining, own: TracedMemory, baseline: Trace
         **_mended(examined, own, [f"precision={half}"], precision=PRECISION_MODES[half]) | {"cost_pct": cost_pct},
         peak_bytes=own.peak_bytes,
         baseline_peak_bytes=baseline.peak_bytes,
-        state=[f"{category.replace('_', ' ')} {num_bytes_text(size)}" for category, size in state.items()],
+        state=[f"{category.replace('_', ' ')} {num_bytes(size)}" for category, size in state.items()],
     )

@@ -11,7 +11,6 @@ from ampsweep.doctor.replay import KeptBatches, assembled
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.nested_tensors import tensors_in
-from ampsweep.numeric_formats import dtype_name
 from ampsweep.observe.calls import Call, observe
 from ampsweep.observe.functions import FunctionMode
 from ampsweep.observe.ledger import Allocation, without_zeros
@@ -32,14 +31,6 @@ class Held:
     @property
     def call(self) -> Call | None:
         return None if self.origin is None else self.origin.call
-
-    @property
-    def maker(self) -> str:
-        """What made it, and its dtype: `aten.exp (nets.py, line 3) in float32`."""
-        if self.origin is None or self.origin.call is None:
-            return "unknown"
-        place = f" ({self.origin.call.place})" if self.origin.call.place else ""
-        return f"{self.origin.call.operator}{place} in {dtype_name(self.origin.dtype)}"
 
 
 @dataclass(frozen=True)
