@@ -80,6 +80,7 @@ class CallObserver:
         self._thread = get_ident()
         self._by_sequence: dict[int, Call] = {}
         self._num_calls, self._is_updating = 0, False
+        self.operator: Any = None  # the overload of the latest call
         self.begun: Call | None = None  # the running call, without outputs
         self.failed: Call | None = None  # the last call that raised an error, without outputs
 
@@ -122,6 +123,7 @@ class CallObserver:
         node = backward_node()
         sequence = torch.autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()  # type: ignore[attr-defined]
         self.begun = begun = self._call(func, args, kwargs, node is not None, sequence)
+        self.operator = func
         try:
             result = func(*args, **kwargs) if self._around is None else self._around(func, args, kwargs)
         except Exception:

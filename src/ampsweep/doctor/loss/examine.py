@@ -17,7 +17,7 @@ from ampsweep.doctor.loss import findings as kinds
 from ampsweep.doctor.loss.fault import NOT_FINITE, Accepted, FaultSigns, LossCase
 from ampsweep.doctor.loss.findings import LossFinding, TriedSteps
 from ampsweep.doctor.loss.needed_fp32_modules import calls_by_error, find_culprits, trace_fault
-from ampsweep.doctor.loss.nonfinite_origins import OriginTracer
+from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigins
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import OutOfTimeError
 from ampsweep.doctor.state.half_integers import find_rounded_integers
@@ -105,37 +105,37 @@ def _in_float32(case: LossCase, signs: FaultSigns) -> LossFinding:
     """The finding with the smallest part of the step that must compute in float32: lines of the user's own code, where
     a module has others inside that need no float32, or else modules, which only autocast can keep in float32. Without
     either it is another precision mode that mends the loss."""
-    tracer = trace_fault(case)
+    traced = trace_fault(case)
     replay = Variant(precision=case.precision).replay(case.examined)
     containers = {name for name, module in replay.model.named_modules() if any(True for _ in module.children())}
-    forward = [origin.call for origin in tracer.origins if origin.phase != "update"]
+    forward = [origin.call for origin in traced.found if origin.phase != "update"]
     is_leaf = bool(forward and forward[0].module and case.autocast) and forward[0].module not in containers
     by_error = calls_by_error(case)
     lines = forward if is_leaf else [*forward, *by_error]
     searches = [
-        partial(_of_lines, case, signs, tracer, lines, "close"),
-        partial(_of_lines, case, signs, tracer, lines, "equal"),
-        partial(_of_modules, case, signs, tracer, by_error, "equal"),
+        partial(_of_lines, case, signs, traced, lines, "close"),
+        partial(_of_lines, case, signs, traced, lines, "equal"),
+        partial(_of_modules, case, signs, traced, by_error, "equal"),
     ]
     searches = [*searches[2:], *searches[:2]] if is_leaf else searches
     if signs.sign in NOT_FINITE:
-        searches += [partial(_of_lines, case, signs, tracer, lines, "finite")]
-        searches += [partial(_of_modules, case, signs, tracer, by_error, "finite")]
+        searches += [partial(_of_lines, case, signs, traced, lines, "finite")]
+        searches += [partial(_of_modules, case, signs, traced, by_error, "finite")]
     found = next((found for search in searches if (found := search()) is not None), None)
     if found is not None:
         return found
     case.accepted = "equal"
     if case.autocast:
         return _in_another_mode(case, kinds.WholeModel(signs=signs))
-    if not tracer.origins:
+    if not traced.found:
         kind = kinds.Unexplained if signs.sign in NOT_FINITE else kinds.CoarseRounding
         return _in_another_mode(case, kind(signs=signs))
-    origin = tracer.origins[0]
+    origin = traced.found[0]
     return _in_another_mode(case, kinds.kind_of(origin)(signs=signs, origin=origin, **where(origin.call)))
 
 
 def _of_lines(
-    case: LossCase, signs: FaultSigns, tracer: OriginTracer, calls: Sequence[Call], accepted: Accepted
+    case: LossCase, signs: FaultSigns, traced: NonfiniteOrigins, calls: Sequence[Call], accepted: Accepted
 ) -> kinds.OfOperator | None:
     """The finding of a fault that an edit of the lines that made one of these calls mends."""
     assert case.fault is not None
@@ -150,8 +150,8 @@ def _of_lines(
             lines.setdefault(call.place, call)
     for line, call in islice(lines.items(), _MOST_LINES):
         names = names_at(Variant(precision=case.precision).replay(case.examined), line, case.fault.replayed)
-        first = tracer.origins[0] if tracer.origins and signs.sign in NOT_FINITE else None
-        origin = next((origin for origin in tracer.origins if origin.call.place == line), first)
+        first = traced.found[0] if traced.found and signs.sign in NOT_FINITE else None
+        origin = next((origin for origin in traced.found if origin.call.place == line), first)
         kind = kinds.CoarseRounding if origin is None else kinds.kind_of(origin)
         if names is None:
             continue
@@ -187,11 +187,11 @@ def _of_scale(case: LossCase, signs: FaultSigns) -> kinds.ScalerFault | None:
 
 
 def _of_modules(
-    case: LossCase, signs: FaultSigns, tracer: OriginTracer, by_error: Sequence[Call], accepted: Accepted
+    case: LossCase, signs: FaultSigns, traced: NonfiniteOrigins, by_error: Sequence[Call], accepted: Accepted
 ) -> kinds.OfOperator | None:
     """The finding of the modules that must compute in float32, with all others in which the same line goes wrong."""
     case.accepted = accepted
-    culprits = find_culprits(case, tracer, by_error) if case.autocast else None
+    culprits = find_culprits(case, traced, by_error) if case.autocast else None
     if culprits is None:
         return None
     origins = [origin for origin in culprits.origins if origin.call.module in culprits.kept] or culprits.origins

@@ -138,7 +138,7 @@ class OfOperator(LossFinding):
     @property
     def evidence(self) -> list[str]:
         sentences = super().evidence
-        if (origin := self.origin) is not None:
+        if (origin := self.origin) is not None and origin.input_max_abs is not None:
             gets = f"{self.operator} in the {origin.phase} pass gets values up to {number(origin.input_max_abs)}"
             wide = origin.float32_max_abs
             sentences.insert(1, gets if wide is None else f"{gets}; its result would reach {number(wide)} in float32")
@@ -225,9 +225,9 @@ def kind_of(origin: NonfiniteOrigin) -> type[OfOperator]:
         return MaskOverflow if origin.is_two_valued else ValueOverflow
     if operator in _ROOTS and origin.has_nan and origin.has_negative:
         return Cancellation
-    if operator in _LOGARITHMS and origin.divisor_zeros:
+    if operator in _LOGARITHMS and origin.has_zeros:
         return LogOfZero if origin.eps is None else EpsVanishes
-    if operator in _DIVISIONS and origin.divisor_zeros:
+    if operator in _DIVISIONS and origin.has_zeros:
         return DivisorVanishes if origin.eps is None else EpsVanishes
     if operator in _EXPONENTIALS:
         return ExpOverflow

@@ -8,7 +8,7 @@ from typing import Final
 
 from ampsweep.doctor.loss.fault import NOT_FINITE, LossCase
 from ampsweep.doctor.loss.findings import SmallestSet
-from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, OriginTracer, trace_origins
+from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, NonfiniteOrigins, trace_origins
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.side_by_side.recorded_step import matched, record_step
 from ampsweep.observe.calls import Call
@@ -47,29 +47,29 @@ def smallest_set(ranked: Sequence[str], fixes: _Fixes, most: int) -> tuple[str, 
     return tuple(found)
 
 
-def trace_fault(case: LossCase) -> OriginTracer:
+def trace_fault(case: LossCase) -> NonfiniteOrigins:
     """Find the origins of inf and NaN in the step that shows the fault (the first step if the loss is finite). An inf
     or NaN that float32 makes at the same place, such as the logarithm of an unused zero, does not count."""
     assert case.fault is not None
     num_before = case.fault.replayed - 1 if case.fault.sign in NOT_FINITE else 0
-    tracer = trace_origins(Variant(precision=case.precision).replay(case.examined), num_before)
-    if any(not origin.is_range for origin in tracer.origins):
-        meant = {origin.site for origin in trace_origins(case.examined.baseline(), num_before).origins}
-        tracer.origins = [origin for origin in tracer.origins if origin.site not in meant]
-    return tracer
+    traced = trace_origins(Variant(precision=case.precision).replay(case.examined), num_before)
+    if any(not origin.is_range for origin in traced.found):
+        meant = {origin.site for origin in trace_origins(case.examined.baseline(), num_before).found}
+        traced.found = [origin for origin in traced.found if origin.site not in meant]
+    return traced
 
 
-def find_culprits(case: LossCase, tracer: OriginTracer, by_error: Sequence[Call]) -> Culprits | None:
+def find_culprits(case: LossCase, traced: NonfiniteOrigins, by_error: Sequence[Call]) -> Culprits | None:
     """Search for the modules that must compute in float32; None if they do not fix the fault, or only many do. Modules
     of operators that make inf or NaN are tried first, then those that add most to the error of the step."""
-    num_replays, num_modules = 0, len(tracer.modules)
+    num_replays, num_modules = 0, len(traced.modules)
 
     def fixes(kept: frozenset[str]) -> bool:
         nonlocal num_replays
         num_replays += 1
         return case.is_fixed_by(Variant(kept=kept))
 
-    origins = [origin for origin in tracer.origins if origin.phase != "update"]
+    origins = [origin for origin in traced.found if origin.phase != "update"]
     ranked = [*dict.fromkeys(_suspects(origins))]
     if not ranked or not fixes(frozenset(ranked)):
         ranked = [*dict.fromkeys([*ranked, *(call.module for call in by_error if call.module)])]

@@ -113,9 +113,9 @@ class ExaminingWatcher(ScriptWatcher):
     def _loss_known(self, root: Tensor) -> None:
         self._is_unscaled, self._backward = all(given is root for given in self._given), place_of_caller()
         self._has_nonfinite_loss |= not all_finite([root])
-        if (found := self._calls.source_of(root)) is not None:
+        if (found := self._calls.nonfinite.source_of(root)) is not None:
             signs = kinds.ScriptSigns.at("nonfinite_loss", self._step, loss=float(scalar_of(root)))
-            self._add(kinds.of_tensor(*found, signs))
+            self._add(kinds.of_tensor(*found, self._calls.edits.get(found[1].made), signs))
         elif self._suspect is not None:
             self._calls.guard(self._look_at_zeros, root, *self._suspect)
 

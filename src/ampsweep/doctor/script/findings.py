@@ -9,8 +9,7 @@ from ampsweep.doctor.code_edits import CodeEdit
 from ampsweep.doctor.diagnosis import Change, DoctorFinding, where
 from ampsweep.doctor.loss import findings as of_loss
 from ampsweep.doctor.loss.fault import FaultSigns, Sign
-from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin
-from ampsweep.doctor.script.watched_calls import NonfiniteTensor
+from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, NonfiniteTensor
 from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.doctor.types.failing_call import FailedCall
 from ampsweep.doctor.types.findings import StopsWithError
@@ -44,8 +43,9 @@ class MakesNonfinite(of_loss.OfOperator):
     def evidence(self) -> list[str]:
         is_also = not self.origin.is_range and self.origin.float32_max_abs is not None
         also = "; of the same numbers float32 makes it, too" if is_also else ""
-        most = number(self.origin.input_max_abs)
-        return [self.signs.sentence, f"in the {self.origin.phase} pass it gets values up to {most}{also}"]
+        most = self.origin.input_max_abs
+        gets = [] if most is None else [f"in the {self.origin.phase} pass it gets values up to {number(most)}{also}"]
+        return [self.signs.sentence, *gets]
 
 
 class NonfiniteInput(of_loss.LossFinding):
@@ -105,10 +105,12 @@ class HostReads(DoctorFinding):
     num_reads: int
 
 
-def of_tensor(origin: TensorOrigin, bad: NonfiniteTensor, signs: ScriptSigns) -> of_loss.LossFinding | None:
+def of_tensor(
+    origin: TensorOrigin, bad: NonfiniteTensor, edit: CodeEdit | None, signs: ScriptSigns
+) -> of_loss.LossFinding | None:
     """The finding on where inf or NaN in a loss began."""
     if bad.made is not None:
-        return of_origin(bad.made, signs, bad.edit)
+        return of_origin(bad.made, signs, edit)
     if bad.arrived_in is None:
         return None
     is_held = origin.kind in ("parameter", "buffer", "attribute")
