@@ -1,7 +1,7 @@
 """The smallest set of modules that must compute in float32 to fix a fault."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -70,7 +70,7 @@ def find_culprits(case: LossCase, traced: NonfiniteOrigins, by_error: Sequence[C
         return case.is_fixed_by(Variant(kept=kept))
 
     origins = [origin for origin in traced.found if origin.phase != "update"]
-    ranked = [*dict.fromkeys(_suspects(origins))]
+    ranked = [*dict.fromkeys(_suspects(origins, traced.modules))]
     if not ranked or not fixes(frozenset(ranked)):
         ranked = [*dict.fromkeys([*ranked, *(call.module for call in by_error if call.module)])]
         num_modules = max(num_modules, len(ranked))
@@ -100,8 +100,8 @@ def calls_by_error(case: LossCase) -> list[Call]:
     return [call for _, call in sorted(growth, key=lambda known: -known[0])]
 
 
-def _suspects(origins: Sequence[NonfiniteOrigin]) -> list[str]:
-    """Suspects in order: the module of the first inf or NaN, the modules of the others, and those that fed an origin
-    outside the model."""
-    sources = [name for origin in origins if not origin.call.module for name in origin.sources]
-    return [name for name in (*(origin.call.module for origin in origins), *sources) if name]
+def _suspects(origins: Sequence[NonfiniteOrigin], modules: Iterable[str]) -> list[str]:
+    """Suspects in order: the module of the first inf or NaN, the modules of the others, and before an origin outside
+    the model all, the latest first."""
+    own = [origin.call.module for origin in origins]
+    return [name for name in (*own, *(() if all(own) else [*modules][::-1])) if name]

@@ -22,7 +22,6 @@ _FILLS: Final = ("fill", "fill_", "full", "full_like", "masked_fill", "masked_fi
 """Operators that write given values: their inf is intended, unless float32 would have kept it finite."""
 _OF_PROBABILITIES: Final = "aten.binary_cross_entropy"  # clamps the log of exactly 0 or 1
 _MOST_AGAIN: Final = 12  # calls that are computed again in float32 at most, to tell what rounding has done
-_MOST_SOURCES: Final = 16  # modules before an origin that are noted at most
 _SEEDED: Final = torch.Tag.nondeterministic_seeded
 
 
@@ -44,7 +43,6 @@ class NonfiniteOrigin:
     has_negative: bool = field(default=False, repr=False)  # that tensor has negative numbers
     scalars: tuple[float, ...] = field(default=(), repr=False)  # its number arguments
     is_two_valued: bool = field(default=False, repr=False)  # its first tensor is like a mask
-    sources: tuple[str, ...] = field(default=(), repr=False)  # modules that ran before it, the nearest first
     is_certain: bool = field(default=False, repr=False)  # it clamps the log of exactly 0 or 1
 
     @property
@@ -73,7 +71,7 @@ class NonfiniteOrigins:
 
     def __init__(self, tensors: TensorOrigins, *, heals: bool = False) -> None:
         self.found: list[NonfiniteOrigin] = []
-        self.modules: dict[str, None] = {}  # those that called an operator, the latest last; empty for the model itself
+        self.modules: dict[str, None] = {}  # those that called an operator in forward, the latest last
         self._tensors, self._heals, self._sites = tensors, heals, Sites()
         self._bad: dict[TensorOrigin, NonfiniteTensor] = {}
         self._recent: deque[_Recent] = deque(maxlen=_MOST_AGAIN)
@@ -84,7 +82,7 @@ class NonfiniteOrigins:
         """Note a call of an operator, and return what is found of it if it is an origin."""
         self._tensors.note(call, args, kwargs, result)
         site, inputs, outputs = self._sites.passed(call), floats_in((args, kwargs)), floats_in(result)
-        if call.module is not None:
+        if call.module is not None and call.phase == "forward":
             self.modules.pop(call.module, None)
             self.modules[call.module] = None
         overwrites = not isinstance(func, OpOverload) or schema_of(func).is_mutable
@@ -99,14 +97,15 @@ class NonfiniteOrigins:
         if call.operator in UNWRITTEN or all_finite(outputs):
             if call.operator != _OF_PROBABILITIES or not bool(((inputs[0] == 0) | (inputs[0] == 1)).any()):
                 return None
-            return self._add(NonfiniteOrigin(**about, **_facts_of(read), is_certain=True, sources=self._sources()))
+            self.found.append(NonfiniteOrigin(**about, **_facts_of(read), is_certain=True))
+            return self.found[-1]
         before, has_nan = self._before(call, inputs, read), _has_nan(outputs)
         bad = NonfiniteTensor(has_nan, is_written=all(each.is_written for each in before))
         if not before or (has_nan and not any(each.has_nan for each in before)):
             is_fill = call.operator.removeprefix("aten.") in _FILLS
             about |= _facts_of(read) | self._in_float32(1 if is_fill else _MOST_AGAIN)
             about |= {"scalars": _scalars_in(args), "reduced_elements": _reduced(inputs, outputs)}
-            made = NonfiniteOrigin(**about, has_nan=has_nan, sources=self._sources())
+            made = NonfiniteOrigin(**about, has_nan=has_nan)
             bad = NonfiniteTensor(has_nan, made, is_written=is_fill and not has_nan and not made.is_range)
         is_origin = bad.made is not None and not bad.is_written
         for tensor in (tensor for tensor in outputs if not all_finite([tensor])):
@@ -136,9 +135,6 @@ class NonfiniteOrigins:
     def _add(self, found: NonfiniteOrigin) -> NonfiniteOrigin:
         self.found.append(found)
         return found
-
-    def _sources(self) -> tuple[str, ...]:
-        return tuple([*self.modules][: -_MOST_SOURCES - 1 : -1])
 
     def _before(self, call: Call, inputs: Sequence[Tensor], read: Sequence[Tensor]) -> list[NonfiniteTensor]:
         """The inputs with inf or NaN: of those that can be read by their values, else as far as is known."""
