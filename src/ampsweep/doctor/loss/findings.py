@@ -217,8 +217,6 @@ def kind_of(origin: NonfiniteOrigin) -> type[OfOperator]:
         return GradientOverflow
     operator, dtype = origin.call.operator, dtype_of(origin)
     wide = origin.float32_max_abs
-    if origin.is_certain:
-        return CoarseRounding
     if any(math.isfinite(scalar) and abs(scalar) > FORMATS[dtype].max for scalar in origin.scalars):
         return MaskOverflow if operator != "aten.mul" or origin.is_two_valued else ValueOverflow
     if operator == "aten._to_copy" and (wide is None or wide > FORMATS[dtype].max):

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 _FILLS: Final = ("fill", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "where", "scalar_tensor")
 """Operators that write given values: their inf is intended, unless float32 would have kept it finite."""
-_OF_PROBABILITIES: Final = "aten.binary_cross_entropy"  # clamps the log of exactly 0 or 1
 _MOST_AGAIN: Final = 12  # calls that are computed again in float32 at most, to tell what rounding has done
 _SEEDED: Final = torch.Tag.nondeterministic_seeded
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NonfiniteOrigin:
-    """A call that turned finite inputs into inf or NaN, or masks such a value."""
+    """A call that turned finite inputs into inf or NaN."""
 
     phase: Phase
     input_max_abs: float | None = None  # the largest magnitude among its inputs; None if it may have overwritten them
@@ -43,7 +42,6 @@ class NonfiniteOrigin:
     has_negative: bool = field(default=False, repr=False)  # that tensor has negative numbers
     scalars: tuple[float, ...] = field(default=(), repr=False)  # its number arguments
     is_two_valued: bool = field(default=False, repr=False)  # its first tensor is like a mask
-    is_certain: bool = field(default=False, repr=False)  # it clamps the log of exactly 0 or 1
 
     @property
     def is_range(self) -> bool:
@@ -85,38 +83,35 @@ class NonfiniteOrigins:
         if call.module is not None and call.phase == "forward":
             self.modules.pop(call.module, None)
             self.modules[call.module] = None
-        overwrites = not isinstance(func, OpOverload) or schema_of(func).is_mutable
-        if call.phase == "backward" or overwrites or _SEEDED in func.tags:
+        is_overwriting = not isinstance(func, OpOverload) or schema_of(func).is_mutable
+        is_repeatable = not is_overwriting and _SEEDED not in func.tags
+        if call.phase == "backward" or not is_repeatable:
             self._recent.clear()
-        if outputs and not overwrites and _SEEDED not in func.tags:
+        if outputs and is_repeatable:
             self._recent.append((call, func, args, kwargs, outputs))
-        if self._heals and overwrites:  # some return nothing
+        if self._heals and is_overwriting:  # some return nothing
             outputs += [tensor for tensor in inputs if all(tensor is not other for other in outputs)]
-        read = [] if overwrites else inputs
-        about: dict[str, Any] = {"call": call, "phase": call.phase, "site": site}
         if call.operator in UNWRITTEN or all_finite(outputs):
-            if call.operator != _OF_PROBABILITIES or not bool(((inputs[0] == 0) | (inputs[0] == 1)).any()):
-                return None
-            self.found.append(NonfiniteOrigin(**about, **_facts_of(read), is_certain=True))
-            return self.found[-1]
+            return None
+        read = [] if is_overwriting else inputs
         before, has_nan = self._before(call, inputs, read), _has_nan(outputs)
         bad = NonfiniteTensor(has_nan, is_written=all(each.is_written for each in before))
         if not before or (has_nan and not any(each.has_nan for each in before)):
             is_fill = call.operator.removeprefix("aten.") in _FILLS
-            about |= _facts_of(read) | self._in_float32(1 if is_fill else _MOST_AGAIN)
-            about |= {"scalars": _scalars_in(args), "reduced_elements": _reduced(inputs, outputs)}
-            made = NonfiniteOrigin(**about, has_nan=has_nan)
+            facts = _facts_of(read) | self._in_float32(1 if is_fill else _MOST_AGAIN)
+            facts |= {"scalars": _scalars_in(args), "reduced_elements": _reduced(inputs, outputs)}
+            made = NonfiniteOrigin(phase=call.phase, call=call, site=site, has_nan=has_nan, **facts)
             bad = NonfiniteTensor(has_nan, made, is_written=is_fill and not has_nan and not made.is_range)
-        is_origin = bad.made is not None and not bad.is_written
+        found = None if bad.is_written else bad.made
+        self.found += [found] if found is not None else []
         for tensor in (tensor for tensor in outputs if not all_finite([tensor])):
-            origin = self._tensors.of(tensor)
-            if is_origin and self._heals:
+            if found is not None and self._heals:
                 # For autograd a tensor with a new version has been changed by the user.
                 with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
                     tensor.nan_to_num_()
-            elif bad.made is not None or origin not in self._bad:
-                self._bad[origin] = bad
-        return self._add(bad.made) if bad.made is not None and is_origin else None
+            elif bad.made is not None or self._tensors.of(tensor) not in self._bad:
+                self._bad[self._tensors.of(tensor)] = bad
+        return found
 
     def source_of(self, tensor: Tensor) -> tuple[TensorOrigin, NonfiniteTensor] | None:
         """Follow inf or NaN in a tensor back to where it began; an infinity that the code wrote by intent counts only
@@ -131,10 +126,6 @@ class NonfiniteOrigins:
                 return origin, own
             origin = (with_nan or sources)[0]
         return None
-
-    def _add(self, found: NonfiniteOrigin) -> NonfiniteOrigin:
-        self.found.append(found)
-        return found
 
     def _before(self, call: Call, inputs: Sequence[Tensor], read: Sequence[Tensor]) -> list[NonfiniteTensor]:
         """The inputs with inf or NaN: of those that can be read by their values, else as far as is known."""
