@@ -140,8 +140,10 @@ class OfOperator(LossFinding):
         sentences = super().evidence
         if (origin := self.origin) is not None and origin.input_max_abs is not None:
             gets = f"{self.operator} in the {origin.phase} pass gets values up to {number(origin.input_max_abs)}"
-            wide = origin.float32_max_abs
-            sentences.insert(1, gets if wide is None else f"{gets}; its result would reach {number(wide)} in float32")
+            if origin.float32_max_abs is not None:
+                reaches = f"its result would reach {number(origin.float32_max_abs)} in float32"
+                gets += f"; {reaches if origin.is_range else 'of the same numbers float32 makes it, too'}"
+            sentences.insert(1, gets)
         if self.mending is not None:
             same = "; the same line goes wrong in the others" * (self.mending.num_needed < len(self.modules))
             sentences.append(self.mending.text + same)

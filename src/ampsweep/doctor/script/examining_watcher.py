@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
@@ -24,7 +24,7 @@ from ampsweep.doctor.script.findings import change_of
 from ampsweep.doctor.script.scaler_edits import Stack
 from ampsweep.doctor.script.watched_calls import Product, WatchedCalls
 from ampsweep.integrations.script.hooks import is_plain, scalar_of
-from ampsweep.integrations.script.session import Session
+from ampsweep.integrations.script.session import Session, error_of_process
 from ampsweep.integrations.script.watcher import ScriptWatcher
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.step import parameters_of
@@ -88,7 +88,7 @@ class ExaminingWatcher(ScriptWatcher):
         return any(isinstance(known, LossFinding) for known in self._seen.findings)
 
     def _add(self, finding: DoctorFinding | None) -> None:
-        is_known = finding is not None and any(type(known) is type(finding) for known in self._seen.findings)
+        is_known = type(finding) in map(type, self._seen.findings)
         if finding is not None and not (is_known or self._is_explained):
             self._seen.findings.append(finding)
 
@@ -147,7 +147,7 @@ class ExaminingWatcher(ScriptWatcher):
                     self._add(kinds.NotScaled(scale=scale, place=self._backward, change=change))
                 if self._calls.limit is not None:
                     limited, order = self._calls.limit
-                    norm = _norm(_trained(optimizer), order)
+                    norm = float(nn.utils.get_total_norm(_trained(optimizer).values(), order))
                     change, left = change_of(scaler_edits.unscaled, self._calls.gradients_use, step), norm / scale
                     if 0 < left < _LEAST_NORM:
                         self._add(kinds.LimitedScaled(scale=scale, norm=norm, left=left, place=limited, change=change))
@@ -164,13 +164,13 @@ class ExaminingWatcher(ScriptWatcher):
         with self._calls.paused():
             if self._calls.is_on and not self._has_nonfinite_loss:
                 trained, origin = _trained(optimizer), self._calls.first_in_backward
-                gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+                gradients = [*trained.values()]
                 num_zeros = sum(int((gradient == 0).sum()) for gradient in gradients)
                 is_half = any(product.dtype == torch.float16 for product in self._calls.products)
                 if self._seen.init_scale is None and origin is not None and not all_finite(gradients):
                     self._add(kinds.of_origin(origin, kinds.ScriptSigns.at("nonfinite_gradients", self._step)))
                 elif is_half and num_zeros > _MOST_ZEROS * sum(gradient.numel() for gradient in gradients):
-                    self._suspect = trained, place_of_caller(), self._calls.gradients_use
+                    self._suspect = [*trained], place_of_caller(), self._calls.gradients_use
             super().step_begins(optimizer)
 
     def is_observed(self, run: "OwnTraining") -> bool:
@@ -200,20 +200,19 @@ class ExaminingWatcher(ScriptWatcher):
 
     def _report(self) -> None:
         seen = self._seen
-        try:
-            self._calls.leave()
-            error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-            if isinstance(error, Exception):
-                seen.error = one_line(error)
-                finding = kinds.of_error(self._calls.failure_of(error), self._step)
-                seen.findings += [finding] if finding is not None else []
-        except Exception as failure:  # noqa: BLE001 - the training is worth more than what is seen of it
-            self._calls.failure = one_line(failure)
+        self._calls.guard(self._look_at_end)
         seen.products, seen.failure = dict(self._calls.products), self._calls.failure or None
         try:
             (Path(self._asked.folder) / f"{os.getpid()}.pickle").write_bytes(pickle.dumps(seen))
-        except Exception as failure:  # noqa: BLE001 - as above
+        except Exception as failure:  # noqa: BLE001 - the script ends as it would
             print(one_line(failure), *(found.sentence for found in seen.findings), sep="\n", file=sys.stderr)
+
+    def _look_at_end(self) -> None:
+        self._calls.leave()
+        if isinstance(error := error_of_process(), Exception):
+            self._seen.error, failed = one_line(error), self._calls.failure_of(error)
+            if failed is not None and failed.casts:  # else that was no matter of dtypes
+                self._seen.findings.append(failed.finding(step=self._step))
 
     def _forked(self) -> None:
         atexit.unregister(self._report)
@@ -221,15 +220,10 @@ class ExaminingWatcher(ScriptWatcher):
         super()._forked()
 
 
-def _trained(optimizer: Optimizer) -> list[Tensor]:
-    """The parameters whose gradients can be read."""
+def _trained(optimizer: Optimizer) -> dict[Tensor, Tensor]:
+    """The parameters whose gradients can be read, with these."""
     held = ((parameter, parameter.grad) for parameter in parameters_of(optimizer))
-    return [own for own, grad in held if grad is not None and is_plain(grad) and grad.layout is torch.strided]
-
-
-def _norm(tensors: list[Tensor], order: float) -> float:
-    norms = [torch.linalg.vector_norm(own.grad.float(), order).cpu() for own in tensors if own.grad is not None]
-    return float(torch.linalg.vector_norm(torch.stack(norms), order)) if norms else 0.0
+    return {own: grad for own, grad in held if grad is not None and is_plain(grad) and grad.layout is torch.strided}
 
 
 def observations(folder: Path) -> list[ScriptObservations]:

@@ -11,9 +11,6 @@ from ampsweep.doctor.loss import findings as of_loss
 from ampsweep.doctor.loss.fault import FaultSigns, Sign
 from ampsweep.doctor.loss.nonfinite_origins import NonfiniteOrigin, NonfiniteTensor
 from ampsweep.doctor.tensor_origins import TensorOrigin
-from ampsweep.doctor.types.failing_call import FailedCall
-from ampsweep.doctor.types.findings import StopsWithError
-from ampsweep.text import number
 
 
 class ScriptSigns(FaultSigns):
@@ -38,14 +35,6 @@ class MakesNonfinite(of_loss.OfOperator):
     @property
     def what(self) -> str:
         return "NaN" if self.origin.has_nan else "inf"
-
-    @property
-    def evidence(self) -> list[str]:
-        is_also = not self.origin.is_range and self.origin.float32_max_abs is not None
-        also = "; of the same numbers float32 makes it, too" if is_also else ""
-        most = self.origin.input_max_abs
-        gets = [] if most is None else [f"in the {self.origin.phase} pass it gets values up to {number(most)}{also}"]
-        return [self.signs.sentence, *gets]
 
 
 class NonfiniteInput(of_loss.LossFinding):
@@ -131,8 +120,3 @@ def change_of(make: Callable[..., CodeEdit | None], *places: Any) -> Change:
     """The change by an edit that is made of places in the code, if all of them are known."""
     edit = None if None in places else make(*places)
     return Change(code=None if edit is None else edit.patch)
-
-
-def of_error(failed: FailedCall | None, step: int) -> StopsWithError | None:
-    """The finding on the call that ended the script; None if that was no matter of dtypes."""
-    return failed.finding(step=step) if failed is not None and failed.casts else None
