@@ -44,6 +44,10 @@ class Splice:
         return Splice(at, at, text)
 
     @staticmethod
+    def instead(node: ast.expr | ast.stmt, text: str) -> "Splice":
+        return Splice((node.lineno, node.col_offset), Splice.after(node, "").start, text)
+
+    @staticmethod
     def around(node: ast.expr, ending: str) -> list["Splice"]:
         """Call a method on the value of an expression, in brackets if it needs them: `(a + b).float()`."""
         is_whole = isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.Tuple | ast.List)

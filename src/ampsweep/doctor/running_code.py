@@ -152,9 +152,8 @@ def limits_of_dtype(line: CodeLine, names: Names) -> Iterator[CodeEdit]:
                 and value is not None
                 and math.inf > abs(value) > torch.finfo(torch.float16).max
             ):
-                start, end = Splice.before(node, "").start, Splice.after(node, "").start
                 limit = f"{names.torch or 'torch'}.finfo({tensor}.dtype).{'max' if value > 0 else 'min'}"
-                yield CodeEdit.of(line.file, [Splice(start, end, limit)])
+                yield CodeEdit.of(line.file, [Splice.instead(node, limit)])
                 return
 
 

@@ -65,8 +65,7 @@ def _in_float32(line: CodeLine) -> Iterator[CodeEdit]:
             continue
         end = Splice.after(call, "").start
         for named in (keyword.value for keyword in call.keywords if keyword.arg == "dtype"):
-            replaced = Splice(Splice.before(named, "").start, Splice.after(named, "").start, "torch.float32")
-            yield CodeEdit.of(line.file, [replaced])
+            yield CodeEdit.of(line.file, [Splice.instead(named, "torch.float32")])
         if isinstance(call.func, ast.Attribute) and call.func.attr in _CASTS:
             row, column = Splice.after(call.func, "").start
             begin = row, column - len(call.func.attr.encode()) - 1

@@ -74,11 +74,10 @@ def _of_scaler(run: Run, seen: ScriptObservations) -> Iterator[DoctorFinding]:
     rows = [row for row in read_history(run.directory) if "amp/skipped_steps" in row]
     before = next((row for row in reversed(rows) if row["step"] <= steps - _MIN_SKIPS), {})
     since, steps_since = skipped - int(before.get("amp/skipped_steps", 0)), steps - int(before.get("step", 0))
+    signs = kinds.ScriptSigns.at("skipped_steps", steps, num_skipped=skipped, scale=scale)
     if since == 0 and seen.init_scale is not None:
-        signs = kinds.ScriptSigns.at("skipped_steps", steps, num_skipped=skipped, scale=scale)
         yield WrongScale(signs=signs, init_scale=seen.init_scale)
     elif 2 * since >= steps_since and (scale < 1.0 or since == steps_since) and seen.skip_origin is not None:
-        signs = kinds.ScriptSigns.at("skipped_steps", steps, num_skipped=skipped, scale=scale)
         yield kinds.of_origin(seen.skip_origin, signs)
 
 

@@ -31,11 +31,11 @@ def with_scaler(use: Stack, backward: CodeLine, step: CodeLine, device_type: str
     loops = [own for own in around if isinstance(own, ast.For | ast.While) and spans(own, step.number)]
     if not (loss and stepped and loops) or backward.file != step.file:
         return None
-    scaler, (_, optimizer, call), begin = "grad_scaler", stepped, Splice.before(loops[0], "").start
-    made = f'{scaler} = torch.amp.GradScaler("{device_type}")\n{" " * begin[1]}'
+    scaler, (_, optimizer, call) = "grad_scaler", stepped
+    made = f'{scaler} = torch.amp.GradScaler("{device_type}")\n{" " * loops[0].col_offset}'
     update = f"\n{' ' * next(block[at].col_offset for block, at in blocks_around(step))}{scaler}.update()"
-    steps = _instead(call, f"{scaler}.step({optimizer}){update}")
-    splices = [Splice(begin, begin, made), *_given_to(f"{scaler}.scale", loss[0]), steps]
+    steps = Splice.instead(call, f"{scaler}.step({optimizer}){update}")
+    splices = [Splice.before(loops[0], made), *_given_to(f"{scaler}.scale", loss[0]), steps]
     return CodeEdit.of(step.file, [*splices, *_unscale(use, step, scaler, optimizer)])
 
 
@@ -43,7 +43,7 @@ def for_device(autocast: CodeLine, asked: str, device_type: str) -> CodeEdit | N
     """Ask for autocast on another device, where the line has the name of the device."""
     nodes = (node for node in ast.walk(tree_of(autocast.file)) if spans(node, autocast.number))
     names = [own for own in nodes if isinstance(own, ast.Constant) and own.value == asked]
-    return CodeEdit.of(autocast.file, [_instead(names[0], f'"{device_type}"')]) if names else None
+    return CodeEdit.of(autocast.file, [Splice.instead(names[0], f'"{device_type}"')]) if names else None
 
 
 def _call(line: CodeLine, method: str, num_arguments: int) -> tuple[ast.expr, str, ast.Call] | None:
@@ -58,10 +58,6 @@ def _call(line: CodeLine, method: str, num_arguments: int) -> tuple[ast.expr, st
 
 def _given_to(function: str, node: ast.expr) -> list[Splice]:
     return [Splice.before(node, f"{function}("), Splice.after(node, ")")]
-
-
-def _instead(node: ast.expr, text: str) -> Splice:
-    return Splice(Splice.before(node, "").start, Splice.after(node, "").start, text)
 
 
 def _unscale(use: Stack, step: CodeLine, scaler: str, optimizer: str) -> list[Splice]:
